@@ -1,0 +1,1 @@
+"""Data sources: one file a source, named as in a suite."""

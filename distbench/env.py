@@ -1,0 +1,152 @@
+"""What this machine is, found without torch: devices, packages, and the facts that a record keeps."""
+
+from __future__ import annotations
+
+import ctypes.util
+import functools
+import importlib.metadata
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distbench.case import Device
+
+RUN_ID = "DISTBENCH_RUN_ID"
+"""Name of the variable that every process of a run carries."""
+
+_PACKAGES = ("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors", "accelerate")
+
+# Exact names only: a prefix such as NCCL_ or TORCH_ proves nothing about the value, and a dump
+# of the environment in a published record has leaked keys before.
+_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "DS_ACCELERATOR",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_ALGO",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_P2P_DISABLE",
+    "NCCL_PROTO",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a case may count on."""
+
+    device: Device
+    devices: int
+    """CUDA devices, or CPU cores that this process may use."""
+    packages: dict[str, str]
+    """Installed distributions that matter, with their versions."""
+    has_libaio: bool
+    """Whether libaio can be loaded, which DeepSpeed's NVMe offload needs."""
+    has_compiler: bool
+    """Whether a C++ compiler is on the path."""
+
+
+def detect(device: str = "auto") -> Machine:
+    """Return this machine as seen by a suite whose ``device`` is *device* (auto, cpu or cuda)."""
+    gpus = gpu_count()
+    chosen: Device = "cuda" if device == "cuda" or (device == "auto" and gpus) else "cpu"
+    return Machine(
+        device=chosen,
+        devices=gpus if chosen == "cuda" else core_count(),
+        packages=packages(),
+        has_libaio=ctypes.util.find_library("aio") is not None,
+        has_compiler=compiler() is not None,
+    )
+
+
+def core_count() -> int:
+    """Return the CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def gpu_count() -> int:
+    """Return the CUDA devices that ``CUDA_VISIBLE_DEVICES`` leaves visible; 0 without a driver."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    total = len(_gpu_names())
+    if visible is None or total == 0:
+        return total
+    # CUDA ends its list at the first entry that names no device
+    count = 0
+    for entry in (part.strip() for part in visible.split(",")):
+        if not entry or entry == "-1" or (entry.isdigit() and int(entry) >= total):
+            break
+        count += 1
+    return count
+
+
+def compiler() -> str | None:
+    """Return the path of the C++ compiler, or None."""
+    wanted = os.environ.get("CXX", "g++")
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return next((str(p) for f in folders if (p := Path(f) / wanted).is_file()), None)
+
+
+@functools.cache
+def packages() -> dict[str, str]:
+    """Return the installed distributions that matter, with their versions."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def describe() -> dict[str, Any]:
+    """Return the facts of this machine that a run keeps: an allow-list, no host name, no secrets."""
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": _cpu_name(),
+        "cpu_cores": core_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": list(_gpu_names()),
+        "gpu_driver": _gpu_driver(),
+        "packages": packages(),
+        "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    }
+
+
+def cache_folder() -> Path:
+    """Return distbench's own cache folder (``DISTBENCH_CACHE``, else the user's cache folder)."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("DISTBENCH_CACHE") or Path(base) / "distbench")
+
+
+@functools.cache
+def _gpu_names() -> tuple[str, ...]:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(pynvml.nvmlDeviceGetName(handle) for handle in handles)
+    except pynvml.NVMLError:
+        # no driver, or none that answers: a machine without GPUs as far as we can tell
+        return ()
+
+
+def _gpu_driver() -> str | None:
+    import pynvml
+
+    return pynvml.nvmlSystemGetDriverVersion() if _gpu_names() else None
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

@@ -1,0 +1,1 @@
+"""Metrics: one file a metric, named as in a suite."""

@@ -1,0 +1,113 @@
+"""The seam of metrics: described columns, hooks in the worker, and a summary over ranks."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from distbench.case import Case
+
+if TYPE_CHECKING:
+    import torch
+
+    from distbench.strategies.base import Engine
+    from distbench.workloads.base import Workload
+
+Pass = Literal["time", "profile"]
+Values = dict[str, "float | list[float | None] | None"]
+
+OVER_RANKS: dict[str, Callable[[Sequence[float]], float]] = {
+    "max": max,
+    "min": min,
+    "sum": math.fsum,
+    "mean": lambda values: math.fsum(values) / len(values),
+    "first": lambda values: values[0],
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number that a metric gives, described so that a reader needs no plug-in."""
+
+    name: str
+    unit: str
+    """``s``, ``B``, ``tokens/s``, or empty for a pure number."""
+    better: Literal["higher", "lower"] | None
+    """Direction of better, or None where there is none."""
+    over_ranks: Literal["max", "min", "sum", "mean", "first"]
+    """How ranks become one number."""
+    doc: str
+    """The definition, with its source."""
+    per_step: bool = False
+    """Whether a rank gives one number a step; its value is then the mean over the steps."""
+
+
+@dataclass
+class Session:
+    """What a metric may look at in the worker, in one pass of one rank."""
+
+    case: Case
+    workload: Workload
+    engine: Engine
+    device: torch.device
+    rank: int
+    world_size: int
+    steps: list[float] = field(default_factory=list)
+    """Seconds of each step of this pass, filled when the pass has ended."""
+    losses: list[float] = field(default_factory=list)
+    """This rank's mean loss of each step of this pass, filled when the pass has ended."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the trial knows besides: phase times, counters of the loop."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a metric may look at in the parent to make one number of all ranks."""
+
+    case: Case
+    tokens_per_sample: int
+    samples: dict[str, list[list[float | None]]]
+    """Column -> rank -> step, of every metric."""
+
+
+class Metric(ABC):
+    """Something measured. A frozen dataclass for its options; state of a pass lives in ``start``'s return."""
+
+    columns: ClassVar[tuple[Column, ...]]
+    passes: ClassVar[frozenset[Pass]] = frozenset({"time"})
+    """The passes it takes part in. Whatever slows a step down belongs to ``profile``."""
+
+    def prepare(self) -> None:  # noqa: B027 - most metrics need nothing
+        """Build what must be built once, before any trial. Runs in a process of its own."""
+
+    def install(self) -> None:  # noqa: B027
+        """Switch on what must be on before the model is built. Runs in the rank."""
+
+    def start(self, session: Session) -> Any:
+        """Begin a pass; what is returned is handed to ``step`` and ``values``."""
+        return None
+
+    def step(self, session: Session, state: Any) -> None:  # noqa: B027
+        """Called after each step of the pass. Only overridden versions are called at all."""
+
+    def values(self, session: Session, state: Any) -> Values:
+        """End a pass: return this rank's numbers by column (a list for a ``per_step`` column).
+
+        Raises:
+            Absent: a number can't be known here; the record keeps the reason.
+        """
+        return {}
+
+    def summary(self, trial: Trial) -> dict[str, float]:
+        """Return numbers that need all ranks at once, by column. Runs in the parent."""
+        return {}
+
+
+class Absent(Exception):
+    """A metric's numbers can't be known here; the message is the reason."""
+
+
+PLUGIN_BASE = Metric

@@ -1,0 +1,162 @@
+"""The record: all that one trial leaves, as one JSON file that describes itself.
+
+A record carries the description of its own columns, so that old and foreign records are read
+with no plug-in loaded. Raw samples are kept; statistics are computed when they are read.
+
+Format history:
+  1  (0.1.0) first format.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distbench.case import Case
+from distbench.errors import RecordError
+
+FORMAT = 1
+_OLDEST_READABLE = 1
+
+
+class Status(enum.StrEnum):
+    """How a trial, or a case, ended. Closed: a reader may rely on these words."""
+
+    MEASURED = "measured"
+    UNSUPPORTED = "unsupported"
+    """Known before launch: this case can't run here."""
+    OOM_GPU = "oom_gpu"
+    OOM_HOST = "oom_host"
+    CRASHED = "crashed"
+    """A rank raised, was ended by a signal, or left without delivering."""
+    HANG = "hang"
+    """A step, or the whole trial, passed its deadline."""
+    INIT_TIMEOUT = "init_timeout"
+    """The process group or the engine was not ready by its deadline."""
+    INVALID_NAN = "invalid_nan"
+    """The loss was not finite at some step."""
+    MISMATCH = "mismatch"
+    """What ran is not what was asked for."""
+    PREPARE_FAILED = "prepare_failed"
+    """C++ ops or the initial weights could not be built."""
+    CANCELLED = "cancelled"
+    """Stopped by Ctrl-C or SIGTERM."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether a run with such a case ends with exit code 1."""
+        return self not in (Status.MEASURED, Status.UNSUPPORTED)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Who failed first, and where to read on."""
+
+    rank: int | None
+    """The rank that failed first (not its victims), None if no rank can be blamed."""
+    phase: str
+    """What that rank was doing: start, build, warmup, time, profile."""
+    traceback: str = ""
+    log: str = ""
+    """The last lines of that rank's log."""
+    steps: dict[int, str] = field(default_factory=dict)
+    """Rank -> last sign of life, e.g. ``time 7``."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One trial of one case."""
+
+    run_id: str
+    case: Case
+    case_id: str
+    round: int
+    """0 for the first trial of a case."""
+    status: Status
+    reason: str
+    """Empty when measured; otherwise one sentence."""
+    started: str
+    """UTC, ISO 8601."""
+    wall_s: float
+    """Launch to the end of the last process; 0 when nothing was launched."""
+    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Column name -> unit, better, over_ranks, doc, per_step, metric."""
+    values: dict[str, float] = field(default_factory=dict)
+    """Column name -> one number for the trial, over ranks and steps."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Column name -> why there is no number."""
+    samples: dict[str, list[list[float | None]]] = field(default_factory=dict)
+    """Column name -> rank -> step (one entry where the column is not per step)."""
+    warmup_losses: list[list[float]] = field(default_factory=list)
+    """Rank -> loss of each warm-up step."""
+    collectives: list[dict[str, Any]] = field(default_factory=list)
+    """One profiled step: rank, op, group_size, dtype, calls, bytes."""
+    phases: dict[str, list[float]] = field(default_factory=dict)
+    """Phase -> seconds by rank: start, build, warmup, time, profile."""
+    effective: dict[str, Any] = field(default_factory=dict)
+    """What the live engine of rank 0 really did."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    """Facts of the worker: versions, device, threads."""
+    failure: Failure | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON types, with its format number first."""
+        return {"format": FORMAT, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], source: str) -> Record:
+        """Return the record that ``to_json`` described.
+
+        Raises:
+            RecordError: another format, or something is missing or of the wrong kind.
+        """
+        check_format(data, source)
+        plain = {k: v for k, v in data.items() if k != "format"}
+        try:
+            plain["case"] = Case.from_json(plain["case"])
+            plain["status"] = Status(plain["status"])
+            if plain.get("failure"):
+                plain["failure"] = Failure(**plain["failure"])
+            return cls(**plain)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordError(f"{source}: not a readable record: {error}") from error
+
+
+def check_format(data: object, source: str) -> None:
+    """Raise RecordError unless *data* is of a format that this version reads."""
+    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
+        raise RecordError(f"{source}: format: missing; this is no file of distbench")
+    found = data["format"]
+    if found > FORMAT:
+        raise RecordError(
+            f"{source}: format = {found}: written by a newer distbench; "
+            f"this one reads up to {FORMAT}. Upgrade distbench to read it."
+        )
+    if found < _OLDEST_READABLE:
+        raise RecordError(
+            f"{source}: format = {found}: too old; this distbench reads "
+            f"{_OLDEST_READABLE} to {FORMAT}. Read it with the version that wrote it."
+        )
+
+
+def read_json(file: Path) -> Any:
+    """Return the parsed *file*.
+
+    Raises:
+        RecordError: the file can't be read, is empty, or holds no JSON.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{file}: can't be read: {error}") from error
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        found = "the file is empty" if not text.strip() else f"line {error.lineno}: {error.msg}"
+        raise RecordError(f"{file}: corrupt, no JSON: {found}") from error
+    except RecursionError as error:
+        raise RecordError(f"{file}: corrupt, nested too deeply") from error

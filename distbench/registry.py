@@ -1,0 +1,153 @@
+"""Finds plug-ins: one file is one plug-in, and the file's name is its name in a suite.
+
+A plug-in is a frozen dataclass in ``distbench/<kind>/<name>.py``, or in
+``<folder>/<kind>/<name>.py`` for any folder named in ``DISTBENCH_PLUGINS`` (a list separated
+as ``PATH`` is). Its fields are its options in YAML; the string under a field documents it.
+Importing a plug-in is cheap: torch and deepspeed are imported inside functions only.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from distbench.errors import UsageError, did_you_mean
+
+KINDS = ("strategies", "workloads", "data", "metrics", "launchers")
+PLUGIN_PATH = "DISTBENCH_PLUGINS"
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option of a plug-in, as ``distbench list`` shows it."""
+
+    name: str
+    type: str
+    default: str
+    doc: str
+
+
+def names(kind: str) -> list[str]:
+    """Return the names of all plug-ins of *kind*, sorted."""
+    return sorted(_files(kind))
+
+
+def load(kind: str, name: str) -> type[Any]:
+    """Return the class of plug-in *name*.
+
+    Raises:
+        UsageError: there is no such plug-in, or its file can't be imported.
+    """
+    files = _files(kind)
+    if name not in files:
+        raise UsageError(f"unknown {_singular(kind)} {name!r}: {did_you_mean(name, files)}")
+    module = _module(kind, name, files[name])
+    return _only_plugin(module, _base(kind))
+
+
+def options(plugin: type[Any]) -> list[Option]:
+    """Return the options of *plugin* with the docs that stand under its fields."""
+    docs = _field_docs(plugin)
+    return [
+        Option(field.name, _type_text(field.type), _default_text(field), docs.get(field.name, ""))
+        for field in dataclasses.fields(plugin)
+    ]
+
+
+def summary(plugin: type[Any]) -> str:
+    """Return the first paragraph of the plug-in's docstring."""
+    return " ".join((inspect.getdoc(plugin) or "").split("\n\n")[0].split())
+
+
+def _singular(kind: str) -> str:
+    return {"strategies": "strategy", "data": "data source"}.get(kind, kind.removesuffix("s"))
+
+
+def _folders(kind: str) -> list[Path]:
+    own = Path(__file__).parent / kind
+    extra = [Path(part) / kind for part in os.environ.get(PLUGIN_PATH, "").split(os.pathsep) if part]
+    return [own, *extra]
+
+
+def _files(kind: str) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for folder in _folders(kind):
+        for file in sorted(folder.glob("*.py")) if folder.is_dir() else ():
+            if not file.stem.startswith("_") and file.stem != "base":
+                found.setdefault(file.stem, file)
+    return found
+
+
+def _base(kind: str) -> type[Any]:
+    base: type[Any] = importlib.import_module(f"distbench.{kind}.base").PLUGIN_BASE
+    return base
+
+
+@functools.cache
+def _module(kind: str, name: str, file: Path) -> ModuleType:
+    if file.parent == Path(__file__).parent / kind:
+        return importlib.import_module(f"distbench.{kind}.{name}")
+    full_name = f"distbench_plugins.{kind}.{name}"
+    spec = importlib.util.spec_from_file_location(full_name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # dataclasses look their module up there while the class is being made
+    sys.modules[full_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        # a plug-in is foreign code: whatever it raises is a message about that file
+        raise UsageError(f"{file}: this plug-in can't be imported: {error!r}") from error
+    return module
+
+
+def _only_plugin(module: ModuleType, base: type[Any]) -> type[Any]:
+    found = [
+        value
+        for name, value in vars(module).items()
+        if inspect.isclass(value)
+        and issubclass(value, base)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    ]
+    if len(found) != 1:
+        raise UsageError(
+            f"{module.__file__}: a plug-in file defines exactly one public subclass of "
+            f"{base.__module__}.{base.__name__}, found {len(found)}"
+        )
+    return found[0]
+
+
+def _field_docs(plugin: type[Any]) -> dict[str, str]:
+    docs: dict[str, str] = {}
+    for cls in reversed(plugin.__mro__):
+        if not dataclasses.is_dataclass(cls):
+            continue
+        body = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, after in zip(body.body, body.body[1:], strict=False):
+            is_doc = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_doc:
+                docs[field.target.id] = " ".join(str(after.value.value).split())  # type: ignore[attr-defined]
+    return docs
+
+
+def _type_text(annotation: object) -> str:
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+
+
+def _default_text(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        return repr(field.default)
+    if field.default_factory is not dataclasses.MISSING:
+        return repr(field.default_factory())
+    return "required"

@@ -1,0 +1,178 @@
+"""Runs on disk. Every file is written aside, fsynced and renamed, so a kill leaves no torn file.
+
+reports/<suite>-<time>-<id>/
+  run.json              the resolved suite, the cases, the machine, how the run ended
+  suite.yaml            the suite as the user wrote it
+  trials/<case>/<round>/record.json, trial.json, rank<r>.log, ...
+  report.html
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from distbench.case import Case
+from distbench.errors import InfrastructureError, RecordError, UsageError
+from distbench.files import write_whole
+from distbench.record import FORMAT, Record, check_format, read_json
+
+_RUN_FILE = "run.json"
+_RECORD_FILE = "record.json"
+
+State = Literal["running", "finished", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A case of a run and, if it can't run here, why."""
+
+    case: Case
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What ``run.json`` holds."""
+
+    run_id: str
+    suite_name: str
+    version: str
+    """Version of distbench."""
+    created: str
+    """UTC, ISO 8601."""
+    state: State
+    command: list[str]
+    suite: dict[str, Any]
+    """The suite as resolved: every default decided, every override applied."""
+    machine: dict[str, Any]
+    cases: list[Planned] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the run as plain JSON types, with its format number first."""
+        return {"format": FORMAT, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], source: str) -> RunInfo:
+        """Return the run that ``to_json`` described.
+
+        Raises:
+            RecordError: another format, or something is missing or of the wrong kind.
+        """
+        check_format(data, source)
+        plain = {k: v for k, v in data.items() if k != "format"}
+        try:
+            plain["cases"] = [
+                Planned(Case.from_json(item["case"]), item["problem"]) for item in plain["cases"]
+            ]
+            return cls(**plain)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RecordError(f"{source}: not a readable run: {error!r}") from error
+
+
+class Run:
+    """A run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, out: Path, info: RunInfo, suite_text: str) -> Run:
+        """Make the folder of a new run under *out* and write what is known.
+
+        Raises:
+            InfrastructureError: the folder can't be made or written.
+        """
+        stamp = info.created.replace("-", "").replace(":", "").partition(".")[0].replace("T", "-")
+        run = cls(out / f"{slug(info.suite_name)}-{stamp}-{info.run_id}")
+        try:
+            (run.folder / "trials").mkdir(parents=True)
+        except OSError as error:
+            raise InfrastructureError(
+                f"--out {out}: can't make a folder for the run: {error.strerror}; "
+                f"choose a folder that you may write to"
+            ) from error
+        write_text(run.folder / "suite.yaml", suite_text)
+        run.write_info(info)
+        return run
+
+    def info(self) -> RunInfo:
+        """Return what ``run.json`` holds.
+
+        Raises:
+            UsageError: this is no folder of a run.
+            RecordError: the file is corrupt or of another format.
+        """
+        file = self.folder / _RUN_FILE
+        if not file.is_file():
+            raise UsageError(f"{self.folder}: no run here ({_RUN_FILE} is missing)")
+        return RunInfo.from_json(read_json(file), str(file))
+
+    def write_info(self, info: RunInfo) -> None:
+        """Write ``run.json``."""
+        write_json(self.folder / _RUN_FILE, info.to_json())
+
+    def trial_folder(self, case: Case, round_: int) -> Path:
+        """Return the folder of one trial (not made yet)."""
+        return self.folder / "trials" / f"{slug(case.name)}-{case.id}" / str(round_)
+
+    def write_record(self, record: Record) -> None:
+        """Write *record*; when this returns it is on the disk."""
+        folder = self.trial_folder(record.case, record.round)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / _RECORD_FILE, record.to_json())
+
+    def records(self) -> Iterator[Record]:
+        """Yield all records of the run, in the order of folder names.
+
+        Raises:
+            RecordError: a record is corrupt or of another format.
+        """
+        for file in sorted(self.folder.glob(f"trials/*/*/{_RECORD_FILE}")):
+            yield Record.from_json(read_json(file), str(file))
+
+
+def new_run_id() -> str:
+    """Return a fresh id: eight hex digits."""
+    return secrets.token_hex(4)
+
+
+def utc_now() -> str:
+    """Return the time in UTC as ISO 8601, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def slug(name: str) -> str:
+    """Return *name* as a safe file name: ``[a-z0-9._+-]``, 64 characters at most."""
+    return re.sub(r"[^a-z0-9._+-]+", "-", name.lower()).strip("-.")[:64] or "unnamed"
+
+
+def write_json(file: Path, data: Any) -> None:
+    """Write *data* as JSON, whole or not at all."""
+    write_text(file, json.dumps(data, ensure_ascii=False, allow_nan=True) + "\n")
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write *text*, whole or not at all.
+
+    Raises:
+        InfrastructureError: the disk is full or the folder not writable; the old file stands.
+    """
+    try:
+        write_whole(file, text)
+    except OSError as error:
+        raise InfrastructureError(
+            f"{file}: can't be written: {error.strerror}; what was stored before is whole. "
+            f"Make room, then go on with: distbench run --resume {_run_of(file)}"
+        ) from error
+
+
+def _run_of(file: Path) -> Path:
+    return next((p for p in file.parents if (p / _RUN_FILE).is_file()), file.parent)

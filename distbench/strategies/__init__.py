@@ -1,0 +1,1 @@
+"""Parallel strategies: one file a family, named as in a suite."""

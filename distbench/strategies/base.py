@@ -1,0 +1,136 @@
+"""The seam of parallel strategies: what a strategy must say before launch and do in the worker.
+
+A strategy is a frozen dataclass; its fields are its options in YAML. The heavy imports stand
+inside ``build``, so that planning and listing need no torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distbench.case import Case
+from distbench.env import Machine
+
+if TYPE_CHECKING:
+    import torch
+
+    from distbench.workloads.base import Workload
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the worker hands to a strategy: the work, and where this rank stands."""
+
+    case: Case
+    workload: Workload
+    weights: Path
+    """File of the initial weights, the same for all strategies and world sizes."""
+    device: torch.device
+    rank: int
+    world_size: int
+    scratch: Path
+    """Folder of this trial for files of offload; removed with the trial's processes."""
+
+
+class Engine(ABC):
+    """The least that a training loop needs, the same for every strategy.
+
+    A step is ``gradient_accumulation_steps`` calls of ``forward_backward`` and one ``step``.
+    """
+
+    @property
+    @abstractmethod
+    def live(self) -> object:
+        """The framework's own object (``DistributedDataParallel``, ``DeepSpeedEngine``, ...)."""
+
+    @abstractmethod
+    def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Run one micro-batch forward and backward; return its mean loss, detached, unscaled.
+
+        Gradients accumulate so that a whole step leaves the mean over the global batch.
+        """
+
+    @abstractmethod
+    def step(self) -> None:
+        """Clip if asked to, update the parameters, and end the accumulation."""
+
+    @abstractmethod
+    def grad_norm(self) -> float:
+        """Return the global L2 norm, before clipping, of the gradients that the last ``step`` used.
+
+        A collective call: every rank calls it, between ``step`` and the next ``forward_backward``.
+        """
+
+    @abstractmethod
+    def full_state(self) -> dict[str, torch.Tensor]:
+        """Return every parameter, gathered on the CPU, under the plain module's names.
+
+        A collective call; every rank gets the whole state.
+        """
+
+    @abstractmethod
+    def effective(self) -> dict[str, Any]:
+        """Return what the live engine really does, read back from its objects.
+
+        Keys that every engine gives: ``engine`` (class), ``world_size``, ``optimizer`` (class
+        and hyper-parameters), ``dtypes`` (parameters, reduce, master, optimizer_state),
+        ``clip_grad_norm``, ``gradient_accumulation_steps``, ``micro_batch_size``; more where
+        the strategy has more to say (sharding, buckets, offload).
+        """
+
+    def close(self) -> None:  # noqa: B027 - nothing to release is a fair default
+        """Release what must not outlive the engine."""
+
+
+class Strategy(ABC):
+    """A way to spread one training over devices."""
+
+    engine: ClassVar[str]
+    """Class name that ``Engine.live`` must have: proof that what was asked for is what ran."""
+    imports: ClassVar[tuple[str, ...]] = ("torch",)
+    """Modules that the warm parent of the ranks imports before it forks."""
+    packages: ClassVar[tuple[str, ...]] = ("torch",)
+    """Distributions that must be installed."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Short name with the options that matter, e.g. ``zero3+offload``."""
+
+    def world_sizes(self, asked: Sequence[int]) -> Sequence[int]:
+        """Return the world sizes at which this strategy takes part when *asked* are wanted."""
+        return asked
+
+    def processes(self, world_size: int) -> int:
+        """Return how many processes drive *world_size* devices (nn.DataParallel: one)."""
+        return world_size
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        """Return why this strategy can't run *case* on *machine*, or None if it can."""
+        return None
+
+    def environment(self, case: Case) -> dict[str, str]:
+        """Return the variables that the ranks need before their first import."""
+        return {}
+
+    def prepare(self, case: Case) -> None:  # noqa: B027 - most strategies need nothing
+        """Build what must be built once, before any trial (C++ ops). Runs in a process of its own."""
+
+    @abstractmethod
+    def build(self, setting: Setting) -> Engine:
+        """Return the engine of this rank, its weights loaded. Runs in the worker."""
+
+
+def missing_package(strategy: Strategy, machine: Machine) -> str | None:
+    """Return the reason for ``unsupported`` if a package that *strategy* needs is not installed."""
+    for package in strategy.packages:
+        if package not in machine.packages:
+            return f"{package} is not installed; pip install 'distbench[train]'"
+    return None
+
+
+PLUGIN_BASE = Strategy

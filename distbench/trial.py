@@ -1,0 +1,78 @@
+"""The files by which a run and the ranks of one trial talk, all in the trial's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from distbench.case import Case, Limits, Measure
+from distbench.files import write_whole
+
+
+@dataclass(frozen=True)
+class TrialFile:
+    """What every rank is told (``trial.json``)."""
+
+    run_id: str
+    case: Case
+    measure: Measure
+    limits: Limits
+    metrics: list[str]
+    weights: str
+    """File of the initial weights."""
+
+    def write(self, file: Path) -> None:
+        """Write the file; the folder exists."""
+        write_whole(file, json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def read(cls, file: Path) -> TrialFile:
+        """Return what ``write`` wrote."""
+        data = json.loads(file.read_text())
+        data["case"] = Case.from_json(data["case"])
+        data["measure"] = Measure(**data["measure"])
+        data["limits"] = Limits(**data["limits"])
+        return cls(**data)
+
+
+def result_file(folder: Path, rank: int) -> Path:
+    """Return the file of what *rank* measured; it exists only if the rank delivered all."""
+    return folder / f"rank{rank}.json"
+
+
+def error_file(folder: Path, rank: int) -> Path:
+    """Return the file that *rank* writes when it raises."""
+    return folder / f"rank{rank}.error.json"
+
+
+def log_file(folder: Path, rank: int) -> Path:
+    """Return the file that gets all that *rank* prints."""
+    return folder / f"rank{rank}.log"
+
+
+def progress_file(folder: Path, rank: int) -> Path:
+    """Return the file in which *rank* shows that it is alive and where it is."""
+    return folder / f"rank{rank}.progress"
+
+
+class Progress:
+    """A rank's sign of life: a few bytes overwritten in place, cheap enough for every step."""
+
+    def __init__(self, file: Path) -> None:
+        self._descriptor = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+
+    def at(self, phase: str, step: int = 0) -> None:
+        """Say that *step* of *phase* begins."""
+        os.pwrite(self._descriptor, f"{phase} {step}\n".ljust(32).encode(), 0)
+
+
+def read_progress(file: Path) -> tuple[str, int, float] | None:
+    """Return a rank's phase, step and the time of its last sign of life; None before the first."""
+    try:
+        words = file.read_text().split()
+        return words[0], int(words[1]), file.stat().st_mtime
+    except (FileNotFoundError, IndexError, ValueError):
+        return None

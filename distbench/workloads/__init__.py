@@ -1,0 +1,1 @@
+"""Workloads: one file a model family, named as in a suite."""
