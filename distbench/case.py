@@ -85,7 +85,9 @@ class Measure:
     trials: int = 3
     """Launches of each case; the launch is the unit of statistics."""
     profile_steps: int = 1
-    """Steps with collectives counted and gradient norms taken, after the timed window."""
+    """Steps with the collectives counted, after the timed window."""
+    check_steps: int = 1
+    """Steps with the gradient norm taken, after those."""
     order: Literal["interleaved", "sequential"] = "interleaved"
     """interleaved: round i of all cases before round i+1, every second round reversed."""
 

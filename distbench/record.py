@@ -63,7 +63,7 @@ class Failure:
     traceback: str = ""
     log: str = ""
     """The last lines of that rank's log."""
-    steps: dict[int, str] = field(default_factory=dict)
+    steps: dict[str, str] = field(default_factory=dict)
     """Rank -> last sign of life, e.g. ``time 7``."""
 
 
@@ -93,8 +93,8 @@ class Record:
     """Column name -> rank -> step (one entry where the column is not per step)."""
     warmup_losses: list[list[float]] = field(default_factory=list)
     """Rank -> loss of each warm-up step."""
-    collectives: list[dict[str, Any]] = field(default_factory=list)
-    """One profiled step: rank, op, group_size, dtype, calls, bytes."""
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Table name -> rows, each with its ``rank``; ``collectives``: one profiled step by operation."""
     phases: dict[str, list[float]] = field(default_factory=dict)
     """Phase -> seconds by rank: start, build, warmup, time, profile."""
     effective: dict[str, Any] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from distbench.case import Choice
 from distbench.errors import UsageError, did_you_mean
 
 KINDS = ("strategies", "workloads", "data", "metrics", "launchers")
@@ -52,6 +53,15 @@ def load(kind: str, name: str) -> type[Any]:
         raise UsageError(f"unknown {_singular(kind)} {name!r}: {did_you_mean(name, files)}")
     module = _module(kind, name, files[name])
     return _only_plugin(module, _base(kind))
+
+
+def make(kind: str, choice: Choice) -> Any:
+    """Return the plug-in that *choice* names, made with the options that it gives.
+
+    Options come from JSON, which has lists only; a frozen plug-in holds tuples.
+    """
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in choice.options.items()}
+    return load(kind, choice.name)(**given)
 
 
 def options(plugin: type[Any]) -> list[Option]:

@@ -22,20 +22,13 @@ from typing import Any, Literal
 from distbench.case import Case
 from distbench.errors import InfrastructureError, RecordError, UsageError
 from distbench.files import write_whole
+from distbench.plan import Planned
 from distbench.record import FORMAT, Record, check_format, read_json
 
 _RUN_FILE = "run.json"
 _RECORD_FILE = "record.json"
 
 State = Literal["running", "finished", "interrupted"]
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A case of a run and, if it can't run here, why."""
-
-    case: Case
-    problem: str | None = None
 
 
 @dataclass(frozen=True)

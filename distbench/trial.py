@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench.case import Case, Limits, Measure
+from distbench.case import Case, Choice, Limits, Measure
 from distbench.files import write_whole
 
 
@@ -20,7 +20,7 @@ class TrialFile:
     case: Case
     measure: Measure
     limits: Limits
-    metrics: list[str]
+    metrics: list[Choice]
     weights: str
     """File of the initial weights."""
 
@@ -34,6 +34,7 @@ class TrialFile:
         data = json.loads(file.read_text())
         data["case"] = Case.from_json(data["case"])
         data["measure"] = Measure(**data["measure"])
+        data["metrics"] = [Choice(**choice) for choice in data["metrics"]]
         data["limits"] = Limits(**data["limits"])
         return cls(**data)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -17,15 +17,19 @@ from distbench.env import Machine
 
 @dataclass(frozen=True)
 class Launch:
-    """One trial as a launcher sees it."""
+    """One trial, or one preparation, as a launcher sees it."""
 
-    trial_file: Path
-    """The JSON file that tells each rank what to do; logs and results go to its folder."""
+    entry: Literal["rank", "prepare"]
+    """The command of ``python -m distbench.worker`` that each process runs."""
+    file: Path
+    """The JSON file that tells it what to do; logs and results go to the file's folder."""
     processes: int
-    environment: Mapping[str, str]
-    """Variables for every rank, besides the inherited ones."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for every process, besides the inherited ones."""
     imports: Sequence[str] = ()
     """Modules that a warm parent may import before it forks the ranks."""
+    leftovers: Sequence[str] = ()
+    """Glob patterns of files to remove afterwards; ``{port}`` stands for ``MASTER_PORT``."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,22 @@ class Handle(ABC):
         """End every process of the trial, whatever it takes, and return when none is left."""
 
 
+class Site(ABC):
+    """Where the trials of one run are started, one after another."""
+
+    @abstractmethod
+    def launch(self, launch: Launch) -> Handle:
+        """Start the processes of *launch*.
+
+        Raises:
+            InfrastructureError: they can't be started.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what is kept between trials; afterwards no process of the run is left."""
+
+
 class Launcher(ABC):
     """A way to start processes. A frozen dataclass: its fields are its options in YAML."""
 
@@ -67,13 +87,8 @@ class Launcher(ABC):
         """Return exactly what ``launch`` would start (a dry run), one argv a process started."""
 
     @abstractmethod
-    def launch(self, launch: Launch) -> Handle:
-        """Start the ranks of *launch*."""
+    def open(self, run_id: str) -> Site:
+        """Begin a run: return what starts its trials. Every process carries *run_id*."""
 
-    def close(self) -> None:  # noqa: B027
-        """End what the launcher keeps between trials."""
-
-
-RankPhase = Literal["start", "build", "warmup", "time", "profile", "done"]
 
 PLUGIN_BASE = Launcher

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distbench.strategies.base import Engine
     from distbench.workloads.base import Workload
 
-Pass = Literal["time", "profile"]
+Pass = Literal["time", "profile", "check"]
 Values = dict[str, "float | list[float | None] | None"]
 
 OVER_RANKS: dict[str, Callable[[Sequence[float]], float]] = {
@@ -59,8 +59,10 @@ class Session:
     """Seconds of each step of this pass, filled when the pass has ended."""
     losses: list[float] = field(default_factory=list)
     """This rank's mean loss of each step of this pass, filled when the pass has ended."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What the trial knows besides: phase times, counters of the loop."""
+    grad_norms: list[float] = field(default_factory=list)
+    """Gradient norm of each step, filled when the ``check`` pass has ended."""
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Rows of more than one number that a metric leaves in the record, by table name."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,18 @@ class Trial:
     tokens_per_sample: int
     samples: dict[str, list[list[float | None]]]
     """Column -> rank -> step, of every metric."""
+
+    def slowest_mean(self, column: str) -> float:
+        """Return the mean over steps of the largest value of any rank: the slowest rank is the step.
+
+        Raises:
+            Absent: a rank gave no such number.
+        """
+        ranks = self.samples.get(column) or [[]]
+        steps = [[value for value in step if value is not None] for step in zip(*ranks, strict=True)]
+        if not steps or any(len(step) < len(ranks) for step in steps):
+            raise Absent(f"needs {column} of every rank and step")
+        return math.fsum(max(step) for step in steps) / len(steps)
 
 
 class Metric(ABC):
@@ -87,10 +101,13 @@ class Metric(ABC):
         """Switch on what must be on before the model is built. Runs in the rank."""
 
     def start(self, session: Session) -> Any:
-        """Begin a pass; what is returned is handed to ``step`` and ``values``."""
+        """Begin a pass; what is returned is handed to the other hooks."""
         return None
 
-    def step(self, session: Session, state: Any) -> None:  # noqa: B027
+    def before_step(self, session: Session, state: Any) -> None:  # noqa: B027
+        """Called before each step of the pass. Only overridden versions are called at all."""
+
+    def after_step(self, session: Session, state: Any) -> None:  # noqa: B027
         """Called after each step of the pass. Only overridden versions are called at all."""
 
     def values(self, session: Session, state: Any) -> Values:

@@ -60,26 +60,29 @@ class Engine(ABC):
 
     @abstractmethod
     def grad_norm(self) -> float:
-        """Return the global L2 norm, before clipping, of the gradients that the last ``step`` used.
+        """Return the global L2 norm of the accumulated and reduced gradients, before clipping.
 
-        A collective call: every rank calls it, between ``step`` and the next ``forward_backward``.
+        A collective call: every rank calls it, between the last ``forward_backward`` of a step
+        and ``step``. Never called in the ``time`` pass.
         """
 
     @abstractmethod
     def full_state(self) -> dict[str, torch.Tensor]:
         """Return every parameter, gathered on the CPU, under the plain module's names.
 
-        A collective call; every rank gets the whole state.
+        A collective call; rank 0 gets the whole state, the others may get nothing.
         """
 
     @abstractmethod
     def effective(self) -> dict[str, Any]:
         """Return what the live engine really does, read back from its objects.
 
-        Keys that every engine gives: ``engine`` (class), ``world_size``, ``optimizer`` (class
-        and hyper-parameters), ``dtypes`` (parameters, reduce, master, optimizer_state),
-        ``clip_grad_norm``, ``gradient_accumulation_steps``, ``micro_batch_size``; more where
-        the strategy has more to say (sharding, buckets, offload).
+        Keys that every engine gives: ``world_size``, ``parameters`` (count), ``optimizer``
+        (``class``, ``kernel`` and hyper-parameters), ``dtypes`` (``parameters``, ``compute``,
+        ``reduce``: None where nothing is reduced, ``master``, ``optimizer_state``),
+        ``clip_grad_norm``, ``micro_batch_size``, ``gradient_accumulation_steps``,
+        ``activation_checkpointing``; more where the strategy has more to say. Called after the
+        first step, because optimizers make their state then.
         """
 
     def close(self) -> None:  # noqa: B027 - nothing to release is a fair default
@@ -89,12 +92,16 @@ class Engine(ABC):
 class Strategy(ABC):
     """A way to spread one training over devices."""
 
-    engine: ClassVar[str]
-    """Class name that ``Engine.live`` must have: proof that what was asked for is what ran."""
-    imports: ClassVar[tuple[str, ...]] = ("torch",)
-    """Modules that the warm parent of the ranks imports before it forks."""
     packages: ClassVar[tuple[str, ...]] = ("torch",)
     """Distributions that must be installed."""
+    leftovers: ClassVar[tuple[str, ...]] = ()
+    """Files that the framework leaves behind, to be removed after each trial: glob patterns,
+    ``{port}`` stands for the trial's ``MASTER_PORT``."""
+
+    @property
+    @abstractmethod
+    def engine(self) -> str:
+        """A class that ``Engine.live`` must be of: proof that what was asked for is what ran."""
 
     @property
     @abstractmethod
@@ -112,6 +119,13 @@ class Strategy(ABC):
     def problem(self, case: Case, machine: Machine) -> str | None:
         """Return why this strategy can't run *case* on *machine*, or None if it can."""
         return None
+
+    def imports(self, case: Case) -> tuple[str, ...]:
+        """Return the modules that the warm parent of the ranks imports besides torch's own.
+
+        None of them may touch CUDA: what was initialised before a fork is useless after it.
+        """
+        return ()
 
     def environment(self, case: Case) -> dict[str, str]:
         """Return the variables that the ranks need before their first import."""

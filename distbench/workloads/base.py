@@ -26,8 +26,8 @@ class Workload(ABC):
 
     @property
     @abstractmethod
-    def shape(self) -> Shape | None:
-        """What the model wants of its data; None: known in the worker only (a user's callable)."""
+    def shape(self) -> Shape:
+        """What the model wants of its data."""
 
     @property
     @abstractmethod

@@ -1,0 +1,43 @@
+"""``convergence``: the loss of each step and the norm of its gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from distbench.metrics.base import Column, Metric, Pass, Session, Values
+
+
+@dataclass(frozen=True)
+class Convergence(Metric):
+    """Loss curve over the global batch, final loss, and gradient norm."""
+
+    passes: ClassVar[frozenset[Pass]] = frozenset({"time", "check"})
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "loss",
+            "",
+            None,
+            "mean",
+            "Training loss of a step before its update, the mean over the global batch, in nats; "
+            "ranks hold equal shares, so the mean over ranks is the mean over the batch.",
+            per_step=True,
+        ),
+        Column(
+            "final_loss", "", "lower", "mean", "Loss of the last timed step, the mean over the global batch."
+        ),
+        Column(
+            "grad_norm",
+            "",
+            None,
+            "first",
+            "Global L2 norm of the reduced gradients before clipping, taken in steps after the timed "
+            "window: it shows at once gradients that are scaled wrongly, which Adam hides.",
+            per_step=True,
+        ),
+    )
+
+    def values(self, session: Session, state: None) -> Values:
+        if session.grad_norms:
+            return {"grad_norm": list(session.grad_norms)}
+        return {"loss": list(session.losses), "final_loss": session.losses[-1]}

@@ -1,0 +1,99 @@
+"""``memory``: what a rank needs at most, from the allocator's own books."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from distbench.metrics.base import Absent, Column, Metric, Session, Values
+
+
+@dataclass(frozen=True)
+class Memory(Metric):
+    """Peak memory of a rank over the timed steps: allocator-level bytes, never the resident set alone."""
+
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "memory_peak",
+            "B",
+            "lower",
+            "max",
+            "Most bytes of tensors alive at once in the timed steps, of the rank that needs most. CUDA: "
+            "allocated_bytes.all.peak. CPU: counted in torch's CPU allocator.",
+        ),
+        Column(
+            "memory_reserved_peak",
+            "B",
+            "lower",
+            "max",
+            "CUDA: reserved_bytes.all.peak, the segments taken from the device: nearest to out-of-memory.",
+        ),
+        Column(
+            "memory_alloc_retries",
+            "",
+            "lower",
+            "sum",
+            "CUDA: num_alloc_retries, allocations that succeeded only after the cache was flushed.",
+        ),
+        Column(
+            "memory_resident_peak",
+            "B",
+            None,
+            "max",
+            "Most resident memory of a rank's process so far (VmHWM). It holds freed pages, code and other "
+            "libraries, and ranks strategies wrongly: shown beside the allocator's bytes only.",
+        ),
+    )
+
+    def prepare(self) -> None:
+        from distbench.metrics import _cpu_allocator
+
+        _cpu_allocator.build()
+
+    def install(self) -> None:
+        from distbench.metrics import _cpu_allocator
+
+        if library := _cpu_allocator.library():
+            library.distbench_install()
+
+    def start(self, session: Session) -> Any:
+        if session.device.type == "cuda":
+            import torch
+
+            torch.cuda.reset_peak_memory_stats(session.device)
+            return torch.cuda.memory_stats(session.device)["num_alloc_retries"]
+        from distbench.metrics import _cpu_allocator
+
+        if library := _cpu_allocator.library():
+            library.distbench_reset_peak()
+        return None
+
+    def values(self, session: Session, state: Any) -> Values:
+        if session.device.type == "cuda":
+            return {**_cuda_values(session, state), "memory_resident_peak": _resident_peak()}
+        from distbench.metrics import _cpu_allocator
+
+        library = _cpu_allocator.library()
+        if library is None:
+            raise Absent("the counting allocator was not built; see the log of the run's preparation")
+        return {"memory_peak": library.distbench_peak(), "memory_resident_peak": _resident_peak()}
+
+
+def _cuda_values(session: Session, retries_before: int) -> Values:
+    import torch
+
+    stats = torch.cuda.memory_stats(session.device)
+    return {
+        "memory_peak": stats["allocated_bytes.all.peak"],
+        "memory_reserved_peak": stats["reserved_bytes.all.peak"],
+        "memory_alloc_retries": stats["num_alloc_retries"] - retries_before,
+    }
+
+
+def _resident_peak() -> int:
+    from pathlib import Path
+
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise Absent("/proc/self/status has no VmHWM")

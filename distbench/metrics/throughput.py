@@ -1,0 +1,42 @@
+"""``throughput``: how much is trained on in a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from distbench.metrics.base import Column, Metric, Trial
+
+_WINDOW = "over the timed window, which the slowest rank of each step defines"
+
+
+@dataclass(frozen=True)
+class Throughput(Metric):
+    """Tokens and samples a second of all devices together, and per device."""
+
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "tokens_per_s",
+            "tokens/s",
+            "higher",
+            "first",
+            f"Tokens consumed by all ranks in a second, every micro-batch counted, {_WINDOW}.",
+        ),
+        Column("samples_per_s", "samples/s", "higher", "first", f"Samples consumed in a second, {_WINDOW}."),
+        Column(
+            "tokens_per_s_per_device",
+            "tokens/s",
+            "higher",
+            "first",
+            "tokens_per_s divided by the world size (torchtitan's tokens/s/GPU).",
+        ),
+    )
+
+    def summary(self, trial: Trial) -> dict[str, float]:
+        samples = trial.case.batch.global_batch_size / trial.slowest_mean("step_s")
+        tokens = samples * trial.tokens_per_sample
+        return {
+            "samples_per_s": samples,
+            "tokens_per_s": tokens,
+            "tokens_per_s_per_device": tokens / trial.case.world_size,
+        }

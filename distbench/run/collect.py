@@ -1,0 +1,140 @@
+"""Makes one record of the files that the ranks of a trial left."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from distbench import registry
+from distbench.case import Case, Choice
+from distbench.metrics.base import OVER_RANKS, Absent, Column, Metric, Trial
+from distbench.record import Failure, Record, Status
+from distbench.run.watch import Ending
+from distbench.trial import result_file
+
+Samples = dict[str, list[list[float | None]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shell:
+    """What is known of a record before its ranks are read."""
+
+    run_id: str
+    case: Case
+    round: int
+    started: str
+    wall_s: float
+
+    def record(self, ending: Ending, **rest: Any) -> Record:
+        """Return the record of a trial that ended so."""
+        return Record(
+            run_id=self.run_id,
+            case=self.case,
+            case_id=self.case.id,
+            round=self.round,
+            started=self.started,
+            wall_s=self.wall_s,
+            status=ending.status,
+            reason=ending.reason,
+            failure=ending.failure,
+            **rest,
+        )
+
+
+def collect(shell: Shell, ending: Ending, folder: Path, processes: int, metrics: list[Choice]) -> Record:
+    """Return the record of a trial from what its ranks delivered; failed trials keep what there is."""
+    ranks = [_read(result_file(folder, rank)) for rank in range(processes)]
+    plugins: dict[str, Metric] = {choice.name: registry.make("metrics", choice) for choice in metrics}
+    columns = {column.name: describe(name, column) for name, m in plugins.items() for column in m.columns}
+    if any(rank is None for rank in ranks):
+        return shell.record(ending, columns=columns)
+    delivered = [rank for rank in ranks if rank is not None]
+    samples = _samples(delivered)
+    values, absent = _values(plugins, Trial(shell.case, _tokens_per_sample(shell.case), samples))
+    absent = {**absent, **delivered[0]["absent"]}
+    return shell.record(
+        _unless_not_finite(ending, delivered),
+        columns=columns,
+        values=values,
+        absent={**{name: "not measured" for name in columns if name not in values}, **absent},
+        samples=samples,
+        warmup_losses=[rank["warmup_losses"] for rank in delivered],
+        tables=_tables(delivered),
+        phases=_phases(delivered),
+        effective=delivered[0]["effective"],
+        environment=delivered[0]["environment"],
+    )
+
+
+def describe(metric: str, column: Column) -> dict[str, Any]:
+    """Return a column's description as a record keeps it."""
+    described = {**dataclasses.asdict(column), "metric": metric}
+    del described["name"]
+    return described
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(file.read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def _samples(ranks: list[dict[str, Any]]) -> Samples:
+    names = {name for rank in ranks for name in rank["samples"]}
+    return {name: [rank["samples"].get(name, []) for rank in ranks] for name in sorted(names)}
+
+
+def _values(metrics: dict[str, Metric], trial: Trial) -> tuple[dict[str, float], dict[str, str]]:
+    """Return one number a column, over ranks and steps, and why the others are absent."""
+    values: dict[str, float] = {}
+    absent: dict[str, str] = {}
+    for metric in metrics.values():
+        for column in metric.columns:
+            if (value := _over_ranks(column, trial.samples.get(column.name))) is not None:
+                values[column.name] = value
+        try:
+            values |= metric.summary(trial)
+        except Absent as reason:
+            absent |= {column.name: str(reason) for column in metric.columns}
+    return values, absent
+
+
+def _over_ranks(column: Column, ranks: list[list[float | None]] | None) -> float | None:
+    """Return the mean over steps of what the ranks make together; None unless all gave all."""
+    if not ranks or any(not rank or None in rank for rank in ranks):
+        return None
+    whole = [[value for value in rank if value is not None] for rank in ranks]
+    over = OVER_RANKS[column.over_ranks]
+    steps = [over(step) for step in zip(*whole, strict=True)]
+    return math.fsum(steps) / len(steps)
+
+
+def _tokens_per_sample(case: Case) -> int:
+    return int(registry.make("workloads", case.workload).tokens_per_sample)
+
+
+def _tables(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    names = {name for rank in ranks for name in rank["tables"]}
+    return {
+        name: [{"rank": i, **row} for i, rank in enumerate(ranks) for row in rank["tables"].get(name, [])]
+        for name in sorted(names)
+    }
+
+
+def _phases(ranks: list[dict[str, Any]]) -> dict[str, list[float]]:
+    return {phase: [rank["phases"][phase] for rank in ranks] for phase in ranks[0]["phases"]}
+
+
+def _unless_not_finite(ending: Ending, ranks: list[dict[str, Any]]) -> Ending:
+    """Return *ending*, or that the training broke down although the trial ran to its end."""
+    found = [(rank["not_finite"]["step"], i) for i, rank in enumerate(ranks) if rank["not_finite"]]
+    if ending.status is not Status.MEASURED or not found:
+        return ending
+    step, rank = min(found)
+    value = ranks[rank]["not_finite"]["value"]
+    failure = Failure(rank=rank, phase="time")
+    return Ending(Status.INVALID_NAN, f"the loss of rank {rank} was {value} at step {step}", failure)

@@ -1,0 +1,76 @@
+"""What is launched for a trial: the same for a real run and for a dry one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from distbench import registry
+from distbench.case import Case
+from distbench.launchers.base import Launch
+from distbench.spec import Suite
+from distbench.store import Run
+from distbench.strategies.base import Strategy
+from distbench.trial import TrialFile
+from distbench.workloads.base import Workload
+
+# torch imports these lazily; in the warm parent they are paid for once
+_TORCH_IMPORTS = (
+    "torch",
+    "torch.distributed.fsdp",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
+    "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
+    "torch.utils._python_dispatch",
+    "torch._dynamo",
+    "safetensors.torch",
+    "distbench.worker.rank",
+    "distbench.strategies._torch",
+    "distbench.strategies._ddp",
+    "distbench.strategies._fsdp2",
+)
+
+
+def launch_for(folder: Path, case: Case, round_: int) -> Launch:
+    """Return what is launched for trial *round_* of *case* in the run of *folder*."""
+    strategy: Strategy = registry.make("strategies", case.strategy)
+    workload: Workload = registry.make("workloads", case.workload)
+    return Launch(
+        entry="rank",
+        file=Run(folder).trial_folder(case, round_) / "trial.json",
+        processes=strategy.processes(case.world_size),
+        environment=environment_of(strategy, case),
+        imports=(*_TORCH_IMPORTS, *strategy.imports(case), *workload.imports),
+        leftovers=strategy.leftovers,
+    )
+
+
+def environment_of(strategy: Strategy, case: Case) -> dict[str, str]:
+    """Return the variables that the ranks of *case* need before their first import."""
+    return {
+        # before the import: OpenMP and MKL read it once
+        "OMP_NUM_THREADS": str(case.threads),
+        # lets torch count GPUs without touching CUDA, which would spoil the fork
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        **strategy.environment(case),
+    }
+
+
+def trial_file(run_id: str, folder: Path, suite: Suite, case: Case) -> TrialFile:
+    """Return what the ranks of *case* are told."""
+    return TrialFile(
+        run_id=run_id,
+        case=case,
+        measure=suite.measure,
+        limits=suite.limits,
+        metrics=list(suite.metrics),
+        weights=str(weights_file(folder, case)),
+    )
+
+
+def weights_file(folder: Path, case: Case) -> Path:
+    """Return the file of the initial weights of *case*: one for each model, seed and rounding."""
+    decides = [case.workload.name, case.workload.options, case.seed, case.precision.compute]
+    key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]
+    return folder / "scratch" / f"weights-{key}.safetensors"

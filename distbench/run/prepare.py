@@ -1,0 +1,84 @@
+"""What is built before anything is timed: initial weights and C++ ops."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+from distbench import registry
+from distbench.case import Case
+from distbench.launchers.base import Launch, Site
+from distbench.plan import Plan
+from distbench.run.launch import environment_of, launch_for, weights_file
+from distbench.run.observer import Observer
+from distbench.run.stop import StopRequest
+from distbench.spec import Suite
+
+
+def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Observer) -> dict[str, str]:
+    """Build, without measuring anything, what a run of *plan* would build; return what failed."""
+    stop = StopRequest()
+    with stop.listening():
+        site = registry.make("launchers", suite.launcher).open(run_id)
+        try:
+            cases = [item.case for item in plan.cases if item.problem is None]
+            return Preparation(folder, suite, observer, site, stop).run(cases)
+        finally:
+            site.close()
+
+
+class Preparation:
+    """What is built before anything is timed, by one process for each environment."""
+
+    def __init__(self, folder: Path, suite: Suite, observer: Observer, site: Site, stop: StopRequest) -> None:
+        self._folder, self._suite, self._observer = folder, suite, observer
+        self._site, self._stop = site, stop
+
+    def run(self, cases: list[Case]) -> dict[str, str]:
+        """Return what could not be built, by item, with the reason."""
+        failed: dict[str, str] = {}
+        groups: dict[tuple[tuple[str, str], ...], list[Case]] = {}
+        for case in cases:
+            strategy = registry.make("strategies", case.strategy)
+            groups.setdefault(tuple(sorted(environment_of(strategy, case).items())), []).append(case)
+        weights: set[str] = set()
+        for number, group in enumerate(groups.values()):
+            if not self._stop.asked:
+                failed |= self._prepare(group, number, weights)
+        return failed
+
+    def _prepare(self, cases: list[Case], number: int, known: set[str]) -> dict[str, str]:
+        folder = self._folder / "prepare" / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "scratch").mkdir(exist_ok=True)
+        weights = {str(weights_file(self._folder, case)): case.to_json() for case in cases}
+        weights = {path: case for path, case in weights.items() if path not in known}
+        known |= weights.keys()
+        file = folder / "prepare.json"
+        by_strategy = {case.label: case.to_json() for case in cases}
+        metrics = [dataclasses.asdict(choice) for choice in self._suite.metrics]
+        todo = {"metrics": metrics, "cases": list(by_strategy.values()), "weights": weights}
+        file.write_text(json.dumps(todo))
+        self._observer.note(
+            "preparing: initial weights and C++ ops (the first time on a machine this takes minutes)"
+        )
+        shape = launch_for(self._folder, cases[0], 0)
+        launch = dataclasses.replace(shape, entry="prepare", file=file, processes=1, leftovers=())
+        return self._watch(launch, folder)
+
+    def _watch(self, launch: Launch, folder: Path) -> dict[str, str]:
+        handle = self._site.launch(launch)
+        result = launch.file.with_suffix(".result.json")
+        end = time.monotonic() + self._suite.limits.prepare
+        ended = False
+        while not ended and time.monotonic() < end and not self._stop.asked:
+            ended = bool(handle.wait(0.25))
+        handle.stop()
+        if result.is_file():
+            return dict(json.loads(result.read_text()))
+        if self._stop.asked:
+            return {}
+        why = "ended" if ended else f"passed limits.prepare = {self._suite.limits.prepare:g} s"
+        return {"preparation": f"{why} before it was done; see {folder / 'rank0.log'}"}

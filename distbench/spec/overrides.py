@@ -1,0 +1,128 @@
+"""What the command line changes in a suite: ``--set``, ``--only``, ``--world-sizes``, ``--device``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.errors import Mistake, SuiteError, did_you_mean
+from distbench.spec.places import KeyPath, Places, key_text
+from distbench.spec.plugins import Named, named
+from distbench.spec.reading import parse_value
+from distbench.spec.work import PLUGIN_ROOTS, ROOTS, normal
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Changes to a suite; each shows in messages as the option that made it."""
+
+    set: Sequence[str] = ()
+    """``key=value``, the value in YAML."""
+    only: Sequence[str] = ()
+    """Globs on label or name of the cases to keep."""
+    world_sizes: Sequence[int] | None = None
+    device: str | None = None
+
+
+def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mistake]:
+    """Change *tree* and *places* in place; return what is wrong with the options."""
+    mistakes: list[Mistake] = []
+    for setting in overrides.set:
+        try:
+            _set(tree, places, setting)
+        except SuiteError as error:
+            mistakes += error.mistakes
+    if overrides.only:
+        globs = list(overrides.only)
+        _replace(tree, places, "only", globs, " ".join(f"--only {shlex.quote(glob)}" for glob in globs))
+    if overrides.world_sizes is not None:
+        sizes = list(overrides.world_sizes)
+        _replace(tree, places, "world_sizes", sizes, f"--world-sizes {','.join(map(str, sizes))}")
+    if overrides.device is not None:
+        _replace(tree, places, "device", overrides.device, f"--device {overrides.device}")
+    return mistakes
+
+
+def _replace(tree: dict[str, Any], places: Places, key: str, value: object, option: str) -> None:
+    tree[key] = value
+    places.override((key,), option)
+
+
+def _set(tree: dict[str, Any], places: Places, setting: str) -> None:
+    option = f"--set {setting}"
+    key, equals, text = setting.partition("=")
+    path = _path(key.strip())
+    if not equals or path is None:
+        message = "expected key=value, as in measure.steps=10"
+        raise SuiteError([Mistake(message, file=option)])
+    _write_out(tree, path, option)
+    parent = _walk(tree, path, option)
+    last = path[-1]
+    if isinstance(parent, list) and not (isinstance(last, int) and last < len(parent)):
+        raise _refused(option, path, "is no place in that list")
+    parent[last] = parse_value(text, option)
+    places.override(path, option)
+    _drop_axes(tree, places, path, option)
+
+
+def _path(key: str) -> KeyPath | None:
+    if not re.fullmatch(r"[^.\[\]\s]+(\.[^.\[\]]+|\[\d+\])*", key):
+        return None
+    if key.startswith("axes."):
+        return "axes", key.removeprefix("axes.")
+    parts = re.findall(r"[^.\[\]]+|\[\d+\]", key)
+    return tuple(int(part[1:-1]) if part.startswith("[") else part for part in parts)
+
+
+def _write_out(tree: dict[str, Any], path: KeyPath, option: str) -> None:
+    """Turn the shorthand that *path* goes into to a mapping: ``transformer`` to ``{transformer: {}}``."""
+    root = path[0]
+    if len(path) < 2 or root not in (*ROOTS, "launcher") or tree.get(str(root)) is None:
+        return
+    raw = tree[str(root)]
+    if root == "launcher":
+        plugin = named(raw, ("launcher",))
+        raw = plugin.to_raw() if isinstance(plugin, Named) else raw
+    tree[str(root)] = raw = normal(str(root), raw)
+    if root in (*PLUGIN_ROOTS, "launcher") and isinstance(raw, dict) and path[1] not in raw:
+        raise _refused(option, path, f"the suite's {root} is another one; {did_you_mean(path[1], raw)}")
+
+
+def _walk(tree: dict[str, Any], path: KeyPath, option: str) -> Any:
+    node: Any = tree
+    for depth, part in enumerate(path[:-1], start=1):
+        if isinstance(node, list) and isinstance(part, int) and part < len(node):
+            node = node[part]
+        elif isinstance(node, dict) and isinstance(part, str):
+            if node.get(part) is None:
+                node[part] = {}
+            node = node[part]
+        else:
+            node = None
+        wanted = list if isinstance(path[depth], int) else dict
+        if not isinstance(node, wanted):
+            raise _refused(
+                option, path, f"{key_text(path[:depth])} holds no keys to set; set all of it instead"
+            )
+    return node
+
+
+def _drop_axes(tree: dict[str, Any], places: Places, path: KeyPath, option: str) -> None:
+    # what the command line sets is not varied any more
+    axes = tree.get("axes")
+    key = key_text(path)
+    if not isinstance(axes, dict) or path[0] == "axes":
+        return
+    for name in list(axes):
+        if f"{name}.".startswith(f"{key}."):
+            del axes[name]
+            places.forget(("axes", name))
+        elif key.startswith(f"{name}."):
+            raise _refused(option, path, f"axes.{name} replaces all of {name}; set axes.{name} instead")
+
+
+def _refused(option: str, path: KeyPath, message: str) -> SuiteError:
+    return SuiteError([Mistake(message, key_text(path), file=option)])

@@ -1,0 +1,63 @@
+"""The worker's side of ``ddp``."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from distbench.strategies._torch import TorchEngine, dtype_name, plain_module
+from distbench.strategies.base import Setting
+
+if TYPE_CHECKING:
+    from distbench.strategies.ddp import DistributedDataParallel
+
+_HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
+
+
+class DdpEngine(TorchEngine):
+    """DDP around the plain module."""
+
+    module: DDP
+
+    def __init__(self, setting: Setting, module: DDP, layers: list[nn.Module]) -> None:
+        super().__init__(setting, module, layers)
+        precision = setting.case.precision
+        self._hook = None if precision.reduce == precision.master else precision.reduce
+        if self._hook:
+            module.register_comm_hook(None, _HOOKS[self._hook])
+
+    @property
+    def live(self) -> object:
+        return self.module
+
+    def reduce_dtype(self) -> str:
+        return self._hook or dtype_name(p.dtype for p in self.module.parameters())
+
+    def effective(self) -> dict[str, Any]:
+        ddp = self.module
+        return {
+            **super().effective(),
+            "bucket_bytes_cap": ddp.bucket_bytes_cap,
+            "gradient_as_bucket_view": ddp.gradient_as_bucket_view,
+            "static_graph": ddp.static_graph,
+        }
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if last else self.module.no_sync()
+
+
+def build_ddp(strategy: DistributedDataParallel, setting: Setting) -> DdpEngine:
+    """Return the DDP engine of this rank."""
+    module, layers = plain_module(setting)
+    wrapped = DDP(
+        module,
+        device_ids=[setting.device] if setting.device.type == "cuda" else None,
+        bucket_cap_mb=strategy.bucket_cap_mb,
+        gradient_as_bucket_view=strategy.gradient_as_bucket_view,
+        static_graph=strategy.static_graph,
+    )
+    return DdpEngine(setting, wrapped, layers)

@@ -1,0 +1,113 @@
+"""FSDP1: ``torch.distributed.fsdp.FullyShardedDataParallel``, each layer a unit."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffload,
+    FullStateDictConfig,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+    StateDictType,
+)
+from torch.distributed.fsdp.wrap import CustomPolicy
+
+from distbench.strategies._torch import DTYPES, TorchEngine, checkpointed_layers, dtype_name
+from distbench.strategies.base import Setting
+from distbench.workloads._weights import loaded, plain_name
+
+if TYPE_CHECKING:
+    from distbench.strategies import fsdp
+
+_STRATEGIES = {
+    "full": ShardingStrategy.FULL_SHARD,
+    "grad_op": ShardingStrategy.SHARD_GRAD_OP,
+    "hybrid": ShardingStrategy.HYBRID_SHARD,
+}
+
+
+class Fsdp1Engine(TorchEngine):
+    """FullyShardedDataParallel around the module and each of its layers."""
+
+    module: FullyShardedDataParallel
+
+    def __init__(
+        self,
+        setting: Setting,
+        module: FullyShardedDataParallel,
+        layers: list[nn.Module],
+        *,
+        parameters: int,
+        reduce_each_micro_batch: bool,
+    ) -> None:
+        super().__init__(setting, module, layers)
+        self._whole = parameters
+        self._each = reduce_each_micro_batch
+
+    @property
+    def live(self) -> object:
+        return self.module
+
+    def reduce_dtype(self) -> str:
+        asked = self.module.mixed_precision.reduce_dtype
+        return dtype_name([asked] if asked else [p.dtype for p in self.module.parameters()])
+
+    def total_norm(self) -> torch.Tensor:
+        # with no limit this only measures: FSDP1 keeps flat shards that a plain norm would miscount
+        return self.module.clip_grad_norm_(float("inf"))
+
+    def clip(self, limit: float) -> None:
+        self.module.clip_grad_norm_(limit)
+
+    def full_state(self) -> dict[str, torch.Tensor]:
+        config = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+        with FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, config):
+            return {plain_name(name): tensor for name, tensor in self.module.state_dict().items()}
+
+    def effective(self) -> dict[str, Any]:
+        units = [m for m in self.module.modules() if isinstance(m, FullyShardedDataParallel)]
+        return {
+            **super().effective(),
+            "parameters": self._whole,
+            "units": len(units),
+            "sharding_strategy": self.module.sharding_strategy.name,
+            "cpu_offload": self.module.cpu_offload.offload_params,
+        }
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if last or self._each else self.module.no_sync()
+
+
+def build_fsdp1(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fsdp1Engine:
+    """Return the FSDP1 engine of this rank."""
+    precision = setting.case.precision
+    module = loaded(setting.workload, setting.weights, setting.device).to(DTYPES[precision.master])
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
+    chosen = {id(layer) for layer in layers}
+    kind = setting.device.type
+    mesh = None
+    if strategy.sharding == "hybrid":
+        shape = (strategy.replicas, setting.world_size // strategy.replicas)
+        mesh = init_device_mesh(kind, shape, mesh_dim_names=("replicate", "shard"))
+    wrapped = FullyShardedDataParallel(
+        module,
+        sharding_strategy=_STRATEGIES[strategy.sharding],
+        auto_wrap_policy=CustomPolicy(lambda layer: id(layer) in chosen),
+        cpu_offload=CPUOffload(offload_params=strategy.cpu_offload),
+        mixed_precision=MixedPrecision(
+            param_dtype=DTYPES[precision.compute] if precision.compute != precision.master else None,
+            reduce_dtype=DTYPES[precision.reduce],
+        ),
+        device_id=setting.device,
+        device_mesh=mesh,
+        use_orig_params=True,
+    )
+    each = strategy.reduce_each_micro_batch
+    return Fsdp1Engine(setting, wrapped, layers, parameters=parameters, reduce_each_micro_batch=each)

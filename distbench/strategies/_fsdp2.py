@@ -1,0 +1,119 @@
+"""FSDP2: ``torch.distributed.fsdp.fully_shard``, each layer a unit and the rest the root's."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
+
+from distbench.strategies._torch import DTYPES, TorchEngine, checkpointed_layers, dtype_name
+from distbench.strategies.base import Setting
+from distbench.workloads import _weights
+
+if TYPE_CHECKING:
+    from distbench.strategies.fsdp import FullyShardedDataParallel
+
+
+class Fsdp2Engine(TorchEngine):
+    """``fully_shard`` on each layer and on the root."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        module: nn.Module,
+        layers: list[nn.Module],
+        strategy: FullyShardedDataParallel,
+        mesh: DeviceMesh,
+    ) -> None:
+        super().__init__(setting, module, layers)
+        self._strategy = strategy
+        self._mesh = mesh
+
+    @property
+    def live(self) -> object:
+        return self.module
+
+    def reduce_dtype(self) -> str:
+        policy = _state(self.module)._mp_policy
+        reduced = policy.reduce_dtype or policy.param_dtype
+        return dtype_name([reduced] if reduced else [p.dtype for p in self.module.parameters()])
+
+    def effective(self) -> dict[str, Any]:
+        units = [m for m in self.module.modules() if isinstance(m, FSDPModule)]
+        root = _state(self.module)._fsdp_param_group
+        first = next(self.module.parameters())
+        assert isinstance(first, DTensor)
+        return {
+            **super().effective(),
+            "units": len(units),
+            "mesh": dict(zip(self._mesh.mesh_dim_names or (), self._mesh.mesh.shape, strict=True)),
+            "placements": [str(placement) for placement in first.placements],
+            "reshard_after_forward": sorted({_reshards(unit) for unit in units if unit is not self.module}),
+            "reshard_root": root is not None and root._reshard_after_forward,
+            "parameters_on": first.to_local().device.type,
+        }
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        if not self._strategy.reduce_each_micro_batch and isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(last)
+        return nullcontext()
+
+
+def build_fsdp2(strategy: FullyShardedDataParallel, setting: Setting) -> Fsdp2Engine:
+    """Return the FSDP2 engine of this rank; the whole model never stands on one device."""
+    precision = setting.case.precision
+    mesh = _mesh(strategy, setting)
+    shard: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=_unless(precision.compute, precision.master),
+            reduce_dtype=DTYPES[precision.reduce],
+        ),
+        "offload_policy": CPUOffloadPolicy(pin_memory=setting.device.type == "cuda")
+        if strategy.cpu_offload
+        else OffloadPolicy(),
+    }
+    module = _weights.skeleton(setting.workload).to(DTYPES[precision.master])
+    tied = _weights.tied_groups(module)
+    layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
+    again = strategy.sharding != "grad_op"
+    for layer in layers:
+        fully_shard(layer, reshard_after_forward=again, **shard)
+    fully_shard(module, reshard_after_forward=strategy.reshard_root, **shard)
+    module.to_empty(device=torch.device("cpu") if strategy.cpu_offload else setting.device)
+    _weights.retie(module, tied)
+    _weights.load(module, setting.weights)
+    return Fsdp2Engine(setting, module, layers, strategy, mesh)
+
+
+def _mesh(strategy: FullyShardedDataParallel, setting: Setting) -> DeviceMesh:
+    kind, size = setting.device.type, setting.world_size
+    if strategy.sharding == "hybrid":
+        shape = (strategy.replicas, size // strategy.replicas)
+        return init_device_mesh(kind, shape, mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh(kind, (size,), mesh_dim_names=("shard",))
+
+
+def _unless(compute: str, master: str) -> torch.dtype | None:
+    """Return the dtype to cast parameters to, or None if they have it already."""
+    return None if compute == master else DTYPES[compute]
+
+
+def _state(module: nn.Module) -> Any:
+    # torch has no public way to read a unit's policy back, and what was asked for is no proof
+    return module._get_fsdp_state()  # type: ignore[operator]
+
+
+def _reshards(unit: nn.Module) -> bool:
+    return bool(_state(unit)._fsdp_param_group._reshard_after_forward)

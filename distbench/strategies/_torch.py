@@ -1,0 +1,231 @@
+"""What the strategies of plain torch share: the loop's engine, the optimizer, casting, reading back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpointing
+
+from distbench.case import Case, Optimizer
+from distbench.strategies.base import Engine, Setting
+from distbench.workloads._weights import loaded, plain_name
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class TorchEngine(Engine):
+    """A module and a torch optimizer; ``single`` as it stands, the base of the wrapped ones."""
+
+    def __init__(self, setting: Setting, module: nn.Module, layers: list[nn.Module]) -> None:
+        self._setting = setting
+        self._case = setting.case
+        self._loss = setting.workload.loss
+        self.module = module
+        self._optimizer = make_optimizer(module.parameters(), self._case.optimizer)
+        self._accumulation = self._case.batch.gradient_accumulation_steps
+        self._micro = 0
+        self._divisor = self._accumulation / (self._case.precision.loss_scale or 1.0)
+        self._clip = self._case.optimizer.clip_grad_norm
+        self._compute = ComputeProbe(layers or [module])
+
+    @property
+    def live(self) -> object:
+        return self
+
+    def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if self._micro == 0:
+            self._optimizer.zero_grad(set_to_none=True)
+        self._micro += 1
+        with self._synchronised(self._micro == self._accumulation):
+            loss = self._loss(self.module, micro_batch)
+            (loss if self._divisor == 1 else loss / self._divisor).backward()
+        return loss.detach()
+
+    def step(self) -> None:
+        self._micro = 0
+        if self._case.precision.loss_scale and not self._unscale():
+            return
+        if self._clip is not None:
+            self.clip(self._clip)
+        self._optimizer.step()
+
+    def grad_norm(self) -> float:
+        scale = self._case.precision.loss_scale or 1.0
+        return float(full(self.total_norm())) / scale
+
+    def full_state(self) -> dict[str, torch.Tensor]:
+        return {
+            plain_name(name): full(parameter.detach()).cpu()
+            for name, parameter in self.module.named_parameters()
+        }
+
+    def effective(self) -> dict[str, Any]:
+        return {
+            "engine": type(self.live).__qualname__,
+            "world_size": dist.get_world_size(),
+            "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
+            "optimizer": describe_optimizer(self._optimizer),
+            "dtypes": {
+                "parameters": dtype_name(p.dtype for p in self.module.parameters()),
+                "compute": self._compute.dtype,
+                "reduce": self.reduce_dtype(),
+                "master": dtype_name(p.dtype for p in _optimized(self._optimizer)),
+                "optimizer_state": state_dtype(self._optimizer),
+            },
+            "loss_scale": self._case.precision.loss_scale,
+            "clip_grad_norm": self._clip,
+            "micro_batch_size": self._compute.rows,
+            "gradient_accumulation_steps": self._accumulation,
+            "activation_checkpointing": describe_checkpointing(self.module),
+        }
+
+    def reduce_dtype(self) -> str | None:
+        """Return the dtype in which the live engine reduces gradients; None: it reduces nothing."""
+        return None
+
+    def total_norm(self) -> torch.Tensor:
+        """Return the global L2 norm of the gradients as they stand (a DTensor where sharded)."""
+        return nn.utils.get_total_norm(self._gradients())
+
+    def clip(self, limit: float) -> None:
+        """Scale the gradients down to a global L2 norm of *limit*."""
+        nn.utils.clip_grad_norm_(self.module.parameters(), limit)
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        """Return the context of a micro-batch; gradients need reducing after the *last* only."""
+        return nullcontext()
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [p.grad for p in self.module.parameters() if p.grad is not None]
+
+    def _unscale(self) -> bool:
+        """Take the loss scale out of the gradients; return False if they overflowed."""
+        if not torch.isfinite(full(self.total_norm())):
+            return False
+        torch._foreach_div_(self._gradients(), self._case.precision.loss_scale or 1.0)
+        return True
+
+
+class CastCompute(nn.Module):
+    """Runs a module on copies of its parameters in another dtype; gradients keep the master's.
+
+    What FSDP2's mixed precision does, for strategies that have none of their own: the same
+    compute in the same dtype everywhere, which autocast (it keeps some operations in fp32) is not.
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.module = module
+        self._dtype = dtype
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Return ``module(*inputs)`` computed in the dtype; floating inputs are cast too."""
+        parameters = {name: p.to(self._dtype) for name, p in self.module.named_parameters()}
+        cast = [x.to(self._dtype) if x.is_floating_point() else x for x in inputs]
+        result: torch.Tensor = torch.func.functional_call(self.module, parameters, tuple(cast))
+        return result
+
+
+class ComputeProbe:
+    """Learns from the first forward pass in which dtype, and on how many rows, a layer computes."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        self.dtype: str | None = None
+        self.rows: int | None = None
+        self._hook = layers[0].register_forward_hook(self._look)
+
+    def _look(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        tensor = output[0] if isinstance(output, tuple) else output
+        self.dtype = _DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype))
+        self.rows = tensor.shape[0]
+        self._hook.remove()
+
+
+def plain_module(setting: Setting) -> tuple[nn.Module, list[nn.Module]]:
+    """Return the whole module with its weights on the device, in its master dtype, and its layers."""
+    precision = setting.case.precision
+    module = loaded(setting.workload, setting.weights, setting.device).to(DTYPES[precision.master])
+    layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
+    if precision.compute != precision.master:
+        module = CastCompute(module, DTYPES[precision.compute])
+    return module, layers
+
+
+def checkpointed_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
+    """Wrap *layers* inside *module* to recompute activations if *case* says so; return the layers."""
+    if case.activation_checkpointing == "none":
+        return layers
+    chosen = {id(layer) for layer in layers}
+    checkpointing.apply_activation_checkpointing(module, check_fn=lambda layer: id(layer) in chosen)
+    return [m for m in module.modules() if isinstance(m, checkpointing.CheckpointWrapper)]
+
+
+def describe_checkpointing(module: nn.Module) -> str:
+    """Return ``full`` if layers of the live module recompute their activations, else ``none``."""
+    wrapped = any(isinstance(m, checkpointing.CheckpointWrapper) for m in module.modules())
+    return "full" if wrapped else "none"
+
+
+def make_optimizer(parameters: Iterable[torch.Tensor], spec: Optimizer) -> torch.optim.Optimizer:
+    """Return torch's optimizer with every hyper-parameter given."""
+    kernel = {"fused": spec.kernel == "fused", "foreach": spec.kernel == "foreach"}
+    if spec.name == "adamw":
+        return torch.optim.AdamW(
+            parameters,
+            lr=spec.lr,
+            betas=spec.betas,
+            eps=spec.eps,
+            weight_decay=spec.weight_decay,
+            **kernel,
+        )
+    return torch.optim.SGD(
+        parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, **kernel
+    )
+
+
+def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the class, kernel and hyper-parameters of a live optimizer.
+
+    Raises:
+        ValueError: its parameter groups differ, so there is no one answer.
+    """
+    names = ("lr", "betas", "eps", "momentum", "weight_decay", "fused", "foreach")
+    groups = [{k: group[k] for k in names if k in group} for group in optimizer.param_groups]
+    if any(group != groups[0] for group in groups):
+        raise ValueError(f"parameter groups with different hyper-parameters: {groups}")
+    found = groups[0]
+    kernel = "fused" if found.pop("fused", None) else "foreach" if found.get("foreach") else "loop"
+    found.pop("foreach", None)
+    cls = type(optimizer)
+    return {"class": f"{cls.__module__}.{cls.__qualname__}", "kernel": kernel, **found}
+
+
+def state_dtype(optimizer: torch.optim.Optimizer) -> str | None:
+    """Return the dtype of the optimizer's moments, or None if it keeps none."""
+    moments = [
+        value.dtype
+        for state in optimizer.state.values()
+        for name, value in state.items()
+        if name != "step" and isinstance(value, torch.Tensor)
+    ]
+    return dtype_name(moments) if moments else None
+
+
+def dtype_name(dtypes: Iterable[torch.dtype]) -> str:
+    """Return the short name of the dtype, or of each if they are mixed: ``bf16+fp32``."""
+    return "+".join(sorted({_DTYPE_NAMES.get(dtype, str(dtype)) for dtype in dtypes}))
+
+
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the whole of a DTensor, or the tensor itself. A collective call where sharded."""
+    return tensor.full_tensor() if isinstance(tensor, dist.tensor.DTensor) else tensor
+
+
+def _optimized(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,231 @@
+"""The worker's side of ``zero``: DeepSpeed's configuration, its engine, and reading it back."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.utils import safe_get_full_grad
+from torch import nn
+
+from distbench.strategies._torch import (
+    ComputeProbe,
+    checkpointed_layers,
+    describe_checkpointing,
+    describe_optimizer,
+    dtype_name,
+    make_optimizer,
+    state_dtype,
+)
+from distbench.strategies.base import Engine, Setting
+from distbench.workloads import _weights
+
+if TYPE_CHECKING:
+    from distbench.strategies.zero import Zero
+
+
+class ZeroEngine(Engine):
+    """DeepSpeed's engine behind the loop's four calls."""
+
+    def __init__(self, setting: Setting, engine: Any, layers: list[nn.Module], parameters: int) -> None:
+        self._setting = setting
+        self._engine = engine
+        self._loss = setting.workload.loss
+        self._compute = ComputeProbe(layers or [engine.module])
+        self._parameters = parameters
+        self._micro = 0
+
+    @property
+    def live(self) -> object:
+        return self._engine
+
+    def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if self._micro > 0:
+            # DeepSpeed counts micro-batches by calls of step; it updates after the last only
+            self._engine.step()
+        self._micro += 1
+        loss = self._loss(self._engine, micro_batch)
+        self._engine.backward(loss)
+        return loss.detach()
+
+    def step(self) -> None:
+        self._micro = 0
+        self._engine.step()
+
+    def grad_norm(self) -> float:
+        squares = 0.0
+        for parameter in self._engine.module.parameters():
+            gradient = safe_get_full_grad(parameter)
+            if gradient is not None:
+                squares += float(gradient.double().square().sum())
+        return math.sqrt(squares)
+
+    def full_state(self) -> dict[str, torch.Tensor]:
+        state = {}
+        for name, parameter in self._engine.module.named_parameters():
+            whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
+            tensor = parameter.detach() if whole is None else whole
+            state[_weights.plain_name(name)] = tensor.to("cpu", torch.float32, copy=True)
+        return state
+
+    def effective(self) -> dict[str, Any]:
+        engine, optimizer = self._engine, self._engine.basic_optimizer
+        return {
+            "engine": type(engine).__qualname__,
+            "world_size": dist.get_world_size(group=engine.data_parallel_group),
+            "parameters": self._parameters,
+            "optimizer": describe_optimizer(optimizer),
+            "dtypes": {
+                "parameters": dtype_name(p.dtype for p in engine.module.parameters()),
+                "compute": self._compute.dtype,
+                "reduce": dtype_name([engine.communication_data_type]),
+                "master": dtype_name(p.dtype for p in _masters(engine)),
+                "optimizer_state": state_dtype(optimizer),
+            },
+            "loss_scale": self._setting.case.precision.loss_scale,
+            "clip_grad_norm": engine.gradient_clipping() or None,
+            "micro_batch_size": self._compute.rows,
+            "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
+            "activation_checkpointing": describe_checkpointing(engine.module),
+            **_describe_zero(engine),
+        }
+
+    def close(self) -> None:
+        self._engine.destroy()
+
+
+def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
+    """Return DeepSpeed's engine of this rank."""
+    # it takes over the process group that stands; without this call it believes in one rank
+    deepspeed.init_distributed(dist_init_required=False)
+    skeleton = _weights.skeleton(setting.workload)
+    sizes = [sum(p.numel() for p in layer.parameters()) for layer in setting.workload.layers(skeleton)]
+    parameters = sum(p.numel() for p in skeleton.parameters())
+    config = configuration(strategy, setting, max([*sizes, *(p.numel() for p in skeleton.parameters())]))
+    module = _sharded(setting, config) if strategy.stage == 3 else _whole(setting)
+    layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
+    engine, *_ = deepspeed.initialize(
+        model=module,
+        optimizer=_optimizer(strategy, setting, module),
+        config=config,
+        dist_init_required=False,
+    )
+    return ZeroEngine(setting, engine, layers, parameters)
+
+
+def configuration(strategy: Zero, setting: Setting, unit: int) -> dict[str, Any]:
+    """Return DeepSpeed's configuration, every hyper-parameter explicit.
+
+    *unit* is the number of elements of the model's largest layer, the size of buckets that
+    the suite leaves open.
+    """
+    case = setting.case
+    return {
+        "train_batch_size": case.batch.global_batch_size,
+        "train_micro_batch_size_per_gpu": case.batch.micro_batch_size,
+        "gradient_accumulation_steps": case.batch.gradient_accumulation_steps,
+        # DeepSpeed clips at 1.0 unless it is told not to
+        "gradient_clipping": case.optimizer.clip_grad_norm or 0.0,
+        "communication_data_type": case.precision.reduce,
+        "bf16": {"enabled": case.precision.compute == "bf16"},
+        "fp16": {"enabled": case.precision.compute == "fp16", "loss_scale": case.precision.loss_scale or 0},
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "wall_clock_breakdown": False,
+        "steps_per_print": None,
+        "zero_optimization": _zero_section(strategy, setting, unit),
+    }
+
+
+def _zero_section(strategy: Zero, setting: Setting, unit: int) -> dict[str, Any]:
+    pin = setting.device.type == "cuda"
+    section: dict[str, Any] = {
+        "stage": strategy.stage,
+        "reduce_bucket_size": strategy.reduce_bucket_size or unit,
+        "allgather_bucket_size": strategy.allgather_bucket_size or unit,
+        "overlap_comm": strategy.overlap_comm,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+    }
+    folder = {"nvme_path": strategy.nvme_path} if strategy.nvme_path else {}
+    if strategy.offload_optimizer != "none":
+        place = {"device": strategy.offload_optimizer, "pin_memory": pin}
+        section["offload_optimizer"] = place | (folder if strategy.offload_optimizer == "nvme" else {})
+    if strategy.stage == 3:
+        section |= {
+            "stage3_param_persistence_threshold": strategy.param_persistence_threshold,
+            "stage3_max_live_parameters": 3 * unit
+            if strategy.max_live_parameters is None
+            else strategy.max_live_parameters,
+            "stage3_max_reuse_distance": strategy.max_reuse_distance,
+            "stage3_prefetch_bucket_size": unit
+            if strategy.prefetch_bucket_size is None
+            else strategy.prefetch_bucket_size,
+        }
+    if strategy.offload_parameters != "none":
+        place = {"device": strategy.offload_parameters, "pin_memory": pin}
+        section["offload_param"] = place | (folder if strategy.offload_parameters == "nvme" else {})
+    return section
+
+
+def _whole(setting: Setting) -> nn.Module:
+    return _weights.loaded(setting.workload, setting.weights, setting.device)
+
+
+def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
+    """Return the module with each parameter sharded as it is made, and the weights loaded."""
+    with deepspeed.zero.Init(config_dict_or_path=config, enabled=True):
+        module: nn.Module = setting.workload.module()
+    tensors = _weights.read(setting.weights)
+    for name, parameter in module.named_parameters():
+        with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+            if setting.rank == 0:
+                parameter.data.copy_(tensors[name])
+    for name, buffer in module.named_buffers():
+        buffer.copy_(tensors[name])
+    return module.to(setting.device) if setting.device.type == "cuda" else module
+
+
+def _optimizer(strategy: Zero, setting: Setting, module: nn.Module) -> Any:
+    spec = setting.case.optimizer
+    if strategy.optimizer_kernel == "torch":
+        return make_optimizer(module.parameters(), spec)
+    shared = {"lr": spec.lr, "betas": spec.betas, "eps": spec.eps, "weight_decay": spec.weight_decay}
+    if strategy.offload_optimizer != "none" or setting.device.type == "cpu":
+        return deepspeed.ops.adam.DeepSpeedCPUAdam(module.parameters(), adamw_mode=True, **shared)
+    return deepspeed.ops.adam.FusedAdam(module.parameters(), adam_w_mode=True, **shared)
+
+
+def _masters(engine: Any) -> list[torch.Tensor]:
+    """Return the tensors that the optimizer updates: stage 3 lends them to it for the step only."""
+    if engine.zero_optimization_stage() == 3:
+        return list(engine.optimizer.fp32_partitioned_groups_flat)
+    return [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
+
+
+def _describe_zero(engine: Any) -> dict[str, Any]:
+    zero = engine._config.zero_config
+    offload = {
+        "optimizer": zero.offload_optimizer.device if zero.offload_optimizer else "none",
+        "parameters": zero.offload_param.device if zero.offload_param else "none",
+    }
+    found: dict[str, Any] = {
+        "zero_stage": engine.zero_optimization_stage(),
+        "optimizer_wrapper": type(engine.optimizer).__qualname__,
+        "global_batch_size": engine.train_batch_size(),
+        "offload": {key: str(getattr(value, "value", value)) for key, value in offload.items()},
+        "reduce_bucket_size": engine.zero_reduce_bucket_size(),
+        "allgather_bucket_size": engine.zero_allgather_bucket_size(),
+        "overlap_comm": bool(engine.zero_overlap_comm()),
+    }
+    if engine.zero_optimization_stage() == 3:
+        found |= {
+            "param_persistence_threshold": zero.param_persistence_threshold,
+            "max_live_parameters": zero.max_live_parameters,
+            "max_reuse_distance": zero.max_reuse_distance,
+            "prefetch_bucket_size": zero.prefetch_bucket_size,
+        }
+    return found

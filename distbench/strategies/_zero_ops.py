@@ -1,0 +1,59 @@
+"""DeepSpeed's C++ ops, built once in a folder of our own before anything is timed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distbench.case import Case
+
+if TYPE_CHECKING:
+    from distbench.strategies.zero import Zero
+
+
+def build_ops(strategy: Zero, case: Case) -> None:
+    """Build every op that *strategy* loads for *case*, unless it stands in the cache already."""
+    from deepspeed.accelerator import get_accelerator
+
+    names = [
+        *(["ShareMemCommBuilder"] if case.device == "cpu" else []),
+        *_adam_builders(strategy, case),
+        *(["AsyncIOBuilder"] if "nvme" in (strategy.offload_optimizer, strategy.offload_parameters) else []),
+    ]
+    clear_stale_locks(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
+    for name in names:
+        builder = get_accelerator().create_op_builder(name)
+        if builder is not None:
+            builder.load(verbose=False)
+
+
+def clear_stale_locks(folder: Path) -> None:
+    """Remove build locks under *folder* that no process holds, and say so.
+
+    torch's builder waits for a lock file without end, and a build that was killed leaves it.
+    The holder keeps the file open, so an unopened one is stale.
+    """
+    held = _open_files()
+    for lock in folder.glob("*/lock"):
+        if str(lock.resolve()) not in held:
+            lock.unlink(missing_ok=True)
+            print(f"removed a stale build lock that nobody holds: {lock}")  # noqa: T201 - to the log
+
+
+def _adam_builders(strategy: Zero, case: Case) -> list[str]:
+    if strategy.optimizer_kernel != "deepspeed":
+        return []
+    offloaded = strategy.offload_optimizer != "none" or case.device == "cpu"
+    return ["CPUAdamBuilder" if offloaded else "FusedAdamBuilder"]
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            found.add(os.readlink(link))
+        except OSError:
+            # closed meanwhile, or somebody else's process
+            continue
+    return found

@@ -1,0 +1,46 @@
+"""``ddp``: torch.nn.parallel.DistributedDataParallel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distbench.case import Case
+from distbench.env import Machine
+from distbench.strategies._problems import state_problem
+from distbench.strategies.base import Engine, Setting, Strategy
+
+
+@dataclass(frozen=True)
+class DistributedDataParallel(Strategy):
+    """DistributedDataParallel: a whole copy of the model on each rank, gradients all-reduced in buckets."""
+
+    bucket_cap_mb: float = 25.0
+    """Size in MiB of the buckets in which gradients are all-reduced (torch's default)."""
+    gradient_as_bucket_view: bool = False
+    """Let gradients be views into the buckets: saves one copy of the gradients."""
+    static_graph: bool = False
+    """Promise that the same parameters are used in every step."""
+
+    @property
+    def engine(self) -> str:
+        return "DistributedDataParallel"
+
+    @property
+    def label(self) -> str:
+        changed = [f"{self.bucket_cap_mb:g}mb"] if self.bucket_cap_mb != 25.0 else []
+        changed += ["view"] if self.gradient_as_bucket_view else []
+        changed += ["static"] if self.static_graph else []
+        return "+".join(["ddp", *changed])
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        if case.precision.reduce not in (case.precision.master, "bf16", "fp16"):
+            return (
+                f"DDP reduces gradients in the parameters' dtype or in 16 bits: precision.reduce = "
+                f"{case.precision.reduce} with precision.master = {case.precision.master}"
+            )
+        return state_problem(case)
+
+    def build(self, setting: Setting) -> Engine:
+        from distbench.strategies._ddp import build_ddp
+
+        return build_ddp(self, setting)

@@ -1,0 +1,59 @@
+"""``dp``: torch.nn.DataParallel, one process that drives several GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.case import Case
+from distbench.env import Machine
+from distbench.strategies._problems import state_problem
+from distbench.strategies.base import Engine, Setting, Strategy
+
+
+@dataclass(frozen=True)
+class DataParallel(Strategy):
+    """torch.nn.DataParallel: one process, the model copied to every GPU at each step."""
+
+    @property
+    def engine(self) -> str:
+        return "DataParallel"
+
+    @property
+    def label(self) -> str:
+        return "dp"
+
+    def processes(self, world_size: int) -> int:
+        return 1
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        if case.device != "cuda" or machine.devices < 2 or case.world_size < 2:
+            return "nn.DataParallel needs at least 2 CUDA devices"
+        if case.precision.compute != case.precision.master:
+            return (
+                "nn.DataParallel computes in the dtype of the parameters: precision.compute = "
+                f"{case.precision.compute} needs precision.master = the same"
+            )
+        return state_problem(case)
+
+    def build(self, setting: Setting) -> Engine:
+        from torch import nn
+
+        from distbench.strategies._torch import TorchEngine, plain_module
+
+        class DataParallelEngine(TorchEngine):
+            @property
+            def live(self) -> object:
+                return self.module
+
+            def effective(self) -> dict[str, Any]:
+                assert isinstance(self.module, nn.DataParallel)
+                return {**super().effective(), "world_size": len(self.module.device_ids)}
+
+            def reduce_dtype(self) -> str:
+                # the copies' gradients are added up in the dtype that the parameters have
+                return setting.case.precision.master
+
+        module, layers = plain_module(setting)
+        wrapped = nn.DataParallel(module, device_ids=list(range(setting.case.world_size)))
+        return DataParallelEngine(setting, wrapped, layers)

@@ -1,0 +1,68 @@
+"""``fsdp``: torch's fully sharded data parallelism, FSDP2 (``fully_shard``) or the older FSDP1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from distbench.case import Case
+from distbench.env import Machine
+from distbench.strategies._problems import state_problem
+from distbench.strategies.base import Engine, Setting, Strategy
+
+
+@dataclass(frozen=True)
+class FullyShardedDataParallel(Strategy):
+    """FSDP: parameters, gradients and optimizer state sharded over ranks, wrapped layer by layer."""
+
+    version: Literal[1, 2] = 2
+    """2: ``fully_shard`` (FSDP2). 1: ``FullyShardedDataParallel``, for those who still run it."""
+    sharding: Literal["full", "grad_op", "hybrid"] = "full"
+    """full: parameters are gathered again for the backward pass (ZeRO-3). grad_op: they stay
+    gathered from forward to backward (ZeRO-2). hybrid: sharded inside groups, replicated across."""
+    replicas: int = 2
+    """How many copies of the model a hybrid shard keeps; world size / replicas ranks share one."""
+    cpu_offload: bool = False
+    """Keep parameters, gradients and optimizer state on the CPU."""
+    reshard_root: bool = False
+    """Shard the root's parameters (embedding, head) again after forward too; they are needed
+    first in the backward pass, so torch keeps them by default. FSDP2 only."""
+    reduce_each_micro_batch: bool = True
+    """Reduce-scatter after every micro-batch; false: accumulate whole gradients in memory and
+    reduce once a step."""
+
+    @property
+    def engine(self) -> str:
+        return "FSDPModule" if self.version == 2 else "FullyShardedDataParallel"
+
+    @property
+    def label(self) -> str:
+        name = "fsdp1" if self.version == 1 else "fsdp"
+        if self.sharding != "full":
+            name += f"-{self.sharding.replace('_', '-')}"
+        return f"{name}+offload" if self.cpu_offload else name
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        if self.sharding == "hybrid":
+            if case.world_size < 2:
+                return "a hybrid shard needs at least 2 ranks"
+            if self.version == 1 and case.world_size // self.replicas < 2:
+                # it falls back to NO_SHARD inside groups of one rank and never reduces across them
+                return "FSDP1 does not synchronise the replicas of a hybrid shard whose groups have 1 rank"
+            if case.world_size % self.replicas:
+                return (
+                    f"a hybrid shard needs a world size that replicas divides: "
+                    f"{case.world_size} ranks, replicas = {self.replicas}"
+                )
+        if self.version == 1 and self.cpu_offload and case.device == "cpu":
+            return "FSDP1 with CPU offload needs an accelerator to offload from"
+        return state_problem(case)
+
+    def build(self, setting: Setting) -> Engine:
+        if self.version == 1:
+            from distbench.strategies._fsdp1 import build_fsdp1
+
+            return build_fsdp1(self, setting)
+        from distbench.strategies._fsdp2 import build_fsdp2
+
+        return build_fsdp2(self, setting)

@@ -1,0 +1,132 @@
+"""``zero``: DeepSpeed's ZeRO stages 0 to 3, with or without offload to CPU memory or NVMe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from distbench.case import Case
+from distbench.env import Machine, cache_folder
+from distbench.strategies._problems import state_problem
+from distbench.strategies.base import Engine, Setting, Strategy
+
+Place = Literal["none", "cpu", "nvme"]
+
+
+@dataclass(frozen=True)
+class Zero(Strategy):
+    """DeepSpeed ZeRO: optimizer state (1), gradients (2) and parameters (3) sharded over ranks."""
+
+    packages: ClassVar[tuple[str, ...]] = ("torch", "deepspeed")
+    # DeepSpeed's CPU backend never unlinks its all-reduce buffers: 66 MiB a rank and trial
+    leftovers: ClassVar[tuple[str, ...]] = ("/dev/shm/deepspeed_allreduce_buffer_*_{port}_*",)
+
+    stage: Literal[0, 1, 2, 3] = 3
+    """0: nothing sharded (all-reduce, as DDP). 1: optimizer state. 2: and gradients. 3: and parameters."""
+    offload_optimizer: Place = "none"
+    """Where the optimizer's state lives and is stepped: on the device, in CPU memory, or on NVMe."""
+    offload_parameters: Place = "none"
+    """Where parameters live between uses; stage 3 only."""
+    nvme_path: str = ""
+    """Folder on the NVMe disk for offload to ``nvme``."""
+    optimizer_kernel: Literal["torch", "deepspeed"] = "torch"
+    """torch: the suite's own optimizer, as in every other strategy. deepspeed: DeepSpeed's kernel
+    (FusedAdam; DeepSpeedCPUAdam under offload), the same algorithm with other rounding."""
+    reduce_bucket_size: int | None = None
+    """Elements of a gradient bucket; null: the largest layer of the model. (DeepSpeed's own default,
+    5e8, would dwarf a small model.)"""
+    allgather_bucket_size: int | None = None
+    """Elements of a parameter gather in stages 1 and 2; null: the largest layer."""
+    overlap_comm: bool = False
+    """Reduce gradients while the backward pass still runs (stages 1 and 2; on CUDA)."""
+    param_persistence_threshold: int = 0
+    """Stage 3 keeps parameters smaller than this many elements whole on every rank; 0: shards all.
+    (DeepSpeed's own default, 1e5, would leave most of a small model unsharded.)"""
+    max_live_parameters: int | None = None
+    """Stage 3 releases parameters beyond this many elements; null: three of the largest layer.
+    (DeepSpeed's own default, 1e9, would keep a small model whole between forward and backward.)"""
+    max_reuse_distance: int = 0
+    """Stage 3 keeps a parameter that is needed again within this many elements of computation."""
+    prefetch_bucket_size: int | None = None
+    """Elements that stage 3 gathers ahead; null: the largest layer."""
+
+    @property
+    def engine(self) -> str:
+        return "DeepSpeedEngine"
+
+    @property
+    def label(self) -> str:
+        name = f"zero{self.stage}"
+        if self.offload_parameters != "none":
+            name += f"+offload-params{_suffix(self.offload_parameters)}"
+        if self.offload_optimizer != "none":
+            name += f"+offload{_suffix(self.offload_optimizer)}"
+        return name if self.optimizer_kernel == "torch" else f"{name}+ds-adam"
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        return (
+            self._option_problem(case)
+            or self._precision_problem(case)
+            or self._nvme_problem(machine)
+            or state_problem(case)
+        )
+
+    def imports(self, case: Case) -> tuple[str, ...]:
+        # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
+        builders = ("deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori")
+        return ("deepspeed", "distbench.strategies._zero", *(builders if case.device == "cpu" else ()))
+
+    def environment(self, case: Case) -> dict[str, str]:
+        folder = cache_folder() / "ops" / f"torch-{_version('torch')}-deepspeed-{_version('deepspeed')}"
+        return {
+            # DeepSpeed picks the accelerator by what it can import, not by what was asked for
+            "DS_ACCELERATOR": case.device,
+            "TORCH_EXTENSIONS_DIR": str(folder / case.device),
+            "DEEPSPEED_LOG_LEVEL": "warning",
+        }
+
+    def prepare(self, case: Case) -> None:
+        from distbench.strategies._zero_ops import build_ops
+
+        build_ops(self, case)
+
+    def build(self, setting: Setting) -> Engine:
+        from distbench.strategies._zero import build_zero
+
+        return build_zero(self, setting)
+
+    def _option_problem(self, case: Case) -> str | None:
+        if self.offload_optimizer != "none" and self.stage == 0:
+            return "DeepSpeed offloads the optimizer from stage 1 on: stage = 0"
+        if self.offload_parameters != "none" and self.stage != 3:
+            return f"DeepSpeed offloads parameters in stage 3 only: stage = {self.stage}"
+        if self.optimizer_kernel == "deepspeed" and case.optimizer.name != "adamw":
+            return f"DeepSpeed's kernel is an Adam: optimizer.name = {case.optimizer.name}"
+        return None
+
+    def _precision_problem(self, case: Case) -> str | None:
+        precision = case.precision
+        if precision.master != "fp32":
+            return f"DeepSpeed keeps fp32 master weights: precision.master = {precision.master}"
+        if precision.compute == "fp16" and case.device == "cpu":
+            return "DeepSpeed's CPU accelerator has no fp16"
+        return None
+
+    def _nvme_problem(self, machine: Machine) -> str | None:
+        if "nvme" not in (self.offload_optimizer, self.offload_parameters):
+            return None
+        if not machine.has_libaio:
+            return "offload to NVMe needs libaio (Debian: apt-get install libaio-dev)"
+        if not self.nvme_path:
+            return "offload to NVMe needs nvme_path, a folder on the disk"
+        return None
+
+
+def _suffix(place: Place) -> str:
+    return "" if place == "cpu" else f"-{place}"
+
+
+def _version(package: str) -> str:
+    from distbench.env import packages
+
+    return packages().get(package, "none")

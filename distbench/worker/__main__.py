@@ -1,0 +1,34 @@
+"""``python -m distbench.worker``: what every launcher starts.
+
+serve DESCRIPTOR MODULE...   a warm parent: imports MODULEs, then forks ranks on request
+rank TRIAL_FILE              one rank, placed by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+prepare FILE                 build C++ ops and initial weights
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+
+def main(arguments: list[str]) -> None:
+    """Run one of the commands above."""
+    command, target, *rest = arguments
+    if command == "serve":
+        from distbench.worker.server import serve
+
+        serve(socket.socket(fileno=int(target)), rest)
+    elif command == "rank":
+        from distbench.worker.rank import run_rank
+
+        run_rank(Path(target))
+    elif command == "prepare":
+        from distbench.worker.prepare import prepare
+
+        prepare(Path(target))
+    else:
+        raise ValueError(f"unknown command {command!r}")
+
+
+main(sys.argv[1:])

@@ -1,0 +1,27 @@
+"""Facts of the process that measured: versions and device as the worker itself sees them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from distbench import env
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Return what a record keeps of this rank's surroundings."""
+    facts: dict[str, Any] = {
+        **env.describe(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "process_threads": len(os.listdir("/proc/self/task")),
+        "backend": torch.distributed.get_backend(),
+    }
+    if device.type == "cuda":
+        facts["gpu"] = torch.cuda.get_device_name(device)
+        facts["cuda"] = torch.version.cuda
+        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        facts["tf32"] = torch.backends.cuda.matmul.allow_tf32
+    return facts

@@ -1,0 +1,47 @@
+"""The micro-batches of one rank: its rows of the global batch, the same at every world size."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+from distbench import registry
+from distbench.case import Case
+from distbench.data.base import Source
+from distbench.workloads.base import Workload
+
+Batch = dict[str, torch.Tensor]
+
+
+class Feed:
+    """Gives rank *rank* of *processes* its micro-batches of any step."""
+
+    def __init__(
+        self, case: Case, workload: Workload, rank: int, processes: int, device: torch.device
+    ) -> None:
+        source: Source = registry.make("data", case.data)
+        self._batches = source.open(workload.shape, case.seed, case.batch.global_batch_size)
+        self._device = device
+        self._accumulation = case.batch.gradient_accumulation_steps
+        # one process may drive several devices (nn.DataParallel); it then takes all their rows
+        share = case.batch.global_batch_size // processes
+        self._rows = range(rank * share, (rank + 1) * share)
+
+    def micro_batches(self, step: int) -> list[Batch]:
+        """Return the micro-batches of *step*, on the device."""
+        arrays = self._batches(step, self._rows)
+        whole = {
+            name: torch.from_numpy(array).to(self._device, non_blocking=True)
+            for name, array in arrays.items()
+        }
+        size = len(self._rows) // self._accumulation
+        return [
+            {name: tensor[i * size : (i + 1) * size] for name, tensor in whole.items()}
+            for i in range(self._accumulation)
+        ]
+
+    def fingerprint(self, step: int) -> str:
+        """Return a hash of this rank's rows of *step*."""
+        arrays = self._batches(step, self._rows)
+        return hashlib.sha256(b"".join(arrays[name].tobytes() for name in sorted(arrays))).hexdigest()

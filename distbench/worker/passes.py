@@ -1,0 +1,136 @@
+"""The training loop of every pass, and the clock that times it.
+
+The loop of the ``time`` pass is the loop that a user would write by hand; nothing else is
+switched on but the clock, and hooks that a metric really overrides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distbench.case import Case
+from distbench.metrics.base import Absent, Metric, Session
+from distbench.strategies.base import Engine
+from distbench.trial import Progress
+from distbench.worker.feed import Feed
+from distbench.workloads.base import Workload
+
+Hook = Callable[[Session, Any], None]
+
+
+@dataclass
+class PassResult:
+    """What one pass of one rank leaves."""
+
+    samples: dict[str, list[float | None]] = field(default_factory=dict)
+    """Column -> one number a step, or a list of one."""
+    absent: dict[str, str] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+class Loop:
+    """Runs the passes of one rank one after another on the same engine and stream of data."""
+
+    def __init__(
+        self,
+        case: Case,
+        workload: Workload,
+        engine: Engine,
+        device: torch.device,
+        feed: Feed,
+        rank: int,
+        processes: int,
+    ) -> None:
+        self._case, self._workload, self._engine = case, workload, engine
+        self._device, self._feed, self._rank, self._processes = device, feed, rank, processes
+        self._next_step = 0
+
+    def run(self, name: str, steps: int, metrics: dict[str, Metric], progress: Progress) -> PassResult:
+        """Run *steps* steps as pass *name* and return what was measured."""
+        session = Session(self._case, self._workload, self._engine, self._device, self._rank, self._processes)
+        taking_part = {key: metric for key, metric in metrics.items() if name in metric.passes}
+        states = {key: metric.start(session) for key, metric in taking_part.items()}
+        before = _overridden("before_step", taking_part, states)
+        after = _overridden("after_step", taking_part, states)
+        clock = Clock(self._device)
+        losses = []
+        # all ranks begin the window together, so that the first step holds no waiting for set-up
+        dist.barrier()
+        clock.mark()
+        for step in range(steps):
+            progress.at(name, step)
+            for hook, state in before:
+                hook(session, state)
+            losses.append(self._step(self._next_step + step, session if name == "check" else None))
+            for hook, state in after:
+                hook(session, state)
+            clock.mark()
+        session.steps = clock.seconds()
+        session.losses = [float(loss) for loss in losses]
+        self._next_step += steps
+        return _collect(session, taking_part, states)
+
+    def _step(self, step: int, checked: Session | None) -> torch.Tensor:
+        losses = [self._engine.forward_backward(batch) for batch in self._feed.micro_batches(step)]
+        if checked:
+            checked.grad_norms.append(self._engine.grad_norm())
+        self._engine.step()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+
+
+class Clock:
+    """Marks between steps: perf_counter on a CPU, events on a GPU, which never wait for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._marks: list[Any] = []
+        if self._cuda:
+            torch.cuda.synchronize()
+
+    def mark(self) -> None:
+        """Mark the end of one step and the beginning of the next."""
+        if self._cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        """Return the seconds between the marks; waits for the device."""
+        pairs = itertools.pairwise(self._marks)
+        if not self._cuda:
+            return [end - begin for begin, end in pairs]
+        torch.cuda.synchronize()
+        return [begin.elapsed_time(end) / 1000 for begin, end in pairs]
+
+
+def _overridden(name: str, metrics: dict[str, Metric], states: dict[str, Any]) -> list[tuple[Hook, Any]]:
+    """Return the hooks *name* that a metric really has: calling empty ones would be felt."""
+    return [
+        (getattr(metric, name), states[key])
+        for key, metric in metrics.items()
+        if getattr(type(metric), name) is not getattr(Metric, name)
+    ]
+
+
+def _collect(session: Session, metrics: dict[str, Metric], states: dict[str, Any]) -> PassResult:
+    result = PassResult(losses=session.losses, norms=session.grad_norms, tables=session.tables)
+    for key, metric in metrics.items():
+        try:
+            values = metric.values(session, states[key])
+        except Absent as reason:
+            result.absent.update({column.name: str(reason) for column in metric.columns})
+            continue
+        for column, value in values.items():
+            result.samples[column] = value if isinstance(value, list) else [value]
+    return result

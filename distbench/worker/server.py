@@ -1,0 +1,177 @@
+"""The warm parent of the ranks: imports torch once, then forks the ranks of each trial.
+
+Importing torch and deepspeed costs every rank of every trial seconds when done afresh; a fork of
+a process that has imported them costs milliseconds and starts as clean as a fresh one. It has
+one thread and never touches CUDA, so that its children may.
+
+It talks over a socket, one JSON object a line. In: ``{"launch": {...}}``, ``{"signal": n}``,
+``{"stop": true}``. Out: ``{"ready": pid}``, ``{"pids": [...]}``, ``{"exit": rank, "code": n,
+"at": time}``, ``{"idle": true}`` when all ranks have ended. The end of the socket is the end of
+the run: every rank is killed at once, so that a killed command line leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import gc
+import glob
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from distbench.env import RUN_ID
+from distbench.processes import die_with_parent, kill, kill_tagged, survive_parent
+from distbench.trial import log_file
+
+
+def serve(control: socket.socket, imports: list[str]) -> None:
+    """Import *imports*, then serve requests from *control* until its other end closes."""
+    # a killed parent can't be noticed while importing, so the kernel watches it meanwhile
+    die_with_parent(os.getppid())
+    for module in imports:
+        importlib.import_module(module)
+    survive_parent()
+    # what is imported never becomes garbage; a collection in a child would copy all of its pages
+    gc.collect()
+    gc.freeze()
+    Server(control).run()
+
+
+class Server:
+    """One warm parent; serves one trial at a time."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._pid = os.getpid()
+        self._ranks: dict[int, int] = {}
+        self._leftovers: list[str] = []
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+
+    def run(self) -> None:
+        """Serve until the other end of the control socket closes."""
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self._send({"ready": os.getpid()})
+        pending = b""
+        while True:
+            readable, _, _ = select.select([self._control.fileno(), self._wake_read], [], [])
+            if self._wake_read in readable:
+                os.read(self._wake_read, 4096)
+                self._reap()
+            if self._control.fileno() in readable:
+                received = self._control.recv(1 << 16)
+                if not received:
+                    self._die()
+                *lines, pending = (pending + received).split(b"\n")
+                for line in lines:
+                    self._obey(json.loads(line))
+
+    def _obey(self, request: dict[str, Any]) -> None:
+        if "launch" in request:
+            self._launch(**request["launch"])
+        elif "signal" in request:
+            for pid in self._ranks:
+                kill(pid, request["signal"])
+        elif "stop" in request:
+            self._kill_ranks()
+
+    def _launch(
+        self, entry: str, file: str, processes: int, environment: dict[str, str], leftovers: list[str]
+    ) -> None:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=processes)
+        port = listener.getsockname()[1]
+        place = {
+            **environment,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(processes),
+            "LOCAL_WORLD_SIZE": str(processes),
+        }
+        self._leftovers = [pattern.format(port=port) for pattern in leftovers]
+        for rank in range(processes):
+            ours = {**place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            pid = os.fork()
+            if pid == 0:
+                self._become_rank(entry, Path(file), rank, ours, listener)
+            self._ranks[pid] = rank
+        listener.close()
+        self._send({"pids": sorted(self._ranks)})
+
+    def _become_rank(
+        self, entry: str, file: Path, rank: int, place: dict[str, str], listener: socket.socket
+    ) -> None:
+        """Turn this forked child into a rank; never returns."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            die_with_parent(self._pid)
+            self._control.close()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            _redirect_output(log_file(file.parent, rank))
+            os.environ.update(place)
+            if entry == "prepare":
+                from distbench.worker.prepare import prepare
+
+                prepare(file)
+            else:
+                from distbench.worker.rank import run_rank
+
+                run_rank(file, listener.fileno() if rank == 0 else None)
+            code = 0
+        finally:
+            # never unwind into the copy of the server's loop
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while self._ranks:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            if pid in self._ranks:
+                rank = self._ranks.pop(pid)
+                code = os.waitstatus_to_exitcode(status)
+                self._send({"exit": rank, "code": code, "at": time.time()})
+        self._remove_leftovers()
+        self._send({"idle": True})
+
+    def _remove_leftovers(self) -> None:
+        for pattern in self._leftovers:
+            for file in glob.glob(pattern):
+                Path(file).unlink(missing_ok=True)
+        self._leftovers = []
+
+    def _kill_ranks(self) -> None:
+        for pid in self._ranks:
+            kill(pid, signal.SIGKILL)
+
+    def _die(self) -> None:
+        self._kill_ranks()
+        kill_tagged(os.environ[RUN_ID])
+        self._remove_leftovers()
+        os._exit(0)
+
+    def _send(self, event: dict[str, Any]) -> None:
+        try:
+            self._control.sendall(json.dumps(event).encode() + b"\n")
+        except OSError:
+            # the other end is gone; the next read says so too
+            self._die()
+
+
+def _redirect_output(log: Path) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    file = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+    os.dup2(null, 0)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(null)
+    os.close(file)
