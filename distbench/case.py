@@ -7,6 +7,7 @@ them, and a record keeps them. The id of a case is a hash of exactly these field
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -128,7 +129,7 @@ class Case:
     """Intra-op threads of each rank."""
     seed: int
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Hash of everything that decides the work (ten hex digits); the names don't."""
         work = {k: v for k, v in dataclasses.asdict(self).items() if k not in ("name", "label")}

@@ -25,6 +25,7 @@ from distbench.errors import UsageError, did_you_mean
 
 KINDS = ("strategies", "workloads", "data", "metrics", "launchers")
 PLUGIN_PATH = "DISTBENCH_PLUGINS"
+_HERE = Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Option:
 
 def names(kind: str) -> list[str]:
     """Return the names of all plug-ins of *kind*, sorted."""
-    return sorted(_files(kind))
+    return sorted(_places(kind))
 
 
 def load(kind: str, name: str) -> type[Any]:
@@ -48,11 +49,10 @@ def load(kind: str, name: str) -> type[Any]:
     Raises:
         UsageError: there is no such plug-in, or its file can't be imported.
     """
-    files = _files(kind)
-    if name not in files:
-        raise UsageError(f"unknown {_singular(kind)} {name!r}: {did_you_mean(name, files)}")
-    module = _module(kind, name, files[name])
-    return _only_plugin(module, _base(kind))
+    places = _places(kind)
+    if name not in places:
+        raise UsageError(f"unknown {_singular(kind)} {name!r}: {did_you_mean(name, places)}")
+    return _plugin(kind, name, places[name] / f"{name}.py")
 
 
 def make(kind: str, choice: Choice) -> Any:
@@ -83,17 +83,25 @@ def _singular(kind: str) -> str:
 
 
 def _folders(kind: str) -> list[Path]:
-    own = Path(__file__).parent / kind
+    own = _HERE / kind
     extra = [Path(part) / kind for part in os.environ.get(PLUGIN_PATH, "").split(os.pathsep) if part]
     return [own, *extra]
 
 
-def _files(kind: str) -> dict[str, Path]:
+def _places(kind: str) -> dict[str, Path]:
+    """Return the folder of each plug-in; read afresh each time, so a file counts once it is there."""
     found: dict[str, Path] = {}
     for folder in _folders(kind):
-        for file in sorted(folder.glob("*.py")) if folder.is_dir() else ():
-            if not file.stem.startswith("_") and file.stem != "base":
-                found.setdefault(file.stem, file)
+        try:
+            entries = os.scandir(folder)
+        except OSError:
+            # a plug-in folder need not have every kind
+            continue
+        with entries:
+            for entry in entries:
+                stem, _, suffix = entry.name.partition(".")
+                if suffix == "py" and not stem.startswith("_") and stem not in ("", "base"):
+                    found.setdefault(stem, folder)
     return found
 
 
@@ -103,8 +111,12 @@ def _base(kind: str) -> type[Any]:
 
 
 @functools.cache
+def _plugin(kind: str, name: str, file: Path) -> type[Any]:
+    return _only_plugin(_module(kind, name, file), _base(kind))
+
+
 def _module(kind: str, name: str, file: Path) -> ModuleType:
-    if file.parent == Path(__file__).parent / kind:
+    if file.parent == _HERE / kind:
         return importlib.import_module(f"distbench.{kind}.{name}")
     full_name = f"distbench_plugins.{kind}.{name}"
     spec = importlib.util.spec_from_file_location(full_name, file)
@@ -142,13 +154,20 @@ def _field_docs(plugin: type[Any]) -> dict[str, str]:
     for cls in reversed(plugin.__mro__):
         if not dataclasses.is_dataclass(cls):
             continue
-        body = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
-        assert isinstance(body, ast.ClassDef)
+        body = _class_definition(cls)
         for field, after in zip(body.body, body.body[1:], strict=False):
             is_doc = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_doc:
                 docs[field.target.id] = " ".join(str(after.value.value).split())  # type: ignore[attr-defined]
     return docs
+
+
+def _class_definition(cls: type[Any]) -> ast.ClassDef:
+    # inspect.getsource tokenizes the whole file as well: half of the time of ``distbench list``
+    tree = ast.parse(Path(inspect.getfile(cls)).read_text(encoding="utf-8"))
+    return next(
+        node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == cls.__name__
+    )
 
 
 def _type_text(annotation: object) -> str:

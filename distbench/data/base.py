@@ -36,7 +36,10 @@ class Shape:
 class Source(ABC):
     """Where the rows come from."""
 
-    kind: Kind
+    @property
+    @abstractmethod
+    def kind(self) -> Kind:
+        """What its rows are."""
 
     @abstractmethod
     def problem(self, shape: Shape) -> str | None:

@@ -44,14 +44,12 @@ class Local(Launcher):
 
     def commands(self, launch: Launch) -> list[list[str]]:
         """Return the warm parent's command; what it forks runs the same code as ``worker rank``."""
-        return [
-            server_command("CONTROL_SOCKET", launch.imports if self.warm else ()),
-            *[
-                ["env", f"RANK={rank}", f"WORLD_SIZE={launch.processes}"]
-                + [sys.executable, "-m", "distbench.worker", launch.entry, str(launch.file)]
-                for rank in range(launch.processes)
-            ],
+        worker = [sys.executable, "-m", "distbench.worker", launch.entry, str(launch.file)]
+        ranks = [
+            ["env", f"RANK={rank}", f"WORLD_SIZE={launch.processes}", *worker]
+            for rank in range(launch.processes)
         ]
+        return [server_command("CONTROL_SOCKET", launch.imports if self.warm else ()), *ranks]
 
     def open(self, run_id: str) -> Site:
         return _LocalSite(self, run_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from distbench import registry
@@ -12,7 +13,7 @@ from distbench.spec import Suite
 from distbench.spec.batch import Indivisible
 from distbench.spec.checking import Finding
 from distbench.spec.plugins import Plugin
-from distbench.spec.work import Work, blame
+from distbench.spec.work import Work
 from distbench.strategies.base import Strategy, missing_package
 
 
@@ -28,12 +29,14 @@ class Checks:
 
     def work(self, cell: Cell, work: Work) -> None:
         """Check that the shapes are possible and that the data fits them."""
-        if self._is_new(work.workload, "shape"):
-            problem = work.workload.instance.problem()
-            self._plugin_finding(cell, "workload", work.workload, problem)
-        shape = work.workload.instance.shape
-        if shape is not None and self._is_new(work.workload, work.data):
-            self._data_finding(cell, work, work.data.instance.problem(shape))
+        workload, data = work.workload, work.data
+        if self._is_new(workload):
+            self._plugin_finding(cell, workload.instance.problem(), workload=workload)
+        if not self._is_new(workload, data) or workload.instance.problem():
+            return
+        shape = workload.instance.shape
+        if shape is not None:
+            self._plugin_finding(cell, data.instance.problem(shape), data=data, workload=workload)
 
     def processes(self, cell: Cell) -> None:
         """Check that the launcher can start the processes."""
@@ -71,20 +74,20 @@ class Checks:
         self._seen.add(what)
         return True
 
-    def _plugin_finding(self, cell: Cell, root: str, plugin: Plugin, problem: str | None) -> None:
-        if problem:
-            choice = plugin.choice
-            path, value = blame((root, choice.name), choice.options, problem)
-            self.findings.append(Finding(cell.place_of(tuple(map(str, path))), problem, value))
-
-    def _data_finding(self, cell: Cell, work: Work, problem: str | None) -> None:
-        if not problem:
+    def _plugin_finding(self, cell: Cell, problem: str | None, **plugins: Plugin) -> None:
+        """Place *problem* at the option that it names first, else at the plug-in that the suite names."""
+        if problem is None:
             return
-        options = work.data.choice.options
-        path, _ = blame(("data", work.data.choice.name), options, problem)
-        is_about_data = len(path) == 3 or "data" in cell.work
-        root, plugin = ("data", work.data) if is_about_data else ("workload", work.workload)
-        self._plugin_finding(cell, root, plugin, problem)
+        for is_given in (True, False):
+            for root, plugin in plugins.items():
+                name, options = plugin.choice.name, plugin.choice.options
+                given = cell.work.get(root, {}).get(name) or {}
+                key = _named_first(given if is_given else options, problem)
+                if key:
+                    self.findings.append(Finding(cell.place_of((root, name, key)), problem, options[key]))
+                    return
+        root = next(root for root in [*plugins, "workload"] if root in cell.work)
+        self.findings.append(Finding(cell.place_of((root,)), problem, plugins[root].choice.name))
 
     def _world_size_place(self, cell: Cell) -> tuple[str | int, ...]:
         if cell.block:
@@ -92,6 +95,11 @@ class Checks:
         given = self._suite.world_sizes
         is_listed = given is not None and cell.world_size in given
         return ("world_sizes", given.index(cell.world_size)) if given and is_listed else ("world_sizes",)
+
+
+def _named_first(options: Iterable[str], message: str) -> str | None:
+    places = {key: found.start() for key in options if (found := re.search(rf"\b{key}\b", message))}
+    return min(places, key=lambda key: places[key], default=None)
 
 
 def _is_divisible(work: Work, world_size: int) -> bool:

@@ -15,22 +15,6 @@ from distbench.strategies.base import Strategy
 from distbench.trial import TrialFile
 from distbench.workloads.base import Workload
 
-# torch imports these lazily; in the warm parent they are paid for once
-_TORCH_IMPORTS = (
-    "torch",
-    "torch.distributed.fsdp",
-    "torch.distributed.checkpoint.state_dict",
-    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
-    "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
-    "torch.utils._python_dispatch",
-    "torch._dynamo",
-    "safetensors.torch",
-    "distbench.worker.rank",
-    "distbench.strategies._torch",
-    "distbench.strategies._ddp",
-    "distbench.strategies._fsdp2",
-)
-
 
 def launch_for(folder: Path, case: Case, round_: int) -> Launch:
     """Return what is launched for trial *round_* of *case* in the run of *folder*."""
@@ -41,7 +25,7 @@ def launch_for(folder: Path, case: Case, round_: int) -> Launch:
         file=Run(folder).trial_folder(case, round_) / "trial.json",
         processes=strategy.processes(case.world_size),
         environment=environment_of(strategy, case),
-        imports=(*_TORCH_IMPORTS, *strategy.imports(case), *workload.imports),
+        imports=("distbench.worker.warm", *strategy.imports(case), *workload.imports),
         leftovers=strategy.leftovers,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
 import math
 import re
@@ -128,10 +129,13 @@ def field_names(cls: type) -> tuple[str, ...]:
     """Return the keys that a section takes.
 
     Raises:
-        UsageError: a plug-in that is no dataclass.
+        UsageError: a plug-in that is no dataclass, or lacks methods.
     """
     if "__dataclass_fields__" not in vars(cls):
         raise UsageError(f"{cls.__module__}.{cls.__name__}: a plug-in is a frozen dataclass")
+    if inspect.isabstract(cls):
+        lacking = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        raise UsageError(f"{cls.__module__}.{cls.__name__}: the plug-in lacks {lacking}")
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
@@ -197,9 +201,13 @@ def _in_words(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: KeyP
         if words not in grouped.setdefault(place, []):
             grouped[place].append(words)
     return [
-        Finding((*path, *place), " or ".join(words), _value_at(raw, place))
-        for place, words in grouped.items()
+        Finding((*path, *place), _either(words), _value_at(raw, place)) for place, words in grouped.items()
     ]
+
+
+def _either(words: list[str]) -> str:
+    first, *others = words
+    return " or ".join([first, *(other.removeprefix("expected ") for other in others)])
 
 
 def _place(error: ErrorDetails, raw: Mapping[str, Any]) -> tuple[KeyPath, Any]:

@@ -55,7 +55,9 @@ def parse(text: str, source: str) -> tuple[dict[str, Any], Places]:
         raise SuiteError([Mistake("the file is empty; a suite needs at least workload, batch, strategies",
                                   file=source)])  # fmt: skip
     if not isinstance(data, dict):
-        raise SuiteError([Mistake("a suite is a mapping of keys to values", value=data, file=source, line=1)])
+        kind = "a list" if isinstance(data, list) else "one value"
+        message = f"a suite is a mapping of keys to values, and this is {kind}"
+        raise SuiteError([Mistake(message, file=source, line=1)])
     return data, places
 
 

@@ -146,7 +146,9 @@ def load(file: str | Path, overrides: Overrides | None = None) -> Suite:
 
 def mistakes(findings: Sequence[Finding], places: Places) -> list[Mistake]:
     """Return *findings* with file and line, each once, in the order of the file."""
-    unique = {(found.path, found.message): found for found in findings}
+    unique: dict[object, Finding] = {}
+    for found in findings:
+        unique.setdefault((found.path, found.message), found)
     placed = [places.mistake(found.path, found.message, found.value) for found in unique.values()]
     return sorted(placed, key=lambda mistake: mistake.line or 0)
 

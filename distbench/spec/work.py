@@ -11,7 +11,6 @@ from typing import Any, Literal
 from distbench.case import Optimizer, Precision
 from distbench.spec.batch import BatchSpec
 from distbench.spec.checking import Bound, Finding, check, defaults, set_bounds
-from distbench.spec.places import KeyPath
 from distbench.spec.plugins import Named, Plugin, Plugins, named, with_defaults
 
 Raw = dict[str, Any]
@@ -175,12 +174,3 @@ def _crosswise(value: Any) -> list[Finding]:
 
 def _together(path: tuple[str, str], message: str, value: object, other: str) -> Finding:
     return Finding(path, message, value, combined=(path[1], other))
-
-
-def blame(path: KeyPath, options: Mapping[str, Any], message: str) -> tuple[KeyPath, Any]:
-    """Return the option below *path* that *message* names first, with its value; else *path* itself."""
-    named_at = {key: message.find(key) for key in options if key in message.replace("-", "_")}
-    if not named_at:
-        return path, dict(options) or None
-    key = min(named_at, key=lambda key: (named_at[key], -len(key)))
-    return (*path, key), options[key]

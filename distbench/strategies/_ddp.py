@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 
 from distbench.strategies._torch import TorchEngine, dtype_name, plain_module
 from distbench.strategies.base import Setting
 
 if TYPE_CHECKING:
-    from distbench.strategies.ddp import DistributedDataParallel
+    from distbench.strategies import ddp
 
 _HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 
@@ -21,9 +21,9 @@ _HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_c
 class DdpEngine(TorchEngine):
     """DDP around the plain module."""
 
-    module: DDP
+    module: DistributedDataParallel
 
-    def __init__(self, setting: Setting, module: DDP, layers: list[nn.Module]) -> None:
+    def __init__(self, setting: Setting, module: DistributedDataParallel, layers: list[nn.Module]) -> None:
         super().__init__(setting, module, layers)
         precision = setting.case.precision
         self._hook = None if precision.reduce == precision.master else precision.reduce
@@ -38,22 +38,21 @@ class DdpEngine(TorchEngine):
         return self._hook or dtype_name(p.dtype for p in self.module.parameters())
 
     def effective(self) -> dict[str, Any]:
-        ddp = self.module
         return {
             **super().effective(),
-            "bucket_bytes_cap": ddp.bucket_bytes_cap,
-            "gradient_as_bucket_view": ddp.gradient_as_bucket_view,
-            "static_graph": ddp.static_graph,
+            "bucket_bytes_cap": self.module.bucket_bytes_cap,
+            "gradient_as_bucket_view": self.module.gradient_as_bucket_view,
+            "static_graph": self.module.static_graph,
         }
 
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else self.module.no_sync()
 
 
-def build_ddp(strategy: DistributedDataParallel, setting: Setting) -> DdpEngine:
+def build_ddp(strategy: ddp.DistributedDataParallel, setting: Setting) -> DdpEngine:
     """Return the DDP engine of this rank."""
     module, layers = plain_module(setting)
-    wrapped = DDP(
+    wrapped = DistributedDataParallel(
         module,
         device_ids=[setting.device] if setting.device.type == "cuda" else None,
         bucket_cap_mb=strategy.bucket_cap_mb,

@@ -52,7 +52,7 @@ def _open_files() -> set[str]:
     found = set()
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
-            found.add(os.readlink(link))
+            found.add(str(link.readlink()))
         except OSError:
             # closed meanwhile, or somebody else's process
             continue

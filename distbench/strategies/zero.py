@@ -10,6 +10,16 @@ from distbench.env import Machine, cache_folder
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
 
+# what deepspeed.initialize would import in every rank of every trial
+_IMPORTS = (
+    "deepspeed",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.runtime.zero.muon.original_muon",
+    "torch._inductor.compile_fx",
+    "distbench.strategies._zero",
+)
+
 Place = Literal["none", "cpu", "nvme"]
 
 
@@ -74,16 +84,23 @@ class Zero(Strategy):
     def imports(self, case: Case) -> tuple[str, ...]:
         # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
         builders = ("deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori")
-        return ("deepspeed", "distbench.strategies._zero", *(builders if case.device == "cpu" else ()))
+        return (*_IMPORTS, *(builders if case.device == "cpu" else ()))
 
     def environment(self, case: Case) -> dict[str, str]:
-        folder = cache_folder() / "ops" / f"torch-{_version('torch')}-deepspeed-{_version('deepspeed')}"
         return {
             # DeepSpeed picks the accelerator by what it can import, not by what was asked for
             "DS_ACCELERATOR": case.device,
-            "TORCH_EXTENSIONS_DIR": str(folder / case.device),
+            "TORCH_EXTENSIONS_DIR": self.extensions_folder(case.device),
             "DEEPSPEED_LOG_LEVEL": "warning",
         }
+
+    def extensions_folder(self, device: str) -> str:
+        """Return the folder of DeepSpeed's built ops: one for each environment and device.
+
+        The default is shared between environments, which then rebuild each other's ops.
+        """
+        versions = f"torch-{_version('torch')}-deepspeed-{_version('deepspeed')}"
+        return str(cache_folder() / "ops" / versions / device)
 
     def prepare(self, case: Case) -> None:
         from distbench.strategies._zero_ops import build_ops

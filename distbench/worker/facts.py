@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         **env.describe(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "process_threads": len(os.listdir("/proc/self/task")),
+        "process_threads": len(list(Path("/proc/self/task").iterdir())),
         "backend": torch.distributed.get_backend(),
     }
     if device.type == "cuda":

@@ -137,7 +137,7 @@ class Rank:
         with self.phases.phase("build"):
             for metric in self.metrics.values():
                 metric.install()
-            _M=set(sys.modules); _T=time.time(); engine = self.strategy.build(self._setting(device)); print("NEW", time.time()-_T, sorted(set(sys.modules)-_M))
+            engine = self.strategy.build(self._setting(device))
             feed = Feed(self.case, self.workload, self.rank, self.processes, device)
         loop = Loop(self.case, self.workload, engine, device, feed, self.rank, self.processes)
         checks.check_engine(self.strategy, engine, self.case)

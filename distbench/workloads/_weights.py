@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,25 +33,31 @@ Tied = list[list[tuple[nn.Module, str]]]
 def plain_name(name: str) -> str:
     """Return *name* without what wrappers put into it: the name in the plain module."""
     parts = [part for part in name.split(".") if part not in _WRAPPERS]
-    while parts[0] == "module":
+    # DataParallel, DDP and DeepSpeed call what they wrap "module"
+    while parts[0] == "module" and len(parts) > 1:
         parts = parts[1:]
     return ".".join(parts)
 
 
 def save(workload: Workload, seed: int, file: Path, through: str = "fp32") -> None:
-    """Draw the weights of *workload* from *seed* and write them, with all buffers, as fp32.
+    """Draw the weights of *workload* from *seed* and write them, with all buffers, once each.
 
-    They are rounded through *through* (fp32, bf16 or fp16): frameworks that make their fp32 master weights of
-    16-bit parameters then start from the same numbers as those that do it the other way round.
+    Parameters are rounded through *through* (fp32, bf16 or fp16) and kept as fp32: frameworks
+    that make fp32 master weights of 16-bit parameters then start from the same numbers as those
+    that do it the other way round.
     """
     torch.manual_seed(seed)
     with torch.device("cpu"):
         module = workload.module()
-    parameters = {name: p.detach().to(_DTYPES[through]).float() for name, p in module.named_parameters()}
-    tensors = {**parameters, **dict(module.named_buffers())}
+    tensors = {name: tensor.detach() for name, tensor in _tensors(module).items()}
+    for name, _ in module.named_parameters():
+        tensors[plain_name(name)] = _rounded(tensors[plain_name(name)], _DTYPES[through])
     aside = file.with_name(f".{file.name}.{os.getpid()}")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside)
-    aside.replace(file)
+    try:
+        save_file(_apart(tensors), aside)
+        aside.replace(file)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def skeleton(workload: Workload) -> nn.Module:
@@ -81,17 +88,21 @@ def load(module: nn.Module, file: Path) -> None:
     Of a DTensor only this rank's shard is read; nothing is communicated.
 
     Raises:
-        ValueError: the file and the module do not name the same tensors.
+        ValueError: the file and the module differ in names or shapes.
     """
-    targets = {plain_name(n): t for n, t in [*module.named_parameters(), *module.named_buffers()]}
+    targets = _tensors(module)
     with safe_open(file, framework="pt") as opened:
-        names = set(opened.keys())
-        if names != targets.keys():
-            raise ValueError(f"initial weights don't fit the module: {sorted(names ^ targets.keys())}")
+        _check_names(targets, set(opened.keys()), file)
         with torch.no_grad():
             for name, target in targets.items():
+                stored = opened.get_slice(name)
+                if list(target.shape) != stored.get_shape():
+                    raise ValueError(
+                        f"initial weights {file.name}: {name} has shape {stored.get_shape()}, "
+                        f"the module's has {list(target.shape)}"
+                    )
                 if isinstance(target, DTensor):
-                    _load_shard(target, opened.get_slice(name))
+                    _load_shard(target, stored)
                 else:
                     target.copy_(opened.get_tensor(name))
 
@@ -105,17 +116,50 @@ def tied_groups(module: nn.Module) -> Tied:
     return [group for group in places.values() if len(group) > 1]
 
 
-def retie(module: nn.Module, tied: Tied) -> None:
+def retie(module: nn.Module, tied: Tied) -> None:  # noqa: ARG001 - says what is tied again
     """Make the groups of ``tied_groups`` one again: moving a module off the meta device parts them."""
     for (owner, name), *others in tied:
         for other, other_name in others:
             setattr(other, other_name, getattr(owner, name))
 
 
+def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return every parameter and buffer by its plain name, a shared one by its first."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        plain = plain_name(name)
+        if plain in found:
+            raise ValueError(f"two tensors of the module are both called {plain} without wrappers' names")
+        found[plain] = tensor
+    return found
+
+
+def _rounded(tensor: torch.Tensor, through: torch.dtype) -> torch.Tensor:
+    return tensor.to(through).float() if tensor.is_floating_point() else tensor
+
+
+def _apart(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors each in memory of its own, as safetensors wants them."""
+    taken: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.contiguous() if place not in taken else tensor.clone().contiguous()
+        taken.add(place)
+    return apart
+
+
+def _check_names(wanted: Iterable[str], stored: set[str], file: Path) -> None:
+    missing, unexpected = sorted(set(wanted) - stored), sorted(stored - set(wanted))
+    if missing or unexpected:
+        raise ValueError(
+            f"initial weights {file.name} are not of this module: "
+            f"missing {', '.join(missing) or 'none'}; unexpected {', '.join(unexpected) or 'none'}"
+        )
+
+
 def _load_shard(target: DTensor, stored: object) -> None:
-    shape, offset = compute_local_shape_and_global_offset(
-        target.shape, target.device_mesh, target.placements
-    )
+    shape, offset = compute_local_shape_and_global_offset(target.shape, target.device_mesh, target.placements)
     window = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
     local = target.to_local()
     if local.numel():

@@ -1,0 +1,9 @@
+"""The command line: parse, call, print. The only place that prints or picks an exit code.
+
+Exit codes: 0 all measured or unsupported; 1 a case failed; 2 something asked for can't be done;
+4 the machine failed us; 130 interrupted.
+"""
+
+from distbench.cli.commands import main
+
+__all__ = ["main"]

@@ -1,0 +1,198 @@
+"""The commands and their options. Each imports what it needs when it runs: ``--help`` is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from distbench import __version__
+from distbench.cli.printing import complain, say
+from distbench.errors import DistbenchError, UsageError
+
+app = typer.Typer(
+    name="distbench",
+    help="Which parallel strategy should I train with? Fair benchmarks of distributed training.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+)
+
+# typer keeps its exceptions in other places from version to version; this one it exports
+_Refused: type[Exception] = typer.BadParameter.__bases__[0]
+
+Suite = Annotated[Path, typer.Argument(metavar="SUITE", help="A suite's YAML file.", show_default=False)]
+MaybeSuite = Annotated[
+    Optional[Path], typer.Argument(metavar="[SUITE]", help="A suite's YAML file.", show_default=False)  # noqa: UP045
+]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or the start of its id.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the runs.")]
+Set = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a field: measure.steps=10.", show_default=False),
+]
+Only = Annotated[
+    list[str],
+    typer.Option("--only", metavar="GLOB", help="Keep cases of this name or label.", show_default=False),
+]
+WorldSizes = Annotated[
+    str, typer.Option("--world-sizes", metavar="N,N", help="Numbers of devices.", show_default=False)
+]
+Device = Annotated[
+    str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+_REPORTS = Path("reports")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        say(f"distbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _distbench(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    suite: MaybeSuite = None,
+    out: Out = _REPORTS,
+    set_: Set = [],  # noqa: B006 - typer copies its defaults
+    only: Only = [],  # noqa: B006
+    world_sizes: WorldSizes = "",
+    device: Device = "",
+    resume: Annotated[
+        str, typer.Option("--resume", metavar="RUN", help="Go on with what a run lacks.", show_default=False)
+    ] = "",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run a suite; leaves records and a report."""
+    from distbench.cli.running import resume_run, run_suite
+
+    overrides = _overrides(set_, only, world_sizes, device)
+    if not resume:
+        if suite is None:
+            raise UsageError("run: which suite? distbench run SUITE, or distbench run --resume RUN")
+        return run_suite(suite, overrides, out=out, as_json=as_json, quiet=quiet)
+    if suite is not None or any((set_, only, world_sizes, device)):
+        raise UsageError("--resume: a run goes on as it was begun; it takes no suite and changes none")
+    return resume_run(resume, out=out, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def plan(
+    suite: Suite,
+    out: Out = _REPORTS,
+    set_: Set = [],  # noqa: B006
+    only: Only = [],  # noqa: B006
+    world_sizes: WorldSizes = "",
+    device: Device = "",
+    as_json: Json = False,
+) -> int:
+    """Show what a run would do; launches nothing."""
+    from distbench.cli.planning import show_plan
+
+    return show_plan(suite, _overrides(set_, only, world_sizes, device), out=out, as_json=as_json)
+
+
+@app.command()
+def prepare(
+    suite: Suite,
+    set_: Set = [],  # noqa: B006
+    only: Only = [],  # noqa: B006
+    world_sizes: WorldSizes = "",
+    device: Device = "",
+    quiet: Quiet = False,
+) -> int:
+    """Build what a suite needs once (C++ ops)."""
+    from distbench.cli.running import prepare_suite
+
+    return prepare_suite(suite, _overrides(set_, only, world_sizes, device), quiet=quiet)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[
+        str, typer.Argument(metavar="[KIND]", help="strategies, workloads, data, metrics or launchers.")
+    ] = "",
+    as_json: Json = False,
+) -> int:
+    """List plug-ins with their options and docs."""
+    from distbench.cli.listing import list_plugins
+
+    return list_plugins(kind, as_json=as_json)
+
+
+@app.command()
+def show(name: RunName, out: Out = _REPORTS, as_json: Json = False) -> int:
+    """Print the table of a run again."""
+    from distbench.cli.showing import show_run
+
+    return show_run(name, out=out, as_json=as_json)
+
+
+@app.command()
+def report(
+    name: RunName,
+    out: Out = _REPORTS,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> int:
+    """Write the report of a run again."""
+    from distbench.cli.showing import write_report
+
+    return write_report(name, out=out, open_=open_)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # a terminal that can't write a character gets a question mark, not a traceback
+            stream.reconfigure(errors="replace")
+    try:
+        return int(app(args=arguments, prog_name="distbench", standalone_mode=False) or 0)
+    except _Refused as error:
+        return _usage(error)
+    except typer.Abort:
+        return 130
+    except DistbenchError as error:
+        complain(error)
+        return error.exit_code
+
+
+def _usage(error: Any) -> int:
+    message = error.format_message()
+    if message.startswith("Usage:"):
+        say(message)
+    else:
+        complain(message)
+    return 2
+
+
+def _overrides(set_: Sequence[str], only: Sequence[str], world_sizes: str, device: str) -> Any:
+    from distbench.spec import Overrides
+
+    return Overrides(set=set_, only=only, world_sizes=_sizes(world_sizes), device=device or None)
+
+
+def _sizes(text: str) -> list[int] | None:
+    if not text:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(f"--world-sizes = {text!r}: expected whole numbers, as in 1,2,4")
+    return [int(part) for part in parts]

@@ -1,0 +1,65 @@
+"""``distbench list``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from distbench import registry
+from distbench.cli.printing import say, say_json, wrapped
+from distbench.errors import UsageError, did_you_mean
+
+
+def list_plugins(kind: str, *, as_json: bool) -> int:
+    """Print the plug-ins of *kind*, or of every kind."""
+    if kind and kind not in registry.KINDS:
+        raise UsageError(f"list {kind!r}: no kind of plug-in; {did_you_mean(kind, registry.KINDS)}")
+    kinds = [kind] if kind else list(registry.KINDS)
+    found = {kind: [_described(kind, name) for name in registry.names(kind)] for kind in kinds}
+    if as_json:
+        say_json(found)
+        return 0
+    for title, plugins in found.items():
+        say(title)
+        for plugin in plugins:
+            _print(plugin)
+        say()
+    return 0
+
+
+def _described(kind: str, name: str) -> dict[str, Any]:
+    try:
+        plugin = registry.load(kind, name)
+        described: dict[str, Any] = {
+            "name": name,
+            "summary": registry.summary(plugin),
+            "options": [dataclasses.asdict(option) for option in registry.options(plugin)],
+        }
+    except (UsageError, TypeError) as error:
+        # one broken file must not hide the others
+        return {"name": name, "problem": str(error)}
+    if kind == "metrics":
+        described["columns"] = [dataclasses.asdict(column) for column in plugin.columns]
+    return described
+
+
+def _print(plugin: dict[str, Any]) -> None:
+    if "problem" in plugin:
+        say(wrapped(f"{plugin['name']}: can't be used: {plugin['problem']}", 2, 4))
+        return
+    say(wrapped(f"{plugin['name']}: {plugin['summary']}", 2, 4))
+    _rows([(o["name"], f"{o['type']} = {o['default']}", o["doc"]) for o in plugin["options"]])
+    _rows([(c["name"], _unit(c), c["doc"]) for c in plugin.get("columns", ())])
+
+
+def _rows(rows: Sequence[tuple[str, str, str]]) -> None:
+    for name, kind, doc in rows:
+        say(wrapped(f"{name}: {kind}", 6, 4))
+        if doc:
+            say(wrapped(doc, 10))
+
+
+def _unit(column: dict[str, Any]) -> str:
+    direction = f"{column['better']} is better" if column["better"] else "neither direction is better"
+    return f"{column['unit'] or 'number'}, {direction}"

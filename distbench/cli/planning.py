@@ -1,0 +1,125 @@
+"""``distbench plan``: what a run would do, without doing it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from distbench import env, plan, registry, spec
+from distbench.cli.printing import columns, say, say_json
+from distbench.launchers.base import Launch, Launcher
+from distbench.units import duration_text
+
+# stands for the folder and the id, which a run gets when it begins
+_RUN = "RUN"
+
+
+def show_plan(file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool) -> int:
+    """Print the plan of a suite."""
+    suite = spec.load(file, overrides)
+    machine = env.detect(suite.device)
+    planned = plan.make(suite, machine)
+    expected, note = _expected(planned, out)
+    if as_json:
+        say_json(
+            {
+                "suite": suite.resolved(),
+                "device": machine.device,
+                "devices": machine.devices,
+                "cases": [_case(item) for item in planned.cases],
+                "expected_s": expected,
+                "expected_note": note,
+                "at_most_s": _at_most(suite, planned),
+                "trials": [{"case_id": case.id, "round": round_} for round_, case in planned.trials],
+                "launches": list(_launches(suite, planned, out)),
+            }
+        )
+        return 0
+    _print(suite, machine, planned, out)
+    say(f"\nexpected time: {note if expected is None else f'{duration_text(expected)} ({note})'}")
+    say(f"at most, by the limits: {duration_text(_at_most(suite, planned))}")
+    return 0
+
+
+def _print(suite: spec.Suite, machine: env.Machine, planned: plan.Plan, out: Path) -> None:
+    say(
+        f"{suite.name}: {len(planned.cases)} cases, {len(planned.trials)} trials "
+        f"({suite.measure.trials} a case, {suite.measure.order}), "
+        f"{machine.device} x {machine.devices}\n"
+    )
+    rows = [("CASE", "ID", "STATUS")]
+    rows += [
+        (item.case.name, item.case.id, f"unsupported: {item.problem}" if item.problem else "planned")
+        for item in planned.cases
+    ]
+    say("\n".join(columns(rows)))
+    say(f"\nwhat each trial launches ({_RUN}: the run's folder and id; round 0 of each case):")
+    say("".join(_launch_text(launch) for launch in _launches(suite, planned, out)))
+
+
+def _launch_text(launch: dict[str, Any]) -> str:
+    variables = [f"export {name}={shlex.quote(value)}" for name, value in launch["environment"].items()]
+    commands = [shlex.join(argv) for argv in launch["commands"]]
+    return "\n".join(["", f"# {launch['case']}", *variables, *commands, ""])
+
+
+def _case(item: plan.Planned) -> dict[str, Any]:
+    return {
+        "case": item.case.name,
+        "case_id": item.case.id,
+        "strategy": item.case.label,
+        "world_size": item.case.world_size,
+        "status": "unsupported" if item.problem else "planned",
+        "reason": item.problem or "",
+    }
+
+
+def _launches(suite: spec.Suite, planned: plan.Plan, out: Path) -> Iterator[dict[str, Any]]:
+    """Yield what the first trial of each case launches; of the others only the folder differs."""
+    from distbench.run import launch_for
+
+    launcher: Launcher = registry.make("launchers", suite.launcher)
+    for case in (case for round_, case in planned.trials if round_ == 0):
+        launch: Launch = launch_for(out / _RUN, case, 0)
+        yield {
+            "case": case.name,
+            "case_id": case.id,
+            "environment": {env.RUN_ID: _RUN, **launch.environment},
+            "commands": launcher.commands(launch),
+        }
+
+
+def _at_most(suite: spec.Suite, planned: plan.Plan) -> float:
+    return suite.limits.prepare + len(planned.trials) * suite.limits.trial
+
+
+def _expected(planned: plan.Plan, out: Path) -> tuple[float | None, str]:
+    """Return the seconds that earlier runs of the same cases took, and what that rests on."""
+    wanted = {case.id for _, case in planned.trials}
+    known = {case_id: statistics.median(times) for case_id, times in _earlier(out, wanted).items()}
+    if not known:
+        return None, "unknown: no earlier run of these cases"
+    missing = len(wanted - known.keys())
+    seconds = sum(known.get(case.id, 0.0) for _, case in planned.trials)
+    note = "from earlier runs of the same cases"
+    return seconds, note if not missing else f"{note}; without {missing} cases that have not run yet"
+
+
+def _earlier(out: Path, wanted: set[str]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for file in out.glob("*/trials/*/*/record.json"):
+        case_id = file.parent.parent.name.rpartition("-")[2]
+        if case_id not in wanted:
+            continue
+        try:
+            record = json.loads(file.read_text(encoding="utf-8"))
+            if record["status"] == "measured":
+                found.setdefault(case_id, []).append(float(record["wall_s"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            # a guide only: what can't be read is no help, and show and report say what is wrong
+            continue
+    return found

@@ -1,0 +1,74 @@
+"""Words to the terminal. Names come from suites and scripts: nothing in them may act on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+from distbench.errors import DistbenchError, SuiteError
+
+# escape sequences whole; then control characters, marks that turn the writing direction, and
+# halves of surrogate pairs, which no encoding can write
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """Return *text* without anything that a terminal would act on."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text))
+
+
+def say(text: str = "") -> None:
+    """Print *text*; once nobody reads any more (``| head``), print nothing and go on."""
+    try:
+        typer.echo(clean(text))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say_json(data: Any) -> None:
+    """Print *data* as JSON on one line: indenting ten thousand cases takes seconds."""
+    say(json.dumps(data))
+
+
+def complain(error: DistbenchError | str) -> None:
+    """Print an error on stderr, one line for each mistake."""
+    found = error.mistakes if isinstance(error, SuiteError) else str(error).splitlines()
+    for mistake in found:
+        typer.echo(f"distbench: error: {' '.join(clean(str(mistake)).split())}", err=True)
+
+
+def width() -> int:
+    """Return the columns to write for: the terminal's, or 80 where there is none."""
+    return max(40, shutil.get_terminal_size((80, 24)).columns)
+
+
+def wrapped(text: str, indent: int, hanging: int = 0) -> str:
+    """Return *text* folded to the terminal, indented."""
+    return textwrap.fill(
+        clean(text),
+        width(),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hanging),
+        break_on_hyphens=False,
+    )
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Yield *rows* as lines with the columns below each other; the last column is folded."""
+    clean_rows = [[clean(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in clean_rows) for i in range(len(clean_rows[0]) - 1)] if rows else []
+    for row in clean_rows:
+        lead = "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=False))
+        room = max(20, width() - len(lead) - 2)
+        last = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
+        yield f"{lead}  {last[0]}".rstrip()
+        yield from (f"{' ' * (len(lead) + 2)}{line}" for line in last[1:])

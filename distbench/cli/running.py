@@ -1,0 +1,81 @@
+"""``distbench run`` and ``distbench prepare``."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from distbench import __version__, env, plan, spec, store
+from distbench.cli.printing import complain, say, say_json
+from distbench.cli.progress import observer
+from distbench.cli.showing import find_run, print_table, summary_of
+from distbench.errors import UsageError
+
+INTERRUPTED = 130
+
+
+def run_suite(file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool, quiet: bool) -> int:
+    """Run a suite from its file and print what came of it."""
+    suite = spec.load(file, overrides)
+    planned = plan.make(suite, env.detect(suite.device))
+    info = store.RunInfo(
+        run_id=store.new_run_id(),
+        suite_name=suite.name,
+        version=__version__,
+        created=store.utc_now(),
+        state="running",
+        command=["distbench", *sys.argv[1:]],
+        suite=suite.resolved(),
+        machine=env.describe(),
+        cases=planned.cases,
+    )
+    run = store.Run.create(out, info, suite.text)
+    return _execute(run, info, suite, planned, as_json=as_json, quiet=quiet)
+
+
+def resume_run(name: str, *, out: Path, as_json: bool, quiet: bool) -> int:
+    """Go on with what a run lacks and print what came of it."""
+    run = find_run(name, out)
+    info = run.info()
+    suite = spec.Suite.from_resolved(info.suite)
+    planned = plan.make(suite, env.detect(suite.device))
+    if [item.case.id for item in planned.cases] != [item.case.id for item in info.cases]:
+        raise UsageError(
+            f"--resume {name}: this machine, or this version, makes other cases of the suite than the "
+            f"run was begun with; begin a new run with: distbench run {run.folder / 'suite.yaml'}"
+        )
+    return _execute(run, info, suite, planned, as_json=as_json, quiet=quiet)
+
+
+def prepare_suite(file: Path, overrides: spec.Overrides, *, quiet: bool) -> int:
+    """Build what a suite needs once."""
+    from distbench.run import prepare
+
+    suite = spec.load(file, overrides)
+    planned = plan.make(suite, env.detect(suite.device))
+    with observer(quiet=quiet) as watcher, tempfile.TemporaryDirectory(prefix="distbench-") as folder:
+        failed = prepare(suite, planned, Path(folder), store.new_run_id(), watcher)
+    for what, reason in failed.items():
+        complain(f"{what}: {reason}")
+    return 1 if failed else 0
+
+
+def _execute(
+    run: store.Run, info: store.RunInfo, suite: spec.Suite, planned: plan.Plan, *, as_json: bool, quiet: bool
+) -> int:
+    from distbench.report import page
+    from distbench.run import execute
+
+    with observer(quiet=quiet) as watcher:
+        outcome = execute(run, info, suite, planned, watcher)
+    info, records = run.info(), list(run.records())
+    report = page.write(run)
+    if as_json:
+        say_json({**summary_of(info, records), "report": str(report)})
+    else:
+        print_table(info, records)
+        say(f"\nreport: {report}")
+    if outcome.interrupted:
+        return INTERRUPTED
+    return 1 if any(record.status.is_failure for record in records) else 0

@@ -1,0 +1,86 @@
+"""``distbench show`` and ``distbench report``: what a run has left."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from distbench.cli.printing import say, say_json, width
+from distbench.errors import UsageError
+from distbench.record import Record
+from distbench.store import Run, RunInfo
+
+
+def show_run(name: str, *, out: Path, as_json: bool) -> int:
+    """Print the table of a run."""
+    run = find_run(name, out)
+    info, records = run.info(), list(run.records())
+    if as_json:
+        say_json(summary_of(info, records))
+    else:
+        print_table(info, records)
+    return 0
+
+
+def write_report(name: str, *, out: Path, open_: bool) -> int:
+    """Write the report of a run and print its path."""
+    run = find_run(name, out)
+    run.info()
+    from distbench.report import page
+
+    file = page.write(run)
+    say(str(file))
+    if open_:
+        webbrowser.open(file.resolve().as_uri())
+    return 0
+
+
+def print_table(info: RunInfo, records: Sequence[Record]) -> None:
+    """Print the table of a run, and below it what it says."""
+    from distbench.report import terminal
+
+    say(terminal.table(info, records, width=width()))
+
+
+def summary_of(info: RunInfo, records: Sequence[Record]) -> dict[str, Any]:
+    """Return a run as ``--json`` shows it."""
+    from distbench.analysis.summary import summarise
+
+    cases = [
+        {
+            "case": case.case.name,
+            "case_id": case.case.id,
+            "status": str(case.status),
+            "reason": case.reason,
+            "world_size": case.case.world_size,
+            "strategy": case.case.label,
+            "values": case.values,
+        }
+        for case in summarise(info, records)
+    ]
+    return {"run_id": info.run_id, "state": info.state, "cases": cases}
+
+
+def find_run(name: str, out: Path) -> Run:
+    """Return the run that *name* means: a folder, or the start of an id or folder name in *out*.
+
+    Raises:
+        UsageError: there is none, or more than one.
+    """
+    folder = Path(name)
+    if folder.name == "run.json":
+        folder = folder.parent
+    if folder.is_dir():
+        return Run(folder)
+    runs = [file.parent for file in sorted(out.glob("*/run.json"))] if out.is_dir() else []
+    found = [run for run in runs if run.name.startswith(name) or run.name.rpartition("-")[2].startswith(name)]
+    if len(found) == 1:
+        return Run(found[0])
+    if found:
+        raise UsageError(f"{name}: more than one run: {', '.join(run.name for run in found)}")
+    last = ", ".join(run.name for run in runs[-5:])
+    raise UsageError(
+        f"{name}: no such run in {out}; " + (f"the last ones: {last}" if last else "there is none")
+    )

@@ -1,0 +1,73 @@
+"""``digits``: scikit-learn's real handwritten digits."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distbench.data._problems import kind_problem
+from distbench.data._windows import generator
+from distbench.data.base import Batches, Kind, Shape, Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_FEATURES, _CLASSES, _BRIGHTEST = 64, 10, 16
+
+
+@dataclass(frozen=True)
+class Digits(Source):
+    """1,797 handwritten digits of 8 x 8 pixels (UCI, as scikit-learn carries them), scaled to 0..1.
+
+    Each epoch is a new permutation of all of them; a batch may run over the end of an epoch,
+    and one larger than the data over several.
+    """
+
+    @property
+    def kind(self) -> Kind:
+        return "features"
+
+    def problem(self, shape: Shape) -> str | None:
+        wrong_kind = kind_problem("digits", self.kind, shape)
+        if wrong_kind:
+            return wrong_kind
+        if shape.length != _FEATURES:
+            return f"a digit has {_FEATURES} features; in_features (length) = {shape.length}"
+        if shape.classes < _CLASSES:
+            return f"there are {_CLASSES} digits; classes = {shape.classes}"
+        if _file() is None:
+            return "scikit-learn, which carries the digits, is not installed; pip install 'distbench[train]'"
+        return None
+
+    def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
+        import numpy as np
+
+        file = _file()
+        assert file is not None, "problem() tells before launch"
+        table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+        features = (table[:, :-1] / _BRIGHTEST).astype(np.float32)
+        labels = np.ascontiguousarray(table[:, -1])
+
+        @functools.lru_cache(maxsize=8)
+        def order(epoch: int) -> np.ndarray:
+            return generator(seed, epoch).permutation(len(labels))
+
+        def batches(step: int, rows: range) -> dict[str, np.ndarray]:
+            first = step * batch_size + rows.start
+            places = (divmod(first + row, len(labels)) for row in range(len(rows)))
+            chosen = np.array([order(epoch)[place] for epoch, place in places], dtype=np.int64)
+            return {"features": features[chosen], "labels": labels[chosen]}
+
+        return batches
+
+
+def _file() -> Path | None:
+    """Return what ``sklearn.datasets.load_digits`` reads; importing scikit-learn takes 2 s a rank."""
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    return file if file.is_file() else None

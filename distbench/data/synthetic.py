@@ -1,0 +1,135 @@
+"""``synthetic``: tokens of a Markov source whose entropy rate, and so the least possible loss, is known."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distbench.data._problems import kind_problem, tokens_problem
+from distbench.data._windows import generator, pair
+from distbench.data.base import Batches, Kind, Shape, Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MOST_STATES = 1024
+_SLOTS = 4096
+
+
+@dataclass(frozen=True)
+class Synthetic(Source):
+    """A seeded first-order Markov source: no model's mean loss can fall below its entropy rate."""
+
+    states: int | None = None
+    """Number of different tokens, 2 to 1024; null: the vocabulary, or 1024 of a larger one."""
+    concentration: float = 0.1
+    """Dirichlet concentration of each token's successors: the smaller, the more predictable."""
+    source_seed: int = 0
+    """Seed of the source itself, apart from the suite's seed that draws samples from it."""
+
+    @property
+    def kind(self) -> Kind:
+        return "tokens"
+
+    def problem(self, shape: Shape) -> str | None:
+        if self.states is not None and not 2 <= self.states <= MOST_STATES:
+            return (
+                f"states = {self.states} must be 2 to {MOST_STATES}: the source keeps states x {_SLOTS} slots"
+            )
+        if not 0.001 <= self.concentration <= 1000:
+            return f"concentration = {self.concentration} must be 0.001 to 1000"
+        if self.source_seed < 0:
+            return f"source_seed = {self.source_seed} must not be negative"
+        wrong_kind = kind_problem("synthetic", self.kind, shape)
+        if wrong_kind or shape.classes < 2:
+            return wrong_kind or f"synthetic needs 2 tokens at least; vocab_size (classes) = {shape.classes}"
+        states = self._states(shape.classes)
+        what = "synthetic" if self.states is None else f"states = {self.states}"
+        return tokens_problem(what, shape, shape.length + 1, states - 1)
+
+    def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
+        import numpy as np
+
+        states = self._states(shape.classes)
+        slots = _slots(states, self.concentration, self.source_seed)
+        before = np.cumsum(_stationary(states, self.concentration, self.source_seed))
+
+        def batches(step: int, rows: range) -> dict[str, np.ndarray]:
+            random = generator(seed, step)
+            first = np.searchsorted(before, random.random(batch_size)[rows.start : rows.stop], side="right")
+            draws = random.integers(0, _SLOTS, (batch_size, shape.length), dtype=np.int64)
+            return pair(_walks(slots, np.minimum(first, states - 1), draws[rows.start : rows.stop]))
+
+        return batches
+
+    def transitions(self, classes: int) -> np.ndarray:
+        """Return the exact probabilities of each token's successors (states, states), for *classes* ids."""
+        return _counts(self._states(classes), self.concentration, self.source_seed) / _SLOTS
+
+    def entropy_rate(self, classes: int) -> float:
+        """Return the entropy rate in nats a token: the floor of the mean loss, for *classes* ids.
+
+        The mean over the stationary distribution of the entropy of a token's successors
+        (Cover & Thomas, Elements of Information Theory, theorem 4.2.4).
+        """
+        import numpy as np
+
+        p = self.transitions(classes)
+        entropies = -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=1)
+        stationary = _stationary(self._states(classes), self.concentration, self.source_seed)
+        return float(stationary @ entropies)
+
+    def _states(self, classes: int) -> int:
+        return min(classes, MOST_STATES) if self.states is None else self.states
+
+
+def _walks(slots: np.ndarray, first: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return tokens (rows, length + 1) that start at *first* (rows,) and follow *draws* (rows, length)."""
+    import numpy as np
+
+    walks = np.empty((len(first), draws.shape[1] + 1), dtype=np.int64)
+    walks[:, 0] = first
+    for place in range(draws.shape[1]):
+        walks[:, place + 1] = slots[walks[:, place], draws[:, place]]
+    return walks
+
+
+@functools.lru_cache(maxsize=4)
+def _counts(states: int, concentration: float, seed: int) -> np.ndarray:
+    """Return how many of a token's slots each successor holds (states, states).
+
+    Probabilities are whole numbers of slots, so that a draw is one look into a table, and the
+    entropy rate is exact. Every token keeps a slot for itself and one for the next token: the
+    chain then has one stationary distribution, which it reaches from anywhere.
+    """
+    import numpy as np
+
+    random = np.random.default_rng([seed, states])
+    weights = np.maximum(random.standard_gamma(concentration, (states, states)), 1e-300)
+    counts = random.multinomial(_SLOTS - 2, weights / weights.sum(axis=1, keepdims=True))
+    token = np.arange(states)
+    counts[token, token] += 1
+    counts[token, (token + 1) % states] += 1
+    return counts
+
+
+@functools.lru_cache(maxsize=4)
+def _slots(states: int, concentration: float, seed: int) -> np.ndarray:
+    """Return the successor in each slot of each token (states, slots)."""
+    import numpy as np
+
+    successors = np.arange(states, dtype=np.int16)
+    counts = _counts(states, concentration, seed)
+    return np.stack([np.repeat(successors, row) for row in counts])
+
+
+@functools.lru_cache(maxsize=4)
+def _stationary(states: int, concentration: float, seed: int) -> np.ndarray:
+    """Return the share of each token in the long run (states,)."""
+    import numpy as np
+
+    system = _counts(states, concentration, seed).T / _SLOTS - np.eye(states)
+    # one equation follows from the others; in its place: the shares make 1
+    system[-1] = 1.0
+    return np.linalg.solve(system, np.eye(states)[-1])

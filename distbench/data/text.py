@@ -1,0 +1,61 @@
+"""``text``: bytes of real English, or of a file of one's own."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distbench.data._problems import file_problem, kind_problem, tokens_problem
+from distbench.data._windows import windows
+from distbench.data.base import Batches, Kind, Shape, Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_LARGEST = 255
+
+
+@dataclass(frozen=True)
+class Text(Source):
+    """Bytes of real text as tokens (vocabulary 256), in windows at random places."""
+
+    path: str | None = None
+    """A text file; null: the half megabyte of English that every Python carries
+    (pydoc_data.topics), so that nothing is downloaded. It differs between versions of Python."""
+
+    @property
+    def kind(self) -> Kind:
+        return "tokens"
+
+    def problem(self, shape: Shape) -> str | None:
+        wrong_kind = kind_problem("text", self.kind, shape)
+        if wrong_kind:
+            return wrong_kind
+        if self.path is None:
+            if importlib.util.find_spec("pydoc_data.topics") is None:
+                return "this Python carries no pydoc_data.topics; set path to a text file"
+            return tokens_problem("text", shape, len(_documentation()), _LARGEST)
+        problem = file_problem(self.path)
+        return problem or tokens_problem(
+            f"path = {self.path!r}", shape, Path(self.path).stat().st_size, _LARGEST
+        )
+
+    def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
+        return windows(self._tokens(), shape, seed, batch_size)
+
+    def _tokens(self) -> np.ndarray:
+        import numpy as np
+
+        if self.path is None:
+            return np.frombuffer(_documentation(), dtype=np.uint8)
+        return np.memmap(self.path, dtype=np.uint8, mode="r")
+
+
+@functools.cache
+def _documentation() -> bytes:
+    from pydoc_data.topics import topics
+
+    return "\n".join(topics[name] for name in sorted(topics)).encode()

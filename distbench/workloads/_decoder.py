@@ -1,0 +1,152 @@
+"""The module behind ``transformer``: a decoder as the Llama family builds it.
+
+Rules that keep it the same under every strategy: a parameter is used only in the forward of the
+module that owns it (ZeRO-3 and FSDP2 gather in that module's hooks), a block takes tensors by
+position (activation checkpointing), nothing is drawn in forward, and there are no buffers (each
+framework moves and casts buffers in its own way).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from distbench.workloads._dimensions import Dimensions
+
+INIT_STD = 0.02
+"""Standard deviation of the initial weights (GPT-2, Llama recipes)."""
+
+
+class Linear(nn.Linear):
+    """A linear layer without bias, drawn from a normal distribution; not drawn if *std* is None.
+
+    It draws in its own constructor, because ZeRO-3 shards a module as soon as that returns.
+    """
+
+    def __init__(self, in_features: int, out_features: int, std: float | None = INIT_STD) -> None:
+        self._std = std
+        super().__init__(in_features, out_features, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Draw the weight."""
+        if self._std is not None:
+            nn.init.normal_(self.weight, std=self._std)
+
+
+class Embedding(nn.Embedding):
+    """A lookup table drawn as the linear layers are."""
+
+    def reset_parameters(self) -> None:
+        """Draw the table."""
+        nn.init.normal_(self.weight, std=INIT_STD)
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention (arXiv 2305.13245) with rotary positions (2104.09864)."""
+
+    def __init__(self, shape: Dimensions) -> None:
+        super().__init__()
+        self._head_dim = shape.head_dim
+        self._grouped = shape.kv_heads != shape.heads
+        kv_dim = shape.kv_heads * shape.head_dim
+        self.wq = Linear(shape.dim, shape.dim)
+        self.wk = Linear(shape.dim, kv_dim)
+        self.wv = Linear(shape.dim, kv_dim)
+        self.wo = Linear(shape.dim, shape.dim, residual_std(shape))
+
+    def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+        """Return the attention's output (batch, seq, dim) for *x* (batch, seq, dim)."""
+        query, key, value = (self._by_head(projection(x)) for projection in (self.wq, self.wk, self.wv))
+        mixed = functional.scaled_dot_product_attention(
+            rotated(query, rope), rotated(key, rope), value, is_causal=True, enable_gqa=self._grouped
+        )
+        out: torch.Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def _by_head(self, x: torch.Tensor) -> torch.Tensor:
+        by_head: torch.Tensor = x.unflatten(-1, (-1, self._head_dim))
+        return by_head.transpose(1, 2)
+
+
+class SwiGLU(nn.Module):
+    """The gated feed-forward network of arXiv 2002.05202."""
+
+    def __init__(self, shape: Dimensions) -> None:
+        super().__init__()
+        self.gate = Linear(shape.dim, shape.ffn_dim)
+        self.up = Linear(shape.dim, shape.ffn_dim)
+        self.down = Linear(shape.ffn_dim, shape.dim, residual_std(shape))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a tensor shaped like *x* (batch, seq, dim)."""
+        out: torch.Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+class Block(nn.Module):
+    """One layer: attention and feed-forward, each behind a norm and beside a residual path."""
+
+    def __init__(self, shape: Dimensions) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
+        self.attention = Attention(shape)
+        self.ffn_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
+        self.ffn = SwiGLU(shape)
+
+    def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+        """Return a tensor shaped like *x* (batch, seq, dim); *rope* is ``rope_table``'s."""
+        x = x + self.attention(self.attention_norm(x), rope)
+        out: torch.Tensor = x + self.ffn(self.ffn_norm(x))
+        return out
+
+
+class Decoder(nn.Module):
+    """Token ids (batch, seq) to logits (batch, seq, vocabulary)."""
+
+    def __init__(self, shape: Dimensions) -> None:
+        super().__init__()
+        self._shape = shape
+        self.embedding = Embedding(shape.vocab_size, shape.dim)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
+        self.norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
+        self.head = Linear(shape.dim, shape.vocab_size, None if shape.tied else INIT_STD)
+        if shape.tied:
+            # a module of its own whose weight is the embedding's: the hooks of ZeRO-3 and FSDP see it
+            self.head.weight = self.embedding.weight
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Return logits (batch, seq, vocabulary) in the compute dtype."""
+        x = self.embedding(input_ids)
+        rope = rope_table(x.shape[1], self._shape.head_dim, self._shape.rope_theta, x)
+        for block in self.blocks:
+            x = block(x, rope)
+        logits: torch.Tensor = self.head(self.norm(x))
+        return logits
+
+
+def residual_std(shape: Dimensions) -> float:
+    """Return GPT-2's deviation for what is added to the residual path: 1/sqrt(2 x depth) of the rest."""
+    return INIT_STD / math.sqrt(2 * shape.depth)
+
+
+def rope_table(length: int, head_dim: int, theta: float, like: torch.Tensor) -> torch.Tensor:
+    """Return cos and sin of each position's angles (2, length, head_dim / 2), placed and typed as *like*.
+
+    Made once per forward pass rather than kept as a buffer: a buffer is garbage after the meta
+    device, and DeepSpeed casts buffers to 16 bits where FSDP2 does not. Angles are computed in
+    fp32, and rounded to the compute dtype here because FSDP2 would round a block's inputs anyway.
+    """
+    steps = torch.arange(0, head_dim, 2, device=like.device, dtype=torch.float32) / head_dim
+    positions = torch.arange(length, device=like.device, dtype=torch.float32)
+    angles = torch.outer(positions, theta**-steps)
+    return torch.stack((angles.cos(), angles.sin())).to(like.dtype)
+
+
+def rotated(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+    """Return *x* (batch, heads, seq, head_dim) turned by *rope*, halves paired as Hugging Face does."""
+    cos, sin = rope
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -1,0 +1,105 @@
+"""``huggingface``: any causal language model that transformers can build."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distbench.data.base import Shape
+from distbench.workloads.base import Workload
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class HuggingFace(Workload):
+    """Any causal LM of transformers from its configuration: random weights, nothing downloaded.
+
+    Dropout is off unless config turns it on: each strategy would drop something else. Parameters
+    and FLOPs have no formula here; the worker counts the parameters.
+    """
+
+    imports: ClassVar[tuple[str, ...]] = ("transformers",)
+    packages: ClassVar[tuple[str, ...]] = ("transformers",)
+
+    model_type: str
+    """The name transformers has for the architecture: llama, gpt2, qwen2, ..."""
+    vocab_size: int = 256
+    """Number of token ids."""
+    seq_len: int = 128
+    """Tokens in one sample."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """What differs from the defaults of the architecture's configuration class, by its own names."""
+
+    @property
+    def shape(self) -> Shape:
+        return Shape("tokens", self.seq_len, self.vocab_size)
+
+    @property
+    def tokens_per_sample(self) -> int:
+        return self.seq_len
+
+    def problem(self) -> str | None:
+        sizes = {"vocab_size": self.vocab_size, "seq_len": self.seq_len}
+        problems = [f"{name} = {value} must be positive" for name, value in sizes.items() if value < 1]
+        if "vocab_size" in self.config:
+            problems.append("config: give vocab_size as the option beside it, which the data is checked by")
+        types = _causal_lm_types()
+        if types and self.model_type not in types:
+            near = ", ".join(difflib.get_close_matches(self.model_type, types, n=3)) or "llama, gpt2, qwen2"
+            problems.append(
+                f"model_type = {self.model_type!r} is no causal LM of the installed transformers; "
+                f"it has {len(types)}, such as {near}"
+            )
+        return "; ".join(problems) or None
+
+    def parameters(self) -> None:
+        return None
+
+    def flops_per_sample(self) -> None:
+        return None
+
+    def module(self) -> nn.Module:
+        from distbench.workloads._causal_lm import CausalLM, make_config
+
+        options = {**self.config, "vocab_size": self.vocab_size, "use_cache": False}
+        return CausalLM(make_config(self.model_type, options))
+
+    def layers(self, module: nn.Module) -> list[nn.Module]:
+        from distbench.workloads._causal_lm import blocks
+
+        return blocks(module)
+
+    def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        from distbench.workloads._loss import cross_entropy
+
+        return cross_entropy(module(batch["input_ids"]), batch["labels"])
+
+
+def _causal_lm_types() -> list[str]:
+    """Return the architectures that transformers has causal LMs of; empty if that can't be read.
+
+    Read from its source, because importing it imports torch.
+    """
+    spec = importlib.util.find_spec("transformers")
+    if spec is None or spec.origin is None:
+        return []
+    file = Path(spec.origin).parent / "models" / "auto" / "modeling_auto.py"
+    if not file.is_file():
+        return []
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES" in ast.unparse(
+            node.targets[0]
+        ):
+            return [
+                str(pair.elts[0].value)
+                for pair in ast.walk(node.value)
+                if isinstance(pair, ast.Tuple) and isinstance(pair.elts[0], ast.Constant)
+            ]
+    return []

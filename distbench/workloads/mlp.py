@@ -1,0 +1,83 @@
+"""``mlp``: the fully connected classifier of every first tutorial."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from distbench.data.base import Shape
+from distbench.workloads.base import Workload
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Mlp(Workload):
+    """A fully connected classifier with ReLU, by default 64-1024-1024-10.
+
+    The tutorials' is 784-1024-1024-10 for the 28 x 28 pixels of MNIST; ours begins with 64,
+    because the handwritten digits that scikit-learn carries are 8 x 8.
+    """
+
+    default_data: ClassVar[str] = "digits"
+
+    in_features: int = 64
+    """Features of one sample."""
+    hidden: int = 1024
+    """Width of each hidden layer."""
+    depth: int = 2
+    """Number of hidden layers."""
+    classes: int = 10
+    """Number of classes."""
+
+    @property
+    def shape(self) -> Shape:
+        return Shape("features", self.in_features, self.classes)
+
+    @property
+    def tokens_per_sample(self) -> int:
+        return 1
+
+    def problem(self) -> str | None:
+        sizes = {"in_features": self.in_features, "hidden": self.hidden, "depth": self.depth}
+        sizes["classes"] = self.classes
+        problems = [f"{name} = {value} must be positive" for name, value in sizes.items() if value < 1]
+        return "; ".join(problems) or None
+
+    def parameters(self) -> int:
+        return self._weights() + self.depth * self.hidden + self.classes
+
+    def flops_per_sample(self) -> int:
+        """Return ``6 N`` with N the weights of the matrices; biases and ReLU count nothing.
+
+        The gradient of the first layer's input, which nobody computes, is counted as PaLM's
+        formula does for every layer.
+        """
+        return 6 * self._weights()
+
+    def module(self) -> nn.Module:
+        from torch import nn
+
+        widths = [self.in_features, *[self.hidden] * self.depth]
+        hidden = [
+            part
+            for width, after in itertools.pairwise(widths)
+            for part in (nn.Linear(width, after), nn.ReLU())
+        ]
+        return nn.Sequential(*hidden, nn.Linear(self.hidden, self.classes))
+
+    def layers(self, module: nn.Module) -> list[nn.Module]:
+        # every second child is a ReLU, and the classifier at the end belongs to the root
+        return list(module.children())[: 2 * self.depth : 2]
+
+    def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        from distbench.workloads._loss import cross_entropy
+
+        return cross_entropy(module(batch["features"]), batch["labels"])
+
+    def _weights(self) -> int:
+        inner = (self.depth - 1) * self.hidden * self.hidden
+        return self.in_features * self.hidden + inner + self.hidden * self.classes

@@ -1,0 +1,190 @@
+"""``user``: a model of one's own, named in the suite."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from distbench.data.base import Shape
+from distbench.workloads.base import Workload
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class User(Workload):
+    """A model of one's own: ``package.module:callable`` returns the nn.Module.
+
+    A suite that names a callable is a program: running it runs that code. The module is called
+    with one tensor, ``input_ids`` (rows, length) or ``features`` (rows, length), and returns
+    logits with the classes last. Every rank builds it on the CPU and loads the same weights into it.
+    """
+
+    on_meta: ClassVar[bool] = False
+
+    model: str
+    """``package.module:callable``; called without arguments it returns the nn.Module."""
+    loss_function: str | None = None
+    """``package.module:callable`` of (module, batch) that returns the mean loss; null: cross-entropy."""
+    kind: Literal["tokens", "features"] = "tokens"
+    """What a sample is: a row of token ids, or a row of numbers with one label."""
+    length: int = 128
+    """Tokens, or features, in one sample."""
+    classes: int = 256
+    """Vocabulary size, or number of classes."""
+    layer_classes: tuple[str, ...] = ()
+    """Classes of the modules to shard and checkpoint one by one; empty: the items of the module's
+    largest nn.ModuleList."""
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.kind, self.length, self.classes)
+
+    @property
+    def tokens_per_sample(self) -> int:
+        return self.length if self.kind == "tokens" else 1
+
+    def problem(self) -> str | None:
+        sizes = {"length": self.length, "classes": self.classes}
+        problems = [f"{name} = {value} must be positive" for name, value in sizes.items() if value < 1]
+        names = {"model": self.model, "loss_function": self.loss_function}
+        problems += [
+            f"{option} = {name!r}: {problem}"
+            for option, name in names.items()
+            if name is not None and (problem := _name_problem(name))
+        ]
+        return "; ".join(problems) or None
+
+    def parameters(self) -> None:
+        return None
+
+    def flops_per_sample(self) -> None:
+        return None
+
+    def module(self) -> nn.Module:
+        """Return the user's module.
+
+        Raises:
+            ValueError: the callable can't be imported, raises, or returns something else.
+        """
+        from torch import nn
+
+        make = _callable("model", self.model)
+        try:
+            module = make()
+        except Exception as error:
+            # foreign code: whatever it raises is told with the option that named it
+            raise ValueError(f"model = {self.model!r} raised {type(error).__name__}: {error}") from error
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f"model = {self.model!r} returned {type(module).__name__}; it must return an nn.Module"
+            )
+        return module
+
+    def layers(self, module: nn.Module) -> list[nn.Module]:
+        """Return the modules of ``layer_classes``, or the items of the largest nn.ModuleList.
+
+        Raises:
+            ValueError: the module has none of a class that ``layer_classes`` names.
+        """
+        from torch import nn
+
+        if not self.layer_classes:
+            lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
+            return list(max(lists, key=_parameter_count)) if lists else []
+        present = {type(part).__name__ for part in module.modules()}
+        absent = sorted(set(self.layer_classes) - present)
+        if absent:
+            raise ValueError(
+                f"layer_classes: the module of {self.model!r} has no {', '.join(absent)}; "
+                f"it has {', '.join(sorted(present))}"
+            )
+        return [part for part in module.modules() if type(part).__name__ in self.layer_classes]
+
+    def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the loss of ``loss_function``, or the mean cross-entropy over the last dimension.
+
+        Raises:
+            ValueError: the user's loss is no scalar tensor, or the logits don't fit the labels.
+        """
+        if self.loss_function is None:
+            return self._cross_entropy(module, batch)
+        import torch
+
+        loss = _callable("loss_function", self.loss_function)(module, batch)
+        if not isinstance(loss, torch.Tensor) or loss.ndim:
+            found = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise ValueError(
+                f"loss_function = {self.loss_function!r} returned {found}; it must return a scalar tensor"
+            )
+        return loss.float()
+
+    def _cross_entropy(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        from distbench.workloads._loss import cross_entropy
+
+        labels = batch["labels"]
+        logits = module(batch["input_ids" if self.kind == "tokens" else "features"])
+        wanted = (*labels.shape, self.classes)
+        if getattr(logits, "shape", None) != wanted:
+            found = tuple(logits.shape) if hasattr(logits, "shape") else type(logits).__name__
+            raise ValueError(
+                f"the module of model = {self.model!r} returned {found} where logits of shape {wanted} are "
+                "needed: (rows, length, classes) for tokens, (rows, classes) for features; "
+                "or set loss_function"
+            )
+        return cross_entropy(logits, labels)
+
+
+def _parameter_count(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _name_problem(name: str) -> str | None:
+    """Return what is wrong with ``package.module:callable`` as far as files show it."""
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", name):
+        return "must be of the form package.module:callable"
+    module = name.partition(":")[0]
+    if not _module_exists(module):
+        return f"there is no module {module} in {Path.cwd()} or on Python's path (PYTHONPATH adds folders)"
+    return None
+
+
+def _module_exists(name: str) -> bool:
+    """Look for the file of a module; importlib's own find_spec would import its parent packages."""
+    top, *rest = name.split(".")
+    loaded = sys.modules.get(top)
+    spec = loaded.__spec__ if loaded else PathFinder.find_spec(top, [str(Path.cwd())])
+    spec = spec or (None if loaded else importlib.util.find_spec(top))
+    for part in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            return False
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
+    return spec is not None
+
+
+@functools.cache
+def _callable(option: str, name: str) -> Callable[..., Any]:
+    """Import what ``package.module:callable`` names.
+
+    Raises:
+        ValueError: it can't be imported, or is not callable.
+    """
+    module_name, _, path = name.partition(":")
+    try:
+        found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module_name))
+    except Exception as error:
+        # foreign code runs on import: whatever it raises is told with the option that named it
+        raise ValueError(f"{option} = {name!r} can't be imported: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise ValueError(f"{option} = {name!r} is a {type(found).__name__}; it must be callable")
+    return found  # type: ignore[no-any-return]

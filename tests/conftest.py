@@ -1,0 +1,82 @@
+"""Real runs through the command line, on real processes, in a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MODELS = Path(__file__).parent / "models"
+
+QUICK = """
+workload: {user: {model: "small:Small", length: 32}}
+data: text
+batch: {global_batch_size: 8}
+measure: {warmup: 1, steps: 3, trials: 1}
+limits: {step: 30}
+world_sizes: [2]
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a ``distbench run`` left."""
+
+    code: int
+    errors: str
+    cases: dict[str, dict[str, Any]]
+    folder: Path
+
+    def record(self, label: str) -> dict[str, Any]:
+        """Return the first record of the case whose name begins with *label*."""
+        (file,) = self.folder.glob(f"trials/{label}-*/0/record.json")
+        return self.read(file)
+
+    @staticmethod
+    def read(file: Path) -> dict[str, Any]:
+        """Return the record in *file*."""
+        return dict(json.loads(file.read_text()))
+
+
+Distbench = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def distbench(tmp_path: Path) -> Distbench:
+    """Run the command line and return the finished process."""
+
+    def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "distbench", *arguments],
+            cwd=MODELS,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return call
+
+
+@pytest.fixture
+def run_suite(distbench: Distbench, tmp_path: Path) -> Callable[..., Finished]:
+    """Write a suite, run it, and return what it left."""
+
+    def call(text: str, *arguments: str, **variables: str) -> Finished:
+        suite = tmp_path / "suite.yaml"
+        suite.write_text(text)
+        done = distbench("run", str(suite), "--out", str(tmp_path / "out"), "--json", *arguments, **variables)
+        if not done.stdout.strip():
+            return Finished(done.returncode, done.stderr, {}, tmp_path)
+        shown = json.loads(done.stdout)
+        cases = {case["case"]: case for case in shown["cases"]}
+        return Finished(done.returncode, done.stderr, cases, Path(shown["report"]).parent)
+
+    return call

@@ -1,0 +1,108 @@
+"""Models that suites of the tests name as ``small:...``; most of them break in one way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import torch
+from torch import nn
+
+RANK = int(os.environ.get("RANK", "0"))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Small(nn.Module):
+    """Bytes in, logits out; calls ``trouble`` with the number of forward passes done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, 16)
+        self.layers = nn.ModuleList([Block(16), Block(16)])
+        self.head = nn.Linear(16, 256)
+        self.calls = 0
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.trouble(self.calls)
+        self.calls += 1
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+    def trouble(self, calls: int) -> None:
+        pass
+
+
+class RaisesInRankOne(Small):
+    def trouble(self, calls: int) -> None:
+        if RANK == 1 and calls == 2:
+            raise RuntimeError("the dog ate my gradients")
+
+
+class LeavesInRankOne(Small):
+    def trouble(self, calls: int) -> None:
+        if RANK == 1 and calls == 2:
+            os._exit(7)
+
+
+class LeavesQuietlyInRankOne(Small):
+    def trouble(self, calls: int) -> None:
+        if RANK == 1 and calls == 2:
+            os._exit(0)
+
+
+class KilledInRankOne(Small):
+    def trouble(self, calls: int) -> None:
+        if RANK == 1 and calls == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class HangsInRankOne(Small):
+    def trouble(self, calls: int) -> None:
+        if RANK == 1 and calls == 2:
+            time.sleep(600)
+
+
+class HangsIfAsked(Small):
+    """Hangs in rank 1 of 2 while the variable SMALL_HANGS is set: a run is stopped, and then resumed."""
+
+    def trouble(self, calls: int) -> None:
+        if RANK == 1 and calls == 2 and "SMALL_HANGS" in os.environ:
+            time.sleep(600)
+
+
+class OutOfMemory(Small):
+    def trouble(self, calls: int) -> None:
+        torch.empty(1 << 60, dtype=torch.uint8)
+
+
+class NotANumber(Small):
+    def trouble(self, calls: int) -> None:
+        if calls == 4:
+            with torch.no_grad():
+                self.head.bias.fill_(float("nan"))
+
+
+class LeavesAChildBehind(Small):
+    def trouble(self, calls: int) -> None:
+        if calls == 0 and os.fork() == 0:
+            os.setsid()
+            time.sleep(600)
+
+
+def raises() -> nn.Module:
+    raise KeyError("no such weights")
+
+
+def no_module() -> str:
+    return "a string"

@@ -1,0 +1,263 @@
+"""The command line: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distbench.cli import main
+
+SUITES = Path(__file__).parent.parent / "suites"
+
+SUITE = """\
+workload: transformer
+batch: {global_batch_size: 8}
+strategies: [single, ddp]
+world_sizes: [1]
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write_suite(text: str) -> str:
+        file = tmp_path / "mine.yaml"
+        file.write_text(text)
+        return str(file)
+
+    return write_suite
+
+
+@pytest.fixture
+def command(capsys):
+    """Run a command in this process; return exit code, output and errors."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "what"),
+    [
+        (("batch:", "bach:"), ":2", "bach = {'global_batch_size': 8}: unknown key; did you mean 'batch'?"),
+        (("8}", "eight}"), ":2", "batch.global_batch_size = 'eight': expected a whole number"),
+        (("8}", "-8}"), ":2", "batch.global_batch_size = -8: must be at least 1"),
+        (("8}", "8, global_batch_size: 4}"), ":2", "batch.global_batch_size: given twice, first on line 2"),
+        (("ddp", "dddp"), ":3", "strategies[1] = 'dddp': unknown; did you mean 'ddp'?"),
+        (
+            ("transformer", "transfomer"),
+            ":1",
+            "workload = 'transfomer': unknown; did you mean 'transformer'?",
+        ),
+        (("transformer", "{transformer: {heads: 7}}"), ":1", "workload.transformer.heads = 7: "),
+        (("transformer", "{transformer: {vocab_size: 99}}"), ":1", "workload.transformer.vocab_size = 99: "),
+        (("8}", "8, micro_batch_size: 3}"), ":2", "batch.global_batch_size = 8: is not divisible by"),
+        (("[1]", "[4096]"), ":4", "world_sizes[0] = 4096: 4096 ranks need"),
+        (("strategies", "data: {tokens: {path: no.bin}}\nstrategies"), ":3", "data.tokens.path = 'no.bin': "),
+        (("[1]", "[1"), ":5", "not YAML: "),
+    ],
+)
+def test_bad_input_gets_file_line_key_and_value_and_exit_code_2(command, write, change, place, what):
+    file = write(SUITE.replace(*change))
+    code, output, errors = command("plan", file)
+    assert (code, output) == (2, "")
+    assert f"distbench: error: {file}{place}: {what}" in errors
+
+
+def test_nothing_is_made_for_a_suite_that_is_refused(command, write, tmp_path):
+    code, _, errors = command("run", write("seed: x\n" + SUITE), "--out", str(tmp_path / "out"))
+    assert (code, len(errors.splitlines())) == (2, 1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_each_mistake_is_one_line_on_stderr(command, write):
+    _, _, errors = command("plan", write("seed: x\nname: 3\n" + SUITE), "--set", "measure.stepz=10")
+    lines = errors.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("distbench: error: ") for line in lines)
+    assert "--set measure.stepz=10: measure.stepz = 10: unknown key; did you mean 'steps'?" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "which suite?"),
+        (["run", "--resume", "x", "suite.yaml"], "--resume: a run goes on as it was begun"),
+        (["run", "--resume", "nothing"], "nothing: no such run"),
+        (["plan"], "Missing argument 'SUITE'"),
+        (["plan", "no.yaml"], "no.yaml: there is no such file"),
+        (["plan", "x.yaml", "--world-sizes", "1,two"], "--world-sizes = '1,two': expected whole numbers"),
+        (["plan", "x.yaml", "--fast"], "No such option"),
+        (["paln"], "No such command 'paln'"),
+        (["list", "strategy"], "did you mean 'strategies'?"),
+        (["show", "nothing"], "nothing: no such run"),
+        (["report", "."], "no run here"),
+    ],
+)
+def test_a_command_that_can_not_be_done_says_why(command, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = command(*arguments)
+    assert (code, output) == (2, "")
+    assert errors.startswith("distbench: error: ")
+    assert message in errors
+
+
+def test_a_folder_that_can_not_be_written_is_said_before_anything_is_launched(command, write, tmp_path):
+    (tmp_path / "file").touch()
+    code, _, errors = command("run", write(SUITE), "--out", str(tmp_path / "file" / "out"))
+    assert code == 4
+    assert "choose a folder that you may write to" in errors
+
+
+@pytest.mark.parametrize("name", ["show", "report"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the file is empty"),
+        ("{", "corrupt, no JSON"),
+        ("{}", "format: missing"),
+        ('{"format": 99}', "written by a newer distbench"),
+        ('{"format": 0}', "too old"),
+    ],
+)
+def test_a_run_that_can_not_be_read_says_why(command, tmp_path, name, content, message):
+    (tmp_path / "run.json").write_text(content)
+    code, _, errors = command(name, str(tmp_path))
+    assert code == 2
+    assert message in errors
+
+
+def test_a_run_is_found_by_the_start_of_its_id_or_name(command, tmp_path):
+    for run_id in ("aa11", "aa22"):
+        (tmp_path / f"mine-2026-{run_id}").mkdir()
+        (tmp_path / f"mine-2026-{run_id}" / "run.json").touch()
+    assert "the file is empty" in command("show", "aa1", "--out", str(tmp_path))[2]
+    assert (
+        "more than one run: mine-2026-aa11, mine-2026-aa22"
+        in command("show", "aa", "--out", str(tmp_path))[2]
+    )
+
+
+def test_plan_shows_cases_problems_time_and_commands(command, write, tmp_path):
+    file = write(SUITE.replace("ddp", "dp"))
+    code, output, errors = command("plan", file, "--out", str(tmp_path / "out"), "--set", "measure.trials=2")
+    assert (code, errors) == (0, "")
+    assert "mine: 2 cases, 2 trials" in output
+    assert "unsupported: nn.DataParallel needs" in " ".join(output.split())
+    assert "export DISTBENCH_RUN_ID=RUN" in output
+    assert "-m distbench.worker rank" in output
+    assert "expected time: unknown: no earlier run of these cases" in output
+    assert not (tmp_path / "out").exists()
+
+
+def test_plan_as_json_is_one_document(command, write):
+    _, output, _ = command("plan", write(SUITE), "--json", "--only", "ddp")
+    plan = json.loads(output)
+    assert [(case["case"], case["status"]) for case in plan["cases"]] == [("ddp/ws1/mb8/fp32", "planned")]
+    assert [trial["round"] for trial in plan["trials"]] == [0, 1, 2]
+    assert plan["launches"][0]["environment"]["OMP_NUM_THREADS"]
+    assert plan["expected_s"] is None
+
+
+def test_plan_takes_the_expected_time_from_earlier_runs_of_the_same_cases(command, write, tmp_path):
+    file = write(SUITE)
+    _, output, _ = command("plan", file, "--json")
+    for number, case in enumerate(json.loads(output)["cases"]):
+        folder = tmp_path / "out" / "run" / "trials" / f"x-{case['case_id']}" / "0"
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(json.dumps({"status": "measured", "wall_s": 2.0 + number}))
+    _, output, _ = command("plan", file, "--json", "--out", str(tmp_path / "out"))
+    assert json.loads(output)["expected_s"] == 3 * (2 + 3)
+
+
+def test_list_shows_options_with_type_default_and_doc(command):
+    code, output, _ = command("list", "strategies")
+    assert code == 0
+    assert "bucket_cap_mb: float = 25.0" in output
+    assert "workloads" not in output
+
+
+def test_list_as_json_has_the_columns_of_metrics(command):
+    _, output, _ = command("list", "--json")
+    listed = json.loads(output)
+    assert set(listed) == {"strategies", "workloads", "data", "metrics", "launchers"}
+    columns = [column for metric in listed["metrics"] for column in metric["columns"]]
+    assert {"name", "unit", "better", "doc"} <= set(columns[0])
+
+
+def test_a_plugin_of_ones_own_is_listed_and_a_broken_one_hides_no_other(command, tmp_path, monkeypatch):
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "broken.py").write_text("import no_such_module\n")
+    (tmp_path / "metrics" / "hum.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from distbench.metrics.base import Column, Metric\n"
+        "@dataclass(frozen=True)\n"
+        "class Hum(Metric):\n"
+        '    """How loud it is."""\n'
+        '    columns = (Column("hum", "dB", "lower", "max", "Loudness."),)\n'
+    )
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))
+    code, output, _ = command("list", "metrics")
+    assert code == 0
+    assert "hum: How loud it is." in output
+    assert "hum: dB, lower is better" in output
+    assert "broken: can't be used:" in output
+    assert "steptime:" in output
+
+
+def test_what_a_suite_says_can_not_act_on_the_terminal(command, write):
+    text = SUITE + 'name: "\\e[31mred\\e[0m[bold]\\u202e"\n'
+    code, output, _ = command("plan", write(text))
+    assert code == 0
+    assert output.startswith("red[bold]: 2 cases")
+    _, _, errors = command("plan", write(SUITE + 'device: "\\e]0;title\\a"\n'))
+    assert "\x1b" not in errors
+    assert "\x07" not in errors
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "distbench", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def test_the_command_works_as_a_module():
+    assert run("--version").stdout.startswith("distbench ")
+    done = run("plan", "no.yaml")
+    assert (done.returncode, done.stderr) == (2, "distbench: error: no.yaml: there is no such file\n")
+    assert run().returncode == 2
+
+
+def test_help_names_the_commands():
+    done = run("--help")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("run", "plan", "list", "show", "report", "prepare"))
+
+
+def test_output_that_nobody_reads_to_the_end_is_no_error():
+    command = f"{sys.executable} -m distbench list | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "strategies\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["list"], ["plan", str(SUITES / "zero.yaml")]], ids=lambda words: words[0]
+)
+def test_the_parent_imports_nothing_heavy(arguments):
+    heavy = {"torch", "deepspeed", "transformers", "sklearn", "scipy", "plotly", "pandas"}
+    if arguments[0] != "plan":
+        heavy |= {"numpy", "pydantic", "ruamel.yaml"}
+    code = f"import sys; from distbench.cli import main; main({arguments}); print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("set()\n"), done.stdout[-200:] + done.stderr

@@ -1,0 +1,181 @@
+"""A failing case is a result: it gets a status and a reason, and the suite goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import MODELS, QUICK, Finished
+
+from distbench.env import RUN_ID
+
+pytestmark = pytest.mark.train
+
+Run = Callable[..., Finished]
+
+
+def suite(model: str, strategies: str = "[ddp]", **more: str) -> str:
+    extra = "\n".join(f"{key}: {value}" for key, value in more.items())
+    return QUICK.replace("small:Small", f"small:{model}") + f"strategies: {strategies}\n{extra}\n"
+
+
+def only_case(finished: Finished) -> dict[str, object]:
+    (case,) = finished.cases.values()
+    return case
+
+
+def alive(run_id: str) -> list[int]:
+    tag = f"{RUN_ID}={run_id}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if tag in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(run_suite: Run) -> None:
+    finished = run_suite(suite("RaisesInRankOne"))
+    record = finished.record("ddp")
+    assert finished.code == 1
+    assert only_case(finished)["status"] == "crashed"
+    assert record["failure"]["rank"] == 1
+    assert "the dog ate my gradients" in record["reason"]
+    assert "in trouble" in record["failure"]["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("LeavesInRankOne", "left with exit code 7"),
+        ("LeavesQuietlyInRankOne", "left with exit code 0"),
+        ("KilledInRankOne", "was ended by SIGKILL"),
+    ],
+)
+def test_a_rank_that_leaves_without_a_word_is_named(run_suite: Run, model: str, told: str) -> None:
+    record = run_suite(suite(model)).record("ddp")
+    assert record["status"] == "crashed"
+    assert record["failure"]["rank"] == 1
+    assert told in record["reason"]
+
+
+def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite: Run) -> None:
+    finished = run_suite(suite("HangsInRankOne", limits="{step: 3}").replace("limits: {step: 30}\n", ""))
+    record = finished.record("ddp")
+    assert record["status"] == "hang"
+    assert record["failure"]["rank"] == 1
+    assert "limits.step" in record["reason"]
+    assert "in trouble" in record["failure"]["log"]
+
+
+def test_running_out_of_memory_is_told_apart_from_a_crash(run_suite: Run) -> None:
+    assert only_case(run_suite(suite("OutOfMemory")))["status"] == "oom_host"
+
+
+def test_a_loss_that_is_not_a_number_makes_the_trial_invalid_and_names_the_step(run_suite: Run) -> None:
+    finished = run_suite(
+        suite("NotANumber", measure="{warmup: 1, steps: 5, trials: 1}").replace(
+            "measure: {warmup: 1, steps: 3, trials: 1}\n", ""
+        )
+    )
+    record = finished.record("ddp")
+    assert record["status"] == "invalid_nan"
+    assert "step 4" in record["reason"]
+
+
+@pytest.mark.parametrize(("model", "told"), [("raises", "no such weights"), ("no_module", "nn.Module")])
+def test_a_model_callable_that_fails_says_which_option_named_it(
+    run_suite: Run, model: str, told: str
+) -> None:
+    case = only_case(run_suite(suite(model)))
+    assert case["status"] == "prepare_failed"
+    assert "model" in str(case["reason"])
+    assert told in str(case["reason"])
+
+
+def test_the_suite_goes_on_after_a_case_that_failed(run_suite: Run) -> None:
+    finished = run_suite(suite("RaisesInRankOne", "[single, ddp, fsdp]"))
+    statuses = {case["strategy"]: case["status"] for case in finished.cases.values()}
+    assert statuses == {"single": "measured", "ddp": "crashed", "fsdp": "crashed"}
+
+
+def test_what_a_rank_has_started_does_not_outlive_its_trial(run_suite: Run) -> None:
+    finished = run_suite(suite("LeavesAChildBehind"))
+    assert only_case(finished)["status"] == "measured"
+    assert alive(finished.record("ddp")["run_id"]) == []
+
+
+class Started:
+    """A run that goes on, to be stopped from outside in the middle of a trial."""
+
+    def __init__(self, folder: Path) -> None:
+        file = folder / "suite.yaml"
+        file.write_text(
+            suite("HangsIfAsked", "[single, ddp]", limits="{step: 500}").replace("limits: {step: 30}\n", "")
+        )
+        self.out = folder / "out"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "distbench", "run", str(file), "--out", str(self.out)],
+            cwd=MODELS,
+            env={**os.environ, "SMALL_HANGS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._until(lambda: any(self.out.glob("*/trials/ddp-*/0/rank1.progress")))
+
+    @property
+    def folder(self) -> Path:
+        (folder,) = self.out.iterdir()
+        return folder
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.name.rpartition("-")[2]
+
+    def _until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "it did not happen in time"
+            assert self.process.poll() is None or condition(), self.process.communicate()[0]
+            time.sleep(0.05)
+
+    def nobody_left(self) -> None:
+        end = time.monotonic() + 20
+        while alive(self.run_id):
+            assert time.monotonic() < end, f"left behind: {alive(self.run_id)}"
+            time.sleep(0.05)
+
+
+def test_ctrl_c_keeps_what_was_measured_renders_the_report_and_leaves_no_process(tmp_path: Path) -> None:
+    started = Started(tmp_path)
+    started.process.send_signal(signal.SIGINT)
+    output, _ = started.process.communicate(timeout=60)
+    assert started.process.returncode == 130, output
+    assert any(started.folder.glob("trials/single-*/0/record.json"))
+    assert (started.folder / "report.html").is_file()
+    assert "--resume" in output
+    started.nobody_left()
+
+
+def test_a_killed_command_line_leaves_no_process_and_can_be_resumed(
+    tmp_path: Path, distbench: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    started = Started(tmp_path)
+    started.process.kill()
+    started.process.communicate()
+    started.nobody_left()
+    (single,) = started.folder.glob("trials/single-*/0/record.json")
+    before = single.read_text()
+    resumed = distbench("run", "--resume", str(started.folder), "--out", str(started.out))
+    assert single.read_text() == before, "what was measured is not measured again"
+    assert resumed.returncode == 0, resumed.stderr
+    assert any(started.folder.glob("trials/ddp-*/0/record.json"))

@@ -1,0 +1,303 @@
+"""Plans: which cases a suite makes on a machine, in which order, and what is known before launch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from distbench.env import Machine
+from distbench.errors import SuiteError
+from distbench.plan import Plan, make
+from distbench.spec import Overrides, Suite, load
+
+ALL = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors"), "1")
+CPU = Machine(device="cpu", devices=2, packages=ALL, has_libaio=False, has_compiler=True)
+GPUS = Machine(device="cuda", devices=8, packages=ALL, has_libaio=True, has_compiler=True)
+
+MINIMAL = """\
+workload: transformer
+batch: {global_batch_size: 8}
+strategies: [ddp]
+world_sizes: [1, 2]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path):
+    def read(text: str, **overrides) -> Suite:
+        file = tmp_path / "mine.yaml"
+        file.write_text(text)
+        return load(file, Overrides(**overrides))
+
+    return read
+
+
+def names(plan: Plan) -> list[str]:
+    return [item.case.name for item in plan.cases]
+
+
+def refusal(suite: Suite, machine: Machine = CPU) -> list[str]:
+    with pytest.raises(SuiteError) as refused:
+        make(suite, machine)
+    return [str(mistake).replace(suite.file, "mine.yaml") for mistake in refused.value.mistakes]
+
+
+def test_a_case_is_named_by_what_matters(suite):
+    assert names(make(suite(MINIMAL), CPU)) == ["ddp/ws1/mb8/fp32", "ddp/ws2/mb4/fp32"]
+
+
+def test_what_else_varies_stands_in_the_name(suite):
+    text = MINIMAL + "optimizer: {lr: [0.1, 0.01]}\nworld_sizes: [2]\n".replace("world_sizes: [2]\n", "")
+    assert names(make(suite(text, world_sizes=[2]), CPU)) == [
+        "ddp/ws2/mb4/fp32/lr=0.1",
+        "ddp/ws2/mb4/fp32/lr=0.01",
+    ]
+
+
+def test_names_are_unique_where_labels_are_not(suite):
+    text = MINIMAL.replace("[ddp]", "[{zero: {stage: 3, max_reuse_distance: [0, 100]}}]")
+    found = names(make(suite(text, world_sizes=[1]), CPU))
+    assert found == [f"zero3/ws1/mb8/fp32/max_reuse_distance={i}" for i in (0, 100)]
+
+
+def test_single_takes_part_once_whatever_the_world_sizes(suite):
+    plan = make(suite(MINIMAL.replace("[ddp]", "[single, ddp]"), world_sizes=[2]), CPU)
+    assert names(plan) == ["single/ws1/mb8/fp32", "ddp/ws2/mb4/fp32"]
+
+
+@pytest.mark.parametrize(("devices", "sizes"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
+def test_auto_world_sizes_are_powers_of_two_and_the_device_count(suite, devices, sizes):
+    machine = Machine("cpu", devices, ALL, has_libaio=False, has_compiler=True)
+    plan = make(suite(MINIMAL.replace("[1, 2]", "auto").replace("8", "24")), machine)
+    assert [item.case.world_size for item in plan.cases] == sizes
+
+
+@pytest.mark.parametrize(
+    ("batch", "micro", "steps"),
+    [
+        ("{global_batch_size: 8}", 4, 1),
+        ("{global_batch_size: 8, micro_batch_size: 1}", 1, 4),
+        ("{global_batch_size: 8, gradient_accumulation_steps: 2}", 2, 2),
+        ("{per_device_batch_size: 8}", 8, 1),
+        ("{per_device_batch_size: 8, micro_batch_size: 2}", 2, 4),
+    ],
+)
+def test_what_is_left_out_of_a_batch_is_derived(suite, batch, micro, steps):
+    (item,) = make(suite(MINIMAL.replace("{global_batch_size: 8}", batch), world_sizes=[2]), CPU).cases
+    found = item.case.batch
+    assert (found.micro_batch_size, found.gradient_accumulation_steps) == (micro, steps)
+    assert found.global_batch_size == micro * steps * 2
+
+
+def test_weak_scaling_grows_the_global_batch(suite):
+    plan = make(suite(MINIMAL.replace("global", "per_device")), CPU)
+    assert [item.case.batch.global_batch_size for item in plan.cases] == [8, 16]
+
+
+def test_threads_are_shared_out_over_the_largest_world_size(suite):
+    machine = Machine("cpu", 8, ALL, has_libaio=False, has_compiler=True)
+    assert {item.case.threads for item in make(suite(MINIMAL), machine).cases} == {4}
+    assert {item.case.threads for item in make(suite(MINIMAL + "threads: 3\n"), machine).cases} == {3}
+
+
+def test_rounds_are_interleaved_and_every_second_one_reversed(suite):
+    plan = make(suite(MINIMAL + "measure: {trials: 3}\n"), CPU)
+    one, two = (item.case for item in plan.cases)
+    assert plan.trials == [(0, one), (0, two), (1, two), (1, one), (2, one), (2, two)]
+
+
+def test_a_sequential_order_keeps_the_rounds_of_a_case_together(suite):
+    plan = make(suite(MINIMAL + "measure: {trials: 2, order: sequential}\n"), CPU)
+    one, two = (item.case for item in plan.cases)
+    assert plan.trials == [(0, one), (1, one), (0, two), (1, two)]
+
+
+def test_include_adds_cells_with_some_fields_replaced(suite):
+    text = (
+        MINIMAL.replace("[ddp]", "[ddp, fsdp]")
+        + "include: [{strategy: fsdp, world_size: 2, precision: bf16}]\n"
+    )
+    assert names(make(suite(text), CPU))[-1] == "fsdp/ws2/mb4/bf16"
+    assert len(make(suite(text), CPU).cases) == 5
+
+
+def test_exclude_drops_the_cells_that_have_all_of_its_values(suite):
+    text = MINIMAL.replace("[ddp]", "[ddp, fsdp]") + "precision: [fp32, bf16]\n"
+    text += "exclude:\n- {strategy: 'fs*', precision: bf16}\n- {world_size: 1, batch.micro_batch_size: 8}\n"
+    assert names(make(suite(text), CPU)) == ["ddp/ws2/mb4/fp32", "fsdp/ws2/mb4/fp32", "ddp/ws2/mb4/bf16"]
+
+
+def test_values_that_do_not_go_together_can_be_excluded(suite):
+    text = MINIMAL + "optimizer: {name: [adamw, sgd], momentum: [0, 0.9]}\n"
+    assert "only sgd takes momentum" in refusal(suite(text))[0]
+    text += "exclude: [{optimizer.name: adamw, optimizer.momentum: 0.9}]\n"
+    assert len(make(suite(text), CPU).cases) == 6
+
+
+def test_only_keeps_labels_and_names(suite):
+    text = MINIMAL.replace("[ddp]", "[ddp, {zero: {stage: [1, 2]}}]")
+    assert names(make(suite(text, only=["zero*"], world_sizes=[1]), CPU)) == [
+        "zero1/ws1/mb8/fp32",
+        "zero2/ws1/mb8/fp32",
+    ]
+    assert names(make(suite(text, only=["ddp/ws2*"]), CPU)) == ["ddp/ws2/mb4/fp32"]
+    assert refusal(suite(text, only=["zreo*"])) == [
+        "--only 'zreo*': only[0] = 'zreo*': matches no case; labels: ddp, zero1, zero2"
+    ]
+
+
+def test_a_case_has_the_same_id_whatever_stands_beside_it(suite):
+    alone = make(suite(MINIMAL, world_sizes=[2]), CPU).cases[0].case
+    beside = make(suite(MINIMAL.replace("[ddp]", "[single, fsdp, ddp]")), CPU).cases[-1].case
+    assert alone.id == beside.id
+
+
+def test_what_is_resolved_makes_the_same_plan(suite):
+    text = MINIMAL.replace("[ddp]", "[ddp, {zero: {stage: [1, 2]}}]") + "precision: [fp32, bf16]\n"
+    text += (
+        "include: [{strategy: ddp, optimizer.lr: [0.1, 0.2]}]\nexclude: [{world_size: 1, precision: bf16}]\n"
+    )
+    before = suite(text)
+    assert make(Suite.from_resolved(before.resolved()), CPU) == make(before, CPU)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("global_batch_size: 8", "global_batch_size: 7"),
+            "mine.yaml:2: batch.global_batch_size = 7: is not divisible by world size 2",
+        ),
+        (
+            ("global_batch_size: 8", "global_batch_size: 8, micro_batch_size: 8"),
+            "batch.global_batch_size = 8: is not divisible by world size x micro_batch_size = 2 x 8",
+        ),
+        (
+            ("transformer", "{transformer: {heads: 7}}"),
+            "mine.yaml:1: workload.transformer.heads = 7: heads = 7 does not divide dim = 128",
+        ),
+        (
+            ("transformer", "{transformer: {depth: 1, vocab_size: 100}}"),
+            "mine.yaml:1: workload.transformer.vocab_size = 100: ",
+        ),
+        (
+            ("strategies", "data: {text: {path: no_such_file.txt}}\nstrategies"),
+            "mine.yaml:3: data.text.path = 'no_such_file.txt': ",
+        ),
+        (("[1, 2]", "[1, 2, 4]"), "mine.yaml:4: world_sizes[2] = 4: 4 ranks need 4 CPU cores"),
+        (
+            ("[ddp]", "[ddp, {ddp: {bucket_cap_mb: 25}}]"),
+            "strategies[1].ddp = 'ddp/ws1/mb8/fp32': makes the same case as strategies[0].ddp (line 3)",
+        ),
+    ],
+)
+def test_what_can_not_work_is_known_before_launch(suite, change, message):
+    found = refusal(suite(MINIMAL.replace(*change)))
+    assert message in found[0]
+    assert len(found) == 1
+
+
+def test_all_that_can_not_work_is_said_at_once(suite):
+    text = MINIMAL.replace("transformer", "{transformer: {heads: [4, 7]}}").replace("[1, 2]", "[1, 3]")
+    found = refusal(suite(text))
+    assert [mistake.split(" = ")[0] for mistake in found] == [
+        "mine.yaml:1: workload.transformer.heads[1]",
+        "mine.yaml:2: batch.global_batch_size",
+        "mine.yaml:4: world_sizes[1]",
+    ]
+
+
+def test_a_world_size_that_the_machine_chose_is_no_mistake_of_the_suite(suite):
+    plan = make(suite(MINIMAL.replace("[1, 2]", "auto")), Machine("cpu", 3, ALL, False, True))
+    assert [item.problem for item in plan.cases] == [
+        None,
+        None,
+        "batch.global_batch_size = 8 is not divisible by world size 3",
+    ]
+    assert {case.world_size for _, case in plan.trials} == {1, 2}
+
+
+def test_what_this_machine_can_not_run_is_unsupported_with_a_reason(suite):
+    plan = make(suite(MINIMAL.replace("[ddp]", "[dp]"), world_sizes=[2]), CPU)
+    assert plan.cases[0].problem == "nn.DataParallel needs at least 2 CUDA devices"
+    assert plan.trials == []
+
+
+def test_a_package_that_is_missing_is_a_reason_too(suite):
+    light = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
+    assert "torch is not installed" in str(make(suite(MINIMAL), light).cases[0].problem)
+
+
+def test_cuda_on_a_machine_without_one_is_a_mistake(suite):
+    none = Machine("cuda", 0, ALL, has_libaio=False, has_compiler=True)
+    (mistake,) = refusal(suite(MINIMAL, device="cuda"), none)
+    assert mistake.startswith("--device cuda: device = 'cuda': this machine shows no CUDA device")
+
+
+def test_more_ranks_than_gpus_name_the_world_size(suite):
+    (mistake,) = refusal(suite(MINIMAL.replace("8", "16").replace("[1, 2]", "[16]")), GPUS)
+    assert mistake == "mine.yaml:4: world_sizes[0] = 16: 16 ranks need 16 GPUs, this machine shows 8"
+
+
+def test_a_glob_that_matches_no_strategy_is_a_mistake(suite):
+    (mistake,) = refusal(suite(MINIMAL + "exclude: [{strategy: dpp}]\n"))
+    assert mistake == "mine.yaml:5: exclude[0].strategy = 'dpp': matches no strategy here; labels: ddp"
+
+
+def test_a_suite_that_excludes_all_is_a_mistake(suite):
+    assert "makes no case" in refusal(suite(MINIMAL + "exclude: [{strategy: ddp}]\n"))[0]
+
+
+def test_far_too_many_cases_are_refused_at_once(suite):
+    text = MINIMAL + f"seed: {list(range(1000))}\nthreads: {list(range(1, 1000))}\n"
+    assert "more than 100,000" in refusal(suite(text))[0]
+
+
+def test_ten_thousand_cases_are_planned_in_seconds(suite):
+    text = MINIMAL.replace("[1, 2]", "[1]") + f"seed: {list(range(1000))}\n"
+    text += "optimizer: {lr: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}\n"
+    began = time.perf_counter()
+    assert len(make(suite(text), CPU).cases) == 10_000
+    assert time.perf_counter() - began < 5
+
+
+PAIRED = '''
+"""``paired``: a strategy of one's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from distbench.strategies.base import Engine, Setting, Strategy
+
+
+@dataclass(frozen=True)
+class Paired(Strategy):
+    """Ranks in pairs."""
+
+    engine: ClassVar[str] = "Pair"
+
+    swaps: int = 1
+    """Times that a pair swaps places."""
+
+    @property
+    def label(self) -> str:
+        return f"paired{self.swaps}"
+
+    def world_sizes(self, asked):
+        return [size for size in asked if size % 2 == 0]
+
+    def build(self, setting: Setting) -> Engine:
+        raise NotImplementedError
+'''
+
+
+def test_a_strategy_is_added_by_one_file(suite, tmp_path, monkeypatch):
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "paired.py").write_text(PAIRED)
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))
+    plan = make(suite(MINIMAL.replace("[ddp]", "[ddp, {paired: {swaps: [1, 2]}}]")), CPU)
+    assert names(plan)[1:] == ["ddp/ws2/mb4/fp32", "paired1/ws2/mb4/fp32", "paired2/ws2/mb4/fp32"]

@@ -1,0 +1,268 @@
+"""Suites: what is read, what is refused, and what the messages say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from distbench.case import Measure, Optimizer
+from distbench.errors import SuiteError
+from distbench.spec import Overrides, Suite, load
+
+MINIMAL = """\
+workload: transformer
+batch: {global_batch_size: 8}
+strategies: [ddp]
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write_suite(text: str) -> Path:
+        file = tmp_path / "mine.yaml"
+        file.write_text(text)
+        return file
+
+    return write_suite
+
+
+def refusal(file: Path, *settings: str) -> list[str]:
+    with pytest.raises(SuiteError) as refused:
+        load(file, Overrides(set=settings))
+    return [str(mistake).replace(str(file), "mine.yaml") for mistake in refused.value.mistakes]
+
+
+def labels(suite: Suite) -> list[str]:
+    return [strategy.label for strategy in suite.strategies]
+
+
+def test_a_minimal_suite_has_every_default_decided(write):
+    suite = load(write(MINIMAL))
+    assert suite.name == "mine"
+    assert suite.measure == Measure()
+    resolved = suite.resolved()
+    assert resolved["data"] == {"text": {"path": None}}
+    assert resolved["optimizer"]["lr"] == Optimizer().lr
+    assert resolved["strategies"][0]["ddp"]["bucket_cap_mb"] == 25
+    assert resolved["limits"]["trial"] == 3600
+    assert len(resolved["metrics"]) >= 5
+
+
+def test_what_is_resolved_is_json_and_a_suite_again(write):
+    text = MINIMAL.replace("[ddp]", "[single, {zero: {stage: [1, 2]}}]") + "precision: [fp32, bf16]\n"
+    resolved = load(write(text)).resolved()
+    again = Suite.from_resolved(json.loads(json.dumps(resolved)))
+    assert again.resolved() == resolved
+    assert labels(again) == ["single", "zero1", "zero2"]
+
+
+def test_an_option_that_lists_values_makes_a_strategy_of_each(write):
+    text = MINIMAL.replace("[ddp]", "[{fsdp: {sharding: [full, grad_op], cpu_offload: [false, true]}}]")
+    assert labels(load(write(text))) == [
+        "fsdp",
+        "fsdp+offload",
+        "fsdp-grad-op",
+        "fsdp-grad-op+offload",
+    ]
+
+
+def test_a_field_that_lists_values_becomes_an_axis(write):
+    suite = load(write(MINIMAL + "optimizer: {lr: [0.1, 0.01]}\nactivation_checkpointing: [none, full]\n"))
+    assert {axis.path: axis.values for axis in suite.axes} == {
+        ("optimizer", "lr"): (0.1, 0.01),
+        ("activation_checkpointing",): ("none", "full"),
+    }
+
+
+def test_a_list_that_is_one_value_is_no_axis_but_a_list_of_them_is(write):
+    assert load(write(MINIMAL + "optimizer: {betas: [0.8, 0.9]}\n")).axes == ()
+    (axis,) = load(write(MINIMAL + "optimizer: {betas: [[0.8, 0.9], [0.9, 0.99]]}\n")).axes
+    assert axis.values == ([0.8, 0.9], [0.9, 0.99])
+
+
+def test_anchors_and_merge_keys_are_followed(write):
+    text = "workload: transformer\nbatch: &b {global_batch_size: 8}\nstrategies: [ddp]\n"
+    suite = load(write(text + "include:\n- strategy: ddp\n  batch: {<<: *b, micro_batch_size: 2}\n"))
+    assert suite.include[0].axes[0].values == ({"global_batch_size": 8, "micro_batch_size": 2},)
+
+
+def test_a_user_model_is_named_without_being_imported(write):
+    suite = load(write(MINIMAL.replace("transformer", "{user: {model: 'no_such_package:model'}}")))
+    assert suite.work["workload"] == {"user": {"model": "no_such_package:model"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("batchh: 3", "mine.yaml:4: batchh = 3: unknown key; did you mean 'batch'?"),
+        ("measure: {stepz: 10}", "mine.yaml:4: measure.stepz = 10: unknown key; did you mean 'steps'?"),
+        ("measure: {steps: '10'}", "mine.yaml:4: measure.steps = '10': expected a whole number"),
+        ("measure: {steps: 0}", "mine.yaml:4: measure.steps = 0: must be at least 1"),
+        (
+            "measure: {order: random}",
+            "mine.yaml:4: measure.order = 'random': Allowed: interleaved, sequential",
+        ),
+        ("measure: 3", "mine.yaml:4: measure = 3: expected a mapping"),
+        ("limits:\n  step: -1", "mine.yaml:5: limits.step = -1: must be above 0"),
+        ("limits: {step: .inf}", "mine.yaml:4: limits.step = '.inf': a number must be finite"),
+        ("device: gpu", "mine.yaml:4: device = 'gpu': did you mean 'cpu'?"),
+        ("seed: yes", "mine.yaml:4: seed = 'yes': expected a whole number"),
+        ("threads: many", "mine.yaml:4: threads = 'many': expected a whole number or auto"),
+        ("world_sizes: [1, 1]", "mine.yaml:4: world_sizes[1] = 1: given twice"),
+        ("world_sizes: 2", "mine.yaml:4: world_sizes = 2: expected a list of whole numbers"),
+        ("precision: fp8", "mine.yaml:4: precision.compute = 'fp8': did you mean 'fp32'?"),
+        ("precision: {compute: bf16, loss_scale: 2}", "only fp16 takes a loss scale"),
+        ("optimizer: {name: adamw, momentum: 0.9}", "only sgd takes momentum, not adamw"),
+        ("optimizer: {lr: true}", "mine.yaml:4: optimizer.lr = True: expected a number"),
+        ("optimizer: {betas: [0.9]}", "optimizer.betas = [0.9]: has the wrong number of items"),
+        ("launcher: locale", "mine.yaml:4: launcher = 'locale': unknown; did you mean 'local'?"),
+        ("metrics: [memry]", "mine.yaml:4: metrics[0] = 'memry': unknown; did you mean 'memory'?"),
+        ("data: {txt: {}}", "mine.yaml:4: data = 'txt': unknown; did you mean 'text'?"),
+        ("axes: {optimizer.lr: []}", "mine.yaml:4: axes.optimizer.lr: expected a list of values"),
+        ("axes: {optimizr.lr: [1]}", "axes.optimizr.lr = [1]: no field of a case; did you mean 'optimizer'?"),
+        ("axes: {optimizer.lr: [1, x]}", "mine.yaml:4: axes.optimizer.lr[1] = 'x': expected a number"),
+        ("optimizer: {lr: [1, -1]}", "mine.yaml:4: optimizer.lr[1] = -1: must be above 0"),
+        ("include: [{optimizer.lrr: 1}]", "mine.yaml:4: include[0].optimizer.lrr = 1: unknown key"),
+        ("exclude: [{world_sise: 1}]", "mine.yaml:4: exclude[0].world_sise = 1: no field of a case"),
+        ("name: !!python/object:os.system ls", "mine.yaml:4: name: the YAML tag"),
+    ],
+)
+def test_a_mistake_names_file_line_key_and_value(write, text, message):
+    (mistake,) = refusal(write(f"{MINIMAL}{text}\n"))
+    assert message in mistake
+
+
+@pytest.mark.parametrize(
+    ("strategies", "message"),
+    [
+        ("[sinle]", "mine.yaml:3: strategies[0] = 'sinle': unknown; did you mean 'single'?"),
+        ("[{zero: {stage: 4}}]", "mine.yaml:3: strategies[0].zero.stage = 4: Allowed: 0, 1, 2, 3"),
+        ("[{zero: {stage: [1, 9]}}]", "mine.yaml:3: strategies[0].zero.stage[1] = 9: Allowed: 0, 1, 2, 3"),
+        (
+            "[ddp, {fsdp: {shardin: full}}]",
+            "strategies[1].fsdp.shardin = 'full': unknown key; did you mean 'sharding'?",
+        ),
+        ("[{ddp: {}, fsdp: {}}]", "strategies[0] = {'ddp': {}, 'fsdp': {}}: expected a name"),
+        ("[]", "mine.yaml:3: strategies: names no strategy"),
+        ("ddp", "mine.yaml:3: strategies = 'ddp': expected a list"),
+    ],
+)
+def test_a_mistake_in_a_strategy_names_its_place(write, strategies, message):
+    (mistake,) = refusal(write(MINIMAL.replace("[ddp]", strategies)))
+    assert message in mistake
+
+
+@pytest.mark.parametrize("batch", ["{}", "{global_batch_size: 8, per_device_batch_size: 4}"])
+def test_a_batch_is_given_for_all_devices_or_for_each(write, batch):
+    (mistake,) = refusal(write(MINIMAL.replace("{global_batch_size: 8}", batch)))
+    assert mistake.startswith("mine.yaml:2: batch: give exactly one of global_batch_size")
+
+
+def test_all_mistakes_come_at_once_in_the_order_of_the_file(write):
+    text = "workload: transfomer\nbatch: {global_batch_size: x}\nstrategies: [dpp]\nmeasure: {steps: -1}\n"
+    found = refusal(write(text), "limits.stepp=1")
+    assert [mistake.split(": ")[0] for mistake in found] == [
+        "--set limits.stepp=1",
+        *(f"mine.yaml:{line}" for line in (1, 2, 3, 4)),
+    ]
+
+
+def test_what_is_required_is_said_to_be_missing(write):
+    found = refusal(write("name: nothing\n"))
+    assert [mistake.split(": ")[1] for mistake in found] == ["workload", "batch", "strategies"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "mine.yaml: the file is empty"),
+        ("# nothing\n", "mine.yaml: the file is empty"),
+        ("- a\n", "mine.yaml:1: a suite is a mapping of keys to values, and this is a list"),
+        ("a: [1\nb: 2\n", "mine.yaml:2: not YAML"),
+        ("a: 1\n---\nb: 2\n", "not YAML: but found another document"),
+        ("a: {b: 1, b: 2}\n", "mine.yaml:1: a.b: given twice, first on line 1"),
+        ("workload: x\nseed: 1\nworkload: y\n", "mine.yaml:3: workload: given twice, first on line 1"),
+        ("[" * 5000, "nested deeper than"),
+        ("a: &a [*a]\n", "nested deeper than"),
+        ("a: \x01\n", "not YAML"),
+    ],
+)
+def test_a_file_that_is_no_suite_gets_one_message(write, text, message):
+    (mistake,) = refusal(write(text))
+    assert message in mistake
+
+
+def test_a_yaml_bomb_is_refused(write):
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
+    (mistake,) = refusal(write("\n".join(lines)))
+    assert "unfolds to more than" in mistake
+
+
+def test_a_huge_file_is_refused(write):
+    assert "larger than" in refusal(write("#" * (1 << 20) + "\n#"))[0]
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(b"name: a\nworkload: \xff\xfe\n")
+    assert refusal(file) == ["mine.yaml:2: not UTF-8 text"]
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    assert refusal(tmp_path / "no.yaml") == ["mine.yaml: there is no such file"]
+    assert refusal(tmp_path) == ["mine.yaml: can't be read: Is a directory"]
+
+
+def test_set_changes_a_field_and_reaches_into_what_was_only_named(write):
+    settings = [
+        "measure.steps=3",
+        "workload.transformer.depth=2",
+        "precision.compute=bf16",
+        "strategies=[fsdp]",
+    ]
+    suite = load(write(MINIMAL + "precision: fp32\n"), Overrides(set=settings))
+    assert suite.measure.steps == 3
+    assert suite.work["workload"] == {"transformer": {"depth": 2}}
+    assert suite.work["precision"] == {"compute": "bf16"}
+    assert labels(suite) == ["fsdp"]
+
+
+def test_set_reaches_into_a_list_by_number(write):
+    suite = load(
+        write(MINIMAL.replace("[ddp]", "[{zero: {stage: 1}}]")), Overrides(set=["strategies[0].zero.stage=2"])
+    )
+    assert labels(suite) == ["zero2"]
+
+
+def test_what_set_gives_is_not_varied_any_more(write):
+    text = MINIMAL + "axes: {optimizer.lr: [0.1, 0.2], seed: [1, 2]}\n"
+    suite = load(write(text), Overrides(set=["optimizer.lr=0.5"]))
+    assert [axis.path for axis in suite.axes] == [("seed",)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            "measure.stepz=10",
+            "--set measure.stepz=10: measure.stepz = 10: unknown key; did you mean 'steps'?",
+        ),
+        ("measure.steps=ten", "--set measure.steps=ten: measure.steps = 'ten': expected a whole number"),
+        ("measure.steps", "--set measure.steps: expected key=value"),
+        ("measure.steps=[1", "--set measure.steps=[1:1: not YAML"),
+        ("seed.x=1", "--set seed.x=1: seed.x: seed holds no keys to set"),
+        ("strategies[7]=ddp", "--set strategies[7]=ddp: strategies[7]: is no place in that list"),
+        ("workload.mlp.depth=1", "the suite's workload is another one; Allowed: transformer"),
+    ],
+)
+def test_a_mistake_on_the_command_line_names_the_option(write, setting, message):
+    (mistake,) = refusal(write(MINIMAL + "seed: 1\n"), setting)
+    assert message in mistake
+
+
+def test_set_does_not_change_a_part_of_what_an_axis_replaces(write):
+    (mistake,) = refusal(write(MINIMAL + "axes: {precision: [fp32, bf16]}\n"), "precision.reduce=bf16")
+    assert "axes.precision replaces all of precision" in mistake

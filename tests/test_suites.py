@@ -1,0 +1,63 @@
+"""The suites that are shipped: each one parses, plans, and says what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distbench.env import Machine
+from distbench.plan import make
+from distbench.spec import Suite, load
+
+SUITES = sorted((Path(__file__).parent.parent / "suites").glob("*.yaml"))
+PACKAGES = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "safetensors"), "1")
+CPUS = Machine("cpu", 2, PACKAGES, has_libaio=False, has_compiler=True)
+GPUS = Machine("cuda", 8, PACKAGES, has_libaio=True, has_compiler=True)
+
+
+def machine_for(suite: Suite) -> Machine:
+    return GPUS if suite.device == "cuda" else CPUS
+
+
+def test_the_promised_suites_are_there():
+    assert {file.stem for file in SUITES} >= {
+        *("quickstart", "zero", "data_parallel", "fsdp", "offload"),
+        *("scaling_strong", "scaling_weak", "gpu_cluster"),
+    }
+
+
+@pytest.mark.parametrize("file", SUITES, ids=lambda file: file.stem)
+def test_a_shipped_suite_plans(file):
+    suite = load(file)
+    plan = make(suite, machine_for(suite))
+    assert suite.name == file.stem
+    assert suite.description
+    assert plan.trials
+    assert make(Suite.from_resolved(suite.resolved()), machine_for(suite)) == plan
+
+
+@pytest.mark.parametrize("file", SUITES, ids=lambda file: file.stem)
+def test_a_shipped_suite_takes_the_gpus_of_a_gpu_machine(file):
+    cases = [item.case for item in make(load(file), GPUS).cases]
+    assert {case.device for case in cases} == {"cuda"}
+    assert file.stem == "quickstart" or max(case.world_size for case in cases) == 8
+
+
+def test_the_main_suite_has_every_strategy_at_both_world_sizes():
+    cases = make(load(SUITES[0].parent / "zero.yaml"), CPUS).cases
+    labels = {item.case.label for item in cases if item.case.world_size == 2}
+    assert labels == {
+        *("dp", "ddp", "fsdp1", "fsdp1-grad-op"),
+        *("fsdp", "fsdp-grad-op", "fsdp-hybrid"),
+        *("fsdp+offload", "fsdp-grad-op+offload", "fsdp-hybrid+offload"),
+        *("zero0", "zero1", "zero2", "zero3", "zero1+offload", "zero2+offload", "zero3+offload"),
+        "zero3+offload-params",
+    }
+    assert [item.case.label for item in cases if item.problem and item.case.world_size == 2] == ["dp"]
+
+
+def test_the_strategies_of_a_suite_do_the_same_work():
+    cases = [item.case for item in make(load(SUITES[0].parent / "zero.yaml"), CPUS).cases]
+    assert {case.batch.global_batch_size for case in cases} == {24}
+    assert len({(str(case.workload), str(case.data), case.optimizer, case.seed) for case in cases}) == 1

@@ -1,0 +1,244 @@
+"""Initial weights: drawn once, the same in every module that loads them, sharded or not."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distbench import registry
+from distbench.case import Choice
+from distbench.workloads.base import Workload
+
+pytestmark = pytest.mark.train
+
+LLAMA = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
+GPT2 = {"n_embd": 32, "n_layer": 1, "n_head": 2}
+CHOICES = {
+    "tied": Choice("transformer", {"dim": 36, "heads": 6, "kv_heads": 2, "depth": 2, "ffn_dim": 47}),
+    "untied": Choice("transformer", {"dim": 32, "depth": 1, "tied": False}),
+    "mlp": Choice("mlp", {"hidden": 16}),
+    "llama": Choice("huggingface", {"model_type": "llama", "config": LLAMA}),
+    "gpt2": Choice("huggingface", {"model_type": "gpt2", "config": GPT2}),
+}
+OWN = """
+import torch
+
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.module = torch.nn.Linear(3, 2)
+        self.register_buffer("table", torch.rand(4), persistent=False)
+        self.register_buffer("half", self.table[:2])
+        self.register_buffer("count", torch.tensor(5))
+        self.frozen = torch.nn.Parameter(torch.arange(3), requires_grad=False)
+
+class Twice(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.module = torch.nn.Linear(2, 2)
+"""
+
+
+def workload(name: str) -> Workload:
+    made: Workload = registry.make("workloads", CHOICES[name])
+    return made
+
+
+def saved(one: Workload, folder: Path, **more: Any) -> Path:
+    from distbench.workloads import _weights
+
+    file = folder / "weights.safetensors"
+    _weights.save(one, 11, file, **more)
+    return file
+
+
+def tensors(module: Any) -> dict[str, Any]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_module_loaded_from_the_file_is_the_one_drawn_from_the_seed(name: str, tmp_path: Path) -> None:
+    import torch
+
+    from distbench.workloads import _weights
+
+    one = workload(name)
+    loaded = tensors(_weights.loaded(one, saved(one, tmp_path), torch.device("cpu")))
+    torch.manual_seed(11)
+    drawn = tensors(one.module())
+    assert loaded.keys() == drawn.keys()
+    for key, tensor in drawn.items():
+        assert torch.equal(loaded[key], tensor), key
+
+
+def test_the_same_seed_gives_the_same_file_and_another_seed_another(tmp_path: Path) -> None:
+    from distbench.workloads import _weights
+
+    files = [tmp_path / name for name in ("first", "again", "other")]
+    for file, seed in zip(files, (1, 1, 2), strict=True):
+        _weights.save(workload("tied"), seed, file)
+    first, again, other = (file.read_bytes() for file in files)
+    assert first == again != other
+    assert sorted(tmp_path.iterdir()) == sorted(files), "nothing is left beside them"
+
+
+def test_a_shared_parameter_stands_in_the_file_once_and_is_shared_again_when_loaded(tmp_path: Path) -> None:
+    import torch
+
+    from distbench.workloads import _weights
+
+    one = workload("tied")
+    file = saved(one, tmp_path)
+    module = _weights.loaded(one, file, torch.device("cpu"))
+    assert "head.weight" not in _weights.read(file)
+    assert module.head.weight is module.embedding.weight
+    assert [[name for _, name in group] for group in _weights.tied_groups(module)] == [["weight", "weight"]]
+
+
+def test_rounding_keeps_fp32_numbers_that_bf16_can_say(tmp_path: Path) -> None:
+    import torch
+
+    from distbench.workloads import _weights
+
+    for tensor in _weights.read(saved(workload("untied"), tmp_path, through="bf16")).values():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, tensor.bfloat16().float())
+
+
+def test_buffers_views_and_whole_numbers_of_a_user_module_are_kept(own: str, tmp_path: Path) -> None:
+    import torch
+
+    from distbench.workloads import _weights
+
+    one = registry.make("workloads", Choice("user", {"model": f"{own}:Own"}))
+    module = _weights.loaded(one, saved(one, tmp_path, through="bf16"), torch.device("cpu"))
+    assert torch.equal(module.half, module.table[:2])
+    assert int(module.count) == 5
+    assert module.frozen.tolist() == [0, 1, 2]
+
+
+def test_names_that_only_wrappers_would_tell_apart_are_refused(own: str, tmp_path: Path) -> None:
+    one = registry.make("workloads", Choice("user", {"model": f"{own}:Twice"}))
+    with pytest.raises(ValueError, match="both called weight"):
+        saved(one, tmp_path)
+
+
+def test_weights_of_another_module_are_refused_with_the_names(tmp_path: Path) -> None:
+    from distbench.workloads import _weights
+
+    file = saved(workload("untied"), tmp_path)
+    with pytest.raises(ValueError, match=r"missing blocks\.1.*unexpected head\.weight"):
+        _weights.load(workload("tied").module(), file)
+
+
+def test_weights_of_other_shapes_are_refused_with_the_shapes(tmp_path: Path) -> None:
+    from distbench.workloads import _weights
+
+    file = saved(workload("mlp"), tmp_path)
+    wider = registry.make("workloads", Choice("mlp", {"hidden": 20}))
+    with pytest.raises(ValueError, match=r"0\.weight has shape \[16, 64\], the module's has \[20, 64\]"):
+        _weights.load(wider.module(), file)
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "plain"),
+    [
+        ("module.blocks.0.wq.weight", "blocks.0.wq.weight"),
+        ("module.module.head.weight", "head.weight"),
+        ("_fsdp_wrapped_module.blocks.0._fsdp_wrapped_module.wq.weight", "blocks.0.wq.weight"),
+        ("blocks.0._checkpoint_wrapped_module.wq.weight", "blocks.0.wq.weight"),
+        ("_orig_mod.module.norm.weight", "norm.weight"),
+        ("blocks.0.module.weight", "blocks.0.module.weight"),
+    ],
+)
+def test_a_plain_name_has_no_wrapper_in_it(wrapped: str, plain: str) -> None:
+    from distbench.workloads import _weights
+
+    assert _weights.plain_name(wrapped) == plain
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_two_ranks_of_a_sharded_module_load_their_shards_and_hold_the_whole_together(
+    name: str, tmp_path: Path
+) -> None:
+    import torch
+
+    from distbench.workloads import _weights
+
+    file = saved(workload(name), tmp_path)
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=_load_sharded, args=(name, file, rank)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(120)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    whole = _weights.read(file)
+    gathered = _weights.read(tmp_path / "gathered.safetensors")
+    assert gathered.keys() == whole.keys()
+    for key, tensor in whole.items():
+        assert torch.equal(gathered[key], tensor), key
+
+
+def _load_sharded(name: str, file: Path, rank: int) -> None:
+    """Load the weights into the shards of FSDP2; rank 0 keeps what they make together."""
+    import torch
+    import torch.distributed as dist
+    from safetensors.torch import save_file
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    from distbench.workloads import _weights
+
+    one = workload(name)
+    dist.init_process_group("gloo", init_method=f"file://{file}.ranks", rank=rank, world_size=2)
+    module = _weights.skeleton(one)
+    tied = _weights.tied_groups(module)
+    for layer in one.layers(module):
+        fully_shard(layer)
+    fully_shard(module)
+    module.to_empty(device="cpu")
+    _weights.retie(module, tied)
+    with CommDebugMode() as communication:
+        _weights.load(module, file)
+    assert communication.get_total_counts() == 0
+    assert all(isinstance(parameter, DTensor) for parameter in module.parameters())
+    whole = {key: _whole(tensor) for key, tensor in tensors(module).items()}
+    if rank == 0:
+        save_file(
+            {key: tensor.contiguous() for key, tensor in whole.items()}, file.parent / "gathered.safetensors"
+        )
+    assert torch.isfinite(one.loss(module, _batch(one))), "the sharded module runs"
+    dist.barrier()
+    sys.stderr.flush()
+    # an interpreter that ends normally after gloo's teardown aborts now and then
+    os._exit(0)
+
+
+def _whole(tensor: Any) -> Any:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _batch(one: Workload) -> dict[str, Any]:
+    import torch
+
+    shape = one.shape
+    if shape.kind == "features":
+        return {"features": torch.rand(2, shape.length), "labels": torch.zeros(2, dtype=torch.long)}
+    ids = torch.zeros(2, shape.length, dtype=torch.long)
+    return {"input_ids": ids, "labels": ids}

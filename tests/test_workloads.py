@@ -1,0 +1,444 @@
+"""Workloads: what they say by formula is what their module is and does; impossible options have a name."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MODELS
+
+from distbench import registry
+from distbench.case import Choice
+from distbench.workloads.base import Workload
+
+SMALL: dict[str, dict[str, Any]] = {
+    "huggingface": {
+        "model_type": "llama",
+        "config": {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "intermediate_size": 48,
+        },
+    },
+    "mlp": {"hidden": 16},
+    "transformer": {"dim": 32, "depth": 2, "ffn_dim": 48},
+    "user": {"model": "small:Small"},
+}
+COUNTED = ["mlp", "transformer"]
+
+
+def workload(name: str, **options: Any) -> Workload:
+    made: Workload = registry.make("workloads", Choice(name, options))
+    return made
+
+
+def small(name: str) -> Workload:
+    return workload(name, **SMALL[name])
+
+
+@pytest.fixture(autouse=True)
+def models_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(MODELS))
+    yield
+    sys.modules.pop("small", None)
+
+
+def random_batch(one: Workload, rows: int = 3) -> Any:
+    import torch
+
+    shape = one.shape
+    if shape.kind == "features":
+        return {
+            "features": torch.rand(rows, shape.length),
+            "labels": torch.randint(shape.classes, (rows,)),
+        }
+    ids = torch.randint(shape.classes, (rows, shape.length + 1))
+    return {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
+
+
+def test_every_workload_has_its_options_in_these_tests() -> None:
+    assert sorted(SMALL) == registry.names("workloads")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_possible_options_have_no_problem_and_make_a_choice_that_json_keeps(name: str) -> None:
+    one = small(name)
+    assert one.problem() is None
+    assert one.tokens_per_sample == (one.shape.length if one.shape.kind == "tokens" else 1)
+    assert registry.make("workloads", Choice(name, json.loads(json.dumps(SMALL[name])))) == one
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", SMALL)
+def test_a_fresh_module_guesses_and_learns(name: str) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    one = small(name)
+    module, batch = one.module(), random_batch(one)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(5):
+        loss = one.loss(module, batch)
+        assert (loss.shape, loss.dtype) == ((), torch.float32)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert losses[0] == pytest.approx(math.log(one.shape.classes), rel=0.15)
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", SMALL)
+def test_the_layers_are_modules_within_the_module_and_no_two_share_a_parameter(name: str) -> None:
+    one = small(name)
+    module = one.module()
+    layers = one.layers(module)
+    parameters = [parameter for layer in layers for parameter in layer.parameters()]
+    assert len(layers) == 2
+    assert {id(layer) for layer in layers} <= {id(part) for part in module.modules()}
+    assert len(parameters) == len(set(map(id, parameters)))
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", SMALL)
+def test_nothing_is_drawn_in_forward(name: str) -> None:
+    one = small(name)
+    module, batch = one.module().train(), random_batch(one)
+    assert float(one.loss(module, batch).detach()) == float(one.loss(module, batch).detach())
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", [name for name in SMALL if registry.load("workloads", name).on_meta])
+def test_a_module_that_says_so_is_built_without_memory(name: str) -> None:
+    import torch
+
+    with torch.device("meta"):
+        assert all(parameter.is_meta for parameter in small(name).module().parameters())
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("transformer", {}),
+        ("transformer", {"preset": "gpt2-small"}),
+        ("transformer", {"preset": "8b", "depth": 3}),
+        ("transformer", {"tied": False, "kv_heads": 1}),
+        ("mlp", {}),
+        ("mlp", {"in_features": 784, "depth": 1, "hidden": 7, "classes": 3}),
+    ],
+)
+def test_the_formula_counts_the_parameters_that_the_module_has(name: str, options: dict[str, Any]) -> None:
+    import torch
+
+    one = workload(name, **options)
+    with torch.device("meta"):
+        module = one.module()
+    assert one.parameters() == sum(parameter.numel() for parameter in module.parameters())
+
+
+# as the model cards' checkpoints count
+@pytest.mark.parametrize(
+    ("preset", "parameters"),
+    [("1b", 1_235_814_400), ("3b", 3_212_749_824), ("8b", 8_030_261_248), ("70b", 70_553_706_496)],
+)
+def test_the_presets_are_as_large_as_llama(preset: str, parameters: int) -> None:
+    assert workload("transformer", preset=preset).parameters() == parameters
+
+
+def test_the_small_presets_are_as_large_as_their_names_say() -> None:
+    assert workload("transformer").parameters() == pytest.approx(1e6, rel=0.05)
+    assert workload("transformer", preset="gpt2-small").parameters() == pytest.approx(124e6, rel=0.01)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_flops_of_a_decoder_are_those_counted_by_hand(tied: bool) -> None:
+    one = workload(
+        "transformer", dim=8, depth=3, heads=2, kv_heads=1, ffn_dim=10, vocab_size=20, tied=tied, seq_len=5
+    )
+    block = 8 * 8 + 8 * 4 + 8 * 4 + 8 * 8 + 3 * 8 * 10 + 2 * 8
+    # a lookup in an embedding of its own is no product; a tied embedding is the head's matrix
+    used = 3 * block + 8 + 20 * 8
+    assert one.flops_per_sample() == 5 * (6 * used + 12 * 3 * 2 * 4 * 5)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_flops_are_near_those_that_torch_counts(name: str) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    one = workload(name)
+    module, batch = one.module(), random_batch(one, rows=2)
+    # torch's counter does not know the CPU's fused attention
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        one.loss(module, batch).backward()
+    assert counter.get_total_flops() / 2 == pytest.approx(one.flops_per_sample(), rel=0.03)
+
+
+def test_an_mlp_takes_six_flops_a_weight() -> None:
+    one = workload("mlp", in_features=784, hidden=1024, depth=2, classes=10)
+    assert one.flops_per_sample() == 6 * (784 * 1024 + 1024 * 1024 + 1024 * 10)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", ["transformer", "huggingface"])
+def test_no_token_sees_a_later_one(name: str) -> None:
+    import torch
+
+    one = small(name)
+    module = one.module()
+    ids = random_batch(one)["input_ids"]
+    changed = ids.clone()
+    changed[:, 50] = (changed[:, 50] + 1) % one.shape.classes
+    with torch.no_grad():
+        before, after = module(ids), module(changed)
+    torch.testing.assert_close(before[:, :50], after[:, :50])
+    assert not torch.equal(before[:, 50:], after[:, 50:])
+
+
+_LLAMA_NAMES = {
+    "embedding": "embed_tokens",
+    "blocks": "layers",
+    "attention": "self_attn",
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn": "mlp",
+    "wq": "q_proj",
+    "wk": "k_proj",
+    "wv": "v_proj",
+    "wo": "o_proj",
+    "gate": "gate_proj",
+    "up": "up_proj",
+    "down": "down_proj",
+}
+
+
+def llama_name(name: str) -> str:
+    renamed = ".".join(_LLAMA_NAMES.get(part, part) for part in name.split("."))
+    return "model.lm_head.weight" if name == "head.weight" else f"model.model.{renamed}"
+
+
+@pytest.mark.train
+def test_the_decoder_computes_what_transformers_computes_for_a_llama() -> None:
+    import torch
+
+    config = {**SMALL["huggingface"]["config"], "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+    theirs = workload("huggingface", model_type="llama", config=config).module()
+    ours = workload("transformer", **SMALL["transformer"], tied=False)
+    module = ours.module()
+    weights = theirs.state_dict()
+    module.load_state_dict({name: weights[llama_name(name)] for name in module.state_dict()})
+    ids = random_batch(ours)["input_ids"]
+    with torch.no_grad():
+        torch.testing.assert_close(module(ids), theirs(ids), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.train
+def test_a_tied_head_is_the_embedding_and_an_untied_one_is_not() -> None:
+    tied, untied = workload("transformer").module(), workload("transformer", tied=False).module()
+    assert tied.head.weight is tied.embedding.weight
+    assert untied.head.weight is not untied.embedding.weight
+
+
+@pytest.mark.train
+def test_the_residual_projections_are_drawn_smaller() -> None:
+    import torch
+
+    torch.manual_seed(0)
+    block = workload("transformer").module().blocks[0]
+    assert float(block.ffn.up.weight.std().detach()) == pytest.approx(0.02, rel=0.05)
+    assert float(block.ffn.down.weight.std().detach()) == pytest.approx(0.02 / math.sqrt(8), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"heads": 3}, "heads = 3 does not divide dim = 128"),
+        ({"kv_heads": 3}, "kv_heads = 3 does not divide heads = 4"),
+        ({"dim": 36}, "heads = 4 cuts dim = 36 into heads of width 9"),
+        ({"dim": 0}, "dim = 0 must be positive"),
+        ({"depth": -1}, "depth = -1"),
+        ({"heads": 0}, "heads = 0"),
+        ({"kv_heads": 0}, "kv_heads = 0"),
+        ({"ffn_dim": 0}, "ffn_dim = 0"),
+        ({"vocab_size": 0}, "vocab_size = 0"),
+        ({"norm_eps": -1e-5}, "norm_eps = -1e-05"),
+        ({"rope_theta": math.nan}, "rope_theta = nan"),
+        ({"seq_len": 0}, "seq_len = 0"),
+    ],
+)
+def test_an_impossible_decoder_names_the_option_and_its_value(options: dict[str, Any], told: str) -> None:
+    assert told in str(workload("transformer", **options).problem())
+
+
+def test_all_that_is_impossible_is_told_at_once() -> None:
+    problem = str(workload("transformer", dim=0, depth=0, seq_len=0).problem())
+    assert all(f"{name} = 0" in problem for name in ("dim", "depth", "seq_len"))
+
+
+@pytest.mark.parametrize("option", ["in_features", "hidden", "depth", "classes"])
+def test_an_impossible_mlp_names_the_option_and_its_value(option: str) -> None:
+    assert f"{option} = 0 must be positive" in str(workload("mlp", **{option: 0}).problem())
+
+
+@pytest.mark.train
+def test_an_unknown_architecture_gets_the_nearest_names() -> None:
+    problem = str(workload("huggingface", model_type="lama").problem())
+    assert "model_type = 'lama'" in problem
+    assert "llama" in problem
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"vocab_size": 0}, "vocab_size = 0"),
+        ({"seq_len": 0}, "seq_len = 0"),
+        ({"config": {"vocab_size": 99}}, "config: give vocab_size as the option"),
+    ],
+)
+def test_impossible_options_of_huggingface_have_a_name(options: dict[str, Any], told: str) -> None:
+    assert told in str(workload("huggingface", model_type="llama", **options).problem())
+
+
+@pytest.mark.train
+def test_a_key_that_the_configuration_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"config: llama has no num_layer;.*num_hidden_layers"):
+        workload("huggingface", model_type="llama", config={"num_layer": 2}).module()
+
+
+@pytest.mark.train
+def test_a_huggingface_model_without_dropout_keeps_what_config_asks_for() -> None:
+    config = {"n_embd": 32, "n_layer": 1, "n_head": 2}
+    off = workload("huggingface", model_type="gpt2", config=config).module().model.config
+    on = (
+        workload("huggingface", model_type="gpt2", config={**config, "attn_pdrop": 0.5}).module().model.config
+    )
+    assert (off.attn_pdrop, off.resid_pdrop, off.eos_token_id) == (0.0, 0.0, None)
+    assert (on.attn_pdrop, on.resid_pdrop) == (0.5, 0.0)
+
+
+@pytest.mark.train
+def test_a_huggingface_model_that_names_no_layers_says_what_to_do() -> None:
+    one = small("huggingface")
+    module = one.module()
+    module.model._no_split_modules = None
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM.*layer_classes"):
+        one.layers(module)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"model": "small"}, "model = 'small': must be of the form package.module:callable"),
+        ({"model": "small.py:Small"}, "no module small.py"),
+        ({"model": "no_such_module:f"}, "no module no_such_module"),
+        ({"model": "json.no_such:f"}, "no module json.no_such"),
+        ({"model": "small:Small", "loss_function": "nowhere:f"}, "loss_function = 'nowhere:f'"),
+        ({"model": "small:Small", "length": 0}, "length = 0"),
+        ({"model": "small:Small", "classes": 0}, "classes = 0"),
+    ],
+)
+def test_impossible_options_of_a_user_model_have_a_name(options: dict[str, Any], told: str) -> None:
+    assert told in str(workload("user", **options).problem())
+
+
+def test_looking_for_a_user_model_runs_none_of_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "loud"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit")
+    (package / "model.py").write_text("raise SystemExit")
+    monkeypatch.chdir(tmp_path)
+    assert workload("user", model="loud.model:make").problem() is None
+    assert "no module loud.other" in str(workload("user", model="loud.other:make").problem())
+
+
+OWN = """
+import torch
+
+class Block(torch.nn.Linear): pass
+
+def make():
+    return torch.nn.Sequential(Block(4, 4), Block(4, 3))
+
+def flat():
+    return torch.nn.Flatten(0)
+
+def loss(module, batch):
+    return module(batch["features"]).square().mean()
+
+def vector(module, batch):
+    return module(batch["features"])
+
+number = 7
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield name
+    sys.modules.pop(name, None)
+
+
+FEATURES: dict[str, Any] = {"kind": "features", "length": 4, "classes": 3}
+
+
+@pytest.mark.train
+def test_a_user_model_of_features_has_cross_entropy_unless_it_brings_its_own_loss(own: str) -> None:
+    plain = workload("user", model=f"{own}:make", **FEATURES)
+    with_loss = workload("user", model=f"{own}:make", loss_function=f"{own}:loss", **FEATURES)
+    module, batch = plain.module(), random_batch(plain)
+    assert float(with_loss.loss(module, batch).detach()) != float(plain.loss(module, batch).detach())
+
+
+@pytest.mark.train
+def test_the_layers_of_a_user_model_are_of_the_classes_that_it_names(own: str) -> None:
+    one = workload("user", model=f"{own}:make", layer_classes=["Block"], **FEATURES)
+    assert len(one.layers(one.module())) == 2
+    absent = workload("user", model=f"{own}:make", layer_classes=["Layer"], **FEATURES)
+    with pytest.raises(ValueError, match="has no Layer; it has Block, Sequential"):
+        absent.layers(absent.module())
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("small:raises", "model = 'small:raises' raised KeyError: 'no such weights'"),
+        ("small:no_module", "model = 'small:no_module' returned str; it must return an nn.Module"),
+        ("small:nothing_there", "model = 'small:nothing_there' can't be imported: AttributeError"),
+        ("small:RANK", "model = 'small:RANK' is a int; it must be callable"),
+    ],
+)
+def test_a_callable_that_gives_no_module_is_named(model: str, told: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        workload("user", model=model).module()
+    assert told in str(caught.value)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"model": "flat"}, r"returned \(12,\) where logits of shape \(3, 3\)"),
+        ({"model": "make", "loss_function": "vector"}, r"returned shape \(3, 3\); it must return a scalar"),
+    ],
+)
+def test_a_loss_that_cannot_be_is_named(own: str, options: dict[str, str], told: str) -> None:
+    one = workload("user", **{key: f"{own}:{name}" for key, name in options.items()}, **FEATURES)
+    with pytest.raises(ValueError, match=told):
+        one.loss(one.module(), random_batch(one))
