@@ -13,6 +13,7 @@ import dataclasses
 import json
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,9 +25,12 @@ from distbench.errors import InfrastructureError, RecordError, UsageError
 from distbench.files import write_whole
 from distbench.plan import Planned
 from distbench.record import FORMAT, Record, check_format, read_json
+from distbench.units import bytes_text
 
 _RUN_FILE = "run.json"
 _RECORD_FILE = "record.json"
+# records, logs and the report of a small run; the weights of a large model come on top
+_LEAST_FREE = 64 << 20
 
 State = Literal["running", "finished", "interrupted"]
 
@@ -81,17 +85,24 @@ class Run:
         """Make the folder of a new run under *out* and write what is known.
 
         Raises:
-            InfrastructureError: the folder can't be made or written.
+            UsageError: the folder can't be made, or its disk is full.
         """
         stamp = info.created.replace("-", "").replace(":", "").partition(".")[0].replace("T", "-")
         run = cls(out / f"{slug(info.suite_name)}-{stamp}-{info.run_id}")
         try:
             (run.folder / "trials").mkdir(parents=True)
         except OSError as error:
-            raise InfrastructureError(
+            raise UsageError(
                 f"--out {out}: can't make a folder for the run: {error.strerror}; "
-                f"choose a folder that you may write to"
+                "choose a folder that you may write to"
             ) from error
+        if (free := shutil.disk_usage(run.folder).free) < _LEAST_FREE:
+            run.folder.joinpath("trials").rmdir()
+            run.folder.rmdir()
+            raise UsageError(
+                f"--out {out}: {bytes_text(free)} free on this disk; a run needs {bytes_text(_LEAST_FREE)}"
+                " at least; make room or choose another folder"
+            )
         write_text(run.folder / "suite.yaml", suite_text)
         run.write_info(info)
         return run

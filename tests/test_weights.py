@@ -33,7 +33,7 @@ class Own(torch.nn.Module):
         super().__init__()
         self.module = torch.nn.Linear(3, 2)
         self.register_buffer("table", torch.rand(4), persistent=False)
-        self.register_buffer("half", self.table[:2])
+        self.register_buffer("front", self.table[:2])
         self.register_buffer("count", torch.tensor(5))
         self.frozen = torch.nn.Parameter(torch.arange(3), requires_grad=False)
 
@@ -126,7 +126,7 @@ def test_buffers_views_and_whole_numbers_of_a_user_module_are_kept(own: str, tmp
 
     one = registry.make("workloads", Choice("user", {"model": f"{own}:Own"}))
     module = _weights.loaded(one, saved(one, tmp_path, through="bf16"), torch.device("cpu"))
-    assert torch.equal(module.half, module.table[:2])
+    assert torch.equal(module.front, module.table[:2])
     assert int(module.count) == 5
     assert module.frozen.tolist() == [0, 1, 2]
 
@@ -171,33 +171,49 @@ def test_a_plain_name_has_no_wrapper_in_it(wrapped: str, plain: str) -> None:
     assert _weights.plain_name(wrapped) == plain
 
 
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder where two ranks of FSDP2 have loaded, and gathered again, each module."""
+    folder = tmp_path_factory.mktemp("sharded")
+    for name in CHOICES:
+        saved(workload(name), folder).rename(folder / name)
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=_load_shards, args=(folder, rank)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(240)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    return folder
+
+
 @pytest.mark.parametrize("name", CHOICES)
-def test_two_ranks_of_a_sharded_module_load_their_shards_and_hold_the_whole_together(
-    name: str, tmp_path: Path
-) -> None:
+def test_the_shards_that_two_ranks_load_make_the_whole(name: str, sharded: Path) -> None:
     import torch
 
     from distbench.workloads import _weights
 
-    file = saved(workload(name), tmp_path)
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=_load_sharded, args=(name, file, rank)) for rank in range(2)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(120)
-    assert [rank.exitcode for rank in ranks] == [0, 0]
-    whole = _weights.read(file)
-    gathered = _weights.read(tmp_path / "gathered.safetensors")
+    whole, gathered = _weights.read(sharded / name), _weights.read(sharded / f"{name}.gathered")
     assert gathered.keys() == whole.keys()
     for key, tensor in whole.items():
         assert torch.equal(gathered[key], tensor), key
 
 
-def _load_sharded(name: str, file: Path, rank: int) -> None:
+def _load_shards(folder: Path, rank: int) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=2)
+    for name in CHOICES:
+        _load_sharded(workload(name), folder / name, rank)
+    dist.barrier()
+    sys.stderr.flush()
+    # an interpreter that ends normally after gloo's teardown aborts now and then
+    os._exit(0)
+
+
+def _load_sharded(one: Workload, file: Path, rank: int) -> None:
     """Load the weights into the shards of FSDP2; rank 0 keeps what they make together."""
     import torch
-    import torch.distributed as dist
     from safetensors.torch import save_file
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
@@ -205,8 +221,6 @@ def _load_sharded(name: str, file: Path, rank: int) -> None:
 
     from distbench.workloads import _weights
 
-    one = workload(name)
-    dist.init_process_group("gloo", init_method=f"file://{file}.ranks", rank=rank, world_size=2)
     module = _weights.skeleton(one)
     tied = _weights.tied_groups(module)
     for layer in one.layers(module):
@@ -218,16 +232,10 @@ def _load_sharded(name: str, file: Path, rank: int) -> None:
         _weights.load(module, file)
     assert communication.get_total_counts() == 0
     assert all(isinstance(parameter, DTensor) for parameter in module.parameters())
-    whole = {key: _whole(tensor) for key, tensor in tensors(module).items()}
+    whole = {key: _whole(tensor).contiguous() for key, tensor in tensors(module).items()}
     if rank == 0:
-        save_file(
-            {key: tensor.contiguous() for key, tensor in whole.items()}, file.parent / "gathered.safetensors"
-        )
+        save_file(whole, file.with_name(f"{file.name}.gathered"))
     assert torch.isfinite(one.loss(module, _batch(one))), "the sharded module runs"
-    dist.barrier()
-    sys.stderr.flush()
-    # an interpreter that ends normally after gloo's teardown aborts now and then
-    os._exit(0)
 
 
 def _whole(tensor: Any) -> Any:

@@ -78,16 +78,17 @@ class Live(Silent):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self._progress: Progress = Progress(
-            SpinnerColumn(),
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}", markup=False),
             TextColumn("{task.description}", markup=False),
             console=Console(stderr=True, markup=False, highlight=False, emoji=False),
             transient=True,
+            # rich's ten times a second would take CPU time from the ranks that are being timed
+            refresh_per_second=1,
         )
         self._task: TaskID = self._progress.add_task("preparing", total=None, left="")
 

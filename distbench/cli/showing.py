@@ -46,21 +46,9 @@ def print_table(info: RunInfo, records: Sequence[Record]) -> None:
 
 def summary_of(info: RunInfo, records: Sequence[Record]) -> dict[str, Any]:
     """Return a run as ``--json`` shows it."""
-    from distbench.analysis.summary import summarise
+    from distbench.analysis.summary import summarise, to_json
 
-    cases = [
-        {
-            "case": case.case.name,
-            "case_id": case.case.id,
-            "status": str(case.status),
-            "reason": case.reason,
-            "world_size": case.case.world_size,
-            "strategy": case.case.label,
-            "values": case.values,
-        }
-        for case in summarise(info, records)
-    ]
-    return {"run_id": info.run_id, "state": info.state, "cases": cases}
+    return to_json(info, summarise(info, records))
 
 
 def find_run(name: str, out: Path) -> Run:

@@ -44,6 +44,9 @@ class Preparation:
             strategy = registry.make("strategies", case.strategy)
             groups.setdefault(tuple(sorted(environment_of(strategy, case).items())), []).append(case)
         weights: set[str] = set()
+        self._observer.note(
+            "preparing: initial weights and C++ ops (the first time on a machine this takes a minute or two)"
+        )
         for number, group in enumerate(groups.values()):
             if not self._stop.asked:
                 failed |= self._prepare(group, number, weights)
@@ -61,9 +64,6 @@ class Preparation:
         metrics = [dataclasses.asdict(choice) for choice in self._suite.metrics]
         todo = {"metrics": metrics, "cases": list(by_strategy.values()), "weights": weights}
         file.write_text(json.dumps(todo))
-        self._observer.note(
-            "preparing: initial weights and C++ ops (the first time on a machine this takes minutes)"
-        )
         shape = launch_for(self._folder, cases[0], 0)
         launch = dataclasses.replace(shape, entry="prepare", file=file, processes=1, leftovers=())
         return self._watch(launch, folder)

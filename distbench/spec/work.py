@@ -128,7 +128,8 @@ class WorkChecker:
         if root == "precision":
             raw = with_loss_scale(raw)
         value, findings = check(SECTION_ROOTS[root], raw, (root,))
-        return value, findings or _crosswise(value)
+        findings = findings or _crosswise(value)
+        return (None if findings else value), findings
 
 
 def with_loss_scale(precision: Raw) -> Raw:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -117,18 +117,26 @@ class CastCompute(nn.Module):
 
     What FSDP2's mixed precision does, for strategies that have none of their own: the same
     compute in the same dtype everywhere, which autocast (it keeps some operations in fp32) is not.
+    It stands around each layer and around the rest, so that recomputing a layer casts again.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
-        self.module = module
+        self._cast_module = module
         self._dtype = dtype
+        inner = [name for name, child in module.named_modules() if isinstance(child, CastCompute)]
+        self._names = [
+            name
+            for name, _ in module.named_parameters()
+            if not any(name.startswith(f"{prefix}.") for prefix in inner)
+        ]
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Return ``module(*inputs)`` computed in the dtype; floating inputs are cast too."""
-        parameters = {name: p.to(self._dtype) for name, p in self.module.named_parameters()}
+        module = self._cast_module
+        parameters = {name: module.get_parameter(name).to(self._dtype) for name in self._names}
         cast = [x.to(self._dtype) if x.is_floating_point() else x for x in inputs]
-        result: torch.Tensor = torch.func.functional_call(self.module, parameters, tuple(cast))
+        result: torch.Tensor = torch.func.functional_call(module, parameters, tuple(cast))
         return result
 
 
@@ -151,19 +159,35 @@ def plain_module(setting: Setting) -> tuple[nn.Module, list[nn.Module]]:
     """Return the whole module with its weights on the device, in its master dtype, and its layers."""
     precision = setting.case.precision
     module = loaded(setting.workload, setting.weights, setting.device).to(DTYPES[precision.master])
-    layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
-    if precision.compute != precision.master:
-        module = CastCompute(module, DTYPES[precision.compute])
-    return module, layers
+    layers = setting.workload.layers(module)
+    if precision.compute == precision.master:
+        return module, checkpointed_layers(setting.case, module, layers)
+    dtype = DTYPES[precision.compute]
+    layers = wrap_layers(module, layers, lambda layer: CastCompute(layer, dtype))
+    return CastCompute(module, dtype), checkpointed_layers(setting.case, module, layers)
+
+
+def wrap_layers(
+    module: nn.Module, layers: list[nn.Module], wrap: Callable[[nn.Module], nn.Module]
+) -> list[nn.Module]:
+    """Replace each of *layers* inside *module* by what *wrap* makes of it; return those."""
+    chosen, made = {id(layer) for layer in layers}, []
+
+    def wrap_one(layer: nn.Module) -> nn.Module:
+        made.append(wrap(layer))
+        return made[-1]
+
+    checkpointing.apply_activation_checkpointing(
+        module, checkpoint_wrapper_fn=wrap_one, check_fn=lambda layer: id(layer) in chosen
+    )
+    return made
 
 
 def checkpointed_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
     """Wrap *layers* inside *module* to recompute activations if *case* says so; return the layers."""
     if case.activation_checkpointing == "none":
         return layers
-    chosen = {id(layer) for layer in layers}
-    checkpointing.apply_activation_checkpointing(module, check_fn=lambda layer: id(layer) in chosen)
-    return [m for m in module.modules() if isinstance(m, checkpointing.CheckpointWrapper)]
+    return wrap_layers(module, layers, checkpointing.checkpoint_wrapper)
 
 
 def describe_checkpointing(module: nn.Module) -> str:

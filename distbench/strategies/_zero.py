@@ -197,9 +197,9 @@ def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
     for name, parameter in module.named_parameters():
         with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
             if setting.rank == 0:
-                parameter.data.copy_(tensors[name])
+                parameter.data.copy_(tensors[_weights.plain_name(name)])
     for name, buffer in module.named_buffers():
-        buffer.copy_(tensors[name])
+        buffer.copy_(tensors[_weights.plain_name(name)])
     return module.to(setting.device) if setting.device.type == "cuda" else module
 
 

@@ -56,6 +56,8 @@ class FullyShardedDataParallel(Strategy):
                 )
         if self.version == 1 and self.cpu_offload and case.device == "cpu":
             return "FSDP1 with CPU offload needs an accelerator to offload from"
+        if self.version == 2 and case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
+            return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
         return state_problem(case)
 
     def build(self, setting: Setting) -> Engine:

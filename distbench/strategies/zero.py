@@ -67,9 +67,11 @@ class Zero(Strategy):
     @property
     def label(self) -> str:
         name = f"zero{self.stage}"
-        if self.offload_parameters != "none":
+        if "none" not in (self.offload_optimizer, self.offload_parameters):
+            name += f"+offload-all{_suffix(self.offload_parameters)}"
+        elif self.offload_parameters != "none":
             name += f"+offload-params{_suffix(self.offload_parameters)}"
-        if self.offload_optimizer != "none":
+        elif self.offload_optimizer != "none":
             name += f"+offload{_suffix(self.offload_optimizer)}"
         return name if self.optimizer_kernel == "torch" else f"{name}+ds-adam"
 

@@ -13,7 +13,6 @@ the run: every rank is killed at once, so that a killed command line leaves noth
 from __future__ import annotations
 
 import gc
-import glob
 import importlib
 import json
 import os
@@ -55,7 +54,7 @@ class Server:
 
     def run(self) -> None:
         """Serve until the other end of the control socket closes."""
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self._send({"ready": os.getpid()})
         pending = b""
@@ -145,8 +144,8 @@ class Server:
 
     def _remove_leftovers(self) -> None:
         for pattern in self._leftovers:
-            for file in glob.glob(pattern):
-                Path(file).unlink(missing_ok=True)
+            for file in Path("/").glob(pattern.lstrip("/")):
+                file.unlink(missing_ok=True)
         self._leftovers = []
 
     def _kill_ranks(self) -> None:

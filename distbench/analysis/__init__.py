@@ -1,0 +1,1 @@
+"""What records mean: pure functions, nothing read and nothing written."""
