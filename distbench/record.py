@@ -62,7 +62,7 @@ class Failure:
     """What that rank was doing: start, build, warmup, time, profile."""
     traceback: str = ""
     log: str = ""
-    """The last lines of that rank's log."""
+    """The last lines of that rank's log, or of every rank's."""
     steps: dict[str, str] = field(default_factory=dict)
     """Rank -> last sign of life, e.g. ``time 7``."""
 

@@ -71,7 +71,7 @@ def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite: Run) 
     finished = run_suite(suite("HangsInRankOne", limits="{step: 3}").replace("limits: {step: 30}\n", ""))
     record = finished.record("ddp")
     assert record["status"] == "hang"
-    assert record["failure"]["rank"] == 1
+    assert record["failure"]["rank"] is None, "both ranks are in the same step, so neither is blamed"
     assert "limits.step" in record["reason"]
     assert "in trouble" in record["failure"]["log"]
 

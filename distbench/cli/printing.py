@@ -46,6 +46,11 @@ def complain(error: DistbenchError | str) -> None:
         typer.echo(f"distbench: error: {' '.join(clean(str(mistake)).split())}", err=True)
 
 
+def note(text: str) -> None:
+    """Print a remark on stderr, where it does not get into ``--json``."""
+    typer.echo(clean(text), err=True)
+
+
 def width() -> int:
     """Return the columns to write for: the terminal's, or 80 where there is none."""
     return max(40, shutil.get_terminal_size((80, 24)).columns)

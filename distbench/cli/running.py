@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from distbench import __version__, env, plan, spec, store
-from distbench.cli.printing import complain, say, say_json
+from distbench.cli.printing import complain, note, say, say_json
 from distbench.cli.progress import observer
 from distbench.cli.showing import find_run, print_table, summary_of
 from distbench.errors import UsageError
@@ -77,5 +77,6 @@ def _execute(
         print_table(info, records)
         say(f"\nreport: {report}")
     if outcome.interrupted:
+        note(f"stopped; go on with: distbench run --resume {run.folder}")
         return INTERRUPTED
     return 1 if any(record.status.is_failure for record in records) else 0

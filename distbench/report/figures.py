@@ -71,7 +71,7 @@ def _memory_trace(rows: list[CaseSummary], family: str, families: list[str]) -> 
 
 
 def _scaling_chart(points: Mapping[str, Sequence[Point]], families: list[str]) -> Chart:
-    traces = []
+    traces: list[dict[str, Any]] = []
     for i, (name, group) in enumerate(points.items()):
         family = _family(name.partition("/")[0])
         traces.append(
@@ -87,8 +87,16 @@ def _scaling_chart(points: Mapping[str, Sequence[Point]], families: list[str]) -
         )
     if traces:
         sizes = sorted({point.world_size for group in points.values() for point in group})
-        ideal = {"type": "scatter", "mode": "lines", "name": "ideal", "x": sizes, "y": [1.0] * len(sizes)}
-        traces.append({**ideal, "line": {"color": "#888888", "width": 1}})
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": "ideal",
+                "x": sizes,
+                "y": [1.0] * len(sizes),
+                "line": {"color": "#888888", "width": 1},
+            }
+        )
     return Chart(
         "scaling",
         "Scaling efficiency over world sizes",

@@ -150,7 +150,9 @@ class Watch:
         return f"{phase} {step}" if phase in ("warmup", "time", "profile", "check") else phase
 
     def _failure_of(self, rank: int | None, phase: str, traceback: str) -> Failure:
-        log = "" if rank is None else _tail(log_file(self._folder, rank))
+        # where no rank can be blamed, the stacks of all of them are the evidence
+        logs = {r: _tail(log_file(self._folder, r)) for r in (self._ranks if rank is None else [rank])}
+        log = "\n".join(text if len(logs) == 1 else f"--- rank {r}\n{text}" for r, text in logs.items())
         steps = {str(r): self._progress(r) for r in self._ranks}
         return Failure(rank=rank, phase=phase.split()[0], traceback=traceback, log=log, steps=steps)
 

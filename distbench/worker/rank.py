@@ -173,7 +173,8 @@ class Rank:
 
     def _join(self, device: torch.device) -> None:
         """Join the process group of all ranks of the trial."""
-        timeout = datetime.timedelta(seconds=self.trial.limits.step)
+        # later than the parent's own deadline, which knows who is behind and dumps the stacks
+        timeout = datetime.timedelta(seconds=2 * self.trial.limits.step + 30)
         store = dist.TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),

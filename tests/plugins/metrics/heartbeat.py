@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from distbench.metrics.base import Column, Metric, Session, Values
+
+
+@dataclass(frozen=True)
+class Heartbeat(Metric):
+    """Counts the steps that it was told of."""
+
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("beats", "beats", "higher", "sum", "Steps seen by all ranks together."),
+    )
+
+    def start(self, session: Session) -> Any:
+        return []
+
+    def after_step(self, session: Session, state: Any) -> None:
+        state.append(1)
+
+    def values(self, session: Session, state: Any) -> Values:
+        return {"beats": float(len(state))}

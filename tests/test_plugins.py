@@ -1,0 +1,90 @@
+"""Adding a strategy, a workload, a data source, a metric or a launcher is one new file and no edit.
+
+The files stand in ``tests/plugins``; the traps among them are what tools of today get wrong, and
+must end as ``mismatch``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from conftest import QUICK, Finished
+
+PLUGINS = {"DISTBENCH_PLUGINS": str(Path(__file__).parent / "plugins")}
+
+Command = Callable[..., CompletedProcess[str]]
+
+ONE_FILE_EACH = """
+workload: line
+batch: {global_batch_size: 8}
+measure: {warmup: 1, steps: 3, trials: 1}
+strategies: [ddp]
+world_sizes: [2]
+launcher: echo
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("strategies", "apart"),
+        ("workloads", "line"),
+        ("data", "same"),
+        ("metrics", "heartbeat"),
+        ("launchers", "echo"),
+    ],
+)
+def test_a_dropped_in_file_is_listed_with_its_docs(distbench: Command, kind: str, name: str) -> None:
+    listed = json.loads(distbench("list", kind, "--json", **PLUGINS).stdout)
+    (found,) = [plugin for plugin in listed[kind] if plugin["name"] == name]
+    assert found["summary"]
+
+
+def test_a_dropped_in_launcher_is_what_a_plan_shows(distbench: Command, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(ONE_FILE_EACH)
+    planned = distbench("plan", str(suite), **PLUGINS)
+    assert "\necho " in planned.stdout, planned.stderr
+
+
+@pytest.mark.train
+def test_dropped_in_workload_launcher_and_metric_reach_record_table_and_report(
+    run_suite: Callable[..., Finished],
+) -> None:
+    finished = run_suite(ONE_FILE_EACH, **PLUGINS)
+    (case,) = finished.cases.values()
+    assert case["status"] == "measured", finished.errors
+    assert case["values"]["beats"]["value"] == 6
+    assert finished.record("ddp")["columns"]["beats"]["better"] == "higher"
+    assert "Steps seen by all ranks together." in (finished.folder / "report.html").read_text()
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        ("masquerade", "asked 'FSDPModule', found 'DistributedDataParallel'"),
+        ("hidden_default", "clip_grad_norm: asked None, found 1.0"),
+        ("apart", "ranks are not synchronised"),
+    ],
+)
+def test_a_strategy_that_does_not_do_what_was_asked_for_is_a_mismatch(
+    run_suite: Callable[..., Finished], strategy: str, told: str
+) -> None:
+    finished = run_suite(QUICK + f"strategies: [{strategy}]\n", **PLUGINS)
+    (case,) = finished.cases.values()
+    assert case["status"] == "mismatch"
+    assert told in case["reason"]
+    assert finished.code == 1
+
+
+@pytest.mark.train
+def test_ranks_that_get_the_same_data_are_a_mismatch(run_suite: Callable[..., Finished]) -> None:
+    finished = run_suite(QUICK.replace("data: text", "data: same") + "strategies: [ddp]\n", **PLUGINS)
+    (case,) = finished.cases.values()
+    assert case["status"] == "mismatch"
+    assert "same rows" in case["reason"]

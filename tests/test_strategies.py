@@ -1,0 +1,137 @@
+"""All strategies, on real processes, do the same work: their losses and gradients agree with ``single``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.train
+
+STRATEGIES = """
+strategies:
+  - single
+  - ddp
+  - fsdp: {sharding: [full, grad_op, hybrid]}
+  - fsdp: {cpu_offload: true}
+  - fsdp: {version: 1}
+  - zero: {stage: [0, 1, 2, 3]}
+  - zero: {stage: [1, 2, 3], offload_optimizer: cpu}
+  - zero: {stage: 3, offload_optimizer: cpu, offload_parameters: cpu}
+"""
+BASE = """
+workload: {transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 2, ffn_dim: 128, seq_len: 32}}
+batch: {global_batch_size: 8}
+world_sizes: [1, 2]
+"""
+VARIANTS = {
+    "plain": "measure: {warmup: 2, steps: 5, trials: 1}",
+    "accumulated": """
+measure: {warmup: 1, steps: 4, trials: 1}
+batch: {global_batch_size: 8, gradient_accumulation_steps: 2}
+optimizer: {clip_grad_norm: 0.5, weight_decay: 0.1}
+activation_checkpointing: full
+""",
+    "bf16": "measure: {warmup: 1, steps: 3, trials: 1}\nprecision: bf16\nactivation_checkpointing: full",
+    "sgd": """
+measure: {warmup: 1, steps: 4, trials: 1}
+optimizer: {name: sgd, lr: 0.1, momentum: 0.9, kernel: foreach}
+""",
+}
+# relative: fp32 rounding over a few steps; bf16 has 8 bits of mantissa
+TOLERANCE = {"plain": 1e-5, "accumulated": 1e-5, "bf16": 2e-3, "sgd": 1e-5}
+
+
+@pytest.fixture(scope="module", params=sorted(VARIANTS))
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Run every strategy once at world sizes 1 and 2; return the variant and the run's folder."""
+    folder = tmp_path_factory.mktemp(request.param)
+    suite = folder / "suite.yaml"
+    lines = [
+        line for line in BASE.splitlines() if line.partition(":")[0] + ":" not in VARIANTS[request.param]
+    ]
+    suite.write_text("\n".join(lines) + f"\n{VARIANTS[request.param]}\n{STRATEGIES}")
+    done = subprocess.run(
+        [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(folder / "out"), "--json"],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return request.param, Path(json.loads(done.stdout)["report"]).parent
+
+
+def records(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return every measured record by strategy and world size."""
+    found = [json.loads(file.read_text()) for file in folder.glob("trials/*/0/record.json")]
+    return {(r["case"]["label"], r["case"]["world_size"]): r for r in found if r["status"] == "measured"}
+
+
+def curve(record: dict[str, Any], column: str = "loss") -> list[float]:
+    ranks = record["samples"][column]
+    return [sum(step) / len(step) for step in zip(*ranks, strict=True)]
+
+
+def test_every_strategy_was_measured_at_both_world_sizes_but_what_cannot_be(run: tuple[str, Path]) -> None:
+    _, folder = run
+    found = records(folder)
+    both = {"ddp", "fsdp", "fsdp-grad-op", "fsdp1", "zero0", "zero1", "zero2", "zero3", "zero3+offload-all"}
+    assert {(label, size) for label in both for size in (1, 2)} <= found.keys()
+    assert ("fsdp-hybrid", 2) in found
+    assert ("fsdp-hybrid", 1) not in found
+
+
+def test_the_losses_agree_with_single_at_every_step(run: tuple[str, Path]) -> None:
+    variant, folder = run
+    found = records(folder)
+    expected = curve(found["single", 1])
+    for key, record in found.items():
+        assert curve(record) == pytest.approx(expected, rel=TOLERANCE[variant]), key
+    assert len(set(expected)) == len(expected), "the loss moves, so that agreeing means something"
+
+
+def test_the_gradient_norms_agree_with_single(run: tuple[str, Path]) -> None:
+    variant, folder = run
+    found = records(folder)
+    expected = curve(found["single", 1], "grad_norm")
+    for key, record in found.items():
+        # a norm sums many roundings; a missing average would be off by the world size
+        assert curve(record, "grad_norm") == pytest.approx(expected, rel=20 * TOLERANCE[variant]), key
+
+
+def test_what_the_live_engines_say_of_themselves_is_what_was_asked_for(run: tuple[str, Path]) -> None:
+    variant, folder = run
+    for (label, size), record in records(folder).items():
+        effective = record["effective"]
+        assert effective["world_size"] == size, label
+        assert effective["gradient_accumulation_steps"] == (2 if variant == "accumulated" else 1), label
+        assert effective["clip_grad_norm"] == (0.5 if variant == "accumulated" else None), label
+        assert effective["dtypes"]["compute"] == ("bf16" if variant == "bf16" else "fp32"), label
+        if label.startswith("zero"):
+            assert effective["zero_stage"] == int(label[4]), label
+        assert effective["optimizer"]["kernel"] == ("foreach" if variant == "sgd" else "fused"), label
+
+
+def test_collectives_are_those_of_the_textbook(run: tuple[str, Path]) -> None:
+    variant, folder = run
+    found = records(folder)
+    whole = 4 * found["single", 1]["effective"]["parameters"]
+    volume = {key: record["values"]["comm_bytes"] / whole for key, record in found.items()}
+    assert all(volume[key] == 0 for key in volume if key[1] == 1)
+    if variant in ("plain", "sgd"):
+        assert volume["ddp", 2] == pytest.approx(1, rel=0.01)
+        assert volume["zero0", 2] == pytest.approx(1, rel=0.01)
+        assert volume["fsdp-grad-op", 2] == pytest.approx(2, rel=0.02)
+        # the root unit stays gathered, so less than the textbook's 3
+        assert 2 < volume["fsdp", 2] < 3
+        assert volume["zero3", 2] > 2
+
+
+def test_nothing_is_left_in_shared_memory(run: tuple[str, Path]) -> None:
+    assert not list(Path("/dev/shm").glob("deepspeed_allreduce_buffer_*"))
