@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_DECIMAL = ("", "k", "M", "G", "T", "P")
 
 
 def bytes_text(value: float) -> str:
     """Return *value* bytes with a binary prefix and three digits: ``1.50 MiB``."""
-    return _scaled(value, 1024, _BINARY, separator=" ")
-
-
-def count_text(value: float) -> str:
-    """Return a count with a decimal prefix and three digits: ``13.1M``."""
-    return _scaled(value, 1000, _DECIMAL, separator="")
+    power = 0
+    while abs(value) >= 1024 and power < len(_BINARY) - 1:
+        value /= 1024
+        power += 1
+    digits = 0 if power == 0 or abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:.{digits}f} {_BINARY[power]}"
 
 
 def number_text(value: float) -> str:
@@ -46,16 +45,3 @@ def value_text(value: float | None, unit: str) -> str:
     if unit == "s":
         return duration_text(value)
     return f"{number_text(value)} {unit}".rstrip()
-
-
-def _scaled(value: float, base: int, prefixes: tuple[str, ...], separator: str) -> str:
-    power = 0
-    while abs(value) >= base and power < len(prefixes) - 1:
-        value /= base
-        power += 1
-    digits = f"{value:.0f}" if power == 0 else _three_digits(value)
-    return f"{digits}{separator}{prefixes[power]}".rstrip()
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"

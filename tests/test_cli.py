@@ -112,7 +112,7 @@ def test_a_command_that_can_not_be_done_says_why(command, tmp_path, monkeypatch,
 def test_a_folder_that_can_not_be_written_is_said_before_anything_is_launched(command, write, tmp_path):
     (tmp_path / "file").touch()
     code, _, errors = command("run", write(SUITE), "--out", str(tmp_path / "file" / "out"))
-    assert code == 4
+    assert code == 2
     assert "choose a folder that you may write to" in errors
 
 
@@ -145,6 +145,7 @@ def test_a_run_is_found_by_the_start_of_its_id_or_name(command, tmp_path):
     )
 
 
+@pytest.mark.train
 def test_plan_shows_cases_problems_time_and_commands(command, write, tmp_path):
     file = write(SUITE.replace("ddp", "dp"))
     code, output, errors = command("plan", file, "--out", str(tmp_path / "out"), "--set", "measure.trials=2")
@@ -157,6 +158,7 @@ def test_plan_shows_cases_problems_time_and_commands(command, write, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.train
 def test_plan_as_json_is_one_document(command, write):
     _, output, _ = command("plan", write(SUITE), "--json", "--only", "ddp")
     plan = json.loads(output)
@@ -166,6 +168,7 @@ def test_plan_as_json_is_one_document(command, write):
     assert plan["expected_s"] is None
 
 
+@pytest.mark.train
 def test_plan_takes_the_expected_time_from_earlier_runs_of_the_same_cases(command, write, tmp_path):
     file = write(SUITE)
     _, output, _ = command("plan", file, "--json")
@@ -261,3 +264,17 @@ def test_the_parent_imports_nothing_heavy(arguments):
     code = f"import sys; from distbench.cli import main; main({arguments}); print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.endswith("set()\n"), done.stdout[-200:] + done.stderr
+
+
+def test_a_disk_without_room_is_said_before_anything_is_launched(write, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    run = f"mount -t tmpfs -o size=2m tmpfs {disk} && {sys.executable} -m distbench run {write(SUITE)}"
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", f"{run} --out {disk}; echo code $?; ls {disk}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "make room or choose another folder" in done.stderr
+    assert done.stdout == "code 2\n"

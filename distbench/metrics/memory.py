@@ -76,7 +76,12 @@ class Memory(Metric):
         library = _cpu_allocator.library()
         if library is None:
             raise Absent("the counting allocator was not built; see the log of the run's preparation")
-        return {"memory_peak": library.distbench_peak(), "memory_resident_peak": _resident_peak()}
+        return {
+            "memory_peak": library.distbench_peak(),
+            "memory_reserved_peak": Absent("on CUDA only: a CPU allocator reserves nothing"),
+            "memory_alloc_retries": Absent("on CUDA only"),
+            "memory_resident_peak": _resident_peak(),
+        }
 
 
 def _cuda_values(session: Session, retries_before: int) -> Values:

@@ -85,8 +85,8 @@ def _scaling_chart(points: Mapping[str, Sequence[Point]], families: list[str]) -
                 "marker": {"size": 9, **_marker(family, families)},
             }
         )
+    sizes = sorted({point.world_size for group in points.values() for point in group})
     if traces:
-        sizes = sorted({point.world_size for group in points.values() for point in group})
         traces.append(
             {
                 "type": "scatter",
@@ -97,12 +97,14 @@ def _scaling_chart(points: Mapping[str, Sequence[Point]], families: list[str]) -
                 "line": {"color": "#888888", "width": 1},
             }
         )
+    figure = _figure(traces, "devices", "efficiency X_n / (n X_1) (higher is better)")
+    figure["layout"]["xaxis"] |= {"tickvals": sizes, "rangemode": "normal"}
     return Chart(
         "scaling",
         "Scaling efficiency over world sizes",
         "Throughput over n times that of one device; 1 is ideal, and a line that falls loses to "
         "communication or to work per device that shrinks.",
-        _figure(traces, "devices", "efficiency X_n / (n X_1) (higher is better)"),
+        figure,
     )
 
 

@@ -132,5 +132,8 @@ def _collect(session: Session, metrics: dict[str, Metric], states: dict[str, Any
             result.absent.update({column.name: str(reason) for column in metric.columns})
             continue
         for column, value in values.items():
-            result.samples[column] = value if isinstance(value, list) else [value]
+            if isinstance(value, Absent):
+                result.absent[column] = str(value)
+            else:
+                result.samples[column] = value if isinstance(value, list) else [value]
     return result

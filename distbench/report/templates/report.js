@@ -9,7 +9,8 @@
   }
 
   function axis(given, look) {
-    return Object.assign({ gridcolor: look.line, zerolinecolor: look.line, automargin: true, rangemode: "tozero" }, given);
+    const shared = { gridcolor: look.line, zerolinecolor: look.line, automargin: true, rangemode: "tozero" };
+    return Object.assign(shared, given);
   }
 
   function draw(element) {

@@ -1,0 +1,88 @@
+"""Tiny builders of runs and records, for tests that need no process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distbench.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.plan import Planned
+from distbench.record import Failure, Record, Status
+from distbench.store import RunInfo
+
+COLUMNS = {
+    "tokens_per_s": {"unit": "tokens/s", "better": "higher", "over_ranks": "first", "doc": "Throughput."},
+    "memory_peak": {"unit": "B", "better": "lower", "over_ranks": "max", "doc": "Peak."},
+    "comm_bytes": {"unit": "B", "better": "lower", "over_ranks": "max", "doc": "Payload."},
+    "final_loss": {"unit": "", "better": "lower", "over_ranks": "mean", "doc": "Loss."},
+}
+
+
+def case(label: str = "ddp", world_size: int = 2, **changes: Any) -> Case:
+    fields: dict[str, Any] = {
+        "name": f"{label}/ws{world_size}/mb4/fp32",
+        "label": label,
+        "strategy": Choice(label),
+        "workload": Choice("transformer"),
+        "data": Choice("text"),
+        "world_size": world_size,
+        "device": "cpu",
+        "batch": Batch(8, 8 // world_size, 1),
+        "optimizer": Optimizer(),
+        "precision": Precision(),
+        "activation_checkpointing": "none",
+        "threads": 1,
+        "seed": 1,
+    }
+    return Case(**{**fields, **changes})
+
+
+def measured(of: Case, tokens_per_s: float = 1000.0, *, round_: int = 0, **values: float) -> Record:
+    given = {"tokens_per_s": tokens_per_s, "memory_peak": 1e6, "comm_bytes": 1e5, "final_loss": 2.5, **values}
+    return Record(
+        run_id="abcd1234",
+        case=of,
+        case_id=of.id,
+        round=round_,
+        status=Status.MEASURED,
+        reason="",
+        started="2026-01-01T00:00:00Z",
+        wall_s=1.0,
+        columns=COLUMNS,
+        values=given,
+        samples={"loss": [[3.0, 2.5]] * of.world_size},
+        warmup_losses=[[4.0]] * of.world_size,
+    )
+
+
+def failed(
+    of: Case, reason: str = "rank 1 in time: RuntimeError: no", *, round_: int = 0, **told: Any
+) -> Record:
+    return Record(
+        run_id="abcd1234",
+        case=of,
+        case_id=of.id,
+        round=round_,
+        status=told.pop("status", Status.CRASHED),
+        reason=reason,
+        started="2026-01-01T00:00:00Z",
+        wall_s=1.0,
+        failure=Failure(rank=1, phase="time", **told),
+    )
+
+
+def unsupported(of: Case, reason: str = "needs a GPU") -> Record:
+    return Record("abcd1234", of, of.id, 0, Status.UNSUPPORTED, reason, "2026-01-01T00:00:00Z", 0.0)
+
+
+def info(*cases: Case, name: str = "tiny") -> RunInfo:
+    return RunInfo(
+        run_id="abcd1234",
+        suite_name=name,
+        version="0.1.0",
+        created="2026-01-01T00:00:00Z",
+        state="finished",
+        command=["distbench", "run", "tiny.yaml"],
+        suite={"name": name},
+        machine={},
+        cases=[Planned(each) for each in cases],
+    )

@@ -1,0 +1,64 @@
+"""What is built before anything is timed: stale locks, op folders, and the ``prepare`` command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from conftest import QUICK
+
+from distbench import registry
+from distbench.case import Choice
+from distbench.strategies._zero_ops import clear_stale_locks
+
+Command = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    """Where torch's builder keeps the lock of one op."""
+    folder = tmp_path / "deepspeed_shm_comm"
+    folder.mkdir()
+    return folder / "lock"
+
+
+def test_a_build_lock_that_nobody_holds_is_removed_and_reported(
+    lock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock.touch()
+    clear_stale_locks(lock.parent.parent)
+    assert not lock.exists()
+    assert f"removed a stale build lock that nobody holds: {lock}" in capsys.readouterr().out
+
+
+def test_a_build_lock_that_a_process_holds_is_left_alone(lock: Path) -> None:
+    with lock.open("w"):
+        clear_stale_locks(lock.parent.parent)
+        assert lock.exists()
+
+
+def test_ops_of_two_environments_do_not_share_a_folder(distbench: Command) -> None:
+    zero = registry.make("strategies", Choice("zero"))
+    assert zero.extensions_folder("cpu") != zero.extensions_folder("cuda")
+
+
+@pytest.mark.train
+def test_prepare_builds_what_a_run_then_finds(distbench: Command, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(QUICK + "strategies: [ddp]\n")
+    cache = {"DISTBENCH_CACHE": str(tmp_path / "cache")}
+    done = distbench("prepare", str(suite), **cache)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "cache").glob("allocator/*.so"))
+
+
+@pytest.mark.train
+def test_without_a_compiler_memory_is_absent_with_the_reason(distbench: Command, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(QUICK + "strategies: [ddp]\n")
+    nowhere = {"DISTBENCH_CACHE": str(tmp_path / "cache"), "CXX": "no-such-compiler"}
+    done = distbench("run", str(suite), "--out", str(tmp_path / "out"), "--json", **nowhere)
+    assert done.returncode == 0, done.stderr
+    assert '"memory_peak": "the counting allocator was not built' in done.stdout
