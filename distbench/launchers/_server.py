@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distbench.errors import InfrastructureError
+from distbench.launchers.base import LaunchError
 
 
 def server_command(descriptor: str, imports: Sequence[str]) -> list[str]:
@@ -29,7 +29,7 @@ class Server:
         """Start it and wait until it is ready.
 
         Raises:
-            InfrastructureError: it ended, or was not ready within *timeout_s* seconds.
+            LaunchError: it ended, or was not ready within *timeout_s* seconds.
         """
         self._socket, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
@@ -95,7 +95,7 @@ class Server:
         self._process.kill()
         self.close()
         tail = log.read_text(errors="replace")[-2000:]
-        raise InfrastructureError(f"the warm parent of the ranks {why}; its log {log} ends with:\n{tail}")
+        raise LaunchError(f"the warm parent of the ranks {why}; its log {log} ends with:\n{tail}")
 
 
 def _receive(connection: socket.socket) -> bytes:

@@ -15,6 +15,10 @@ from typing import Literal
 from distbench.env import Machine
 
 
+class LaunchError(Exception):
+    """The processes of a trial can't be started; a result of the case, not the end of the run."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """One trial, or one preparation, as a launcher sees it."""
@@ -67,7 +71,7 @@ class Site(ABC):
         """Start the processes of *launch*.
 
         Raises:
-            InfrastructureError: they can't be started.
+            LaunchError: they can't be started.
         """
 
     @abstractmethod

@@ -79,6 +79,8 @@ class Trial:
     tokens_per_sample: int
     samples: dict[str, list[list[float | None]]]
     """Column -> rank -> step, of every metric."""
+    phases: dict[str, list[float]]
+    """Phase (start, build, warmup, time, profile, check) -> seconds by rank."""
 
     def slowest_mean(self, column: str) -> float:
         """Return the mean over steps of the largest value of any rank: the slowest rank is the step.

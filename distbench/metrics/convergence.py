@@ -40,4 +40,6 @@ class Convergence(Metric):
     def values(self, session: Session, state: None) -> Values:
         if session.grad_norms:
             return {"grad_norm": list(session.grad_norms)}
+        if not session.losses:
+            return {}
         return {"loss": list(session.losses), "final_loss": session.losses[-1]}

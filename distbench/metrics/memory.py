@@ -60,8 +60,9 @@ class Memory(Metric):
         if session.device.type == "cuda":
             import torch
 
-            torch.cuda.reset_peak_memory_stats(session.device)
-            return torch.cuda.memory_stats(session.device)["num_alloc_retries"]
+            for device in _cuda_devices(session):
+                torch.cuda.reset_peak_memory_stats(device)
+            return sum(torch.cuda.memory_stats(d)["num_alloc_retries"] for d in _cuda_devices(session))
         from distbench.metrics import _cpu_allocator
 
         if library := _cpu_allocator.library():
@@ -87,12 +88,19 @@ class Memory(Metric):
 def _cuda_values(session: Session, retries_before: int) -> Values:
     import torch
 
-    stats = torch.cuda.memory_stats(session.device)
+    stats = [torch.cuda.memory_stats(device) for device in _cuda_devices(session)]
     return {
-        "memory_peak": stats["allocated_bytes.all.peak"],
-        "memory_reserved_peak": stats["reserved_bytes.all.peak"],
-        "memory_alloc_retries": stats["num_alloc_retries"] - retries_before,
+        "memory_peak": max(device["allocated_bytes.all.peak"] for device in stats),
+        "memory_reserved_peak": max(device["reserved_bytes.all.peak"] for device in stats),
+        "memory_alloc_retries": sum(device["num_alloc_retries"] for device in stats) - retries_before,
     }
+
+
+def _cuda_devices(session: Session) -> list[Any]:
+    """Return the devices that this process drives: its own, or with nn.DataParallel all of them."""
+    if session.world_size < session.case.world_size:
+        return list(range(session.case.world_size))
+    return [session.device]
 
 
 def _resident_peak() -> int:

@@ -53,7 +53,9 @@ def collect(shell: Shell, ending: Ending, folder: Path, processes: int, metrics:
         return shell.record(ending, columns=columns)
     delivered = [rank for rank in ranks if rank is not None]
     samples = _samples(delivered)
-    values, absent = _values(plugins, Trial(shell.case, _tokens_per_sample(shell.case), samples))
+    values, absent = _values(
+        plugins, Trial(shell.case, _tokens_per_sample(shell.case), samples, _phases(delivered))
+    )
     absent = {**absent, **delivered[0]["absent"]}
     return shell.record(
         _unless_not_finite(ending, delivered),

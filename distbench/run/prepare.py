@@ -9,7 +9,7 @@ from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case
-from distbench.launchers.base import Launch, Site
+from distbench.launchers.base import Launch, LaunchError, Site
 from distbench.plan import Plan
 from distbench.run.launch import environment_of, launch_for, weights_file
 from distbench.run.observer import Observer
@@ -66,7 +66,10 @@ class Preparation:
         file.write_text(json.dumps(todo))
         shape = launch_for(self._folder, cases[0], 0)
         launch = dataclasses.replace(shape, entry="prepare", file=file, processes=1, leftovers=())
-        return self._watch(launch, folder)
+        try:
+            return self._watch(launch, folder)
+        except LaunchError as error:
+            return {f"strategy {label}": str(error) for label in by_strategy}
 
     def _watch(self, launch: Launch, folder: Path) -> dict[str, str]:
         handle = self._site.launch(launch)
@@ -77,7 +80,10 @@ class Preparation:
             ended = bool(handle.wait(0.25))
         handle.stop()
         if result.is_file():
-            return dict(json.loads(result.read_text()))
+            told = json.loads(result.read_text())
+            for note in told["notes"]:
+                self._observer.note(note)
+            return dict(told["failed"])
         if self._stop.asked:
             return {}
         why = "ended" if ended else f"passed limits.prepare = {self._suite.limits.prepare:g} s"

@@ -11,9 +11,9 @@ from pathlib import Path
 from distbench import registry
 from distbench.case import Case
 from distbench.errors import InfrastructureError
-from distbench.launchers.base import Site
+from distbench.launchers.base import LaunchError, Site
 from distbench.plan import Plan
-from distbench.record import Record, Status
+from distbench.record import Failure, Record, Status
 from distbench.run.collect import Shell, collect
 from distbench.run.launch import launch_for, trial_file, weights_file
 from distbench.run.observer import Observer, Pace
@@ -110,7 +110,11 @@ class _Execution:
                 f"{folder}: can't be written: {error.strerror}; what was stored before is whole. "
                 f"Make room, then go on with: distbench run --resume {self._run.folder}"
             ) from error
-        handle = self._site.launch(launch)
+        try:
+            handle = self._site.launch(launch)
+        except LaunchError as error:
+            ending = Ending(Status.CRASHED, str(error), Failure(rank=None, phase="start"))
+            return Shell(self._info.run_id, case, round_, started, time.monotonic() - began).record(ending)
         ending = Watch(handle, folder, launch.processes, self._suite.limits, self._stop).until_end()
         shell = Shell(self._info.run_id, case, round_, started, time.monotonic() - began)
         return collect(shell, ending, folder, launch.processes, list(self._suite.metrics))

@@ -74,10 +74,12 @@ _BOUNDS: dict[type, dict[str, Bound]] = {
     },
     Precision: {"loss_scale": _POSITIVE},
     Measure: {
-        "warmup": Bound(0, 1_000_000),
+        # optimizers make their state in the first step, and what they hold is checked before timing
+        "warmup": Bound(1, 1_000_000),
         "steps": Bound(1, 1_000_000),
         "trials": Bound(1, 10_000),
         "profile_steps": Bound(0, 10_000),
+        "check_steps": Bound(1, 10_000),
     },
     Limits: dict.fromkeys((field.name for field in dataclasses.fields(Limits)), _POSITIVE),
 }

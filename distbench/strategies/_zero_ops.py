@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
 
 
-def build_ops(strategy: Zero, case: Case) -> None:
-    """Build every op that *strategy* loads for *case*, unless it stands in the cache already."""
+def build_ops(strategy: Zero, case: Case) -> list[str]:
+    """Build every op that *strategy* loads for *case*, unless it stands in the cache already.
+
+    Return what was cleared away before.
+    """
     from deepspeed.accelerator import get_accelerator
 
     names = [
@@ -21,24 +24,25 @@ def build_ops(strategy: Zero, case: Case) -> None:
         *_adam_builders(strategy, case),
         *(["AsyncIOBuilder"] if "nvme" in (strategy.offload_optimizer, strategy.offload_parameters) else []),
     ]
-    clear_stale_locks(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
+    cleared = clear_stale_locks(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
     for name in names:
         builder = get_accelerator().create_op_builder(name)
         if builder is not None:
             builder.load(verbose=False)
+    return [f"removed a stale build lock that nobody holds: {lock}" for lock in cleared]
 
 
-def clear_stale_locks(folder: Path) -> None:
-    """Remove build locks under *folder* that no process holds, and say so.
+def clear_stale_locks(folder: Path) -> list[Path]:
+    """Remove build locks under *folder* that no process holds; return them.
 
     torch's builder waits for a lock file without end, and a build that was killed leaves it.
     The holder keeps the file open, so an unopened one is stale.
     """
     held = _open_files()
-    for lock in folder.glob("*/lock"):
-        if str(lock.resolve()) not in held:
-            lock.unlink(missing_ok=True)
-            print(f"removed a stale build lock that nobody holds: {lock}")  # noqa: T201 - to the log
+    stale = [lock for lock in folder.glob("*/lock") if str(lock.resolve()) not in held]
+    for lock in stale:
+        lock.unlink(missing_ok=True)
+    return stale
 
 
 def _adam_builders(strategy: Zero, case: Case) -> list[str]:

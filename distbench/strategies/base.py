@@ -131,8 +131,12 @@ class Strategy(ABC):
         """Return the variables that the ranks need before their first import."""
         return {}
 
-    def prepare(self, case: Case) -> None:  # noqa: B027 - most strategies need nothing
-        """Build what must be built once, before any trial (C++ ops). Runs in a process of its own."""
+    def prepare(self, case: Case) -> list[str]:
+        """Build what must be built once, before any trial (C++ ops); return what the user should know.
+
+        Runs in a process of its own.
+        """
+        return []
 
     @abstractmethod
     def build(self, setting: Setting) -> Engine:

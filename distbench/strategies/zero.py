@@ -20,8 +20,6 @@ _IMPORTS = (
     "distbench.strategies._zero",
 )
 
-Place = Literal["none", "cpu", "nvme"]
-
 
 @dataclass(frozen=True)
 class Zero(Strategy):
@@ -33,9 +31,9 @@ class Zero(Strategy):
 
     stage: Literal[0, 1, 2, 3] = 3
     """0: nothing sharded (all-reduce, as DDP). 1: optimizer state. 2: and gradients. 3: and parameters."""
-    offload_optimizer: Place = "none"
+    offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
     """Where the optimizer's state lives and is stepped: on the device, in CPU memory, or on NVMe."""
-    offload_parameters: Place = "none"
+    offload_parameters: Literal["none", "cpu", "nvme"] = "none"
     """Where parameters live between uses; stage 3 only."""
     nvme_path: str = ""
     """Folder on the NVMe disk for offload to ``nvme``."""
@@ -104,10 +102,10 @@ class Zero(Strategy):
         versions = f"torch-{_version('torch')}-deepspeed-{_version('deepspeed')}"
         return str(cache_folder() / "ops" / versions / device)
 
-    def prepare(self, case: Case) -> None:
+    def prepare(self, case: Case) -> list[str]:
         from distbench.strategies._zero_ops import build_ops
 
-        build_ops(self, case)
+        return build_ops(self, case)
 
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies._zero import build_zero
@@ -141,7 +139,7 @@ class Zero(Strategy):
         return None
 
 
-def _suffix(place: Place) -> str:
+def _suffix(place: str) -> str:
     return "" if place == "cpu" else f"-{place}"
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +20,36 @@ from distbench.files import write_whole
 
 
 def prepare(file: Path) -> None:
-    """Do what *file* lists, and write beside it what failed: ``{item name: reason}``.
+    """Do what *file* lists, and write beside it what failed, by item, and what the user should know.
 
     The file holds ``metrics`` (choices), ``cases`` (one for each strategy choice) and
     ``weights``: ``{file: case}``.
     """
     todo = json.loads(file.read_text())
-    failed: dict[str, str] = {}
+    work = _Work()
     for data in todo["metrics"]:
         choice = Choice(**data)
-        _attempt(failed, f"metric {choice.name}", registry.make("metrics", choice).prepare)
+        work.do(f"metric {choice.name}", registry.make("metrics", choice).prepare)
     for data in todo["cases"]:
         case = Case.from_json(data)
-        strategy = registry.make("strategies", case.strategy)
-        _attempt(failed, f"strategy {case.label}", lambda s=strategy, c=case: s.prepare(c))
+        work.do(f"strategy {case.label}", partial(registry.make("strategies", case.strategy).prepare, case))
     for path, data in todo["weights"].items():
-        _attempt(failed, f"weights {path}", lambda p=path, d=data: _save_weights(p, d))
-    write_whole(file.with_suffix(".result.json"), json.dumps(failed))
+        work.do(f"weights {path}", partial(_save_weights, path, data))
+    write_whole(file.with_suffix(".result.json"), json.dumps({"failed": work.failed, "notes": work.notes}))
+
+
+@dataclass
+class _Work:
+    failed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def do(self, item: str, action: Callable[[], list[str] | None]) -> None:
+        try:
+            self.notes += action() or []
+        except Exception as error:
+            # a failed build is a result for the cases that need it; the others go on
+            traceback.print_exc()
+            self.failed[item] = f"{type(error).__name__}: {error}"
 
 
 def _save_weights(path: str, data: dict[str, Any]) -> None:
@@ -42,12 +58,3 @@ def _save_weights(path: str, data: dict[str, Any]) -> None:
     case = Case.from_json(data)
     workload = registry.make("workloads", case.workload)
     _weights.save(workload, case.seed, Path(path), through=case.precision.compute)
-
-
-def _attempt(failed: dict[str, str], name: str, action: Any) -> None:
-    try:
-        action()
-    except Exception as error:
-        # a failed build is a result for the cases that need it; the others go on
-        traceback.print_exc()
-        failed[name] = f"{type(error).__name__}: {error}"

@@ -1,0 +1,22 @@
+"""``startup``: what a trial costs before its first timed step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from distbench.metrics.base import Column, Metric, Trial
+
+
+@dataclass(frozen=True)
+class Startup(Metric):
+    """Time to join the process group, to build model and engine, and to warm up; of the slowest rank."""
+
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("start_s", "s", "lower", "max", "From the rank's first line to a joined process group."),
+        Column("build_s", "s", "lower", "max", "Building model, engine and optimizer, weights loaded."),
+        Column("warmup_s", "s", "lower", "max", "All warm-up steps, the first of which may compile."),
+    )
+
+    def summary(self, trial: Trial) -> dict[str, float]:
+        return {f"{phase}_s": max(trial.phases[phase]) for phase in ("start", "build", "warmup")}

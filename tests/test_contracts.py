@@ -1,0 +1,90 @@
+"""What every plug-in owes, whoever wrote it: one contract a kind, over all that the registry finds.
+
+(Workloads and data sources have theirs in ``test_workloads`` and ``test_data``.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from records import case
+
+from distbench import registry
+from distbench.case import Choice
+from distbench.env import Machine
+from distbench.launchers.base import Launch
+from distbench.metrics.base import OVER_RANKS
+
+LAPTOP = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
+
+
+def plugins(kind: str) -> list[object]:
+    return [pytest.param(kind, name, id=f"{kind}-{name}") for name in registry.names(kind)]
+
+
+EVERY = [plugin for kind in registry.KINDS for plugin in plugins(kind)]
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_a_plugin_is_a_frozen_dataclass_whose_every_option_is_documented(kind: str, name: str) -> None:
+    found = registry.load(kind, name)
+    assert dataclasses.is_dataclass(found)
+    assert found.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert registry.summary(found).endswith(".")
+    for option in registry.options(found):
+        assert option.doc, option.name
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_listing_a_plugin_imports_nothing_heavy(kind: str, name: str) -> None:
+    heavy = {"torch", "deepspeed", "transformers", "sklearn", "scipy", "numpy", "pydantic"}
+    code = f"import sys; from distbench import registry; registry.load({kind!r}, {name!r}); "
+    code += f"print(sorted(set(sys.modules) & {heavy!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", registry.names("strategies"))
+def test_a_strategy_says_what_it_is_and_why_it_can_not_run(name: str) -> None:
+    strategy = registry.make("strategies", Choice(name))
+    assert strategy.label
+    assert strategy.engine
+    assert set(strategy.world_sizes([1, 2, 4])) <= {1, 2, 4}
+    for size in strategy.world_sizes([1, 2]):
+        problem = strategy.problem(case(name, size), LAPTOP)
+        assert problem is None or problem
+
+
+def test_a_column_has_one_metric_a_unit_a_direction_and_a_definition() -> None:
+    columns = [c for name in registry.names("metrics") for c in registry.load("metrics", name).columns]
+    assert not [name for name, count in Counter(c.name for c in columns).items() if count > 1]
+    for column in columns:
+        assert column.doc.endswith(".")
+        assert column.over_ranks in OVER_RANKS
+        assert column.better in ("higher", "lower", None)
+
+
+@pytest.mark.parametrize("name", registry.names("launchers"))
+def test_a_launcher_shows_what_it_would_start_and_starts_nothing(name: str, tmp_path: Path) -> None:
+    launch = Launch("rank", tmp_path / "trial.json", processes=2)
+    commands = registry.make("launchers", Choice(name)).commands(launch)
+    assert commands and all(isinstance(word, str) for command in commands for word in command)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"stage": 0, "offload_optimizer": "cpu"}, "from stage 1 on"),
+        ({"stage": 2, "offload_parameters": "cpu"}, "in stage 3 only"),
+        ({"stage": 3, "offload_parameters": "nvme"}, "libaio"),
+    ],
+)
+def test_what_deepspeed_can_not_do_is_said_before_launch(options: dict[str, object], told: str) -> None:
+    zero = registry.make("strategies", Choice("zero", options))
+    assert told in zero.problem(case("zero"), LAPTOP)
