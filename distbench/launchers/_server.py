@@ -44,6 +44,8 @@ class Server:
                 start_new_session=True,
             )
         self._pending = b""
+        self.cuda_touched = False
+        """Whether an import has initialised CUDA, so that its children can't use it."""
         self._open = True
         self._await_ready(log, timeout_s)
 
@@ -89,8 +91,10 @@ class Server:
     def _await_ready(self, log: Path, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
         while (left := end - time.monotonic()) > 0 and self._open:
-            if any("ready" in event for event in self.events(left)):
-                return
+            for event in self.events(left):
+                if "ready" in event:
+                    self.cuda_touched = bool(event["cuda_touched"])
+                    return
         why = f"was not ready within {timeout_s:g} s" if self._open else "ended"
         self._process.kill()
         self.close()

@@ -92,11 +92,16 @@ class _LocalSite(Site):
             return kept
         if kept is not None:
             kept.close()
-        imports = launch.imports if self._options.warm else ()
         environment = {**os.environ, **launch.environment, RUN_ID: self._run_id}
         log = launch.file.parent / "warm_parent.log"
-        self._servers[key] = Server(imports, environment, log, self._options.start_timeout)
-        return self._servers[key]
+        timeout_s = self._options.start_timeout
+        server = Server(launch.imports if self._options.warm else (), environment, log, timeout_s)
+        if server.cuda_touched:
+            # the ranks then import for themselves; the record says so (environment.warm)
+            server.close()
+            server = Server((), environment, log, timeout_s)
+        self._servers[key] = server
+        return server
 
     def _sweep(self) -> None:
         """Kill what a rank has started and left behind."""

@@ -45,7 +45,7 @@ class Shell:
 
 
 def collect(shell: Shell, ending: Ending, folder: Path, processes: int, metrics: list[Choice]) -> Record:
-    """Return the record of a trial from what its ranks delivered; failed trials keep what there is."""
+    """Return the record of a trial from what its ranks delivered; one that failed has no values."""
     ranks = [_read(result_file(folder, rank)) for rank in range(processes)]
     plugins: dict[str, Metric] = {choice.name: registry.make("metrics", choice) for choice in metrics}
     columns = {column.name: describe(name, column) for name, m in plugins.items() for column in m.columns}

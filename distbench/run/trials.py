@@ -70,7 +70,7 @@ class _Execution:
         known = {(r.case_id, r.round) for r in self._run.records() if r.status is not Status.CANCELLED}
         for item in self._plan.cases:
             if item.problem is not None and (item.case.id, 0) not in known:
-                self._store(_unsupported(self._info.run_id, item.case, item.problem))
+                self._run.write_record(_unsupported(self._info.run_id, item.case, item.problem))
         todo = [(round_, case) for round_, case in self._plan.trials if (case.id, round_) not in known]
         if todo:
             self._trials(todo, self._prepare([case for _, case in todo]))
@@ -93,7 +93,7 @@ class _Execution:
             else:
                 record = self._trial(case, round_)
             pace.took(case, time.monotonic() - began)
-            self._store(record)
+            self._run.write_record(record)
             self._observer.trial_ended(record)
 
     def _trial(self, case: Case, round_: int) -> Record:
@@ -118,9 +118,6 @@ class _Execution:
         ending = Watch(handle, folder, launch.processes, self._suite.limits, self._stop).until_end()
         shell = Shell(self._info.run_id, case, round_, started, time.monotonic() - began)
         return collect(shell, ending, folder, launch.processes, list(self._suite.metrics))
-
-    def _store(self, record: Record) -> None:
-        self._run.write_record(record)
 
 
 def _unsupported(run_id: str, case: Case, reason: str) -> Record:

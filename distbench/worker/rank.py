@@ -31,6 +31,9 @@ from distbench.worker.feed import Feed
 from distbench.worker.passes import Loop, PassResult
 from distbench.workloads.base import Workload
 
+# in a rank forked from a warm parent this module was imported by that parent
+_IMPORTED_BY = os.getpid()
+
 
 def run_rank(file: Path, listener: int | None = None) -> NoReturn:
     """Run the rank that ``RANK`` names of the trial in *file*, and end the process.
@@ -217,7 +220,7 @@ class Rank:
             "not_finite": _first_not_finite(losses),
             "phases": self.phases.seconds,
             "effective": effective,
-            "environment": facts.describe(device),
+            "environment": {**facts.describe(device), "warm": os.getpid() != _IMPORTED_BY},
         }
 
 

@@ -5,7 +5,8 @@ a process that has imported them costs milliseconds and starts as clean as a fre
 one thread and never touches CUDA, so that its children may.
 
 It talks over a socket, one JSON object a line. In: ``{"launch": {...}}``, ``{"signal": n}``,
-``{"stop": true}``. Out: ``{"ready": pid}``, ``{"pids": [...]}``, ``{"exit": rank, "code": n,
+``{"stop": true}``. Out: ``{"ready": pid,
+"cuda_touched": bool}``, ``{"pids": [...]}``, ``{"exit": rank, "code": n,
 "at": time}``, ``{"idle": true}`` when all ranks have ended. The end of the socket is the end of
 the run: every rank is killed at once, so that a killed command line leaves nothing behind.
 """
@@ -19,6 +20,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ def serve(control: socket.socket, imports: list[str]) -> None:
     # what is imported never becomes garbage; a collection in a child would copy all of its pages
     gc.collect()
     gc.freeze()
-    Server(control).run()
+    Server(control).run(cuda_touched=_cuda_touched())
 
 
 class Server:
@@ -52,11 +54,14 @@ class Server:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
 
-    def run(self) -> None:
-        """Serve until the other end of the control socket closes."""
+    def run(self, *, cuda_touched: bool) -> None:
+        """Serve until the other end of the control socket closes.
+
+        *cuda_touched* is passed on: children of a process that has initialised CUDA can't use it.
+        """
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        self._send({"ready": os.getpid()})
+        self._send({"ready": os.getpid(), "cuda_touched": cuda_touched})
         pending = b""
         while True:
             readable, _, _ = select.select([self._control.fileno(), self._wake_read], [], [])
@@ -164,6 +169,11 @@ class Server:
         except OSError:
             # the other end is gone; the next read says so too
             self._die()
+
+
+def _cuda_touched() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def _redirect_output(log: Path) -> None:
