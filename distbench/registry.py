@@ -40,7 +40,7 @@ class Option:
 
 def names(kind: str) -> list[str]:
     """Return the names of all plug-ins of *kind*, sorted."""
-    return sorted(_places(kind))
+    return sorted(_places(kind, os.environ.get(PLUGIN_PATH, "")))
 
 
 def load(kind: str, name: str) -> type[Any]:
@@ -49,10 +49,7 @@ def load(kind: str, name: str) -> type[Any]:
     Raises:
         UsageError: there is no such plug-in, or its file can't be imported.
     """
-    places = _places(kind)
-    if name not in places:
-        raise UsageError(f"unknown {_singular(kind)} {name!r}: {did_you_mean(name, places)}")
-    return _plugin(kind, name, places[name] / f"{name}.py")
+    return _load(kind, name, os.environ.get(PLUGIN_PATH, ""))
 
 
 def make(kind: str, choice: Choice) -> Any:
@@ -82,16 +79,10 @@ def _singular(kind: str) -> str:
     return {"strategies": "strategy", "data": "data source"}.get(kind, kind.removesuffix("s"))
 
 
-def _folders(kind: str) -> list[Path]:
-    own = _HERE / kind
-    extra = [Path(part) / kind for part in os.environ.get(PLUGIN_PATH, "").split(os.pathsep) if part]
-    return [own, *extra]
-
-
-def _places(kind: str) -> dict[str, Path]:
+def _places(kind: str, plugin_path: str) -> dict[str, Path]:
     """Return the folder of each plug-in; read afresh each time, so a file counts once it is there."""
     found: dict[str, Path] = {}
-    for folder in _folders(kind):
+    for folder in [_HERE / kind, *[Path(part) / kind for part in plugin_path.split(os.pathsep) if part]]:
         try:
             entries = os.scandir(folder)
         except OSError:
@@ -110,9 +101,13 @@ def _base(kind: str) -> type[Any]:
     return base
 
 
+# a plan of many cases asks for the same few plug-ins thousands of times; a refusal is not kept
 @functools.cache
-def _plugin(kind: str, name: str, file: Path) -> type[Any]:
-    return _only_plugin(_module(kind, name, file), _base(kind))
+def _load(kind: str, name: str, plugin_path: str) -> type[Any]:
+    places = _places(kind, plugin_path)
+    if name not in places:
+        raise UsageError(f"unknown {_singular(kind)} {name!r}: {did_you_mean(name, places)}")
+    return _only_plugin(_module(kind, name, places[name] / f"{name}.py"), _base(kind))
 
 
 def _module(kind: str, name: str, file: Path) -> ModuleType:

@@ -59,5 +59,5 @@ def test_the_main_suite_has_every_strategy_at_both_world_sizes():
 
 def test_the_strategies_of_a_suite_do_the_same_work():
     cases = [item.case for item in make(load(SUITES[0].parent / "zero.yaml"), CPUS).cases]
-    assert {case.batch.global_batch_size for case in cases} == {24}
+    assert {case.batch.global_batch_size for case in cases} == {16}
     assert len({(str(case.workload), str(case.data), case.optimizer, case.seed) for case in cases}) == 1
