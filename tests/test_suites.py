@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from distbench.env import Machine
 from distbench.plan import make
+from distbench.report.page import render
 from distbench.spec import Suite, load
+from distbench.store import Run
 
 SUITES = sorted((Path(__file__).parent.parent / "suites").glob("*.yaml"))
 PACKAGES = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "safetensors"), "1")
@@ -61,3 +64,24 @@ def test_the_strategies_of_a_suite_do_the_same_work():
     cases = [item.case for item in make(load(SUITES[0].parent / "zero.yaml"), CPUS).cases]
     assert {case.batch.global_batch_size for case in cases} == {16}
     assert len({(str(case.workload), str(case.data), case.optimizer, case.seed) for case in cases}) == 1
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    "file", [file for file in SUITES if file.stem != "gpu_cluster"], ids=lambda f: f.stem
+)
+def test_a_shipped_suite_runs_on_a_cpu(file, distbench, tmp_path):
+    least = [f"--set=measure.{key}=1" for key in ("warmup", "steps", "trials")]
+    done = distbench("run", str(file), "--out", str(tmp_path), "--json", "--device=cpu", *least)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = json.loads(done.stdout)["cases"]
+    assert {case["status"] for case in cases} <= {"measured", "unsupported"}
+    assert any(case["status"] == "measured" and case["world_size"] == 2 for case in cases)
+
+
+def test_the_sample_run_is_readable_and_its_report_is_what_it_renders_to_today(distbench):
+    sample = SUITES[0].parent.parent / "reports" / "sample"
+    shown = json.loads(distbench("show", str(sample), "--json").stdout)
+    assert {case["status"] for case in shown["cases"]} == {"measured", "unsupported"}
+    run = Run(sample)
+    assert render(run.info(), list(run.records())) == (sample / "report.html").read_text()
