@@ -38,6 +38,12 @@ class DistributedDataParallel(Strategy):
                 f"DDP reduces gradients in the parameters' dtype or in 16 bits: precision.reduce = "
                 f"{case.precision.reduce} with precision.master = {case.precision.master}"
             )
+        if self.static_graph and case.batch.gradient_accumulation_steps > 1:
+            # seen with torch 2.13: expect_autograd_hooks_ INTERNAL ASSERT FAILED in reducer.cpp
+            return (
+                "DDP with static_graph fails where gradients are accumulated without reducing them (no_sync): "
+                f"gradient_accumulation_steps = {case.batch.gradient_accumulation_steps}"
+            )
         return state_problem(case)
 
     def build(self, setting: Setting) -> Engine:
