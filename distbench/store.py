@@ -160,7 +160,8 @@ def slug(name: str) -> str:
 
 def write_json(file: Path, data: Any) -> None:
     """Write *data* as JSON, whole or not at all."""
-    write_text(file, json.dumps(data, ensure_ascii=False, allow_nan=True) + "\n")
+    # ASCII only: a message may hold bytes that are no UTF-8, and the file must be readable again
+    write_text(file, json.dumps(data, allow_nan=True) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 
 import pytest
 from records import case, failed, info, measured, unsupported
 
 from distbench.analysis.scaling import scaling
 from distbench.analysis.summary import summarise, to_json
+from distbench.analysis.text import listed, one_line, plain, shorten
 from distbench.analysis.words import sentences
-from distbench.case import Batch
+from distbench.case import Batch, Choice
+from distbench.record import Status
 
-DDP, FSDP = case("ddp"), case("fsdp")
+DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
 
 
 def test_a_number_is_the_median_over_trials_with_its_range() -> None:
@@ -33,10 +37,16 @@ def test_throughput_is_relative_to_ddp_at_the_same_world_size() -> None:
     assert [row.relative for row in rows] == [1, 0.25]
 
 
-def test_nothing_is_relative_to_a_ddp_that_did_other_work() -> None:
+def test_nothing_is_relative_to_a_ddp_that_did_other_work_and_the_reason_is_told() -> None:
     other = case("ddp", batch=Batch(16, 8, 1))
     rows = summarise(info(other, FSDP), [measured(other), measured(FSDP)])
     assert rows[1].relative is None
+    assert "no ddp at this world size that does the same work" in rows[1].relative_absent
+
+
+def test_nothing_is_relative_to_a_ddp_that_failed() -> None:
+    row = summarise(info(DDP, FSDP), [failed(DDP), measured(FSDP)])[1]
+    assert (row.relative, "crashed" in row.relative_absent) == (None, True)
 
 
 def test_a_case_without_a_record_is_pending() -> None:
@@ -50,25 +60,92 @@ def test_a_case_with_one_good_trial_is_measured_and_says_how_many_failed() -> No
     assert "1 of 2 trials failed" in row.reason
 
 
+def test_a_trial_that_was_stopped_does_not_hide_one_that_crashed() -> None:
+    records = [failed(DDP, "stopped", status=Status.CANCELLED), failed(DDP, "it broke", round_=1)]
+    (row,) = summarise(info(DDP), records)
+    assert (row.status, row.reason) == ("crashed", "it broke")
+
+
+def test_a_failure_names_the_log_of_its_rank_inside_the_folder_of_the_run() -> None:
+    (row,) = summarise(info(DDP), [failed(DDP, round_=2)])
+    assert row.log == f"trials/ddp-ws2-mb4-fp32-{DDP.id}/2/rank1.log"
+
+
 def test_losses_begin_with_the_warm_up_and_are_the_mean_over_ranks() -> None:
     (row,) = summarise(info(DDP), [measured(DDP)])
     assert row.losses == [4.0, 3.0, 2.5]
 
 
+def test_losses_are_told_without_any_warm_up() -> None:
+    (row,) = summarise(info(DDP), [replace(measured(DDP), warmup_losses=[])])
+    assert row.losses == [3.0, 2.5]
+
+
+@pytest.mark.parametrize("broken", [None, math.nan, math.inf])
+def test_a_loss_that_one_rank_did_not_give_is_not_known(broken: float | None) -> None:
+    (row,) = summarise(info(DDP), [replace(measured(DDP), samples={"loss": [[3.0, 2.5], [broken, 2.5]]})])
+    assert row.losses == [4.0, None, 2.5]
+
+
 def test_a_summary_is_valid_json_even_where_a_number_was_not_finite() -> None:
-    document = to_json(info(DDP), summarise(info(DDP), [measured(DDP, final_loss=float("nan"))]))
-    shown = json.loads(json.dumps(document, allow_nan=False))
-    assert "final_loss" not in shown["cases"][0]["values"]
+    document = to_json(info(DDP), summarise(info(DDP), [measured(DDP, final_loss=math.nan), failed(FSDP)]))
+    shown = json.loads(json.dumps(document, allow_nan=False))["cases"]
+    assert "final_loss" not in shown[0]["values"]
+    assert shown[0]["absent"]["final_loss"] == "not a finite number"
+    assert shown[1]["failure"]["rank"] == 1
+
+
+def test_a_number_that_only_a_later_trial_has_is_kept() -> None:
+    later = measured(DDP, round_=1, beats=7.0)
+    (row,) = summarise(info(DDP), [measured(DDP), later])
+    assert (row.values["beats"].value, row.values["beats"].n) == (7.0, 1)
+
+
+def test_a_column_that_a_foreign_record_hardly_describes_is_read_all_the_same() -> None:
+    foreign = replace(measured(DDP), columns={"tokens_per_s": {}})
+    (shown,) = to_json(info(DDP), summarise(info(DDP), [foreign]))["cases"]
+    assert shown["values"]["tokens_per_s"]["unit"] == ""
 
 
 def test_efficiency_is_throughput_over_n_times_that_of_one_device() -> None:
-    one = case("ddp", 1)
-    (points,) = scaling(summarise(info(one, DDP), [measured(one, 100), measured(DDP, 150)])).values()
-    assert [(point.world_size, point.efficiency) for point in points] == [(1, 1.0), (2, 0.75)]
+    (series,) = scaling(summarise(info(ONE, DDP), [measured(ONE, 100), measured(DDP, 150)]))
+    assert (series.name, series.kind) == ("ddp", "strong")
+    assert [(point.world_size, point.efficiency) for point in series.points] == [(1, 1.0), (2, 0.75)]
 
 
-def test_without_one_device_there_is_no_efficiency() -> None:
-    assert scaling(summarise(info(DDP), [measured(DDP)])) == {}
+def test_with_the_batch_of_a_device_fixed_scaling_is_weak() -> None:
+    two = case("ddp", 2, batch=Batch(16, 8, 1))
+    (series,) = scaling(summarise(info(ONE, two), [measured(ONE, 100), measured(two, 150)]))
+    assert (series.kind, series.points[1].efficiency) == ("weak", 0.75)
+
+
+def test_batches_of_different_sizes_do_not_mix_in_one_efficiency() -> None:
+    speeds = {(1, 8): 100, (1, 16): 150, (2, 8): 160, (2, 16): 240}
+    cases = {
+        (size, batch): case(
+            "ddp", size, name=f"ddp/ws{size}/batch={batch}", batch=Batch(batch, batch // size, 1)
+        )
+        for size, batch in speeds
+    }
+    rows = summarise(info(*cases.values()), [measured(cases[key], speeds[key]) for key in cases])
+    strong = {series.name: series.points[1].efficiency for series in scaling(rows) if series.kind == "strong"}
+    assert strong == {"ddp/batch=8 (strong)": 0.8, "ddp/batch=16 (strong)": 0.8}
+
+
+def test_one_batch_cut_up_in_two_ways_makes_two_series() -> None:
+    cases = [
+        case("ddp", size, name=f"ddp/ws{size}/mb{micro}", batch=Batch(8, micro, 8 // micro // size))
+        for size in (1, 2)
+        for micro in (2, 4)
+    ]
+    found = scaling(summarise(info(*cases), [measured(each) for each in cases]))
+    assert [[point.world_size for point in series.points] for series in found] == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("base", [None, 0.0])
+def test_without_a_throughput_on_one_device_there_is_no_efficiency(base: float | None) -> None:
+    records = [measured(DDP)] if base is None else [measured(ONE, base), measured(DDP)]
+    assert scaling(summarise(info(DDP), records)) == []
 
 
 @pytest.mark.parametrize(
@@ -88,5 +165,55 @@ def test_a_lead_is_claimed_only_as_far_as_the_trials_bear_it(
 
 def test_what_failed_and_what_can_not_run_is_said_with_the_reason() -> None:
     said = "\n".join(sentences(summarise(info(DDP, FSDP), [failed(DDP, "it broke"), unsupported(FSDP)])))
-    assert "Failed: ddp/ws2/mb4/fp32: crashed: it broke" in said
+    assert "Failed: ddp/ws2/mb4/fp32: crashed, rank 1 in time: it broke" in said
     assert "Unsupported here: fsdp/ws2/mb4/fp32: needs a GPU" in said
+
+
+def test_the_leanest_is_named_only_if_memory_differs() -> None:
+    rows = summarise(info(DDP, FSDP), [measured(DDP, memory_peak=1e6), measured(FSDP, memory_peak=5e5)])
+    assert "Leanest on 2 devices: fsdp" in sentences(rows)[1]
+    rows = summarise(info(DDP, FSDP), [measured(DDP), measured(FSDP)])
+    assert "no difference in memory" in sentences(rows)[1]
+
+
+def test_cases_of_one_strategy_are_told_apart_by_what_differs() -> None:
+    small, large = (case("ddp", name=f"ddp/ws2/mb{n}/fp32", batch=Batch(2 * n, n, 1)) for n in (4, 8))
+    said = sentences(summarise(info(small, large), [measured(small, 100), measured(large, 200)]))
+    assert "ddp/mb8, 200 tokens/s" in said[0]
+    assert "fp32" not in said[0]
+
+
+def test_different_workloads_are_not_compared() -> None:
+    other = case("fsdp", name="fsdp/ws2/mb4/fp32/mlp", workload=Choice("mlp"))
+    assert not any(
+        "Fastest" in each for each in sentences(summarise(info(), [measured(DDP), measured(other)]))
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "device", "told"),
+    [("zero2+offload", "cpu", True), ("zero2+offload", "cuda", False), ("zero3+offload-nvme", "cpu", False)],
+)
+def test_offload_to_the_memory_that_one_is_in_already_is_said_to_save_none(
+    label: str, device: str, told: bool
+) -> None:
+    of = case(label, device=device)
+    assert any("save none" in each for each in sentences(summarise(info(of), [measured(of)]))) is told
+
+
+def test_a_case_that_failed_in_part_and_one_that_was_not_run_are_said() -> None:
+    said = sentences(summarise(info(DDP, FSDP), [measured(DDP), failed(DDP, "it broke", round_=1)]))
+    assert "Failed in part: ddp/ws2/mb4/fp32: 1 of 2 trials failed: it broke" in said
+    assert "1 of 2 cases have no record yet." in said
+
+
+def test_a_thousand_failures_are_not_a_thousand_sentences() -> None:
+    bad = [failed(case("ddp", seed=seed)) for seed in range(1000)]
+    assert len(sentences(summarise(info(), bad))) < 30
+
+
+def test_text_of_others_loses_what_a_terminal_would_act_on() -> None:
+    assert plain("\x1b[31mred\x1b[0m\x1b]0;title\x07\u202e\x00\ud800 stays\nhere") == "red stays\nhere"
+    assert one_line("\n  \r first \t line\nsecond") == "first line"
+    assert shorten("zero3+offload-all-nvme+ds-adam", 20) == "zero3+offl…e+ds-adam"
+    assert listed(["a", "b", "c"], most=2) == "a, b and 1 more"

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from distbench.analysis.names import short_names
 from distbench.analysis.summary import THROUGHPUT, CaseSummary, Estimate
+from distbench.case import Batch, Case
+
+Kind = Literal["strong", "weak"]
+
+DEFINITIONS: dict[Kind, str] = {
+    "strong": "Strong scaling (the global batch is fixed): Eₙ = Xₙ / (n X₁), X being tokens/s; the same "
+    "as T₁ / (n Tₙ) with T the time of a step (ScaLAPACK Users' Guide, parallel efficiency).",
+    "weak": "Weak scaling (the batch of a device is fixed): Eₙ = Xₙ / (n X₁), X being tokens/s "
+    "(Megatron-LM, README: throughput of a device relative to that of one device).",
+}
 
 
 @dataclass(frozen=True)
@@ -14,29 +26,65 @@ class Point:
 
     world_size: int
     throughput: Estimate
+    """``X_n``, in tokens/s."""
     efficiency: float
-    """``X_n / (n X_1)``: throughput over n times that of one device. With the global batch fixed
-    it is strong scaling efficiency (netlib ScaLAPACK: T1 / (p Tp)), with the batch per device
-    fixed weak scaling efficiency (Megatron-LM, README)."""
+    """``X_n / (n X_1)``; see ``DEFINITIONS``."""
 
 
-def scaling(cases: Sequence[CaseSummary]) -> dict[str, list[Point]]:
-    """Return the points of each strategy that was measured at world size 1 and at another.
+@dataclass(frozen=True)
+class Series:
+    """One strategy over world sizes, its work otherwise the same."""
 
-    Strategies are told apart by what their cases share besides world size and batch.
+    name: str
+    """The label, with what tells the series of one run apart."""
+    kind: Kind
+    case: Case
+    """The case at world size 1."""
+    points: tuple[Point, ...]
+
+
+def scaling(cases: Sequence[CaseSummary]) -> list[Series]:
+    """Return a series for each strategy that was measured on one device and on more.
+
+    Cases belong to one series if they differ in nothing but the world size and what follows from
+    it: with the global batch fixed the share of a device, with that share fixed the global batch.
     """
-    groups: dict[str, list[CaseSummary]] = {}
-    for row in cases:
-        if THROUGHPUT in row.values:
-            groups.setdefault(_key(row), []).append(row)
-    found = {}
-    for key, rows in groups.items():
-        ordered = sorted(rows, key=lambda row: row.case.world_size)
-        one = ordered[0]
-        if one.case.world_size == 1 and len(ordered) > 1:
-            base = one.values[THROUGHPUT].value
-            found[key] = [_point(row, base) for row in ordered]
+    alike = _grouped([row for row in cases if _has_throughput(row)], _key)
+    rows = [(kind, series) for group in alike for kind in DEFINITIONS for series in _series_rows(group, kind)]
+    names = short_names([series[0].case for _, series in rows])
+    kinds = {kind for kind, _ in rows}
+    return [
+        Series(
+            name=names[series[0].case.id] + (f" ({kind})" if len(kinds) > 1 else ""),
+            kind=kind,
+            case=series[0].case,
+            points=tuple(_point(row, series[0].values[THROUGHPUT].value) for row in series),
+        )
+        for kind, series in rows
+    ]
+
+
+def _series_rows(group: list[CaseSummary], kind: Kind) -> list[list[CaseSummary]]:
+    """Return the rows of each series of *kind* in *group*, by world size, that of one device first."""
+    found = []
+    for same_size in _grouped(group, lambda row: _size(row.case.batch, kind)):
+        # where a world size cuts its batch in several ways, the same micro-batch or the same
+        # number of them makes a series: whichever takes in more of the cases
+        by_micro = _whole(_grouped(same_size, lambda row: row.case.batch.micro_batch_size))
+        by_count = _whole(_grouped(same_size, lambda row: row.case.batch.gradient_accumulation_steps))
+        either = [_whole([same_size]), by_micro, by_count]
+        found += max(either, key=lambda all_series: sum(map(len, all_series)))
     return found
+
+
+def _whole(groups: list[list[CaseSummary]]) -> list[list[CaseSummary]]:
+    """Return those groups that have one case a world size, one device among them and not alone."""
+    ordered = [sorted(group, key=lambda row: row.case.world_size) for group in groups]
+    return [group for group in ordered if _is_series([row.case.world_size for row in group])]
+
+
+def _is_series(sizes: list[int]) -> bool:
+    return sizes[0] == 1 and len(sizes) > 1 and len(set(sizes)) == len(sizes)
 
 
 def _point(row: CaseSummary, base: float) -> Point:
@@ -44,6 +92,24 @@ def _point(row: CaseSummary, base: float) -> Point:
     return Point(size, estimate, estimate.value / (size * base))
 
 
+def _size(batch: Batch, kind: Kind) -> int:
+    if kind == "strong":
+        return batch.global_batch_size
+    return batch.micro_batch_size * batch.gradient_accumulation_steps
+
+
+def _has_throughput(row: CaseSummary) -> bool:
+    return THROUGHPUT in row.values and row.values[THROUGHPUT].value > 0
+
+
 def _key(row: CaseSummary) -> str:
-    parts = row.case.name.split("/")
-    return "/".join(part for part in parts if not part.startswith(("ws", "mb")))
+    # the label is part of it, the name is not: names hold the world size
+    work = row.case.to_json()
+    return repr({key: value for key, value in work.items() if key not in ("name", "world_size", "batch")})
+
+
+def _grouped(rows: Sequence[CaseSummary], key: Callable[[CaseSummary], Hashable]) -> list[list[CaseSummary]]:
+    found: dict[Hashable, list[CaseSummary]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return list(found.values())

@@ -7,15 +7,24 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from distbench.case import Case
 from distbench.record import Failure, Record, Status
-from distbench.store import RunInfo
+from distbench.store import Run, RunInfo
+from distbench.trial import log_file
 
 PENDING = "pending"
 """What a case is called that has no record yet."""
+REFERENCE = "ddp"
+"""Label of the strategy that throughput is told relative to."""
 THROUGHPUT, MEMORY, COMMUNICATION, LOSS = "tokens_per_s", "memory_peak", "comm_bytes", "final_loss"
+
+_UNKNOWN_COLUMN = {"unit": "", "better": None, "over_ranks": "", "doc": "Not described by its record."}
+# a trial that was stopped says nothing about its case; any other ending does
+_LEAST_TELLING = (Status.CANCELLED, Status.UNSUPPORTED)
 
 
 @dataclass(frozen=True)
@@ -57,14 +66,19 @@ class CaseSummary:
     """Trials that were not."""
     values: dict[str, Estimate] = field(default_factory=dict)
     columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Column name -> unit, better, over_ranks, doc, of every column that any trial describes."""
     absent: dict[str, str] = field(default_factory=dict)
-    losses: list[float] = field(default_factory=list)
-    """Loss of each step from the first warm-up step on, mean over ranks, of the first trial."""
+    """Column name -> why ``values`` has no such number."""
+    losses: list[float | None] = field(default_factory=list)
+    """Loss of each step from the first warm-up step on, mean over ranks, of the first measured
+    trial; None where a rank gave none or it was not finite."""
     relative: float | None = None
     """Throughput relative to ddp at the same world size and otherwise the same work."""
+    relative_absent: str = ""
+    """Why ``relative`` is None."""
     failure: Failure | None = None
-    folder: str = ""
-    """Folder of the trial that ``failure`` is about, inside the run."""
+    log: str = ""
+    """Log of the rank that ``failure`` blames, relative to the run's folder; empty if there is none."""
 
     @property
     def measured(self) -> bool:
@@ -81,7 +95,8 @@ def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
     # a run folder may hold records of cases that run.json does not name: show them too
     cases |= {record.case_id: record.case for record in records if record.case_id not in cases}
     rows = [_summary(case, by_case.get(case_id, [])) for case_id, case in cases.items()]
-    return [_with_relative(row, rows) for row in rows]
+    references = {_work(row.case): row for row in reversed(rows) if row.case.label == REFERENCE}
+    return [_with_relative(row, references.get(_work(row.case))) for row in rows]
 
 
 def to_json(info: RunInfo, cases: Sequence[CaseSummary]) -> dict[str, Any]:
@@ -90,71 +105,71 @@ def to_json(info: RunInfo, cases: Sequence[CaseSummary]) -> dict[str, Any]:
         "run_id": info.run_id,
         "suite": info.suite_name,
         "state": info.state,
-        "cases": [
-            {
-                "case": row.case.name,
-                "case_id": row.case.id,
-                "strategy": row.case.label,
-                "world_size": row.case.world_size,
-                "status": row.status,
-                "reason": row.reason,
-                "trials": row.trials,
-                "failed_trials": row.failed,
-                "relative_to_ddp": row.relative,
-                "values": {name: _estimate_json(row, name) for name in row.values},
-                "absent": row.absent,
-            }
-            for row in cases
-        ],
+        "cases": [_case_json(row) for row in cases],
+    }
+
+
+def _case_json(row: CaseSummary) -> dict[str, Any]:
+    failure = row.failure
+    return {
+        "case": row.case.name,
+        "case_id": row.case.id,
+        "strategy": row.case.label,
+        "label": row.case.label,
+        "world_size": row.case.world_size,
+        "status": row.status,
+        "reason": row.reason,
+        "trials": row.trials,
+        "failed_trials": row.failed,
+        "relative_to_ddp": row.relative,
+        "relative_absent": row.relative_absent,
+        "values": {name: _estimate_json(row, name) for name in row.values},
+        "absent": row.absent,
+        "failure": {"rank": failure.rank, "phase": failure.phase, "log": row.log} if failure else None,
     }
 
 
 def _estimate_json(row: CaseSummary, name: str) -> dict[str, Any]:
-    estimate, column = row.values[name], row.columns.get(name, {})
-    return {
-        "value": estimate.value,
-        "low": estimate.low,
-        "high": estimate.high,
-        "n": estimate.n,
-        "unit": column.get("unit", ""),
-        "better": column.get("better"),
-    }
+    column = row.columns[name]
+    return {**dataclasses.asdict(row.values[name]), "unit": column["unit"], "better": column["better"]}
 
 
 def _summary(case: Case, records: list[Record]) -> CaseSummary:
     if not records:
-        return CaseSummary(case, PENDING, "not run yet", 0, 0)
+        return CaseSummary(case, PENDING, "not run yet", 0, 0, relative_absent="not run yet")
     good = [record for record in records if record.status is Status.MEASURED]
     bad = [record for record in records if record.status is not Status.MEASURED]
-    if not good:
-        first = bad[0]
-        return CaseSummary(
-            case,
-            first.status,
-            first.reason,
-            0,
-            len(bad),
-            failure=first.failure,
-            columns=first.columns,
-            folder=str(first.round),
-        )
-    return CaseSummary(
+    worst = min(bad, key=lambda record: record.status in _LEAST_TELLING, default=None)
+    row = CaseSummary(
         case=case,
-        status=Status.MEASURED,
-        reason=f"{len(bad)} of {len(records)} trials failed: {bad[0].reason}" if bad else "",
+        status=Status.MEASURED if worst is None or good else worst.status,
+        reason="" if worst is None else worst.reason,
         trials=len(good),
         failed=len(bad),
-        values=_estimates(good),
-        columns=good[0].columns,
-        absent=good[0].absent,
-        losses=_losses(good[0]),
-        failure=bad[0].failure if bad else None,
-        folder=str(bad[0].round) if bad else "",
+        columns=_columns(records),
+        failure=worst.failure if worst else None,
+        log=_log(worst) if worst else "",
     )
+    return _with_numbers(row, good) if good else row
 
 
-def _estimates(records: list[Record]) -> dict[str, Estimate]:
-    names = [name for name in records[0].columns if any(name in record.values for record in records)]
+def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:
+    reason = f"{row.failed} of {row.trials + row.failed} trials failed: {row.reason}" if row.failed else ""
+    values = _estimates(good, list(row.columns))
+    absent = {name: _why_absent(good, name) for name in row.columns if name not in values}
+    return dataclasses.replace(row, reason=reason, values=values, absent=absent, losses=_losses(good[0]))
+
+
+def _columns(records: list[Record]) -> dict[str, dict[str, Any]]:
+    """Return the columns of all *records*; a foreign record may lack parts of a description, or all."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in records:
+        for name in (*record.columns, *record.values):
+            found.setdefault(name, _UNKNOWN_COLUMN | record.columns.get(name, {}))
+    return found
+
+
+def _estimates(records: list[Record], names: list[str]) -> dict[str, Estimate]:
     found = {}
     for name in names:
         values = [v for record in records if (v := record.values.get(name)) is not None and math.isfinite(v)]
@@ -163,22 +178,49 @@ def _estimates(records: list[Record]) -> dict[str, Estimate]:
     return found
 
 
-def _losses(record: Record) -> list[float]:
+def _why_absent(records: list[Record], name: str) -> str:
+    if any(name in record.values for record in records):
+        return "not a finite number"
+    return next((record.absent[name] for record in records if name in record.absent), "not measured")
+
+
+def _losses(record: Record) -> list[float | None]:
     timed = record.samples.get("loss", [])
-    ranks = [[*warm, *rest] for warm, rest in zip(record.warmup_losses, timed, strict=False)]
-    steps = [[value for value in step if value is not None] for step in zip(*ranks, strict=False)]
-    return [math.fsum(step) / len(step) for step in steps if step]
+    none: list[float | None] = []
+    # with no warm-up steps a record may have no list of them at all
+    ranks = [[*warm, *rest] for warm, rest in zip_longest(record.warmup_losses, timed, fillvalue=none)]
+    return [_mean(step) for step in zip_longest(*ranks)]
 
 
-def _with_relative(row: CaseSummary, rows: Sequence[CaseSummary]) -> CaseSummary:
-    reference = next((r for r in rows if r.case.label == "ddp" and _same_work(r.case, row.case)), None)
-    if reference is None or THROUGHPUT not in row.values or THROUGHPUT not in reference.values:
-        return row
-    ratio = row.values[THROUGHPUT].value / reference.values[THROUGHPUT].value
-    return dataclasses.replace(row, relative=ratio)
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return math.fsum(known) / len(known) if len(known) == len(values) else None
 
 
-def _same_work(a: Case, b: Case) -> bool:
-    """Return whether two cases differ in nothing but the strategy."""
-    shared = {field.name for field in dataclasses.fields(Case)} - {"name", "label", "strategy"}
-    return all(getattr(a, name) == getattr(b, name) for name in shared)
+def _log(record: Record) -> str:
+    """Return where the log of the rank that failed lies, relative to the run's folder."""
+    if record.failure is None or record.failure.rank is None:
+        return ""
+    return log_file(Run(Path()).trial_folder(record.case, record.round), record.failure.rank).as_posix()
+
+
+def _with_relative(row: CaseSummary, reference: CaseSummary | None) -> CaseSummary:
+    ratio, why = _relative(row, reference)
+    return dataclasses.replace(row, relative=ratio, relative_absent=why)
+
+
+def _relative(row: CaseSummary, reference: CaseSummary | None) -> tuple[float | None, str]:
+    if THROUGHPUT not in row.values:
+        return None, row.absent.get(THROUGHPUT, f"{row.status}: no throughput")
+    if reference is None:
+        return None, f"the run has no {REFERENCE} at this world size that does the same work"
+    base = reference.values.get(THROUGHPUT)
+    if base is None or not base.value:
+        return None, f"{REFERENCE} at this world size has no throughput ({reference.status})"
+    return row.values[THROUGHPUT].value / base.value, ""
+
+
+def _work(case: Case) -> str:
+    """Return what two cases share that differ in nothing but the strategy."""
+    work = {key: value for key, value in case.to_json().items() if key not in ("name", "label", "strategy")}
+    return repr(work)

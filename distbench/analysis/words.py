@@ -2,70 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
+from distbench.analysis.names import parts, shared_parts, short_names
 from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary
+from distbench.analysis.text import listed, one_line
 from distbench.record import Status
 from distbench.units import bytes_text, number_text
+
+# an allocator rounds, and small buffers come and go: below that, memory is the same
+_SAME_MEMORY = 0.01
+_MOST_FAILURES = 20
 
 
 def sentences(cases: Sequence[CaseSummary]) -> list[str]:
     """Return what to know of a run: the fastest, the leanest, what to mind, what failed."""
+    return [*findings(cases), *failures(cases)]
+
+
+def findings(cases: Sequence[CaseSummary]) -> list[str]:
+    """Return the fastest and the leanest at each world size, and what to mind about the numbers."""
     measured = [row for row in cases if row.measured]
-    by_size = sorted(measured, key=lambda row: row.case.world_size)
     said = []
-    for size, group in groupby(by_size, key=lambda row: row.case.world_size):
-        rows = list(group)
-        if len(rows) > 1:
-            where = f"on {size} device{'s' if size > 1 else ''}"
-            said += [_fastest(rows, where), _leanest(rows, where)]
-    return [sentence for sentence in [*said, *_notes(measured), *_failures(cases)] if sentence]
+    for rows in _comparable(measured):
+        group = _Group(rows, _where(rows, measured), short_names([row.case for row in rows]))
+        said += [_fastest(group), _leanest(group)]
+    return [sentence for sentence in [*said, *_notes(cases, measured)] if sentence]
 
 
-def _fastest(rows: list[CaseSummary], where: str) -> str:
-    ranked = sorted((r for r in rows if THROUGHPUT in r.values), key=lambda r: -r.values[THROUGHPUT].value)
-    if len(ranked) < 2:
+def failures(cases: Sequence[CaseSummary]) -> list[str]:
+    """Return the cases that failed, wholly or in part, and those that can't run here, with why."""
+    bad = [row for row in cases if row.failed and row.status != Status.UNSUPPORTED]
+    said = [f"{failure_title(row)}: {one_line(row.reason)}" for row in bad[:_MOST_FAILURES]]
+    if len(bad) > _MOST_FAILURES:
+        said.append(f"{len(bad) - _MOST_FAILURES} more cases failed; the report has them all.")
+    return said + _unsupported(cases)
+
+
+def failure_title(row: CaseSummary) -> str:
+    """Return what failed and how: ``Failed: ddp/ws2: crashed, rank 1 in time``."""
+    name = one_line(row.case.name)
+    if row.measured:
+        return f"Failed in part: {name}"
+    # most reasons begin with the rank themselves
+    named = row.failure is None or row.failure.rank is None or row.reason.startswith("rank ")
+    where = "" if named or row.failure is None else f", rank {row.failure.rank} in {row.failure.phase}"
+    return f"Failed: {name}: {row.status}{where}"
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Cases that may be compared, and how to call them."""
+
+    rows: list[CaseSummary]
+    where: str
+    names: dict[str, str]
+
+    def name(self, row: CaseSummary) -> str:
+        return self.names[row.case.id]
+
+    def ranked(self, column: str, sign: int) -> list[CaseSummary]:
+        return sorted(
+            (row for row in self.rows if column in row.values),
+            key=lambda row: sign * row.values[column].value,
+        )
+
+
+def _comparable(rows: list[CaseSummary]) -> list[list[CaseSummary]]:
+    """Return the cases by what can't be compared: devices, and what is trained on what."""
+    found = _by(rows, lambda row: (row.case.world_size, repr((row.case.workload, row.case.data))))
+    return sorted((rows for rows in found if len(rows) > 1), key=lambda rows: rows[0].case.world_size)
+
+
+def _where(rows: list[CaseSummary], measured: list[CaseSummary]) -> str:
+    size = rows[0].case.world_size
+    where = f"on {size} device{'s' if size > 1 else ''}"
+    others = [row for row in measured if row.case.world_size == size]
+    if len(others) == len(rows):
+        return where
+    shared = shared_parts([row.case for row in rows])
+    told = [part for part in shared if any(part not in parts(row.case) for row in others)]
+    return f"{where} with {', '.join(told)}" if told else where
+
+
+def _fastest(group: _Group) -> str:
+    ranked = group.ranked(THROUGHPUT, -1)
+    if len(ranked) < 2 or not ranked[0].values[THROUGHPUT].value:
         return ""
     best, second = ranked[:2]
     first, other = best.values[THROUGHPUT], second.values[THROUGHPUT]
-    told = f"Fastest {where}: {best.case.label}, {number_text(first.value)} tokens/s"
+    told = f"Fastest {group.where}: {group.name(best)}, {number_text(first.value)} tokens/s"
     if min(first.n, other.n) < 2:
-        return f"{told}; from one trial each, so the lead over {second.case.label} may be noise."
-    if first.overlaps(other):
-        return f"{told}; {second.case.label} is within the spread of the trials."
-    return f"{told}, {first.value / other.value:.2f} times {second.case.label}."
+        return f"{told}; from one trial, so its lead over {group.name(second)} may be noise."
+    tied = [row for row in ranked[1:] if first.overlaps(row.values[THROUGHPUT])]
+    if tied:
+        names = listed([group.name(row) for row in tied], most=3)
+        verb = "is" if len(tied) == 1 else "are"
+        return f"{told}; {names} {verb} within the spread of the trials, so it may be noise."
+    if not other.value:
+        return f"{told}."
+    return f"{told}, {first.value / other.value:.2f} times {group.name(second)}."
 
 
-def _leanest(rows: list[CaseSummary], where: str) -> str:
-    ranked = sorted((r for r in rows if MEMORY in r.values), key=lambda r: r.values[MEMORY].value)
+def _leanest(group: _Group) -> str:
+    ranked = group.ranked(MEMORY, 1)
     if len(ranked) < 2:
         return ""
-    best, worst = ranked[0], ranked[-1]
-    least, most = best.values[MEMORY].value, worst.values[MEMORY].value
-    return (
-        f"Leanest {where}: {best.case.label}, {bytes_text(least)} at its peak, "
-        f"{least / most:.0%} of {worst.case.label}."
-    )
+    least, most = ranked[0].values[MEMORY], ranked[-1].values[MEMORY]
+    limit = least.high * (1 + _SAME_MEMORY)
+    alike = [group.name(row) for row in ranked if row.values[MEMORY].low <= limit]
+    peak = f"{bytes_text(least.value)} at the peak of a rank"
+    if len(alike) == len(ranked):
+        return f"Leanest {group.where}: no difference in memory beyond 1 % or the spread; {peak}."
+    others = f" ({listed(alike[1:], most=3)} alike)" if len(alike) > 1 else ""
+    part = f"{least.value / most.value:.0%} of {group.name(ranked[-1])}"
+    return f"Leanest {group.where}: {alike[0]}{others}, {peak}, {part}."
 
 
-def _notes(measured: Sequence[CaseSummary]) -> list[str]:
+def _notes(cases: Sequence[CaseSummary], measured: Sequence[CaseSummary]) -> list[str]:
     notes = []
-    if any("offload" in row.case.label and row.case.device == "cpu" for row in measured):
-        notes.append("On a CPU, offload moves data from memory to memory: it saves nothing and costs a copy.")
+    if any(_offloads_in_vain(row) for row in measured):
+        notes.append(
+            "On a CPU machine, offload to the CPU moves data from memory to memory: it can save none here."
+        )
     if measured and all(row.trials < 2 for row in measured):
         notes.append("One trial a case: no spread is known; measure.trials = 3 or more gives one.")
+    if pending := sum(row.status == PENDING for row in cases):
+        notes.append(f"{pending} of {len(cases)} cases have no record yet.")
     return notes
 
 
-def _failures(cases: Sequence[CaseSummary]) -> list[str]:
-    said = []
-    for row in cases:
-        if row.status in (Status.MEASURED, Status.UNSUPPORTED, PENDING):
-            continue
-        said.append(f"Failed: {row.case.name}: {row.status}: {row.reason}")
-    unsupported = [row for row in cases if row.status == Status.UNSUPPORTED]
-    for reason in dict.fromkeys(row.reason for row in unsupported):
-        names = ", ".join(row.case.name for row in unsupported if row.reason == reason)
-        said.append(f"Unsupported here: {names}: {reason}.")
-    return said
+def _offloads_in_vain(row: CaseSummary) -> bool:
+    label = row.case.label
+    return row.case.device == "cpu" and "offload" in label and "nvme" not in label
+
+
+def _unsupported(cases: Sequence[CaseSummary]) -> list[str]:
+    rows = [row for row in cases if row.status == Status.UNSUPPORTED]
+    return [
+        f"Unsupported here: {listed([one_line(row.case.name) for row in same])}: {one_line(same[0].reason)}"
+        for same in _by(rows, lambda row: row.reason)
+    ]
+
+
+def _by(rows: Sequence[CaseSummary], key: Callable[[CaseSummary], Hashable]) -> list[list[CaseSummary]]:
+    found: dict[Hashable, list[CaseSummary]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return list(found.values())

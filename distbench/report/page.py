@@ -18,7 +18,8 @@ import jinja2
 from markupsafe import Markup
 
 from distbench.analysis.scaling import scaling
-from distbench.analysis.summary import CaseSummary, Estimate, summarise
+from distbench.analysis.summary import CaseSummary, summarise
+from distbench.analysis.text import plain, shorten
 from distbench.analysis.words import sentences
 from distbench.errors import InfrastructureError
 from distbench.files import write_whole
@@ -29,6 +30,8 @@ from distbench.units import value_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONGEST_TEXT = 20_000
+_LONGEST_NAME = 200
+_MOST_SENTENCES = 40
 
 
 def write(run: Run) -> Path:
@@ -50,9 +53,31 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
     """Return the page."""
     cases = summarise(info, records)
     charts = figures.charts(cases, scaling(cases))
-    script = (_TEMPLATES / "report.js").read_text()
+    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     library = _plotly()
-    style = (_TEMPLATES / "report.css").read_text()
+    page = _environment().get_template("report.html")
+    text = page.render(
+        info=info,
+        cases=cases,
+        said=sentences(cases)[:_MOST_SENTENCES],
+        charts=charts,
+        data=Markup(_safe_json([chart.figure for chart in charts])),
+        columns={name: column for row in cases for name, column in row.columns.items()},
+        missing=_missing(cases),
+        worker=_facts(next((record.environment for record in records if record.environment), {})),
+        others=_differing(records),
+        machine=_facts(info.machine),
+        suite=json.dumps(info.suite, indent=2, ensure_ascii=False),
+        library=Markup(library),
+        script=Markup(script),
+        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        script_hashes=" ".join([_hash(library), _hash(script)]),
+    )
+    # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -60,44 +85,67 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["clip"] = _clip
-    environment.filters["cell"] = _cell
-    environment.filters["value"] = value_text
-    return environment.get_template("report.html").render(
-        info=info,
-        cases=cases,
-        said=sentences(cases),
-        charts=charts,
-        data=Markup(_safe_json([chart.figure for chart in charts])),
-        columns=_columns(cases),
-        environment=_environment(records),
-        suite=json.dumps(info.suite, indent=2, ensure_ascii=False),
-        library=Markup(library),
-        script=Markup(script),
-        style=Markup(style),
-        script_hashes=" ".join([_hash(library), _hash(script)]),
-    )
-
-
-def _columns(cases: Sequence[CaseSummary]) -> dict[str, dict[str, Any]]:
-    """Return every column that any record describes: the page knows no metric by name."""
-    return {name: column for row in cases for name, column in row.columns.items()}
-
-
-def _environment(records: Sequence[Record]) -> dict[str, Any]:
-    return next((record.environment for record in records if record.environment), {})
+    environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "cell": _cell}
+    return environment
 
 
 def _cell(row: CaseSummary, name: str) -> str:
-    estimate: Estimate | None = row.values.get(name)
+    estimate = row.values.get(name)
     if estimate is None:
         return "–"
-    text = value_text(estimate.value, row.columns[name]["unit"])
+    text = value_text(estimate.value, plain(str(row.columns[name]["unit"])))
     return text if estimate.spread is None else f"{text} ±{estimate.spread:.1%}"
 
 
 def _clip(text: str, limit: int = _LONGEST_TEXT) -> str:
-    return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit:,} more characters)"
+    """Return *text* without control characters, its end left out if it is very long."""
+    shown = plain(text[: 2 * limit])
+    left = len(text) - limit
+    return shown if left <= 0 else f"{shown[:limit]} … ({left:,} more characters)"
+
+
+def _name(text: str) -> str:
+    return shorten(" ".join(plain(text).split()), _LONGEST_NAME)
+
+
+def _parts(text: str) -> Markup:
+    """Return a case's name, escaped, that a line may break between its parts."""
+    return Markup("/<wbr>").join(_name(text).split("/"))
+
+
+def _missing(cases: Sequence[CaseSummary]) -> list[tuple[str, str, list[str]]]:
+    """Return (column, why it has no number, the cases that this is so for)."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in cases:
+        if row.measured:
+            told = dict(row.absent)
+            if row.relative_absent:
+                told["× ddp"] = row.relative_absent
+            for column, reason in told.items():
+                found.setdefault((column, reason), []).append(row.case.name)
+    return [(column, reason, names) for (column, reason), names in found.items()]
+
+
+def _facts(data: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested facts as a flat table: ``packages.torch`` -> ``2.13.0``."""
+    flat: dict[str, str] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            flat |= _facts(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            flat[f"{prefix}{key}"] = ", ".join(map(str, value)) or "none"
+        else:
+            flat[f"{prefix}{key}"] = "none" if value is None else str(value)
+    return flat
+
+
+def _differing(records: Sequence[Record]) -> dict[str, list[str]]:
+    """Return the facts of the workers that are not the same in all trials, with all their values."""
+    seen: dict[str, dict[str, None]] = {}
+    for environment in (record.environment for record in records if record.environment):
+        for key, value in _facts(environment).items():
+            seen.setdefault(key, {})[value] = None
+    return {key: list(values) for key, values in seen.items() if len(values) > 1}
 
 
 def _safe_json(data: Any) -> str:
@@ -110,7 +158,6 @@ def _safe_json(data: Any) -> str:
 
 def _plotly() -> str:
     """Return plotly's library; reading the file is quicker than importing plotly."""
-
     spec = importlib.util.find_spec("plotly")
     assert spec is not None and spec.submodule_search_locations
     (folder,) = spec.submodule_search_locations

@@ -1,0 +1,166 @@
+"""The page in a real browser: it draws, asks the network for nothing, and foreign text stays text."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+from records import case, failed, info, measured, unsupported
+
+from distbench.record import Record
+from distbench.report import page
+from distbench.store import Run
+
+DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")
+ONE = case("ddp", 1)
+HOSTILE = (
+    "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
+    "'\"<b>{{ 7*7 }}&amp;\u202e\u2028\x1b[2J"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium")
+    assert found, "these tests need Chromium: apt-get install -y chromium"
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+class Seen:
+    """The page of some records, opened in a browser that notes what goes wrong."""
+
+    def __init__(self, browser: Browser, run: Run, **options: Any) -> None:
+        self.file = page.write(run)
+        self.trouble: list[str] = []
+        self.page: Page = browser.new_page(**options)
+        self.page.on("console", lambda message: self.trouble.append(message.text))
+        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
+        self.page.on("request", self._note)
+        self.page.goto(self.file.as_uri())
+        self.page.wait_for_load_state("networkidle")
+
+    def _note(self, request: Request) -> None:
+        if request.url != self.file.as_uri() and not request.url.startswith(("data:", "blob:")):
+            self.trouble.append(f"request for {request.url}")
+
+    def titles(self) -> list[str]:
+        return self.page.locator("h2").all_inner_texts()
+
+
+See = Callable[..., Seen]
+
+
+@pytest.fixture
+def see(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[See]:
+    opened: list[Seen] = []
+
+    def call(*records: Record, width: int = 1280, name: str = "tiny", **options: Any) -> Seen:
+        cases = list({record.case_id: record.case for record in records}.values())
+        run = Run.create(tmp_path_factory.mktemp("run"), info(*cases, name=name), "")
+        for record in records:
+            run.write_record(record)
+        opened.append(Seen(browser, run, viewport={"width": width, "height": 900}, **options))
+        return opened[-1]
+
+    yield call
+    for seen in opened:
+        seen.page.close()
+
+
+SOME = (measured(ONE, 100), measured(DDP, 150), measured(FSDP, 120), failed(case("zero2"), log="a log"))
+
+
+def test_the_page_draws_every_chart_without_an_error_or_a_request(see: See) -> None:
+    seen = see(*SOME)
+    assert seen.trouble == []
+    assert seen.page.locator(".chart").count() == 3
+    assert seen.page.locator(".chart:has(.scatterlayer .trace)").count() == 3
+    assert seen.titles() == [
+        "In words",
+        "Cases",
+        "Throughput against memory",
+        "Scaling efficiency over world sizes",
+        "Loss curves",
+        "What went wrong",
+        "All values",
+        "How it was made",
+    ]
+
+
+def test_the_page_is_told_to_load_nothing_and_offers_to_send_nothing(see: See) -> None:
+    seen = see(*SOME)
+    blocked = "() => fetch('https://example.org/').then(() => 'sent', () => 'blocked')"
+    assert seen.page.evaluate(blocked) == "blocked"
+    # by the page itself, not for want of a network
+    assert any("Content Security Policy" in each for each in seen.trouble)
+    buttons = " ".join(seen.page.locator("[data-title]").evaluate_all("all => all.map(e => e.dataset.title)"))
+    assert "Zoom" in buttons
+    assert not re.search("cloud|plotly|edit", buttons, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("records", [(), (unsupported(DP),), (failed(DDP),), (measured(DDP),)])
+def test_a_run_with_little_or_nothing_in_it_has_a_page_too(see: See, records: tuple[Record, ...]) -> None:
+    seen = see(*records)
+    assert seen.trouble == []
+    assert seen.page.locator("h1").inner_text() == "tiny"
+
+
+def test_names_reasons_and_logs_are_text_whatever_they_hold(see: See) -> None:
+    bad = failed(FSDP, HOSTILE, traceback=HOSTILE, log=HOSTILE + "x" * 10_000_000)
+    seen = see(measured(case(f"ddp{HOSTILE}")), measured(case(HOSTILE)), bad, name=HOSTILE)
+    assert seen.trouble == []
+    assert seen.page.title().startswith("</script><script>document.title='taken'")
+    assert seen.page.evaluate("document.images.length") == 0
+    assert seen.page.evaluate("document.querySelectorAll('b').length") == 0
+    assert "{{ 7*7 }}" in seen.page.inner_text("#failures")
+    assert seen.file.stat().st_size < 8e6
+
+
+def test_a_chart_draws_no_markup_out_of_a_name(see: See) -> None:
+    seen = see(measured(case("<b>ddp</b>")), measured(case('<a href="https://example.org/">x</a>')))
+    assert seen.trouble == []
+    assert seen.page.locator("svg a").count() == 0
+    assert "<b>ddp</b>" in seen.page.locator("#loss .legendtext").all_text_contents()
+
+
+def test_a_column_with_a_hostile_name_is_text_and_its_definition_is_still_linked(see: See) -> None:
+    record = measured(DDP)
+    column = {"unit": HOSTILE, "better": HOSTILE, "over_ranks": HOSTILE, "doc": HOSTILE}
+    foreign = Record(**{**vars(record), "columns": {HOSTILE: column}, "values": {HOSTILE: 7.0}})
+    seen = see(foreign)
+    assert seen.trouble == []
+    assert seen.page.evaluate("document.images.length") == 0
+    links = seen.page.locator("#values thead a").evaluate_all("all => all.map(a => a.getAttribute('href'))")
+    assert all(seen.page.locator(link).count() == 1 for link in links)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_very_long_text_does_not_widen_the_page(see: See, width: int) -> None:
+    long = case("w" * 10_000)
+    seen = see(measured(DDP), measured(long), failed(FSDP, "x" * 10_000, log="y" * 10_000), width=width)
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_charts_take_on_the_dark_scheme_and_print_on_white(see: See) -> None:
+    seen = see(*SOME, color_scheme="dark")
+    ink = "getComputedStyle(document.querySelector('.chart .xtick text')).fill"
+    assert seen.page.evaluate(ink) == "rgb(230, 233, 236)"
+    seen.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert seen.page.evaluate(ink) == "rgb(0, 0, 0)"
+    seen.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert seen.page.evaluate(ink) == "rgb(230, 233, 236)"
+
+
+def test_the_numbers_behind_each_chart_stand_in_a_table(see: See) -> None:
+    seen = see(*SOME)
+    seen.page.locator("#scaling summary").click()
+    assert re.search(r"ddp\s+2\s+150\s+0\.750", seen.page.inner_text("#scaling table"))
+    seen.page.locator("#loss summary").click()
+    assert re.search(r"4\s+3\s+2\.5", seen.page.inner_text("#loss table"))
