@@ -13,10 +13,11 @@ from distbench.case import Batch, Case
 Kind = Literal["strong", "weak"]
 
 DEFINITIONS: dict[Kind, str] = {
-    "strong": "Strong scaling (the global batch is fixed): Eₙ = Xₙ / (n X₁), X being tokens/s; the same "
-    "as T₁ / (n Tₙ) with T the time of a step (ScaLAPACK Users' Guide, parallel efficiency).",
-    "weak": "Weak scaling (the batch of a device is fixed): Eₙ = Xₙ / (n X₁), X being tokens/s "
-    "(Megatron-LM, README: throughput of a device relative to that of one device).",
+    "strong": "Strong scaling (the global batch is fixed): Eₙ = Xₙ / (n X₁), X being tokens/s. It is the "
+    "parallel efficiency of the ScaLAPACK Users' Guide (T₁ / (n Tₙ), T the time of a step), with the "
+    "same strategy on one device in the place of the best sequential program.",
+    "weak": "Weak scaling (the batch of a device is fixed): Eₙ = Xₙ / (n X₁), X being tokens/s: what a "
+    "device does among n, relative to what it does alone.",
 }
 
 

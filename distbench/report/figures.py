@@ -91,6 +91,7 @@ def _memory_trace(
         },
         "text": [_safe(names.get(row.case.id, "")) for row in rows],
         "textposition": "top center",
+        "textfont": {"size": 10},
         "cliponaxis": False,
         "hovertext": [_hover(row) for row in rows],
         "hoverinfo": "text",

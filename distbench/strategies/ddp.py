@@ -41,7 +41,7 @@ class DistributedDataParallel(Strategy):
         if self.static_graph and case.batch.gradient_accumulation_steps > 1:
             # seen with torch 2.13: expect_autograd_hooks_ INTERNAL ASSERT FAILED in reducer.cpp
             return (
-                "DDP with static_graph fails where gradients are accumulated without reducing them (no_sync): "
+                "DDP with static_graph fails where gradients are accumulated unreduced (no_sync): "
                 f"gradient_accumulation_steps = {case.batch.gradient_accumulation_steps}"
             )
         return state_problem(case)
