@@ -15,6 +15,7 @@ from distbench.run.launch import environment_of, launch_for, weights_file
 from distbench.run.observer import Observer
 from distbench.run.stop import StopRequest
 from distbench.spec import Suite
+from distbench.store import write_json
 
 
 def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Observer) -> dict[str, str]:
@@ -63,7 +64,7 @@ class Preparation:
         by_strategy = {case.label: case.to_json() for case in cases}
         metrics = [dataclasses.asdict(choice) for choice in self._suite.metrics]
         todo = {"metrics": metrics, "cases": list(by_strategy.values()), "weights": weights}
-        file.write_text(json.dumps(todo))
+        write_json(file, todo)
         shape = launch_for(self._folder, cases[0], 0)
         launch = dataclasses.replace(shape, entry="prepare", file=file, processes=1, leftovers=())
         try:

@@ -36,7 +36,7 @@ def execute(run: Run, info: RunInfo, suite: Suite, plan: Plan, observer: Observe
     """Run what is missing of *plan* in the folder of *run*.
 
     Raises:
-        InfrastructureError: the disk is full, or ranks can't be started; what was stored is whole.
+        InfrastructureError: the disk is full; what was stored is whole.
         KeyboardInterrupt: a second Ctrl-C; no process of the run is left.
     """
     stop = StopRequest()
