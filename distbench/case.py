@@ -85,8 +85,8 @@ class Measure:
     """Timed steps of each trial."""
     trials: int = 3
     """Launches of each case; the launch is the unit of statistics."""
-    profile_steps: int = 1
-    """Steps with the collectives counted, after the timed window."""
+    profile_steps: int = 2
+    """Steps under the profiler, after the timed window."""
     check_steps: int = 1
     """Steps with the gradient norm taken, after those."""
     order: Literal["interleaved", "sequential"] = "interleaved"

@@ -102,6 +102,8 @@ class Record:
     environment: dict[str, Any] = field(default_factory=dict)
     """Facts of the worker: versions, device, threads."""
     failure: Failure | None = None
+    degraded: str = ""
+    """Why a measured trial is kept out of comparisons (a disturbed machine); empty: it is sound."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON types, with its format number first."""

@@ -11,6 +11,9 @@ from pathlib import Path
 from distbench.case import Case, Choice, Limits, Measure
 from distbench.files import write_whole
 
+PASSES = ("warmup", "time", "count", "profile", "check")
+"""The passes of a trial, in their order."""
+
 
 @dataclass(frozen=True)
 class TrialFile:

@@ -76,6 +76,8 @@ class CaseSummary:
     """Throughput relative to ddp at the same world size and otherwise the same work."""
     relative_absent: str = ""
     """Why ``relative`` is None."""
+    detail: Record | None = None
+    """The first measured trial, for what is told of one trial rather than over trials."""
     failure: Failure | None = None
     log: str = ""
     """Log of the rank that ``failure`` blames, relative to the run's folder; empty if there is none."""
@@ -157,7 +159,9 @@ def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:
     reason = f"{row.failed} of {row.trials + row.failed} trials failed: {row.reason}" if row.failed else ""
     values = _estimates(good, list(row.columns))
     absent = {name: _why_absent(good, name) for name in row.columns if name not in values}
-    return dataclasses.replace(row, reason=reason, values=values, absent=absent, losses=_losses(good[0]))
+    return dataclasses.replace(
+        row, reason=reason, values=values, absent=absent, losses=_losses(good[0]), detail=good[0]
+    )
 
 
 def _columns(records: list[Record]) -> dict[str, dict[str, Any]]:

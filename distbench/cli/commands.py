@@ -138,11 +138,18 @@ def list_(
 
 
 @app.command()
-def show(name: RunName, out: Out = _REPORTS, as_json: Json = False) -> int:
+def show(
+    name: RunName,
+    out: Out = _REPORTS,
+    view: Annotated[
+        str, typer.Option("--view", metavar="VIEW", help="One part in detail.", show_default=False)
+    ] = "",
+    as_json: Json = False,
+) -> int:
     """Print the table of a run again."""
-    from distbench.cli.showing import show_run
+    from distbench.cli.showing import show_run, show_view
 
-    return show_run(name, out=out, as_json=as_json)
+    return show_view(name, view, out=out) if view else show_run(name, out=out, as_json=as_json)
 
 
 @app.command()

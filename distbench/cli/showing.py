@@ -24,6 +24,23 @@ def show_run(name: str, *, out: Path, as_json: bool) -> int:
     return 0
 
 
+def show_view(name: str, view: str, *, out: Path) -> int:
+    """Print one view of a run.
+
+    Raises:
+        UsageError: there is no such view.
+    """
+    from distbench.analysis.summary import summarise
+    from distbench.report.tables import as_text
+    from distbench.report.views import VIEWS
+
+    if view not in VIEWS:
+        raise UsageError(f"--view = {view!r}: allowed: {', '.join(VIEWS)}")
+    run = find_run(name, out)
+    say(as_text(VIEWS[view](summarise(run.info(), list(run.records()))), width()))
+    return 0
+
+
 def write_report(name: str, *, out: Path, open_: bool) -> int:
     """Write the report of a run and print its path."""
     run = find_run(name, out)

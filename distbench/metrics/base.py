@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from distbench.strategies.base import Engine
     from distbench.workloads.base import Workload
 
-Pass = Literal["time", "profile", "check"]
+Pass = Literal["warmup", "time", "count", "profile", "check"]
 
 OVER_RANKS: dict[str, Callable[[Sequence[float]], float]] = {
     "max": max,
@@ -61,6 +62,7 @@ class Session:
     device: torch.device
     rank: int
     world_size: int
+    pass_: Pass
     steps: list[float] = field(default_factory=list)
     """Seconds of each step of this pass, filled when the pass has ended."""
     losses: list[float] = field(default_factory=list)
@@ -80,7 +82,13 @@ class Trial:
     samples: dict[str, list[list[float | None]]]
     """Column -> rank -> step, of every metric."""
     phases: dict[str, list[float]]
-    """Phase (start, build, warmup, time, profile, check) -> seconds by rank."""
+    """Phase (start, build, warmup, time, count, profile, check) -> seconds by rank."""
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Rows that metrics left in the ranks (each has its ``rank``), and those of samplers."""
+    window: tuple[float, float] = (0.0, 0.0)
+    """``time.time()`` when the first rank began the ``time`` pass and when the last had ended it."""
+    effective: dict[str, Any] = field(default_factory=dict)
+    """What the live engine of rank 0 really did."""
 
     def slowest_mean(self, column: str) -> float:
         """Return the mean over steps of the largest value of any rank: the slowest rank is the step.
@@ -95,12 +103,21 @@ class Trial:
         return math.fsum(max(step) for step in steps) / len(steps)
 
 
+class Sampler(ABC):
+    """Watches from outside of the ranks, on the launcher's side, while a trial runs."""
+
+    @abstractmethod
+    def stop(self) -> list[dict[str, Any]]:
+        """End the watching; return rows for the table that bears the metric's name."""
+
+
 class Metric(ABC):
     """Something measured. A frozen dataclass for its options; state of a pass lives in ``start``'s return."""
 
     columns: ClassVar[tuple[Column, ...]]
     passes: ClassVar[frozenset[Pass]] = frozenset({"time"})
-    """The passes it takes part in. Whatever slows a step down belongs to ``profile``."""
+    """The passes it takes part in. Whatever slows a step down has no place in ``time``: ``count`` is
+    one step in which operations and bytes are booked, ``profile`` some steps under the profiler."""
 
     def prepare(self) -> None:  # noqa: B027 - most metrics need nothing
         """Build what must be built once, before any trial. Runs in a process of its own."""
@@ -118,6 +135,13 @@ class Metric(ABC):
     def after_step(self, session: Session, state: Any) -> None:  # noqa: B027
         """Called after each step of the pass. Only overridden versions are called at all."""
 
+    def around(self, session: Session, state: Any, span: str) -> AbstractContextManager[Any]:
+        """Return what stands around a part of a step: ``data``, ``forward``, ``backward`` or ``optimizer``.
+
+        Only overridden versions are called at all; never in the ``time`` pass.
+        """
+        return nullcontext()
+
     def values(self, session: Session, state: Any) -> Values:
         """End a pass: return this rank's numbers by column (a list for a ``per_step`` column).
 
@@ -131,6 +155,14 @@ class Metric(ABC):
     def summary(self, trial: Trial) -> dict[str, float]:
         """Return numbers that need all ranks at once, by column. Runs in the parent."""
         return {}
+
+    def sampler(self, case: Case) -> Sampler | None:
+        """Begin to watch a trial from outside of its ranks, in the parent; None: nothing to watch."""
+        return None
+
+    def degraded(self, trial: Trial) -> str:
+        """Return why a measured trial must be kept out of comparisons (a disturbed machine), or nothing."""
+        return ""
 
 
 PLUGIN_BASE = Metric

@@ -12,7 +12,7 @@ from distbench.metrics.base import Column, Metric, Pass, Session, Values
 class Communication(Metric):
     """Calls and bytes of every collective of a step, as asked for by the strategy."""
 
-    passes: ClassVar[frozenset[Pass]] = frozenset({"profile"})
+    passes: ClassVar[frozenset[Pass]] = frozenset({"count"})
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             "comm_calls",

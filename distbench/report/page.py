@@ -24,7 +24,7 @@ from distbench.analysis.words import sentences
 from distbench.errors import InfrastructureError
 from distbench.files import write_whole
 from distbench.record import Record
-from distbench.report import figures
+from distbench.report import figures, views
 from distbench.store import Run, RunInfo
 from distbench.units import value_text
 
@@ -61,6 +61,7 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
         cases=cases,
         said=sentences(cases)[:_MOST_SENTENCES],
         charts=charts,
+        views=views.tables(cases),
         data=Markup(_safe_json([chart.figure for chart in charts])),
         columns={name: column for row in cases for name, column in row.columns.items()},
         missing=_missing(cases),

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from distbench import registry
-from distbench.case import Case, Choice
+from distbench.case import Case
 from distbench.metrics.base import OVER_RANKS, Absent, Column, Metric, Trial
 from distbench.record import Failure, Record, Status
 from distbench.run.watch import Ending
 from distbench.trial import result_file
 
 Samples = dict[str, list[list[float | None]]]
+Tables = dict[str, list[dict[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,30 +45,41 @@ class Shell:
         )
 
 
-def collect(shell: Shell, ending: Ending, folder: Path, processes: int, metrics: list[Choice]) -> Record:
-    """Return the record of a trial from what its ranks delivered; one that failed has no values."""
+def collect(
+    shell: Shell, ending: Ending, folder: Path, processes: int, metrics: dict[str, Metric], sampled: Tables
+) -> Record:
+    """Return the record of a trial from what its ranks delivered; one that failed has no values.
+
+    *sampled* is what was seen from outside of the ranks.
+    """
     ranks = [_read(result_file(folder, rank)) for rank in range(processes)]
-    plugins: dict[str, Metric] = {choice.name: registry.make("metrics", choice) for choice in metrics}
-    columns = {column.name: describe(name, column) for name, m in plugins.items() for column in m.columns}
+    columns = {column.name: describe(name, column) for name, m in metrics.items() for column in m.columns}
     if any(rank is None for rank in ranks):
-        return shell.record(ending, columns=columns)
+        return shell.record(ending, columns=columns, tables=sampled)
     delivered = [rank for rank in ranks if rank is not None]
-    samples = _samples(delivered)
-    values, absent = _values(
-        plugins, Trial(shell.case, _tokens_per_sample(shell.case), samples, _phases(delivered))
+    trial = Trial(
+        case=shell.case,
+        tokens_per_sample=_tokens_per_sample(shell.case),
+        samples=_samples(delivered),
+        phases=_phases(delivered),
+        tables={**_tables(delivered), **sampled},
+        window=_window(delivered),
+        effective=delivered[0]["effective"],
     )
+    values, absent = _values(metrics, trial)
     absent = {**absent, **delivered[0]["absent"]}
     return shell.record(
         _unless_not_finite(ending, delivered),
         columns=columns,
         values=values,
         absent={**{name: "not measured" for name in columns if name not in values}, **absent},
-        samples=samples,
+        samples=trial.samples,
         warmup_losses=[rank["warmup_losses"] for rank in delivered],
-        tables=_tables(delivered),
-        phases=_phases(delivered),
-        effective=delivered[0]["effective"],
+        tables=trial.tables,
+        phases=trial.phases,
+        effective=trial.effective,
         environment=delivered[0]["environment"],
+        degraded="; ".join(reason for m in metrics.values() if (reason := m.degraded(trial))),
     )
 
 
@@ -119,12 +131,17 @@ def _tokens_per_sample(case: Case) -> int:
     return int(registry.make("workloads", case.workload).tokens_per_sample)
 
 
-def _tables(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _tables(ranks: list[dict[str, Any]]) -> Tables:
     names = {name for rank in ranks for name in rank["tables"]}
     return {
         name: [{"rank": i, **row} for i, rank in enumerate(ranks) for row in rank["tables"].get(name, [])]
         for name in sorted(names)
     }
+
+
+def _window(ranks: list[dict[str, Any]]) -> tuple[float, float]:
+    begins, ends = zip(*(rank["window"] for rank in ranks), strict=True)
+    return min(begins), max(ends)
 
 
 def _phases(ranks: list[dict[str, Any]]) -> dict[str, list[float]]:

@@ -12,9 +12,10 @@ from distbench import registry
 from distbench.case import Case
 from distbench.errors import InfrastructureError
 from distbench.launchers.base import LaunchError, Site
+from distbench.metrics.base import Metric
 from distbench.plan import Plan
 from distbench.record import Failure, Record, Status
-from distbench.run.collect import Shell, collect
+from distbench.run.collect import Shell, Tables, collect
 from distbench.run.launch import launch_for, trial_file, weights_file
 from distbench.run.observer import Observer, Pace
 from distbench.run.prepare import Preparation
@@ -64,6 +65,9 @@ class _Execution:
     ) -> None:
         self._run, self._info, self._suite, self._plan = run, info, suite, plan
         self._observer, self._site, self._stop = observer, site, stop
+        self._metrics: dict[str, Metric] = {
+            choice.name: registry.make("metrics", choice) for choice in suite.metrics
+        }
 
     def run(self) -> Outcome:
         # a trial that was stopped is no result: it is run again
@@ -115,9 +119,19 @@ class _Execution:
         except LaunchError as error:
             ending = Ending(Status.CRASHED, str(error), Failure(rank=None, phase="start"))
             return Shell(self._info.run_id, case, round_, started, time.monotonic() - began).record(ending)
-        ending = Watch(handle, folder, launch.processes, self._suite.limits, self._stop).until_end()
+        watch = Watch(handle, folder, launch.processes, self._suite.limits, self._stop)
+        ending, sampled = self._sampled(case, watch)
         shell = Shell(self._info.run_id, case, round_, started, time.monotonic() - began)
-        return collect(shell, ending, folder, launch.processes, list(self._suite.metrics))
+        return collect(shell, ending, folder, launch.processes, self._metrics, sampled)
+
+    def _sampled(self, case: Case, watch: Watch) -> tuple[Ending, Tables]:
+        """Return how the trial ended, and what the samplers of the metrics saw meanwhile."""
+        samplers = {name: metric.sampler(case) for name, metric in self._metrics.items()}
+        try:
+            ending = watch.until_end()
+        finally:
+            rows = {name: sampler.stop() for name, sampler in samplers.items() if sampler}
+        return ending, rows
 
 
 def _unsupported(run_id: str, case: Case, reason: str) -> Record:

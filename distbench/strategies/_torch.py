@@ -43,17 +43,20 @@ class TorchEngine(Engine):
             self._optimizer.zero_grad(set_to_none=True)
         self._micro += 1
         with self._synchronised(self._micro == self._accumulation):
-            loss = self._loss(self.module, micro_batch)
-            (loss if self._divisor == 1 else loss / self._divisor).backward()
+            with self.span("forward"):
+                loss = self._loss(self.module, micro_batch)
+            with self.span("backward"):
+                (loss if self._divisor == 1 else loss / self._divisor).backward()
         return loss.detach()
 
     def step(self) -> None:
         self._micro = 0
-        if self._case.precision.loss_scale and not self._unscale():
-            return
-        if self._clip is not None:
-            self.clip(self._clip)
-        self._optimizer.step()
+        with self.span("optimizer"):
+            if self._case.precision.loss_scale and not self._unscale():
+                return
+            if self._clip is not None:
+                self.clip(self._clip)
+            self._optimizer.step()
 
     def grad_norm(self) -> float:
         scale = self._case.precision.loss_scale or 1.0

@@ -45,15 +45,19 @@ class ZeroEngine(Engine):
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
         if self._micro > 0:
             # DeepSpeed counts micro-batches by calls of step; it updates after the last only
-            self._engine.step()
+            with self.span("optimizer"):
+                self._engine.step()
         self._micro += 1
-        loss = self._loss(self._engine, micro_batch)
-        self._engine.backward(loss)
+        with self.span("forward"):
+            loss = self._loss(self._engine, micro_batch)
+        with self.span("backward"):
+            self._engine.backward(loss)
         return loss.detach()
 
     def step(self) -> None:
         self._micro = 0
-        self._engine.step()
+        with self.span("optimizer"):
+            self._engine.step()
 
     def grad_norm(self) -> float:
         squares = 0.0

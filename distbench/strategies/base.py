@@ -7,7 +7,8 @@ inside ``build``, so that planning and listing need no torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -36,11 +37,24 @@ class Setting:
     """Folder of this trial for files of offload; removed with the trial's processes."""
 
 
+Span = Callable[[str], AbstractContextManager[Any]]
+
+_NOTHING = nullcontext()
+
+
+def _unseen(_name: str) -> AbstractContextManager[Any]:
+    return _NOTHING
+
+
 class Engine(ABC):
     """The least that a training loop needs, the same for every strategy.
 
     A step is ``gradient_accumulation_steps`` calls of ``forward_backward`` and one ``step``.
     """
+
+    span: Span = staticmethod(_unseen)
+    """``with self.span("forward")``: says what a step is doing, ``forward``, ``backward`` or
+    ``optimizer``. Does nothing in the ``time`` pass; the worker replaces it where somebody looks."""
 
     @property
     @abstractmethod

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,13 +17,13 @@ import torch
 import torch.distributed as dist
 
 from distbench.case import Case
-from distbench.metrics.base import Absent, Metric, Session
+from distbench.metrics.base import Absent, Metric, Pass, Session
 from distbench.strategies.base import Engine
 from distbench.trial import Progress
 from distbench.worker.feed import Feed
 from distbench.workloads.base import Workload
 
-Hook = Callable[[Session, Any], None]
+Hook = Callable[..., Any]
 
 
 @dataclass
@@ -35,6 +36,8 @@ class PassResult:
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    window: tuple[float, float] = (0.0, 0.0)
+    """``time.time()`` at the begin of the first step and at the end of the last."""
 
 
 class Loop:
@@ -54,17 +57,22 @@ class Loop:
         self._device, self._feed, self._rank, self._processes = device, feed, rank, processes
         self._next_step = 0
 
-    def run(self, name: str, steps: int, metrics: dict[str, Metric], progress: Progress) -> PassResult:
+    def run(self, name: Pass, steps: int, metrics: dict[str, Metric], progress: Progress) -> PassResult:
         """Run *steps* steps as pass *name* and return what was measured."""
-        session = Session(self._case, self._workload, self._engine, self._device, self._rank, self._processes)
+        session = Session(
+            self._case, self._workload, self._engine, self._device, self._rank, self._processes, name
+        )
         taking_part = {key: metric for key, metric in metrics.items() if name in metric.passes}
         states = {key: metric.start(session) for key, metric in taking_part.items()}
         before = _overridden("before_step", taking_part, states)
         after = _overridden("after_step", taking_part, states)
+        if around := _overridden("around", taking_part, states):
+            self._engine.span = _spans(session, around)
         clock = Clock(self._device)
         losses = []
         # all ranks begin the window together, so that the first step holds no waiting for set-up
         dist.barrier()
+        began = time.time()
         clock.mark()
         for step in range(steps):
             progress.at(name, step)
@@ -75,12 +83,17 @@ class Loop:
                 hook(session, state)
             clock.mark()
         session.steps = clock.seconds()
+        self._engine.__dict__.pop("span", None)
         session.losses = [float(loss) for loss in losses]
         self._next_step += steps
-        return _collect(session, taking_part, states)
+        result = _collect(session, taking_part, states)
+        result.window = (began, time.time())
+        return result
 
     def _step(self, step: int, checked: Session | None) -> torch.Tensor:
-        losses = [self._engine.forward_backward(batch) for batch in self._feed.micro_batches(step)]
+        with self._engine.span("data"):
+            batches = self._feed.micro_batches(step)
+        losses = [self._engine.forward_backward(batch) for batch in batches]
         if checked:
             checked.grad_norms.append(self._engine.grad_norm())
         self._engine.step()
@@ -121,6 +134,19 @@ def _overridden(name: str, metrics: dict[str, Metric], states: dict[str, Any]) -
         for key, metric in metrics.items()
         if getattr(type(metric), name) is not getattr(Metric, name)
     ]
+
+
+def _spans(session: Session, around: list[tuple[Any, Any]]) -> Any:
+    """Return what stands around each part of a step for all metrics that look there."""
+
+    @contextmanager
+    def span(name: str) -> Iterator[None]:
+        with ExitStack() as stack:
+            for hook, state in around:
+                stack.enter_context(hook(session, state, name))
+            yield
+
+    return span
 
 
 def _collect(session: Session, metrics: dict[str, Metric], states: dict[str, Any]) -> PassResult:

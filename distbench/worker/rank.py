@@ -23,7 +23,7 @@ import torch.distributed as dist
 from distbench import registry
 from distbench.case import Case
 from distbench.files import write_whole
-from distbench.metrics.base import Metric
+from distbench.metrics.base import Metric, Pass
 from distbench.strategies.base import Setting, Strategy
 from distbench.trial import Progress, TrialFile, error_file, progress_file, result_file
 from distbench.worker import checks, facts
@@ -150,15 +150,17 @@ class Rank:
         effective = engine.effective()
         checks.check_effective(effective, self.case, self.workload)
         timed = self._pass(loop, "time", self.trial.measure.steps)
+        counted = self._pass(loop, "count", 1)
         profiled = self._pass(loop, "profile", self.trial.measure.profile_steps)
         checked = self._pass(loop, "check", self.trial.measure.check_steps)
         checks.check_same_norm(checked.norms, self.processes)
-        result = self._result(effective, device, warmup, [timed, profiled, checked])
+        result = self._result(effective, device, [warmup, timed, counted, profiled, checked])
+        result["window"] = timed.window
         # nobody may leave while another still talks to it
         dist.barrier()
         return result
 
-    def _pass(self, loop: Loop, name: str, steps: int) -> PassResult:
+    def _pass(self, loop: Loop, name: Pass, steps: int) -> PassResult:
         with self.phases.phase(name):
             return loop.run(name, steps, self.metrics, self.phases.progress)
 
@@ -208,15 +210,14 @@ class Rank:
         self,
         effective: dict[str, Any],
         device: torch.device,
-        warmup: PassResult,
         passes: list[PassResult],
     ) -> dict[str, Any]:
-        losses = warmup.losses + [loss for result in passes for loss in result.losses]
+        losses = [loss for result in passes for loss in result.losses]
         return {
             "samples": _merge(result.samples for result in passes),
             "absent": _merge(result.absent for result in passes),
             "tables": _merge(result.tables for result in passes),
-            "warmup_losses": warmup.losses,
+            "warmup_losses": passes[0].losses,
             "not_finite": _first_not_finite(losses),
             "phases": self.phases.seconds,
             "effective": effective,

@@ -1,0 +1,17 @@
+"""The views of a run: tables that say more than the one of all cases. One function a view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from distbench.analysis.summary import CaseSummary
+from distbench.report.tables import Table
+
+VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {}
+"""Word of ``distbench show --view`` -> what makes the table, in the order of the page."""
+
+
+def tables(cases: Sequence[CaseSummary]) -> list[Table]:
+    """Return every view that has something to show of *cases*."""
+    made = [view(cases) for view in VIEWS.values()]
+    return [table for table in made if table.rows]
