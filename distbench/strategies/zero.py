@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -97,10 +99,12 @@ class Zero(Strategy):
     def extensions_folder(self, device: str) -> str:
         """Return the folder of DeepSpeed's built ops: one for each environment and device.
 
-        The default is shared between environments, which then rebuild each other's ops.
+        DeepSpeed's default is shared between environments, which then rebuild each other's ops, in
+        the middle of a trial: the compiler's command holds the paths of the environment.
         """
         versions = f"torch-{_version('torch')}-deepspeed-{_version('deepspeed')}"
-        return str(cache_folder() / "ops" / versions / device)
+        place = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
+        return str(cache_folder() / "ops" / f"{versions}-{place}" / device)
 
     def prepare(self, case: Case) -> list[str]:
         from distbench.strategies._zero_ops import build_ops
