@@ -87,6 +87,9 @@ class Measure:
     """Launches of each case; the launch is the unit of statistics."""
     profile_steps: int = 2
     """Steps under the profiler, after the timed window."""
+    keep_traces: bool = False
+    """Keep the profiler's trace of every trial (Chrome/Perfetto JSON, gzipped) beside its record;
+    false: only of trials in which something looks wrong."""
     check_steps: int = 1
     """Steps with the gradient norm taken, after those."""
     order: Literal["interleaved", "sequential"] = "interleaved"

@@ -15,15 +15,22 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.utils._python_dispatch import TorchDispatchMode
 
-Key = tuple[str, int, str]
 
+@dataclass(frozen=True)
+class Call:
+    """One collective, as asked for by the strategy."""
 
-@dataclass
-class Row:
-    """What one kind of collective adds up to in one step."""
-
-    calls: int = 0
-    bytes: int = 0
+    op: str
+    """``all_reduce``, ``all_gather``, ... as torch.distributed and nccl-tests name them."""
+    group: str
+    """The global ranks that take part: ``0-3``, ``0,2``."""
+    group_size: int
+    dtype: str
+    bytes: int
+    """Of the full array, as nccl-tests counts: what comes out of an all-gather, what goes into a
+    reduce-scatter; on every rank the same."""
+    elements: int
+    """Of what this rank puts in, by which the backend's own event is told apart."""
 
 
 # operation -> its public name, and which argument is the full array (None: the result)
@@ -66,15 +73,15 @@ _TABLES: dict[str, dict[str, Any]] = {"c10d": _C10D, "_c10d_functional": _FUNCTI
 
 
 class Collectives(TorchDispatchMode):
-    """Counts collectives between ``begin`` and ``end``; one entry of ``steps`` a step."""
+    """Lists the collectives between ``begin`` and ``end``, in the order in which they are asked for."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps: list[dict[Key, Row]] = []
+        self.steps: list[list[Call]] = []
 
     def begin(self) -> None:
         """Begin a step."""
-        self.steps.append({})
+        self.steps.append([])
         self.__enter__()
 
     def end(self) -> None:
@@ -89,16 +96,23 @@ class Collectives(TorchDispatchMode):
         if name in (table := _TABLES.get(func.namespace, {})):
             op, full = table[name]
             every = (*args, *(kwargs or {}).values())
-            self._count(op, list(_tensors(result if full is None else args[full])), _group_size(every))
+            self._note(op, list(_tensors(result if full is None else args[full])), _group(every))
         return result
 
-    def _count(self, op: str, tensors: list[torch.Tensor], group_size: int) -> None:
+    def _note(self, op: str, tensors: list[torch.Tensor], group: dist.ProcessGroup) -> None:
         if not tensors or not self.steps:
             return
-        key = (op, group_size, str(tensors[0].dtype).removeprefix("torch."))
-        row = self.steps[-1].setdefault(key, Row())
-        row.calls += 1
-        row.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        elements, size = sum(tensor.numel() for tensor in tensors), group.size()
+        self.steps[-1].append(
+            Call(
+                op=op,
+                group=_ranks_text(dist.get_process_group_ranks(group)),
+                group_size=size,
+                dtype=str(tensors[0].dtype).removeprefix("torch."),
+                bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+                elements=elements // size if op == "all_gather" else elements,
+            )
+        )
 
 
 def _tensors(value: Any) -> Iterable[torch.Tensor]:
@@ -109,14 +123,21 @@ def _tensors(value: Any) -> Iterable[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _group_size(arguments: tuple[Any, ...]) -> int:
+def _group(arguments: tuple[Any, ...]) -> dist.ProcessGroup:
     for argument in arguments:
         if isinstance(argument, torch.ScriptObject):
             try:
-                return dist.ProcessGroup.unbox(argument).size()
+                return dist.ProcessGroup.unbox(argument)
             except RuntimeError:
                 # another boxed argument: the operator of a reduction
                 continue
         if isinstance(argument, str) and argument in dist.distributed_c10d._world.pg_names.values():
-            return _resolve_process_group(argument).size()  # type: ignore[arg-type]
+            return _resolve_process_group(argument)  # type: ignore[arg-type]
     raise ValueError(f"no process group among {arguments!r}")
+
+
+def _ranks_text(ranks: list[int]) -> str:
+    """Return ranks as people write them: ``0-7`` where they follow one another, else ``0,4,8``."""
+    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[0] + len(ranks))):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from distbench.case import Case
@@ -63,6 +64,13 @@ class Session:
     rank: int
     world_size: int
     pass_: Pass
+    folder: Path
+    """The trial's folder, for files too large for a record."""
+    keep_traces: bool = False
+    """Whether traces were asked for."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What metrics of this rank leave for later passes: ``collectives`` (one step's, as counted),
+    ``step_s`` (the timed steps)."""
     steps: list[float] = field(default_factory=list)
     """Seconds of each step of this pass, filled when the pass has ended."""
     losses: list[float] = field(default_factory=list)
@@ -90,8 +98,8 @@ class Trial:
     effective: dict[str, Any] = field(default_factory=dict)
     """What the live engine of rank 0 really did."""
 
-    def slowest_mean(self, column: str) -> float:
-        """Return the mean over steps of the largest value of any rank: the slowest rank is the step.
+    def slowest_steps(self, column: str) -> list[float]:
+        """Return the largest value of any rank in each step: the slowest rank is the step.
 
         Raises:
             Absent: a rank gave no such number.
@@ -100,7 +108,16 @@ class Trial:
         steps = [[value for value in step if value is not None] for step in zip(*ranks, strict=True)]
         if not steps or any(len(step) < len(ranks) for step in steps):
             raise Absent(f"needs {column} of every rank and step")
-        return math.fsum(max(step) for step in steps) / len(steps)
+        return [max(step) for step in steps]
+
+    def slowest_mean(self, column: str) -> float:
+        """Return the mean of ``slowest_steps``.
+
+        Raises:
+            Absent: a rank gave no such number.
+        """
+        steps = self.slowest_steps(column)
+        return math.fsum(steps) / len(steps)
 
 
 class Sampler(ABC):
@@ -152,8 +169,12 @@ class Metric(ABC):
         """
         return {}
 
-    def summary(self, trial: Trial) -> dict[str, float]:
-        """Return numbers that need all ranks at once, by column. Runs in the parent."""
+    def summary(self, trial: Trial) -> Mapping[str, float | Absent]:
+        """Return numbers that need all ranks at once, by column. Runs in the parent.
+
+        Raises:
+            Absent: no number of this metric can be known.
+        """
         return {}
 
     def sampler(self, case: Case) -> Sampler | None:

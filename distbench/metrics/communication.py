@@ -45,14 +45,10 @@ class Communication(Metric):
         state.end()
 
     def values(self, session: Session, state: Any) -> Values:
-        if state.steps:
-            session.tables["collectives"] = [
-                {"op": op, "group_size": size, "dtype": dtype, "calls": row.calls, "bytes": row.bytes}
-                for (op, size, dtype), row in sorted(state.steps[-1].items())
-            ]
-        # a group of one rank moves nothing
-        moving = [[row for (_, size, _), row in step.items() if size > 1] for step in state.steps]
+        # groups of one rank move nothing
+        moving = [[call for call in step if call.group_size > 1] for step in state.steps]
+        session.kept["collectives"] = state.steps[-1] if state.steps else []
         return {
-            "comm_calls": [float(sum(row.calls for row in rows)) for rows in moving],
-            "comm_bytes": [float(sum(row.bytes for row in rows)) for rows in moving],
+            "comm_calls": [float(len(calls)) for calls in moving],
+            "comm_bytes": [float(sum(call.bytes for call in calls)) for calls in moving],
         }

@@ -1,17 +1,20 @@
-"""``steptime``: how long a step takes."""
+"""``steptime``: how long a step takes, and whether that had settled."""
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distbench.metrics.base import Column, Metric, Session, Trial, Values
+from distbench.metrics import _drift
+from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Trial, Values
 
 
 @dataclass(frozen=True)
 class StepTime(Metric):
     """Wall time of whole steps, back to back: data, forward, backward, reduction, optimizer."""
 
+    passes: ClassVar[frozenset[Pass]] = frozenset({"warmup", "time"})
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             "step_s",
@@ -30,6 +33,39 @@ class StepTime(Metric):
             "CPU time of the process per timed step, all threads (process_time): beside the wall "
             "time it tells a slow machine from slow code.",
         ),
+        Column(
+            "warmup_step_s",
+            "s",
+            None,
+            "max",
+            "Wall time of each warm-up step; the first may compile and allocate.",
+            per_step=True,
+        ),
+        Column("first_step_s", "s", "lower", "max", "Wall time of the very first step."),
+        Column(
+            "compile_s",
+            "s",
+            "lower",
+            "max",
+            "Time that torch.compile spent in the warm-up (torch._dynamo's own clock). C++ ops are built "
+            "before any trial and are not part of it.",
+        ),
+        Column(
+            "drift",
+            "",
+            None,
+            "first",
+            "Change of the step time from the last warm-up steps to the end of the timed window, over its "
+            "median (Theil-Sen slope); negative: steps were still becoming faster.",
+        ),
+        Column(
+            "drift_p",
+            "",
+            None,
+            "first",
+            "One-sided p-value of steps becoming faster over that stretch (Mann-Kendall); below 0.01 the "
+            "trial had not settled.",
+        ),
     )
 
     def start(self, session: Session) -> Any:
@@ -41,7 +77,33 @@ class StepTime(Metric):
         import time
 
         spent = time.process_time() - state
-        return {"step_s": list(session.steps), "cpu_s": spent / max(1, len(session.steps))}
+        steps = list(session.steps)
+        if session.pass_ == "warmup":
+            return {"warmup_step_s": [*steps], "first_step_s": [*steps[:1]], "compile_s": _compile_s()}
+        session.kept["step_s"] = steps
+        return {"step_s": [*steps], "cpu_s": spent / max(1, len(steps))}
 
-    def summary(self, trial: Trial) -> dict[str, float]:
-        return {"step_s": trial.slowest_mean("step_s")}
+    def summary(self, trial: Trial) -> dict[str, float | Absent]:
+        return {"step_s": trial.slowest_mean("step_s"), **_drift_of(trial)}
+
+
+def _compile_s() -> float | Absent:
+    import torch._dynamo.utils as dynamo
+
+    seconds = dynamo.calculate_time_spent().get("total_wall_time", 0.0)
+    return float(seconds) if seconds else Absent("nothing was compiled: the model does not use torch.compile")
+
+
+def _drift_of(trial: Trial) -> dict[str, float | Absent]:
+    timed = trial.slowest_steps("step_s")
+    # the first step compiles and allocates; it would be a trend of its own
+    warm = trial.slowest_steps("warmup_step_s")[1:] if trial.samples.get("warmup_step_s") else []
+    # half of the warm-up at most: its begin may be slow, that is what it is for
+    series = [*warm[(len(warm) + 1) // 2 :], *timed]
+    if len(series) < _drift.LEAST:
+        reason = Absent(f"a trend needs {_drift.LEAST} steps at least; raise measure.steps or measure.warmup")
+        return {"drift": reason, "drift_p": reason}
+    if not statistics.median(series):
+        reason = Absent("the clock saw no time pass")
+        return {"drift": reason, "drift_p": reason}
+    return {"drift": _drift.change(series), "drift_p": _drift.falling(series)}

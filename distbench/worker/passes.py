@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,15 +53,29 @@ class Loop:
         feed: Feed,
         rank: int,
         processes: int,
+        folder: Path,
+        *,
+        keep_traces: bool,
     ) -> None:
         self._case, self._workload, self._engine = case, workload, engine
         self._device, self._feed, self._rank, self._processes = device, feed, rank, processes
+        self._folder, self._keep_traces = folder, keep_traces
+        self._kept: dict[str, Any] = {}
         self._next_step = 0
 
     def run(self, name: Pass, steps: int, metrics: dict[str, Metric], progress: Progress) -> PassResult:
         """Run *steps* steps as pass *name* and return what was measured."""
         session = Session(
-            self._case, self._workload, self._engine, self._device, self._rank, self._processes, name
+            case=self._case,
+            workload=self._workload,
+            engine=self._engine,
+            device=self._device,
+            rank=self._rank,
+            world_size=self._processes,
+            pass_=name,
+            folder=self._folder,
+            keep_traces=self._keep_traces,
+            kept=self._kept,
         )
         taking_part = {key: metric for key, metric in metrics.items() if name in metric.passes}
         states = {key: metric.start(session) for key, metric in taking_part.items()}

@@ -142,7 +142,17 @@ class Rank:
                 metric.install()
             engine = self.strategy.build(self._setting(device))
             feed = Feed(self.case, self.workload, self.rank, self.processes, device)
-        loop = Loop(self.case, self.workload, engine, device, feed, self.rank, self.processes)
+        loop = Loop(
+            self.case,
+            self.workload,
+            engine,
+            device,
+            feed,
+            self.rank,
+            self.processes,
+            self.folder,
+            keep_traces=self.trial.measure.keep_traces,
+        )
         checks.check_engine(self.strategy, engine, self.case)
         checks.check_distinct_data(feed, self.processes)
         warmup = self._pass(loop, "warmup", self.trial.measure.warmup)

@@ -13,6 +13,7 @@ import torch.utils._python_dispatch
 
 import distbench.metrics._collectives
 import distbench.metrics._cpu_allocator
+import distbench.metrics._timeline
 import distbench.strategies._ddp
 import distbench.strategies._fsdp2
 import distbench.worker.rank
