@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from distbench.analysis.diagnosis import diagnosis
 from distbench.analysis.names import parts, shared_parts, short_names
 from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary
 from distbench.analysis.text import listed, one_line
@@ -28,7 +29,7 @@ def findings(cases: Sequence[CaseSummary]) -> list[str]:
     for rows in _comparable(measured):
         group = _Group(rows, _where(rows, measured), short_names([row.case for row in rows]))
         said += [_fastest(group), _leanest(group)]
-    return [sentence for sentence in [*said, *_notes(cases, measured)] if sentence]
+    return [sentence for sentence in [*said, *diagnosis(cases), *_notes(cases, measured)] if sentence]
 
 
 def failures(cases: Sequence[CaseSummary]) -> list[str]:

@@ -77,18 +77,22 @@ def run(
     resume: Annotated[
         str, typer.Option("--resume", metavar="RUN", help="Go on with what a run lacks.", show_default=False)
     ] = "",
+    keep_traces: Annotated[
+        bool, typer.Option("--keep-traces", help="Keep the profiler's trace of every trial.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
     """Run a suite; leaves records and a report."""
     from distbench.cli.running import resume_run, run_suite
 
-    overrides = _overrides(set_, only, world_sizes, device)
+    changes = [*set_, *(["measure.keep_traces=true"] if keep_traces else [])]
+    overrides = _overrides(changes, only, world_sizes, device)
     if not resume:
         if suite is None:
             raise UsageError("run: which suite? distbench run SUITE, or distbench run --resume RUN")
         return run_suite(suite, overrides, out=out, as_json=as_json, quiet=quiet)
-    if suite is not None or any((set_, only, world_sizes, device)):
+    if suite is not None or any((changes, only, world_sizes, device)):
         raise UsageError("--resume: a run goes on as it was begun; it takes no suite and changes none")
     return resume_run(resume, out=out, as_json=as_json, quiet=quiet)
 

@@ -81,29 +81,32 @@ class Trace:
 
 def read(events: Iterable[Any]) -> Trace:
     """Return the trace that torch's kineto *events* describe (``kineto_results.events()``)."""
+    every = list(events)
+    # nanoseconds since 1970 leave a float no more than a quarter of a microsecond
+    origin = min((event.start_ns() for event in every), default=0)
     trace = Trace()
     launches: dict[int, float] = {}
     on_device = []
-    for event in events:
+    for event in every:
         kind = event.activity_type()
         if kind == "cpu_op":
-            _sort_operation(trace, _host_event(event))
+            _sort_operation(trace, _host_event(event, origin))
         elif kind == "user_annotation":
-            _sort_annotation(trace, _host_event(event))
+            _sort_annotation(trace, _host_event(event, origin))
         elif kind in ("cuda_runtime", "cuda_driver"):
-            launches[event.correlation_id()] = event.start_ns() / 1e9
+            launches[event.correlation_id()] = (event.start_ns() - origin) / 1e9
         elif kind in ("kernel", "gpu_memcpy", "gpu_memset"):
             on_device.append((kind, event))
     for kind, event in on_device:
-        _sort_device(trace, kind, event, launches.get(event.correlation_id()))
+        _sort_device(trace, kind, event, origin, launches.get(event.correlation_id()))
     for events_ in (trace.issues, trace.ranges):
         events_.sort(key=lambda each: each.begin)
     trace.marks = {name: sorted(intervals) for name, intervals in trace.marks.items()}
     return trace
 
 
-def _host_event(event: Any) -> Event:
-    begin = event.start_ns() / 1e9
+def _host_event(event: Any, origin: int) -> Event:
+    begin = (event.start_ns() - origin) / 1e9
     shapes = event.shapes()
     elements = math.prod(shapes[0]) if shapes else None
     return Event(event.name(), event.start_thread_id(), begin, begin + event.duration_ns() / 1e9, elements)
@@ -124,8 +127,8 @@ def _sort_annotation(trace: Trace, event: Event) -> None:
         trace.ranges.append(_renamed(event, event.name.removeprefix("gloo:")))
 
 
-def _sort_device(trace: Trace, kind: str, event: Any, launched: float | None) -> None:
-    begin = event.start_ns() / 1e9
+def _sort_device(trace: Trace, kind: str, event: Any, origin: int, launched: float | None) -> None:
+    begin = (event.start_ns() - origin) / 1e9
     found = Event(
         event.name(),
         event.device_resource_id(),

@@ -15,7 +15,7 @@ from distbench.case import Case
 if TYPE_CHECKING:
     import torch
 
-    from distbench.strategies.base import Engine
+    from distbench.strategies.base import Engine, Strategy
     from distbench.workloads.base import Workload
 
 Pass = Literal["warmup", "time", "count", "profile", "check"]
@@ -59,6 +59,7 @@ class Session:
 
     case: Case
     workload: Workload
+    strategy: Strategy
     engine: Engine
     device: torch.device
     rank: int
@@ -66,6 +67,8 @@ class Session:
     pass_: Pass
     folder: Path
     """The trial's folder, for files too large for a record."""
+    effective: dict[str, Any] = field(default_factory=dict)
+    """What the live engine really does; known once the warm-up has ended."""
     keep_traces: bool = False
     """Whether traces were asked for."""
     kept: dict[str, Any] = field(default_factory=dict)

@@ -1,11 +1,24 @@
-"""``communication``: which collectives a step asks for, and how many bytes."""
+"""``communication``: which collectives a step asks for, and how many bytes, beside the textbook."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from distbench.metrics.base import Column, Metric, Pass, Session, Values
+from distbench.case import BYTES
+from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Values
+
+if TYPE_CHECKING:
+    from distbench.metrics._collectives import Collectives
+
+
+@dataclass
+class _State:
+    collectives: Collectives
+    standing: list[int] = field(default_factory=list)
+    """Elements that stood whole where a pass over the layers began, added up over each step."""
 
 
 @dataclass(frozen=True)
@@ -31,24 +44,62 @@ class Communication(Metric):
             "nccl-tests counts (all-gather: what comes out; reduce-scatter: what goes in).",
             per_step=True,
         ),
+        Column(
+            "comm_bytes_theory",
+            "B",
+            None,
+            "first",
+            "What the textbook of the strategy says for comm_bytes, in the dtypes in use, every micro-batch "
+            "counted: DDP an all-reduce of the gradients; FSDP and ZeRO-3 two all-gathers of the "
+            "parameters and a reduce-scatter; ZeRO-1 and 2 a reduce-scatter and an all-gather.",
+        ),
+        Column(
+            "comm_standing_bytes",
+            "B",
+            None,
+            "max",
+            "Bytes of sharded parameters that stood whole when a forward or backward pass began, so that "
+            "the pass need not gather them.",
+            per_step=True,
+        ),
     )
 
     def start(self, session: Session) -> Any:
         from distbench.metrics._collectives import Collectives
 
-        return Collectives()
+        return _State(Collectives())
 
-    def before_step(self, session: Session, state: Any) -> None:
-        state.begin()
+    def before_step(self, session: Session, state: _State) -> None:
+        state.standing.append(0)
+        state.collectives.begin()
 
-    def after_step(self, session: Session, state: Any) -> None:
-        state.end()
+    def after_step(self, session: Session, state: _State) -> None:
+        state.collectives.end()
 
-    def values(self, session: Session, state: Any) -> Values:
+    @contextmanager
+    def around(self, session: Session, state: _State, span: str) -> Iterator[None]:
+        if span in ("forward", "backward"):
+            state.standing[-1] += session.engine.standing_whole()
+        yield
+
+    def values(self, session: Session, state: _State) -> Values:
+        steps = state.collectives.steps
         # groups of one rank move nothing
-        moving = [[call for call in step if call.group_size > 1] for step in state.steps]
-        session.kept["collectives"] = state.steps[-1] if state.steps else []
+        moving = [[call for call in step if call.group_size > 1] for step in steps]
+        session.kept["collectives"] = steps[-1] if steps else []
+        size = BYTES[session.case.precision.compute]
         return {
             "comm_calls": [float(len(calls)) for calls in moving],
             "comm_bytes": [float(sum(call.bytes for call in calls)) for calls in moving],
+            "comm_standing_bytes": [float(elements * size) for elements in state.standing],
+            "comm_bytes_theory": _theory(session),
         }
+
+
+def _theory(session: Session) -> list[float | None] | Absent:
+    theory = session.strategy.collectives(session.case, session.effective["parameters"])
+    if theory is None:
+        return Absent(f"{session.case.strategy.name} tells no theory of its communication")
+    if session.rank == 0:
+        session.tables["collectives_theory"] = [{"op": op, "bytes": size} for op, size in theory.items()]
+    return [float(sum(theory.values()))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -145,14 +145,11 @@ class Profile(Metric):
             state.profiler.export_chrome_trace(str(file))
         return timeline.values
 
-    def summary(self, trial: Trial) -> dict[str, float]:
+    def summary(self, trial: Trial) -> dict[str, float | Absent]:
         if not trial.samples.get("profile_step_s"):
             raise Absent("measure.profile_steps = 0")
-        found = {"profile_slowdown": trial.slowest_mean("profile_step_s") / trial.slowest_mean("step_s")}
-        work = list(_steps(trial.samples.get("work_s", [])))
-        if work and len(work[0]) > 1:
-            found["imbalance"] = sum(max(step) / _median(step) for step in work) / len(work)
-        return found
+        slowdown = trial.slowest_mean("profile_step_s") / trial.slowest_mean("step_s")
+        return {"profile_slowdown": slowdown, "imbalance": _imbalance(trial)}
 
 
 def _mark(name: str) -> AbstractContextManager[Any]:
@@ -163,14 +160,11 @@ def _mark(name: str) -> AbstractContextManager[Any]:
     return torch.profiler.record_function(MARK + name)
 
 
-def _steps(ranks: list[list[float | None]]) -> Iterator[list[float]]:
-    for step in zip(*ranks, strict=True):
-        known = [value for value in step if value is not None]
-        if len(known) == len(step):
-            yield known
-
-
-def _median(values: list[float]) -> float:
-    import statistics
-
-    return statistics.median(values)
+def _imbalance(trial: Trial) -> float | Absent:
+    ranks = trial.samples.get("work_s", [])
+    if len(ranks) < 2:
+        return Absent("one rank has nobody to wait for")
+    steps = [[value for value in step if value is not None] for step in zip(*ranks, strict=True)]
+    if not steps or any(len(step) < len(ranks) for step in steps):
+        return Absent("the trace does not show just the collectives that were counted")
+    return statistics.fmean(max(step) / statistics.median(step) for step in steps)

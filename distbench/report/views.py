@@ -1,13 +1,17 @@
-"""The views of a run: tables that say more than the one of all cases. One function a view."""
+"""The views of a run: tables that say more than the one of all cases. One file a view."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from distbench.analysis.summary import CaseSummary
+from distbench.report import communication_view, time_view
 from distbench.report.tables import Table
 
-VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {}
+VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {
+    "time": time_view.table,
+    "communication": communication_view.table,
+}
 """Word of ``distbench show --view`` -> what makes the table, in the order of the page."""
 
 

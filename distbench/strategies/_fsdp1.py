@@ -70,6 +70,15 @@ class Fsdp1Engine(TorchEngine):
         with FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, config):
             return {plain_name(name): tensor for name, tensor in self.module.state_dict().items()}
 
+    def standing_whole(self) -> int:
+        units = [m for m in self.module.modules() if isinstance(m, FullyShardedDataParallel)]
+        handles = [unit._handle for unit in units if unit._handle is not None]
+        return sum(
+            handle.flat_param._unpadded_unsharded_size.numel()
+            for handle in handles
+            if handle.uses_sharded_strategy and not handle.needs_unshard()
+        )
+
     def effective(self) -> dict[str, Any]:
         units = [m for m in self.module.modules() if isinstance(m, FullyShardedDataParallel)]
         return {

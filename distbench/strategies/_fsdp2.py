@@ -49,6 +49,16 @@ class Fsdp2Engine(TorchEngine):
         reduced = policy.reduce_dtype or policy.param_dtype
         return dtype_name([reduced] if reduced else [p.dtype for p in self.module.parameters()])
 
+    def standing_whole(self) -> int:
+        units = [m for m in self.module.modules() if isinstance(m, FSDPModule)]
+        groups = [group for unit in units if (group := _state(unit)._fsdp_param_group) is not None]
+        return sum(
+            parameter._orig_size.numel()
+            for group in groups
+            if group.is_unsharded
+            for parameter in group.fsdp_params
+        )
+
     def effective(self) -> dict[str, Any]:
         units = [m for m in self.module.modules() if isinstance(m, FSDPModule)]
         root = _state(self.module)._fsdp_param_group

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
@@ -74,6 +75,10 @@ class ZeroEngine(Engine):
             tensor = parameter.detach() if whole is None else whole
             state[_weights.plain_name(name)] = tensor.to("cpu", torch.float32, copy=True)
         return state
+
+    def standing_whole(self) -> int:
+        sharded = [p for p in self._engine.module.parameters() if hasattr(p, "ds_status")]
+        return sum(p.ds_numel for p in sharded if p.ds_status is not ZeroParamStatus.NOT_AVAILABLE)
 
     def effective(self) -> dict[str, Any]:
         engine, optimizer = self._engine, self._engine.basic_optimizer

@@ -87,6 +87,14 @@ class Engine(ABC):
         A collective call; rank 0 gets the whole state, the others may get nothing.
         """
 
+    def standing_whole(self) -> int:
+        """Return how many elements of parameters that are kept in shards stand whole on this rank now.
+
+        What stands whole needs no gathering: it explains why a step gathers less than the textbook
+        says. 0 where nothing is sharded.
+        """
+        return 0
+
     @abstractmethod
     def effective(self) -> dict[str, Any]:
         """Return what the live engine really does, read back from its objects.
@@ -151,6 +159,15 @@ class Strategy(ABC):
         Runs in a process of its own.
         """
         return []
+
+    def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
+        """Return the bytes of a rank's collectives in one step by operation, as the textbook has it.
+
+        Payload: each array full (nccl-tests' convention), every micro-batch, in the dtypes of *case*;
+        groups of one rank move nothing. *parameters* is the model's number of parameters. None: the
+        strategy has no such theory.
+        """
+        return None
 
     @abstractmethod
     def build(self, setting: Setting) -> Engine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.case import Case
+from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
@@ -45,6 +45,12 @@ class DistributedDataParallel(Strategy):
                 f"gradient_accumulation_steps = {case.batch.gradient_accumulation_steps}"
             )
         return state_problem(case)
+
+    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+        # Li et al. 2020 (arXiv 2006.15704): one all-reduce of the gradients, after the last micro-batch
+        if case.world_size == 1:
+            return {}
+        return {"all_reduce": parameters * BYTES[case.precision.reduce]}
 
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies._ddp import build_ddp

@@ -36,6 +36,9 @@ class DataParallel(Strategy):
             )
         return state_problem(case)
 
+    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+        return {}
+
     def build(self, setting: Setting) -> Engine:
         from torch import nn
 

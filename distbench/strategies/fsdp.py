@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.case import Case
+from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
@@ -59,6 +59,23 @@ class FullyShardedDataParallel(Strategy):
         if self.version == 2 and case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
             return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
         return state_problem(case)
+
+    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+        # Zhao et al. 2023 (arXiv 2304.11277): gathered for the forward pass and, if sharded again
+        # after it, for the backward pass; gradients reduce-scattered inside a group of shards and
+        # their shards all-reduced across the replicas
+        shards = case.world_size // self.replicas if self.sharding == "hybrid" else case.world_size
+        micro = case.batch.gradient_accumulation_steps
+        reductions = micro if self.reduce_each_micro_batch else 1
+        gathers = 1 if self.sharding == "grad_op" else 2
+        reduced = reductions * parameters * BYTES[case.precision.reduce]
+        found: dict[str, float] = {}
+        if shards > 1:
+            found["all_gather"] = micro * gathers * parameters * BYTES[case.precision.compute]
+            found["reduce_scatter"] = reduced
+        if shards < case.world_size:
+            found["all_reduce"] = reduced / shards
+        return found
 
     def build(self, setting: Setting) -> Engine:
         if self.version == 1:

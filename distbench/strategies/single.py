@@ -30,6 +30,9 @@ class Single(Strategy):
 
         return state_problem(case)
 
+    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+        return {}
+
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies._torch import TorchEngine, plain_module
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from distbench.case import Case
+from distbench.case import BYTES, Case
 from distbench.env import Machine, cache_folder
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
@@ -110,6 +110,20 @@ class Zero(Strategy):
         from distbench.strategies._zero_ops import build_ops
 
         return build_ops(self, case)
+
+    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+        # Rajbhandari et al. 2020 (arXiv 1910.02054), section 7: 2 Psi up to stage 2, 3 Psi in stage 3;
+        # from stage 2 on gradients are kept in shards and so reduced after every micro-batch
+        if case.world_size == 1:
+            return {}
+        micro = case.batch.gradient_accumulation_steps
+        reduced = parameters * BYTES[case.precision.reduce]
+        gathered = parameters * BYTES[case.precision.compute]
+        if self.stage == 0:
+            return {"all_reduce": reduced}
+        if self.stage == 3:
+            return {"all_gather": 2 * micro * gathered, "reduce_scatter": micro * reduced}
+        return {"reduce_scatter": reduced * (micro if self.stage == 2 else 1), "all_gather": gathered}
 
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies._zero import build_zero

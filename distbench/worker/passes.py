@@ -11,18 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from distbench.case import Case
 from distbench.metrics.base import Absent, Metric, Pass, Session
-from distbench.strategies.base import Engine
+from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.trial import Progress
 from distbench.worker.feed import Feed
-from distbench.workloads.base import Workload
 
 Hook = Callable[..., Any]
 
@@ -45,45 +42,25 @@ class Loop:
     """Runs the passes of one rank one after another on the same engine and stream of data."""
 
     def __init__(
-        self,
-        case: Case,
-        workload: Workload,
-        engine: Engine,
-        device: torch.device,
-        feed: Feed,
-        rank: int,
-        processes: int,
-        folder: Path,
-        *,
-        keep_traces: bool,
+        self, setting: Setting, strategy: Strategy, engine: Engine, feed: Feed, *, keep_traces: bool
     ) -> None:
-        self._case, self._workload, self._engine = case, workload, engine
-        self._device, self._feed, self._rank, self._processes = device, feed, rank, processes
-        self._folder, self._keep_traces = folder, keep_traces
+        self._setting, self._strategy, self._engine, self._feed = setting, strategy, engine, feed
+        self._keep_traces = keep_traces
         self._kept: dict[str, Any] = {}
         self._next_step = 0
+        self.effective: dict[str, Any] = {}
+        """What the live engine really does, once that is known."""
 
     def run(self, name: Pass, steps: int, metrics: dict[str, Metric], progress: Progress) -> PassResult:
         """Run *steps* steps as pass *name* and return what was measured."""
-        session = Session(
-            case=self._case,
-            workload=self._workload,
-            engine=self._engine,
-            device=self._device,
-            rank=self._rank,
-            world_size=self._processes,
-            pass_=name,
-            folder=self._folder,
-            keep_traces=self._keep_traces,
-            kept=self._kept,
-        )
+        session = self._session(name)
         taking_part = {key: metric for key, metric in metrics.items() if name in metric.passes}
         states = {key: metric.start(session) for key, metric in taking_part.items()}
         before = _overridden("before_step", taking_part, states)
         after = _overridden("after_step", taking_part, states)
         if around := _overridden("around", taking_part, states):
             self._engine.span = _spans(session, around)
-        clock = Clock(self._device)
+        clock = Clock(self._setting.device)
         losses = []
         # all ranks begin the window together, so that the first step holds no waiting for set-up
         dist.barrier()
@@ -104,6 +81,23 @@ class Loop:
         result = _collect(session, taking_part, states)
         result.window = (began, time.time())
         return result
+
+    def _session(self, name: Pass) -> Session:
+        setting = self._setting
+        return Session(
+            case=setting.case,
+            workload=setting.workload,
+            strategy=self._strategy,
+            engine=self._engine,
+            device=setting.device,
+            rank=setting.rank,
+            world_size=setting.world_size,
+            pass_=name,
+            folder=setting.scratch,
+            effective=self.effective,
+            keep_traces=self._keep_traces,
+            kept=self._kept,
+        )
 
     def _step(self, step: int, checked: Session | None) -> torch.Tensor:
         with self._engine.span("data"):

@@ -140,31 +140,22 @@ class Rank:
         with self.phases.phase("build"):
             for metric in self.metrics.values():
                 metric.install()
-            engine = self.strategy.build(self._setting(device))
+            setting = self._setting(device)
+            engine = self.strategy.build(setting)
             feed = Feed(self.case, self.workload, self.rank, self.processes, device)
-        loop = Loop(
-            self.case,
-            self.workload,
-            engine,
-            device,
-            feed,
-            self.rank,
-            self.processes,
-            self.folder,
-            keep_traces=self.trial.measure.keep_traces,
-        )
+        loop = Loop(setting, self.strategy, engine, feed, keep_traces=self.trial.measure.keep_traces)
         checks.check_engine(self.strategy, engine, self.case)
         checks.check_distinct_data(feed, self.processes)
         warmup = self._pass(loop, "warmup", self.trial.measure.warmup)
         # the optimizer's state exists only now
-        effective = engine.effective()
-        checks.check_effective(effective, self.case, self.workload)
+        loop.effective = engine.effective()
+        checks.check_effective(loop.effective, self.case, self.workload)
         timed = self._pass(loop, "time", self.trial.measure.steps)
         counted = self._pass(loop, "count", 1)
         profiled = self._pass(loop, "profile", self.trial.measure.profile_steps)
         checked = self._pass(loop, "check", self.trial.measure.check_steps)
         checks.check_same_norm(checked.norms, self.processes)
-        result = self._result(effective, device, [warmup, timed, counted, profiled, checked])
+        result = self._result(loop.effective, device, [warmup, timed, counted, profiled, checked])
         result["window"] = timed.window
         # nobody may leave while another still talks to it
         dist.barrier()
