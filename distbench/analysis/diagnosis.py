@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.names import short_names
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed
+from distbench.analysis.volume import EXPLAINED, volume
 from distbench.record import Record
 
 UNSETTLED_P = 0.01

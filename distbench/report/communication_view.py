@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distbench.analysis.communication import SCALAR, Traffic, explanation, traffic
+from distbench.analysis.communication import Traffic, traffic
 from distbench.analysis.names import short_names
 from distbench.analysis.summary import CaseSummary
+from distbench.analysis.volume import SCALAR, explanation
 from distbench.report.tables import Table
 from distbench.units import bytes_text, duration_text
 

@@ -1,0 +1,149 @@
+"""How much moved between ranks against the textbook's volume, and why the two differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distbench.analysis.communication import moving, steps_of
+from distbench.case import BYTES
+from distbench.record import Record
+from distbench.units import bytes_text
+
+SCALAR = 64
+"""Bytes; a collective no larger than this carries a norm or a flag."""
+EXPLAINED = 0.01
+"""Share of the textbook's volume that may stay without a known cause."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a volume differs from the textbook's."""
+
+    text: str
+    bytes: float
+    """Signed: what it adds to the textbook's volume."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Payload of a rank's step by operation, measured and by the textbook, and why they differ."""
+
+    measured: dict[str, float]
+    theory: dict[str, float]
+    causes: tuple[Cause, ...]
+    left: dict[str, float]
+    """Operation -> bytes that no cause explains, signed."""
+
+    @property
+    def unexplained(self) -> float:
+        """Share of the textbook's volume that no cause explains."""
+        whole = sum(self.theory.values()) or 1.0
+        return sum(abs(size) for size in self.left.values()) / whole
+
+    @property
+    def reduces_whole(self) -> bool:
+        """Whether gradients were all-reduced where the textbook reduce-scatters them."""
+        return "reduce_scatter" in self.theory and "reduce_scatter" not in self.measured
+
+
+def volume(record: Record) -> Volume | None:
+    """Return the volume of one trial against the textbook; None if its strategy has no theory."""
+    if "comm_bytes_theory" not in record.values:
+        return None
+    return _Ledger(record).balance()
+
+
+def explanation(record: Record) -> str:
+    """Return in words how the volume of a trial compares with the textbook; empty where nothing moves."""
+    found = volume(record)
+    if found is None:
+        return f"no theory to compare with: {record.absent.get('comm_bytes_theory', 'not measured')}."
+    if not found.theory and not found.measured:
+        return ""
+    told = [f"{bytes_text(sum(found.measured.values()))} moved, {_theory_text(found.theory)}"]
+    told += [cause.text for cause in found.causes]
+    if found.unexplained > EXPLAINED:
+        left = ", ".join(f"{_signed(size)} {op}" for op, size in found.left.items())
+        told.append(f"no known cause for {left}")
+    return "; ".join(told) + "."
+
+
+class _Ledger:
+    """Books the difference between measurement and textbook to its known causes, one after another."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._rows = moving(record)
+        self._steps = steps_of(self._rows) or 1
+        self._theory = {row["op"]: row["bytes"] for row in record.tables.get("collectives_theory", [])}
+        self._measured = self._sum_by_op()
+        every = {**self._theory, **self._measured}
+        self._left = {op: self._measured.get(op, 0.0) - self._theory.get(op, 0.0) for op in every}
+        self._causes: list[Cause] = []
+
+    def balance(self) -> Volume:
+        """Return the difference with its causes."""
+        self._reduced_whole()
+        self._stood_whole()
+        self._scalars()
+        self._gathered_twice()
+        left = {op: size for op, size in self._left.items() if size}
+        return Volume(self._measured, self._theory, tuple(self._causes), left)
+
+    def _book(self, op: str, size: float, text: str) -> None:
+        self._left[op] -= size
+        self._causes.append(Cause(text, size))
+
+    def _reduced_whole(self) -> None:
+        extra = self._left.get("all_reduce", 0.0)
+        if "reduce_scatter" not in self._theory or "reduce_scatter" in self._measured or extra <= 0:
+            return
+        moved = min(self._theory["reduce_scatter"], extra)
+        self._left["all_reduce"] -= moved
+        text = "of gradients were all-reduced and not reduce-scattered: the same payload, twice the bytes"
+        self._causes.append(Cause(f"{bytes_text(moved)} {text} on the wire", 0.0))
+        self._left["reduce_scatter"] += moved
+
+    def _stood_whole(self) -> None:
+        standing = self._record.values.get("comm_standing_bytes", 0.0)
+        if not standing or "all_gather" not in self._theory:
+            return
+        # two passes over the layers need every parameter; what the textbook gathers once stands by design
+        passes = 2 * self._record.case.batch.gradient_accumulation_steps
+        size = BYTES[self._record.case.precision.compute]
+        needed = passes * self._record.effective["parameters"] * size
+        saved = standing - (needed - self._theory["all_gather"])
+        if saved > 0:
+            self._book("all_gather", -saved, f"{bytes_text(saved)} stood whole and were not gathered again")
+
+    def _scalars(self) -> None:
+        for op, size in self._sum_by_op(SCALAR).items():
+            if self._left[op] > 0:
+                self._book(op, size, f"{bytes_text(size)} of norms and flags")
+
+    def _gathered_twice(self) -> None:
+        extra, effective = self._left.get("all_gather", 0.0), self._record.effective
+        if effective.get("zero_stage") != 3 or extra <= 0:
+            return
+        settings = ", ".join(
+            f"{name} = {effective.get(name)}" for name in ("max_live_parameters", "max_reuse_distance")
+        )
+        text = "were gathered more than once in a pass, released in between"
+        self._book("all_gather", extra, f"{bytes_text(extra)} {text} ({settings})")
+
+    def _sum_by_op(self, most: float = float("inf")) -> dict[str, float]:
+        """Return the bytes a step of a rank by operation, of collectives of *most* bytes each."""
+        found: dict[str, float] = {}
+        for row in self._rows:
+            if row["bytes"] <= most:
+                found[row["op"]] = found.get(row["op"], 0.0) + row["bytes"] / self._steps
+        return found
+
+
+def _theory_text(theory: dict[str, float]) -> str:
+    parts = " and ".join(f"{op} {bytes_text(size)}" for op, size in theory.items())
+    return f"by the textbook {bytes_text(sum(theory.values()))}" + (f" ({parts})" if parts else "")
+
+
+def _signed(size: float) -> str:
+    return f"{'+' if size > 0 else '−'}{bytes_text(abs(size))}"
