@@ -9,8 +9,8 @@ from distbench.case import BYTES
 from distbench.record import Record
 from distbench.units import bytes_text
 
-SCALAR = 64
-"""Bytes; a collective no larger than this carries a norm or a flag."""
+SCALAR = 1024
+"""Bytes; a collective no larger, of a kind that the textbook does not have, carries norms or flags."""
 EXPLAINED = 0.01
 """Share of the textbook's volume that may stay without a known cause."""
 
@@ -118,7 +118,7 @@ class _Ledger:
 
     def _scalars(self) -> None:
         for op, size in self._sum_by_op(SCALAR).items():
-            if self._left[op] > 0:
+            if op not in self._theory:
                 self._book(op, size, f"{bytes_text(size)} of norms and flags")
 
     def _gathered_twice(self) -> None:

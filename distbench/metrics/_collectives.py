@@ -6,6 +6,7 @@ but DeepSpeed and makes every operation blocking.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -31,6 +33,12 @@ class Call:
     reduce-scatter; on every rank the same."""
     elements: int
     """Of what this rank puts in, by which the backend's own event is told apart."""
+
+    def row(self, step: int, place: int) -> dict[str, Any]:
+        """Return the call as a row of the table ``collectives``: the *place*-th of *step*."""
+        told = dataclasses.asdict(self)
+        del told["elements"]
+        return {"step": step, "place": place, **told}
 
 
 # operation -> its public name, and which argument is the full array (None: the result)
@@ -91,6 +99,9 @@ class Collectives(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            # it shall become its collectives first, which then come here
+            return NotImplemented
         result = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2]
         if name in (table := _TABLES.get(func.namespace, {})):

@@ -28,7 +28,7 @@ class Timeline:
 
     values: Values
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """One for each collective of each step, or what was counted where the trace tells no times."""
+    """One for each collective of each step; empty where the trace does not tell which is which."""
     flags: list[str] = field(default_factory=list)
     """Why somebody should look at the trace; the same on every rank."""
 
@@ -56,7 +56,7 @@ def of(session: Session, events: Iterable[Any]) -> Timeline:
         for name, value in _numbers(trace, step).items():
             columns.setdefault(name, []).append(value)
     flags = _agreed(session, _flags(session, steps), columns.get("work_s", []))
-    return Timeline({**columns}, _rows(trace, steps, calls), flags)
+    return Timeline({**columns}, _rows(trace, steps), flags)
 
 
 def _step(trace: Trace, interval: Interval, calls: list[Call]) -> _Step:
@@ -102,27 +102,15 @@ def _numbers(trace: Trace, step: _Step) -> dict[str, float | None]:
     }
 
 
-def _rows(trace: Trace, steps: list[_Step], calls: list[Call]) -> list[dict[str, Any]]:
+def _rows(trace: Trace, steps: list[_Step]) -> list[dict[str, Any]]:
     rows = []
     for number, step in enumerate(steps):
         if step.done is None:
             continue
         for place, (each, shortest) in enumerate(zip(step.done, step.shortest, strict=True)):
             exposed = length(difference([each.event.interval], trace.compute))
-            rows.append({"step": number, **_row(place, each.call), **_times(each, shortest, exposed)})
-    # without times what was counted still stands
-    return rows or [{"step": 0, **_row(place, call)} for place, call in enumerate(calls)]
-
-
-def _row(place: int, call: Call) -> dict[str, Any]:
-    return {
-        "place": place,
-        "op": call.op,
-        "group": call.group,
-        "group_size": call.group_size,
-        "dtype": call.dtype,
-        "bytes": call.bytes,
-    }
+            rows.append({**each.call.row(number, place), **_times(each, shortest, exposed)})
+    return rows
 
 
 def _times(each: Done, shortest: float, exposed: float) -> dict[str, Any]:

@@ -99,10 +99,19 @@ def read(events: Iterable[Any]) -> Trace:
             on_device.append((kind, event))
     for kind, event in on_device:
         _sort_device(trace, kind, event, origin, launches.get(event.correlation_id()))
-    for events_ in (trace.issues, trace.ranges):
-        events_.sort(key=lambda each: each.begin)
+    trace.issues = _outermost(trace.issues)
+    trace.ranges.sort(key=lambda each: each.begin)
     trace.marks = {name: sorted(intervals) for name, intervals in trace.marks.items()}
     return trace
+
+
+def _outermost(events: list[Event]) -> list[Event]:
+    """Return the *events* that stand in no other, by begin: a functional collective asks for a plain one."""
+    found: list[Event] = []
+    for event in sorted(events, key=lambda each: (each.begin, -each.end)):
+        if not any(event.thread == other.thread and event.end <= other.end for other in found[-4:]):
+            found.append(event)
+    return found
 
 
 def _host_event(event: Any, origin: int) -> Event:

@@ -86,7 +86,8 @@ class Communication(Metric):
         steps = state.collectives.steps
         # groups of one rank move nothing
         moving = [[call for call in step if call.group_size > 1] for step in steps]
-        session.kept["collectives"] = steps[-1] if steps else []
+        calls = session.kept["collectives"] = steps[-1] if steps else []
+        session.tables["collectives"] = [call.row(0, place) for place, call in enumerate(calls)]
         size = BYTES[session.case.precision.compute]
         return {
             "comm_calls": [float(len(calls)) for calls in moving],

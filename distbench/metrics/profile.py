@@ -138,8 +138,11 @@ class Profile(Metric):
 
         state.profiler.stop()
         timeline = _timeline.of(session, state.profiler.profiler.kineto_results.events())
-        session.tables["collectives"] = timeline.rows
-        session.tables["flags"] = [{"reason": reason} for reason in timeline.flags]
+        if timeline.rows:
+            # what was counted, now with its times
+            session.tables["collectives"] = timeline.rows
+        if session.rank == 0:
+            session.tables["flags"] = [{"reason": reason} for reason in timeline.flags]
         if session.keep_traces or timeline.flags:
             file = session.folder / f"rank{session.rank}.trace.json.gz"
             state.profiler.export_chrome_trace(str(file))
