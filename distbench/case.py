@@ -93,6 +93,9 @@ class Measure:
     keep_traces: bool = False
     """Keep the profiler's trace of every trial (Chrome/Perfetto JSON, gzipped) beside its record;
     false: only of trials in which something looks wrong."""
+    unsynced_steps: int = 0
+    """Steps at the very end without any reduction of gradients, where the strategy offers that (ddp): a
+    second, independent measure of exposed communication."""
     check_steps: int = 1
     """Steps with the gradient norm taken, after those."""
     order: Literal["interleaved", "sequential"] = "interleaved"

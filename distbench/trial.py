@@ -11,7 +11,7 @@ from pathlib import Path
 from distbench.case import Case, Choice, Limits, Measure
 from distbench.files import write_whole
 
-PASSES = ("warmup", "time", "count", "profile", "check")
+PASSES = ("warmup", "time", "count", "profile", "check", "unsynced")
 """The passes of a trial, in their order."""
 
 

@@ -6,9 +6,7 @@ but DeepSpeed and makes every operation blocking.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,29 +15,7 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-
-@dataclass(frozen=True)
-class Call:
-    """One collective, as asked for by the strategy."""
-
-    op: str
-    """``all_reduce``, ``all_gather``, ... as torch.distributed and nccl-tests name them."""
-    group: str
-    """The global ranks that take part: ``0-3``, ``0,2``."""
-    group_size: int
-    dtype: str
-    bytes: int
-    """Of the full array, as nccl-tests counts: what comes out of an all-gather, what goes into a
-    reduce-scatter; on every rank the same."""
-    elements: int
-    """Of what this rank puts in, by which the backend's own event is told apart."""
-
-    def row(self, step: int, place: int) -> dict[str, Any]:
-        """Return the call as a row of the table ``collectives``: the *place*-th of *step*."""
-        told = dataclasses.asdict(self)
-        del told["elements"]
-        return {"step": step, "place": place, **told}
-
+from distbench.metrics._traffic import Call
 
 # operation -> its public name, and which argument is the full array (None: the result)
 _C10D: dict[str, tuple[str, int]] = {

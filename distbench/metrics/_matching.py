@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.metrics._collectives import Call
 from distbench.metrics._trace import Event
+from distbench.metrics._traffic import Call
 
 # what a backend may run when an operation is asked for: gloo has no reduce-scatter of its own
 _RUN_AS = {

@@ -11,11 +11,10 @@ import torch.distributed as dist
 
 from distbench.metrics import _trace
 from distbench.metrics._breakdown import PARTS, parts
-from distbench.metrics._collectives import Call
 from distbench.metrics._intervals import Interval, difference, length, union
 from distbench.metrics._matching import Done, match
 from distbench.metrics._trace import Trace, clipped, within
-from distbench.metrics._traffic import wire_factor
+from distbench.metrics._traffic import Call, wire_factor
 from distbench.metrics.base import Session, Values
 
 _IMBALANCED = 1.2

@@ -1,6 +1,36 @@
-"""Bandwidth and bytes on the wire, as nccl-tests defines them (doc/PERFORMANCE.md). Without torch."""
+"""A collective, and its bandwidth and bytes on the wire as nccl-tests defines them. Without torch.
+
+nccl-tests: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+"""
 
 from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective, as asked for by the strategy."""
+
+    op: str
+    """``all_reduce``, ``all_gather``, ... as torch.distributed and nccl-tests name them."""
+    group: str
+    """The global ranks that take part: ``0-3``, ``0,2``."""
+    group_size: int
+    dtype: str
+    bytes: int
+    """Of the full array, as nccl-tests counts: what comes out of an all-gather, what goes into a
+    reduce-scatter; on every rank the same."""
+    elements: int
+    """Of what this rank puts in, by which the backend's own event is told apart."""
+
+    def row(self, step: int, place: int) -> dict[str, Any]:
+        """Return the call as a row of the table ``collectives``: the *place*-th of *step*."""
+        told = dataclasses.asdict(self)
+        del told["elements"]
+        return {"step": step, "place": place, **told}
 
 
 def bus_factor(op: str, n: int) -> float | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distbench.strategies.base import Engine, Strategy
     from distbench.workloads.base import Workload
 
-Pass = Literal["warmup", "time", "count", "profile", "check"]
+Pass = Literal["warmup", "time", "count", "profile", "check", "unsynced"]
 
 OVER_RANKS: dict[str, Callable[[Sequence[float]], float]] = {
     "max": max,
@@ -93,7 +93,7 @@ class Trial:
     samples: dict[str, list[list[float | None]]]
     """Column -> rank -> step, of every metric."""
     phases: dict[str, list[float]]
-    """Phase (start, build, warmup, time, count, profile, check) -> seconds by rank."""
+    """Phase (start, build and each pass) -> seconds by rank."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rows that metrics left in the ranks (each has its ``rank``), and those of samplers."""
     window: tuple[float, float] = (0.0, 0.0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Trial, Values
@@ -23,16 +23,15 @@ def _part(name: str, doc: str) -> Column:
 
 @dataclass
 class _State:
-    profiler: Any
+    profiler: Any = None
     mark: AbstractContextManager[Any] | None = None
-    marks: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Profile(Metric):
     """Step breakdown, exposed communication, transfer and waiting of each collective, from one trace."""
 
-    passes: ClassVar[frozenset[Pass]] = frozenset({"profile"})
+    passes: ClassVar[frozenset[Pass]] = frozenset({"profile", "unsynced"})
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             "profile_step_s",
@@ -74,6 +73,21 @@ class Profile(Metric):
             per_step=True,
         ),
         Column(
+            "unsynced_step_s",
+            "s",
+            None,
+            "max",
+            "Wall time of a step without any reduction of gradients, timed like step_s.",
+            per_step=True,
+        ),
+        Column(
+            "comm_exposed_by_difference_s",
+            "s",
+            "lower",
+            "first",
+            "Slowest rank's step_s less unsynced_step_s: exposed communication measured without a profiler.",
+        ),
+        Column(
             "comm_transfer_s",
             "s",
             "lower",
@@ -108,17 +122,14 @@ class Profile(Metric):
     )
 
     def start(self, session: Session) -> Any:
-        import torch.profiler
-
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if session.device.type == "cuda":
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        profiler = torch.profiler.profile(activities=activities, record_shapes=True, acc_events=False)
-        profiler.start()
-        return _State(profiler)
+        state = _State()
+        if session.pass_ == "profile":
+            state.profiler = _profiler(on_gpu=session.device.type == "cuda")
+            state.profiler.start()
+        return state
 
     def before_step(self, session: Session, state: _State) -> None:
-        state.mark = _mark("step")
+        state.mark = _mark("step") if state.profiler else nullcontext()
         state.mark.__enter__()
 
     def after_step(self, session: Session, state: _State) -> None:
@@ -136,6 +147,8 @@ class Profile(Metric):
     def values(self, session: Session, state: _State) -> Values:
         from distbench.metrics import _timeline
 
+        if state.profiler is None:
+            return {"unsynced_step_s": [*session.steps]} if session.steps else {}
         state.profiler.stop()
         timeline = _timeline.of(session, state.profiler.profiler.kineto_results.events())
         if timeline.rows:
@@ -152,7 +165,20 @@ class Profile(Metric):
         if not trial.samples.get("profile_step_s"):
             raise Absent("measure.profile_steps = 0")
         slowdown = trial.slowest_mean("profile_step_s") / trial.slowest_mean("step_s")
-        return {"profile_slowdown": slowdown, "imbalance": _imbalance(trial)}
+        return {
+            "profile_slowdown": slowdown,
+            "imbalance": _imbalance(trial),
+            "comm_exposed_by_difference_s": _difference(trial),
+        }
+
+
+def _profiler(*, on_gpu: bool) -> Any:
+    import torch.profiler
+
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if on_gpu:
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    return torch.profiler.profile(activities=activities, record_shapes=True, acc_events=False)
 
 
 def _mark(name: str) -> AbstractContextManager[Any]:
@@ -161,6 +187,14 @@ def _mark(name: str) -> AbstractContextManager[Any]:
     from distbench.metrics._trace import MARK
 
     return torch.profiler.record_function(MARK + name)
+
+
+def _difference(trial: Trial) -> float | Absent:
+    if not any(trial.samples.get("unsynced_step_s", [])):
+        return Absent(
+            "measure.unsynced_steps = 0, or the strategy offers no step without reduction (ddp does)"
+        )
+    return trial.slowest_mean("step_s") - trial.slowest_mean("unsynced_step_s")
 
 
 def _imbalance(trial: Trial) -> float | Absent:

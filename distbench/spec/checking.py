@@ -79,6 +79,7 @@ _BOUNDS: dict[type, dict[str, Bound]] = {
         "steps": Bound(1, 1_000_000),
         "trials": Bound(1, 10_000),
         "profile_steps": Bound(0, 10_000),
+        "unsynced_steps": Bound(0, 1_000_000),
         "check_steps": Bound(1, 10_000),
     },
     Limits: dict.fromkeys((field.name for field in dataclasses.fields(Limits)), _POSITIVE),

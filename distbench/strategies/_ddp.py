@@ -37,6 +37,9 @@ class DdpEngine(TorchEngine):
     def reduce_dtype(self) -> str:
         return self._hook or dtype_name(p.dtype for p in self.module.parameters())
 
+    def unsynchronised(self) -> AbstractContextManager[Any]:
+        return self.module.no_sync()
+
     def effective(self) -> dict[str, Any]:
         return {
             **super().effective(),

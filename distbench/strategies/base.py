@@ -87,6 +87,14 @@ class Engine(ABC):
         A collective call; rank 0 gets the whole state, the others may get nothing.
         """
 
+    def unsynchronised(self) -> AbstractContextManager[Any] | None:
+        """Return a context in which steps reduce no gradients, or None if the strategy offers none.
+
+        Ranks train apart in it, so it comes after all else: the step that it saves time on is an
+        independent measure of exposed communication.
+        """
+        return None
+
     def standing_whole(self) -> int:
         """Return how many elements of parameters that are kept in shards stand whole on this rank now.
 

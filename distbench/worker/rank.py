@@ -155,7 +155,8 @@ class Rank:
         profiled = self._pass(loop, "profile", self.trial.measure.profile_steps)
         checked = self._pass(loop, "check", self.trial.measure.check_steps)
         checks.check_same_norm(checked.norms, self.processes)
-        result = self._result(loop.effective, device, [warmup, timed, counted, profiled, checked])
+        unsynced = self._pass(loop, "unsynced", self.trial.measure.unsynced_steps)
+        result = self._result(loop.effective, device, [warmup, timed, counted, profiled, checked, unsynced])
         result["window"] = timed.window
         # nobody may leave while another still talks to it
         dist.barrier()
