@@ -1,0 +1,181 @@
+"""What moves between real ranks: every collective seen, timed, and held against the textbook."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Finished
+
+from distbench.analysis.communication import traffic
+from distbench.analysis.volume import EXPLAINED, volume
+from distbench.metrics._breakdown import PARTS
+from distbench.record import Record
+from distbench.store import Run as RunFolder
+
+pytestmark = pytest.mark.train
+
+RunSuite = Callable[..., Finished]
+PLUGINS = str(Path(__file__).parent / "plugins")
+
+STRATEGIES = """
+strategies:
+  - single
+  - ddp
+  - fsdp: {sharding: [full, grad_op, hybrid]}
+  - fsdp: {version: 1, sharding: [full, grad_op, hybrid]}
+  - fsdp: {reduce_each_micro_batch: false}
+  - zero: {stage: [0, 1, 2, 3]}
+"""
+SUITE = f"""
+workload: {{transformer: {{dim: 64, depth: 3, heads: 4, kv_heads: 2, ffn_dim: 160, seq_len: 32}}}}
+batch: {{global_batch_size: 8, gradient_accumulation_steps: 2}}
+optimizer: {{clip_grad_norm: 1.0}}
+measure: {{warmup: 1, steps: 2, trials: 1, profile_steps: 1}}
+launcher: {{local: {{oversubscribe: true}}}}
+{STRATEGIES}
+"""
+PLANTED = """
+workload: {user: {model: "small:Small", length: 32}}
+data: text
+batch: {global_batch_size: 8}
+measure: {warmup: 1, steps: 3, trials: 1}
+world_sizes: [2]
+"""
+
+
+def records(finished: Finished) -> dict[str, Record]:
+    assert finished.code == 0, finished.errors
+    found = {f"{r.case.name}": r for r in RunFolder(finished.folder).records() if r.status == "measured"}
+    assert found
+    return found
+
+
+def by_label(finished: Finished) -> dict[str, Record]:
+    return {record.case.label: record for record in records(finished).values()}
+
+
+@pytest.fixture(scope="module", params=["fp32", "bf16"])
+def swept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    """Every strategy with gradient accumulation and clipping, at world sizes 2 and 4."""
+    from conftest import run_in
+
+    folder = tmp_path_factory.mktemp(request.param)
+    sizes = "world_sizes: [2, 4]" if request.param == "fp32" else "world_sizes: [2]"
+    return records(run_in(folder, f"{SUITE}\nprecision: {request.param}\n{sizes}\n"))
+
+
+def test_every_collective_that_was_counted_is_found_in_the_trace_with_its_time(
+    swept: dict[str, Record],
+) -> None:
+    for name, record in swept.items():
+        rows = record.tables["collectives"]
+        assert not [flag for flag in record.tables["flags"] if "counted" in flag["reason"]], name
+        assert all(row["seconds"] > 0 for row in rows), name
+        assert all(row["transfer_s"] <= row["seconds"] for row in rows), name
+        # of each collective at least one rank waited for nobody
+        shortest: dict[tuple[int, int, str], list[float]] = {}
+        for row in rows:
+            shortest.setdefault((row["step"], row["place"], row["group"]), []).append(row["wait_s"])
+        assert all(min(waits) == 0 for waits in shortest.values()), name
+
+
+def test_the_bytes_of_every_strategy_are_the_textbooks_or_have_a_known_cause(
+    swept: dict[str, Record],
+) -> None:
+    for name, record in swept.items():
+        found = volume(record)
+        assert found is not None, name
+        assert found.unexplained <= EXPLAINED, f"{name}: {found}"
+        assert bool(found.measured) == (record.case.world_size > 1), name
+        if record.case.label in ("ddp", "zero0", "fsdp-grad-op", "fsdp1-grad-op"):
+            assert sum(found.measured.values()) == pytest.approx(sum(found.theory.values()), rel=0.01), name
+
+
+def test_a_reader_sees_that_zero_2_communicates_as_ddp_does(swept: dict[str, Record]) -> None:
+    whole = {record.case.label for record in swept.values() if (v := volume(record)) and v.reduces_whole}
+    assert whole == {"zero1", "zero2"}
+
+
+def test_what_was_asked_for_and_what_ran_stand_side_by_side(swept: dict[str, Record]) -> None:
+    kinds = {(row.op, row.ran) for record in swept.values() for row in traffic(record)}
+    assert ("reduce_scatter", "all_reduce") in kinds, "gloo runs a reduce-scatter as an all-reduce"
+    for record in swept.values():
+        for row in traffic(record):
+            n = row.group_size
+            factor = 2 * (n - 1) / n if row.ran == "all_reduce" else (n - 1) / n
+            assert row.wire_bytes == pytest.approx(row.bytes * factor)
+
+
+def test_a_hybrid_shard_talks_in_groups(swept: dict[str, Record]) -> None:
+    hybrid = [r for r in swept.values() if "hybrid" in r.case.label and r.case.world_size == 4]
+    for record in hybrid:
+        rows = record.tables["collectives"]
+        groups = {(row["op"], row["group"]) for row in rows if row["group_size"] == 2}
+        assert {("all_gather", "0,1"), ("all_gather", "2,3")} <= groups
+        assert {("all_reduce", "0,2"), ("all_reduce", "1,3")} <= groups
+
+
+def test_the_parts_of_a_step_add_up_to_it_on_every_rank(swept: dict[str, Record]) -> None:
+    for name, record in swept.items():
+        for rank, steps in enumerate(record.samples["profile_step_s"]):
+            for number, step in enumerate(steps):
+                found = [record.samples[f"profile_{part}_s"][rank][number] for part in PARTS]
+                assert sum(found) == pytest.approx(step, rel=1e-6), name
+                assert min(found) > -1e-9, name
+        assert record.values["profile_forward_s"] > 0, name
+        assert record.values["profile_backward_s"] > 0, name
+        assert record.values["profile_optimizer_s"] > 0, name
+        exposed, comm = record.values["comm_exposed_s"], record.values["comm_s"]
+        assert 0 <= exposed <= comm, name
+        assert (comm > 0) == (record.case.world_size > 1), name
+
+
+def test_an_extra_all_reduce_shows_as_bytes_without_a_cause(run_suite: RunSuite) -> None:
+    finished = run_suite(PLANTED + "strategies: [ddp, chatty]\n", DISTBENCH_PLUGINS=PLUGINS)
+    found = by_label(finished)
+    good, bad = volume(found["ddp"]), volume(found["chatty"])
+    assert good and good.unexplained == 0
+    assert bad and bad.left == {"all_reduce": pytest.approx(bad.theory["all_reduce"])}
+    assert bad.unexplained == pytest.approx(1)
+
+
+def test_a_rank_that_sleeps_is_named_and_the_other_waits_for_it(run_suite: RunSuite) -> None:
+    finished = run_suite(PLANTED + "strategies: [ddp, sleepy]\n", DISTBENCH_PLUGINS=PLUGINS)
+    sleepy = by_label(finished)["sleepy"]
+    waits = [statistics.fmean(rank) for rank in sleepy.samples["comm_wait_s"]]
+    work = [statistics.fmean(rank) for rank in sleepy.samples["work_s"]]
+    assert waits[0] > 0.1 > waits[1], "rank 0 waits for the 0.15 s that rank 1 sleeps"
+    assert work[1] - work[0] > 0.1
+    assert sleepy.values["imbalance"] > 1.2
+    assert any("rank 1 works" in flag["reason"] for flag in sleepy.tables["flags"])
+    assert list(finished.folder.glob("trials/sleepy-*/0/rank*.trace.json.gz")), "flagged: traces are kept"
+
+
+def test_traces_are_kept_on_request_and_open_as_chrome_traces(run_suite: RunSuite) -> None:
+    finished = run_suite(PLANTED + "strategies: [ddp]\n", "--keep-traces")
+    files = sorted(finished.folder.glob("trials/*/0/rank*.trace.json.gz"))
+    assert [file.name for file in files] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
+    names = {event["name"] for event in json.loads(gzip.decompress(files[0].read_bytes()))["traceEvents"]}
+    assert {"distbench::forward", "distbench::backward", "distbench::optimizer"} <= names
+
+
+def test_exposed_communication_agrees_with_the_time_that_steps_without_it_save(run_suite: RunSuite) -> None:
+    # gradients that are views into the buckets: without them the difference holds copies as well
+    finished = run_suite("""
+workload: {mlp: {hidden: 3000}}
+batch: {global_batch_size: 4}
+world_sizes: [2]
+measure: {warmup: 2, steps: 12, trials: 3, profile_steps: 6, unsynced_steps: 12}
+strategies: [{ddp: {gradient_as_bucket_view: true}}]
+""")
+    trials = [r.values for r in RunFolder(finished.folder).records()]
+    exposed = [values["comm_exposed_s"] for values in trials]
+    saved = [values["comm_exposed_by_difference_s"] for values in trials]
+    error = (max(exposed) - min(exposed) + max(saved) - min(saved)) / 2
+    assert statistics.median(exposed) > 0.005
+    assert abs(statistics.median(exposed) - statistics.median(saved)) < error + statistics.median(exposed) / 2

@@ -1,0 +1,165 @@
+"""Arithmetic of intervals, and what a trace tells of a step: by hand, on a CPU and on a GPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from traces import Events
+
+from distbench.metrics import _drift
+from distbench.metrics._breakdown import PARTS, parts
+from distbench.metrics._intervals import difference, intersection, length, union
+from distbench.metrics._matching import match
+from distbench.metrics._trace import read, within
+from distbench.metrics._traffic import Call, bus_factor, wire_factor
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
+MS = 1e-3
+
+
+def points(intervals: list[tuple[int, int]]) -> set[int]:
+    return {point for begin, end in intervals for point in range(begin, end)}
+
+
+@given(INTERVALS, INTERVALS)
+def test_arithmetic_of_intervals_is_that_of_the_points_in_them(first: list, second: list) -> None:
+    a, b = union(first), union(second)
+    assert points(a) == points(first)
+    assert points(intersection(a, b)) == points(first) & points(second)
+    assert points(difference(a, b)) == points(first) - points(second)
+    assert length(a) == len(points(first))
+    for made in (a, intersection(a, b), difference(a, b)):
+        assert all(x[1] <= y[0] for x, y in itertools.pairwise(made)), "sorted and disjoint"
+
+
+def cpu_step() -> Events:
+    """One step of 100 ms: 40 ms of communication, of which 25 hide behind computation."""
+    return (
+        Events()
+        .mark("step", 0, 100)
+        .mark("data", 0, 5)
+        .mark("forward", 5, 35)
+        .op("aten::mm", 6, 34)
+        .mark("backward", 35, 85)
+        .op("autograd::engine::evaluate_function: AddmmBackward0", 35, 85)
+        .op("aten::mm", 36, 70)
+        .op("c10d::allreduce_", 44, 45)
+        .gloo("all_reduce", 45, 85, elements=10)
+        # what gloo's own thread computes is communication
+        .op("aten::copy_", 46, 84, thread=7)
+        .mark("optimizer", 85, 97)
+        .op("aten::_fused_adamw_", 86, 96)
+    )
+
+
+def parts_of(events: Events) -> dict[str, float]:
+    trace = read(events.found)
+    (step,) = trace.marks["step"]
+    comm = union(each.interval for each in trace.ranges)
+    return {name: round(seconds / MS, 3) for name, seconds in parts(trace, step, comm).items()}
+
+
+def test_exposed_communication_is_what_no_computation_of_the_rank_hides() -> None:
+    assert parts_of(cpu_step()) == {
+        "data": 5,
+        "forward": 30,
+        "backward": 35,
+        "optimizer": 12,
+        "exposed_comm": 15,
+        "other": 3,
+    }
+
+
+def test_an_operation_that_waits_for_a_collective_does_not_compute_meanwhile() -> None:
+    events = Events().mark("step", 0, 10).mark("backward", 0, 10).gloo("all_reduce", 0, 10, 1)
+    # a norm of a DTensor is an aten operation that holds a collective and the waiting for it
+    events.op("aten::linalg_vector_norm", 0, 10).op("_c10d_functional::wait_tensor", 2, 9)
+    assert parts_of(events)["exposed_comm"] == 7
+
+
+def test_on_a_gpu_the_parts_are_device_time_by_where_the_work_was_launched() -> None:
+    events = Events().mark("step", 0, 100).mark("data", 0, 4).mark("forward", 4, 10).mark("backward", 10, 20)
+    events.mark("optimizer", 20, 25)
+    # launched long before it runs: the host is far ahead of the device
+    events.kernel("ampere_sgemm", 5, 10, 40).kernel("flash_bwd", 12, 40, 70)
+    events.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 15, 60, 85, stream=20)
+    events.kernel("multi_tensor_apply_kernel", 21, 85, 95)
+    assert parts_of(events) == {
+        "data": 4,
+        "forward": 30,
+        "backward": 30,
+        "optimizer": 10,
+        "exposed_comm": 15,
+        "other": 11,
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100), st.sampled_from("fbcow")), max_size=12))
+def test_the_parts_add_up_to_the_step_whatever_overlaps(pieces: list[tuple[int, int, str]]) -> None:
+    events = Events().mark("step", 0, 100).mark("forward", 5, 35).mark("backward", 35, 85)
+    for begin, end, kind in pieces:
+        if kind == "c":
+            events.gloo("all_reduce", min(begin, end), max(begin, end), 1)
+        else:
+            events.op("aten::mm", min(begin, end), max(begin, end), thread=ord(kind))
+    found = parts_of(events)
+    assert sum(found.values()) == pytest.approx(100, abs=0.01)
+    assert set(found) == set(PARTS)
+    assert min(found.values()) >= -0.001
+
+
+def call(op: str, elements: int, group: str = "0,1") -> Call:
+    return Call(op, group, 2, "float32", 4 * elements, elements)
+
+
+def matched(events: Events, calls: list[Call]) -> list[tuple[str, float]] | None:
+    trace = read(events.mark("step", 0, 1000).found)
+    step = trace.marks["step"][0]
+    found = match(calls, within(trace.issues, step), within(trace.ranges, step))
+    return None if found is None else [(each.event.name, round(each.event.begin / MS)) for each in found]
+
+
+def test_each_collective_gets_its_own_interval_though_two_threads_run_them() -> None:
+    events = Events().op("c10d::_allgather_base_", 1, 2).op("c10d::_reduce_scatter_base_", 3, 4)
+    events.op("c10d::_allgather_base_", 5, 6)
+    events.gloo("all_gather", 9, 12, 100, thread=7).gloo("all_reduce", 7, 20, 50, thread=8)
+    events.gloo("all_gather", 8, 30, 200, thread=9)
+    calls = [call("all_gather", 100), call("reduce_scatter", 50), call("all_gather", 200)]
+    assert matched(events, calls) == [("all_gather", 9), ("all_reduce", 7), ("all_gather", 8)]
+
+
+def test_a_functional_collective_and_the_plain_one_inside_it_are_one() -> None:
+    events = Events().op("_c10d_functional::all_reduce", 1, 4).op("c10d::allreduce_", 2, 3)
+    assert matched(events.gloo("all_reduce", 3, 9, 1), [call("all_reduce", 1)]) == [("all_reduce", 3)]
+
+
+@pytest.mark.parametrize("calls", [[], [call("all_reduce", 10)] * 2, [call("broadcast", 10)]])
+def test_a_trace_that_shows_other_collectives_than_were_counted_gives_no_times(calls: list[Call]) -> None:
+    events = Events().op("c10d::allreduce_", 1, 2).gloo("all_reduce", 2, 9, 10)
+    assert matched(events, calls) is None
+
+
+def test_factors_are_those_of_nccl_tests() -> None:
+    assert bus_factor("all_reduce", 8) == 2 * 7 / 8
+    assert bus_factor("all_gather", 8) == bus_factor("reduce_scatter", 8) == 7 / 8
+    assert bus_factor("broadcast", 8) == 1
+    assert bus_factor("barrier", 8) is None
+    # what travels follows what ran: a reduce-scatter that ran as an all-reduce sends twice as much
+    assert wire_factor("all_reduce", 4) == 2 * wire_factor("reduce_scatter", 4)
+
+
+def test_a_series_that_settles_is_told_from_one_that_does_not() -> None:
+    falling = [2.0, 1.8, 1.7, 1.5, 1.4, 1.2, 1.1, 1.0]
+    assert _drift.falling(falling) < 0.001
+    assert _drift.change(falling) == pytest.approx(-0.7, abs=0.1)
+    for settled in ([1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0], falling[::-1], [1.0] * 8):
+        assert _drift.falling(settled) > 0.1
+
+
+@given(st.permutations(range(9)))
+def test_the_trend_of_a_series_and_of_its_reverse_can_not_both_fall(series: list[int]) -> None:
+    values = [1.0 + each for each in series]
+    assert max(_drift.falling(values), _drift.falling(values[::-1])) > 0.45
