@@ -90,6 +90,8 @@ class Trial:
 
     case: Case
     tokens_per_sample: int
+    flops_per_sample: int | None
+    """Model FLOPs of forward and backward for one sample by the workload's formula; None: it has none."""
     samples: dict[str, list[list[float | None]]]
     """Column -> rank -> step, of every metric."""
     phases: dict[str, list[float]]

@@ -13,10 +13,17 @@ class Startup(Metric):
     """Time to join the process group, to build model and engine, and to warm up; of the slowest rank."""
 
     columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "launch_s",
+            "s",
+            "lower",
+            "max",
+            "From the launcher's start to the rank's first line; imports are done by then in a warm parent.",
+        ),
         Column("start_s", "s", "lower", "max", "From the rank's first line to a joined process group."),
         Column("build_s", "s", "lower", "max", "Building model, engine and optimizer, weights loaded."),
         Column("warmup_s", "s", "lower", "max", "All warm-up steps, the first of which may compile."),
     )
 
     def summary(self, trial: Trial) -> dict[str, float]:
-        return {f"{phase}_s": max(trial.phases[phase]) for phase in ("start", "build", "warmup")}
+        return {f"{phase}_s": max(trial.phases[phase]) for phase in ("launch", "start", "build", "warmup")}

@@ -14,6 +14,7 @@ from distbench.metrics.base import OVER_RANKS, Absent, Column, Metric, Trial
 from distbench.record import Failure, Record, Status
 from distbench.run.watch import Ending
 from distbench.trial import result_file
+from distbench.workloads.base import Workload
 
 Samples = dict[str, list[list[float | None]]]
 Tables = dict[str, list[dict[str, Any]]]
@@ -28,6 +29,8 @@ class Shell:
     round: int
     started: str
     wall_s: float
+    launched: float = 0.0
+    """``time.time()`` when the launcher was told to start."""
 
     def record(self, ending: Ending, **rest: Any) -> Record:
         """Return the record of a trial that ended so."""
@@ -57,11 +60,13 @@ def collect(
     if any(rank is None for rank in ranks):
         return shell.record(ending, columns=columns, tables=sampled)
     delivered = [rank for rank in ranks if rank is not None]
+    workload: Workload = registry.make("workloads", shell.case.workload)
     trial = Trial(
         case=shell.case,
-        tokens_per_sample=_tokens_per_sample(shell.case),
+        tokens_per_sample=workload.tokens_per_sample,
+        flops_per_sample=workload.flops_per_sample(),
         samples=_samples(delivered),
-        phases=_phases(delivered),
+        phases={"launch": [rank["began"] - shell.launched for rank in delivered], **_phases(delivered)},
         tables={**_tables(delivered), **sampled},
         window=_window(delivered),
         effective=delivered[0]["effective"],
@@ -128,10 +133,6 @@ def _over_ranks(column: Column, ranks: list[list[float | None]] | None) -> float
     over = OVER_RANKS[column.over_ranks]
     steps = [over(step) for step in zip(*whole, strict=True)]
     return math.fsum(steps) / len(steps)
-
-
-def _tokens_per_sample(case: Case) -> int:
-    return int(registry.make("workloads", case.workload).tokens_per_sample)
 
 
 def _tables(ranks: list[dict[str, Any]]) -> Tables:

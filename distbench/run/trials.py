@@ -105,7 +105,7 @@ class _Execution:
         folder = launch.file.parent
         # a trial that was cut off leaves files that a new one must not take for its own
         shutil.rmtree(folder, ignore_errors=True)
-        started, began = utc_now(), time.monotonic()
+        started, began, launched = utc_now(), time.monotonic(), time.time()
         try:
             folder.mkdir(parents=True)
             trial_file(self._info.run_id, self._run.folder, self._suite, case).write(launch.file)
@@ -121,7 +121,7 @@ class _Execution:
             return Shell(self._info.run_id, case, round_, started, time.monotonic() - began).record(ending)
         watch = Watch(handle, folder, launch.processes, self._suite.limits, self._stop)
         ending, sampled = self._sampled(case, watch)
-        shell = Shell(self._info.run_id, case, round_, started, time.monotonic() - began)
+        shell = Shell(self._info.run_id, case, round_, started, time.monotonic() - began, launched)
         return collect(shell, ending, folder, launch.processes, self._metrics, sampled)
 
     def _sampled(self, case: Case, watch: Watch) -> tuple[Ending, Tables]:

@@ -40,7 +40,7 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
 
     *listener* is the listening socket of the rendezvous, if the launcher has bound one already.
     """
-    rank = int(os.environ["RANK"])
+    began, rank = time.time(), int(os.environ["RANK"])
     folder = file.parent
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     progress = Progress(progress_file(folder, rank))
@@ -49,7 +49,7 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
     try:
         trial = TrialFile.read(file)
         result = Rank(trial, folder, rank, phases, listener).run()
-        _deliver(result_file(folder, rank), result)
+        _deliver(result_file(folder, rank), {**result, "began": began})
         progress.at("done")
     except BaseException as error:
         # the edge of the process: whatever a framework or a user's model raises is told in a file

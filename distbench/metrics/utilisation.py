@@ -1,0 +1,151 @@
+"""``utilisation``: how much of what the devices could compute the model gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distbench.metrics._peaks import published
+from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Trial, Values
+
+if TYPE_CHECKING:
+    import torch
+
+_MODEL = (
+    "model FLOPs: forward and backward by the workload's formula (PaLM, arXiv 2204.02311, appendix B: no "
+    "recomputation, no causal discount)"
+)
+_RECOMPUTED = 4 / 3
+
+
+@dataclass(frozen=True)
+class Utilisation(Metric):
+    """Model and hardware FLOPs utilisation, against a published peak or one measured by a matmul."""
+
+    passes: ClassVar[frozenset[Pass]] = frozenset({"count"})
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "model_flops_per_s_per_device",
+            "FLOP/s",
+            "higher",
+            "first",
+            f"FLOP/s of a device over the timed window; {_MODEL}.",
+        ),
+        Column(
+            "mfu",
+            "",
+            "higher",
+            "first",
+            f"Model FLOPs utilisation: {_MODEL}, a second, over the devices' published dense peak in the "
+            "dtype of the computation (peak_flops).",
+        ),
+        Column(
+            "hfu",
+            "",
+            "higher",
+            "first",
+            "Hardware FLOPs utilisation: as mfu, plus what is recomputed: with activation_checkpointing: "
+            "full the forward pass once more, 4/3 of the model FLOPs (8N for 6N, as llm-foundry counts).",
+        ),
+        Column(
+            "peak_flops",
+            "FLOP/s",
+            None,
+            "first",
+            "Published dense peak of one device in the dtype of the computation; the record's "
+            "environment names the GPU, and tables.peak the source.",
+        ),
+        Column(
+            "matmul_flops",
+            "FLOP/s",
+            None,
+            "min",
+            "Best rate of a square matmul in the dtype of the computation, measured on every rank at once "
+            "after the timed steps: an achievable peak, not a published one.",
+        ),
+        Column(
+            "mamfu",
+            "",
+            "higher",
+            "first",
+            f"Model FLOPs a second over matmul_flops: {_MODEL}. Not comparable with mfu.",
+        ),
+    )
+
+    measure_peak: bool = False
+    """Measure the best rate of a matmul in each trial, after its timed steps; takes about a second."""
+    matmul_size: int = 2048
+    """Rows and columns of the matrices of that matmul."""
+
+    def values(self, session: Session, state: Any) -> Values:
+        if session.rank == 0 and (peak := published(_gpu(session))):
+            session.tables["peak"] = [{"gpu": _gpu(session), "source": peak.source}]
+        return {"peak_flops": _published(session), "matmul_flops": self._matmul(session)}
+
+    def summary(self, trial: Trial) -> dict[str, float | Absent]:
+        if trial.flops_per_sample is None:
+            raise Absent(f"the workload {trial.case.workload.name} has no formula for its FLOPs")
+        samples = trial.case.batch.global_batch_size / trial.slowest_mean("step_s")
+        rate = samples * trial.flops_per_sample / trial.case.world_size
+        recomputed = _RECOMPUTED if trial.case.activation_checkpointing == "full" else 1.0
+        peak, matmul = _smallest(trial, "peak_flops"), _smallest(trial, "matmul_flops")
+        unknown = Absent("peak_flops is not known")
+        return {
+            "model_flops_per_s_per_device": rate,
+            "mfu": rate / peak if peak else unknown,
+            "hfu": rate * recomputed / peak if peak else unknown,
+            "mamfu": rate / matmul if matmul else Absent("matmul_flops was not measured"),
+        }
+
+    def _matmul(self, session: Session) -> list[float | None] | Absent:
+        if not self.measure_peak:
+            return Absent("metrics.utilisation.measure_peak = false")
+        from distbench.strategies._torch import DTYPES
+
+        return [_matmul_rate(self.matmul_size, DTYPES[session.case.precision.compute], session.device)]
+
+
+def _published(session: Session) -> list[float | None] | Absent:
+    gpu = _gpu(session)
+    if not gpu:
+        return Absent("on a CPU: no peak is published for what a number of its cores can do")
+    peak = published(gpu)
+    if peak is None:
+        return Absent(f"no published peak is known here for {gpu}; utilisation.measure_peak measures one")
+    import torch
+
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    return [peak.of(session.case.precision.compute, tf32=tf32)]
+
+
+def _gpu(session: Session) -> str:
+    if session.device.type != "cuda":
+        return ""
+    import torch
+
+    return torch.cuda.get_device_name(session.device)
+
+
+def _matmul_rate(size: int, dtype: torch.dtype, device: torch.device) -> float:
+    """Return the best FLOP/s of several matmuls of *size*; device-synchronised around each."""
+    import time
+
+    import torch
+
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    seconds = []
+    for _ in range(6):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        torch.mm(a, b)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return 2 * size**3 / min(seconds[1:])
+
+
+def _smallest(trial: Trial, column: str) -> float | None:
+    """Return the smallest value of any rank: the slowest device bounds the others."""
+    known = [value for rank in trial.samples.get(column, []) for value in rank if value]
+    return min(known, default=None)

@@ -1,0 +1,69 @@
+"""Model FLOPs utilisation by hand: what is counted, by which peak, and when there is no number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from records import case
+
+from distbench.case import Precision
+from distbench.metrics._peaks import published
+from distbench.metrics.base import Absent, Trial
+from distbench.metrics.utilisation import Utilisation
+
+
+def summary(flops: int | None = 3_000_000, peak: float | None = 1e6, **changes: Any) -> dict[str, Any]:
+    samples: dict[str, list[list[float | None]]] = {"step_s": [[2.0, 4.0], [1.0, 5.0]]}
+    if peak is not None:
+        samples["peak_flops"] = [[peak], [peak]]
+    trial = Trial(
+        case=case("ddp", 2, **changes),
+        tokens_per_sample=16,
+        flops_per_sample=flops,
+        samples=samples,
+        phases={},
+    )
+    return dict(Utilisation().summary(trial))
+
+
+def test_mfu_counts_the_global_batch_over_the_slowest_ranks_time_and_every_device() -> None:
+    # 8 samples of 3 MFLOP in (2 + 5) / 2 s on 2 devices of 1 MFLOP/s
+    expected = 8 * 3e6 / 3.5 / 2 / 1e6
+    found = summary()
+    assert found["mfu"] == pytest.approx(expected)
+    assert found["hfu"] == found["mfu"]
+    assert found["model_flops_per_s_per_device"] == pytest.approx(expected * 1e6)
+
+
+def test_recomputation_adds_a_forward_pass_to_hfu_and_nothing_to_mfu() -> None:
+    found = summary(activation_checkpointing="full")
+    assert found["mfu"] == summary()["mfu"]
+    assert found["hfu"] == pytest.approx(found["mfu"] * 8 / 6)
+
+
+def test_without_a_known_peak_there_is_no_mfu_but_a_reason() -> None:
+    found = summary(peak=None)
+    assert isinstance(found["mfu"], Absent)
+    assert isinstance(found["hfu"], Absent)
+    assert found["model_flops_per_s_per_device"] > 0
+
+
+def test_without_a_formula_there_is_nothing_but_a_reason() -> None:
+    with pytest.raises(Absent, match="formula"):
+        summary(flops=None)
+
+
+@pytest.mark.parametrize(
+    "gpu", ["NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GeForce RTX 4090", "AMD Instinct MI300X", "", "H200"]
+)
+def test_an_unknown_gpu_and_a_slice_of_a_known_one_have_no_peak(gpu: str) -> None:
+    assert published(gpu) is None
+
+
+def test_the_peak_is_that_of_the_precision_in_use() -> None:
+    peak = published("NVIDIA H200")
+    assert peak is not None
+    assert peak.of(Precision(compute="bf16").compute, tf32=True) == 989.5e12
+    assert peak.of("fp32", tf32=True) == 494.7e12
+    assert peak.of("fp32", tf32=False) == 67e12
