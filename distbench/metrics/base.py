@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -152,8 +152,14 @@ class Metric(ABC):
         """
         return {}
 
-    def summary(self, trial: Trial) -> dict[str, float]:
-        """Return numbers that need all ranks at once, by column. Runs in the parent."""
+    def summary(self, trial: Trial) -> Mapping[str, float | Absent]:
+        """Return numbers that need all ranks at once, by column. Runs in the parent.
+
+        ``Absent`` in place of a number: it can't be known here, and the record keeps the reason.
+
+        Raises:
+            Absent: none of them can.
+        """
         return {}
 
     def sampler(self, case: Case) -> Sampler | None:

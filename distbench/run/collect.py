@@ -111,9 +111,12 @@ def _values(metrics: dict[str, Metric], trial: Trial) -> tuple[dict[str, float],
             if (value := _over_ranks(column, trial.samples.get(column.name))) is not None:
                 values[column.name] = value
         try:
-            values |= metric.summary(trial)
+            found = metric.summary(trial)
         except Absent as reason:
             absent |= {column.name: str(reason) for column in metric.columns}
+            continue
+        values |= {name: value for name, value in found.items() if not isinstance(value, Absent)}
+        absent |= {name: str(value) for name, value in found.items() if isinstance(value, Absent)}
     return values, absent
 
 
