@@ -47,15 +47,15 @@ def mean(rows: Sequence[Row], name: str, window: Window) -> float:
     return statistics.fmean(row[name] for row in inside(known(rows, name), window))
 
 
-def known(rows: Sequence[Row], name: str) -> list[Row]:
+def known(rows: Sequence[Row], name: str, source: str = "") -> list[Row]:
     """Return the rows that have reading *name*.
 
     Raises:
-        Absent: none has, with the reason that the sampler left if it left one.
+        Absent: none has, with the reason that the sampler left for it or for its whole *source*.
     """
     found = [row for row in rows if row.get(name) is not None]
     if not found:
-        told = (row["reason"] for row in rows if row.get("absent") == name)
+        told = (row["reason"] for row in rows if row.get("absent") in (name, source))
         raise Absent(next(told, "no sample has it"))
     return found
 

@@ -117,7 +117,7 @@ def host_numbers(rows: Sequence[Row], window: Window, ranks_cpu_s: float | None)
     Raises:
         Absent: there are no rows around the window.
     """
-    rows = known(rows, "busy_s")
+    rows = known(rows, "busy_s", Host.name)
     first, last = bracket(rows, window)
     total = last["total_s"] - first["total_s"]
     if total <= 0:
@@ -145,4 +145,4 @@ def _frequency(rows: Sequence[Row], window: Window) -> float | Absent:
     try:
         return mean(rows, "frequency_hz", window)
     except Absent:
-        return Absent("the kernel offers no cpufreq here, as in most virtual machines")
+        return Absent("there is no cpufreq here, as in most virtual machines")

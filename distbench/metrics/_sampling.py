@@ -10,8 +10,6 @@ from typing import Any, Protocol
 from distbench.metrics.base import Absent, Sampler
 
 Row = dict[str, Any]
-# a driver that hangs must not hold up the run: the rows read so far are what there is
-_PATIENCE_S = 5.0
 
 
 class Source(Protocol):
@@ -34,11 +32,12 @@ class Source(Protocol):
 class Ticker(Sampler):
     """Reads *sources* in a daemon thread every *interval_s* seconds, first at once and last at the end.
 
-    Every row gets ``at``, the ``time.time()`` just before its source was read.
+    Every row gets ``at``, the ``time.time()`` just before its source was read. A driver that hangs
+    doesn't hold up the run: after *patience_s* the rows read so far are what there is.
     """
 
-    def __init__(self, sources: Sequence[Source], interval_s: float) -> None:
-        self._sources, self._interval_s = list(sources), interval_s
+    def __init__(self, sources: Sequence[Source], interval_s: float, patience_s: float = 5.0) -> None:
+        self._sources, self._interval_s, self._patience_s = list(sources), interval_s, patience_s
         self._rows: list[Row] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -47,7 +46,7 @@ class Ticker(Sampler):
     def stop(self) -> list[Row]:
         """Take a last sample, end the thread, and return all rows."""
         self._ended.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(self._patience_s)
         return list(self._rows)
 
     def _run(self) -> None:

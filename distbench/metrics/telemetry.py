@@ -39,7 +39,7 @@ class Telemetry(Metric):
 
     def __post_init__(self) -> None:
         if not 0.2 <= self.interval_s <= 1:
-            raise ValueError(f"telemetry.interval_s = {self.interval_s:g}: 0.2 to 1 seconds")
+            raise ValueError(f"interval_s = {self.interval_s:g}: 0.2 to 1 seconds")
 
     def sampler(self, case: Case) -> Sampler:
         from distbench.metrics._host import Host
@@ -121,7 +121,10 @@ def _host(trial: Trial, rows: list[Row]) -> dict[str, float | Absent]:
     except Absent as reason:
         return _all_absent(columns.HOST, reason)
     try:
-        return {**found, "host_busy_processes": float(known(rows, "others_busy")[-1]["others_busy"])}
+        return {
+            **found,
+            "host_busy_processes": float(known(rows, "others_busy", "others")[-1]["others_busy"]),
+        }
     except Absent as reason:
         return {**found, "host_busy_processes": reason}
 

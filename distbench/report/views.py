@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from distbench.analysis.summary import CaseSummary
+from distbench.report import telemetry_view
 from distbench.report.tables import Table
 
-VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {}
+VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {"telemetry": telemetry_view.view}
 """Word of ``distbench show --view`` -> what makes the table, in the order of the page."""
 
 
