@@ -28,6 +28,7 @@ from distbench.metrics.base import Absent, Trial
 from distbench.metrics.telemetry import Telemetry
 from distbench.record import Record
 from distbench.report import page, terminal
+from distbench.report.figures import charts
 from distbench.report.views import VIEWS
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
@@ -378,6 +379,13 @@ def test_a_disturbed_reference_is_none() -> None:
 def test_a_disturbed_case_takes_no_part_in_scaling() -> None:
     records = [measured(ONE, 100), disturbed(measured(DDP, 150))]
     assert scaling(summarise(info(ONE, DDP), records)) == []
+
+
+def test_a_disturbed_case_is_left_out_of_the_chart_of_throughput_against_memory() -> None:
+    rows = summarise(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
+    chart = charts(rows, [])[0]
+    assert [trace["name"] for trace in chart.figure["data"]] == ["ddp"]
+    assert "left out" in chart.caption
 
 
 def test_a_disturbed_case_is_marked_wherever_it_is_shown() -> None:

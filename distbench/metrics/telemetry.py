@@ -26,7 +26,9 @@ class Telemetry(Metric):
     interval_s: float = 0.2
     """Seconds between two samples, 0.2 to 1; each is a row of the record and GPU."""
     max_foreign_cpu: float = 0.2
-    """Most of the CPU time that other processes may take around the timed window."""
+    """Most of the usable CPUs' time that other processes may take around the timed window. One busy
+    process beside two ranks on two cores takes a third to a half of it and costs up to half of the speed;
+    with cores left idle it may cost little: then raise this."""
     max_steal: float = 0.05
     """Most of the CPU time that a hypervisor may take."""
     max_throttle: float = 0.05
