@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 from conftest import QUICK, Finished
 from records import case, info, measured
@@ -338,6 +339,12 @@ def test_a_driver_that_breaks_costs_the_columns_of_the_gpus_and_no_more() -> Non
     rows = Ticker([Gpus(Exploding(FakeGpu()), 1, {}), Host()], 1).stop()
     assert "the driver went away" in str(numbers(*rows, of=CUDA)["gpu_power"])
     assert sum("busy_s" in row for row in rows) == 2
+
+
+def test_the_fake_has_nothing_that_the_real_library_has_not() -> None:
+    assert [name for name in vars(FakeNvml) if name[:4].lower() == "nvml" and not hasattr(pynvml, name)] == []
+    assert FakeNvml.NVML_CLOCK_SM == pynvml.NVML_CLOCK_SM
+    assert issubclass(pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError)
 
 
 def test_nvml_is_shut_down_at_the_end() -> None:
