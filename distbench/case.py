@@ -16,6 +16,8 @@ from typing import Any, Literal
 Dtype = Literal["fp32", "bf16", "fp16"]
 Device = Literal["cpu", "cuda"]
 
+TORCH_NAMES: dict[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""What torch calls each dtype."""
 BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of an element of each dtype."""
 

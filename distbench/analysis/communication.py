@@ -79,7 +79,9 @@ def _traffic(
 
 def moving(record: Record) -> list[dict[str, Any]]:
     """Return the rows of all collectives but those of groups of one rank, which move nothing."""
-    return [row for row in record.tables.get("collectives", []) if row["group_size"] > 1]
+    rows = record.tables.get("collectives", [])
+    # records of format 1 may hold sums instead of single collectives; they have no place in a step
+    return [row for row in rows if "place" in row and row["group_size"] > 1]
 
 
 def steps_of(rows: Iterable[dict[str, Any]]) -> int:

@@ -50,7 +50,7 @@ def scaling(cases: Sequence[CaseSummary]) -> list[Series]:
     Cases belong to one series if they differ in nothing but the world size and what follows from
     it: with the global batch fixed the share of a device, with that share fixed the global batch.
     """
-    alike = _grouped([row for row in cases if _has_throughput(row)], _key)
+    alike = _grouped([row for row in cases if row.comparable and _has_throughput(row)], _key)
     rows = [(kind, series) for group in alike for kind in DEFINITIONS for series in _series_rows(group, kind)]
     names = short_names([series[0].case for _, series in rows])
     kinds = {kind for kind, _ in rows}

@@ -64,20 +64,24 @@ class CaseSummary:
     """Trials that were measured."""
     failed: int
     """Trials that were not."""
+    degraded_trials: int = 0
+    """Measured trials on a disturbed machine. They count only where there is no sound one."""
+    degraded: str = ""
+    """Why the numbers may not be compared: no trial was sound, so they come from disturbed ones."""
     values: dict[str, Estimate] = field(default_factory=dict)
     columns: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Column name -> unit, better, over_ranks, doc, of every column that any trial describes."""
     absent: dict[str, str] = field(default_factory=dict)
     """Column name -> why ``values`` has no such number."""
     losses: list[float | None] = field(default_factory=list)
-    """Loss of each step from the first warm-up step on, mean over ranks, of the first measured
-    trial; None where a rank gave none or it was not finite."""
+    """Loss of each step from the first warm-up step on, mean over ranks, of the first trial that
+    counts; None where a rank gave none or it was not finite."""
     relative: float | None = None
     """Throughput relative to ddp at the same world size and otherwise the same work."""
     relative_absent: str = ""
     """Why ``relative`` is None."""
     detail: Record | None = None
-    """The first measured trial, for what is told of one trial rather than over trials."""
+    """The first trial that counts, for what is told of one trial rather than over trials."""
     failure: Failure | None = None
     log: str = ""
     """Log of the rank that ``failure`` blames, relative to the run's folder; empty if there is none."""
@@ -86,6 +90,11 @@ class CaseSummary:
     def measured(self) -> bool:
         """Whether there are numbers."""
         return self.status == Status.MEASURED
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there are numbers that may be held against those of other cases."""
+        return self.measured and not self.degraded
 
 
 def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
@@ -123,6 +132,8 @@ def _case_json(row: CaseSummary) -> dict[str, Any]:
         "reason": row.reason,
         "trials": row.trials,
         "failed_trials": row.failed,
+        "degraded_trials": row.degraded_trials,
+        "degraded": row.degraded,
         "relative_to_ddp": row.relative,
         "relative_absent": row.relative_absent,
         "values": {name: _estimate_json(row, name) for name in row.values},
@@ -157,10 +168,18 @@ def _summary(case: Case, records: list[Record]) -> CaseSummary:
 
 def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:
     reason = f"{row.failed} of {row.trials + row.failed} trials failed: {row.reason}" if row.failed else ""
-    values = _estimates(good, list(row.columns))
-    absent = {name: _why_absent(good, name) for name in row.columns if name not in values}
+    sound = [record for record in good if not record.degraded]
+    counted = sound or good
+    values = _estimates(counted, list(row.columns))
     return dataclasses.replace(
-        row, reason=reason, values=values, absent=absent, losses=_losses(good[0]), detail=good[0]
+        row,
+        reason=reason,
+        degraded_trials=len(good) - len(sound),
+        degraded="" if sound else good[0].degraded,
+        values=values,
+        absent={name: _why_absent(counted, name) for name in row.columns if name not in values},
+        losses=_losses(counted[0]),
+        detail=counted[0],
     )
 
 
@@ -216,8 +235,12 @@ def _with_relative(row: CaseSummary, reference: CaseSummary | None) -> CaseSumma
 def _relative(row: CaseSummary, reference: CaseSummary | None) -> tuple[float | None, str]:
     if THROUGHPUT not in row.values:
         return None, row.absent.get(THROUGHPUT, f"{row.status}: no throughput")
+    if row.degraded:
+        return None, f"disturbed while measured: {row.degraded}"
     if reference is None:
         return None, f"the run has no {REFERENCE} at this world size that does the same work"
+    if reference.degraded:
+        return None, f"{REFERENCE} at this world size was disturbed while measured: {reference.degraded}"
     base = reference.values.get(THROUGHPUT)
     if base is None or not base.value:
         return None, f"{REFERENCE} at this world size has no throughput ({reference.status})"

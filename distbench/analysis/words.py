@@ -25,9 +25,10 @@ def sentences(cases: Sequence[CaseSummary]) -> list[str]:
 def findings(cases: Sequence[CaseSummary]) -> list[str]:
     """Return the fastest and the leanest at each world size, and what to mind about the numbers."""
     measured = [row for row in cases if row.measured]
+    sound = [row for row in cases if row.comparable]
     said = []
-    for rows in _comparable(measured):
-        group = _Group(rows, _where(rows, measured), short_names([row.case for row in rows]))
+    for rows in _comparable(sound):
+        group = _Group(rows, _where(rows, sound), short_names([row.case for row in rows]))
         said += [_fastest(group), _leanest(group)]
     return [sentence for sentence in [*said, *diagnosis(cases), *_notes(cases, measured)] if sentence]
 
@@ -122,7 +123,7 @@ def _leanest(group: _Group) -> str:
 
 
 def _notes(cases: Sequence[CaseSummary], measured: Sequence[CaseSummary]) -> list[str]:
-    notes = []
+    notes = _disturbed(measured)
     if any(_offloads_in_vain(row) for row in measured):
         notes.append(
             "On a CPU machine, offload to the CPU moves data from memory to memory: it can save none here."
@@ -132,6 +133,26 @@ def _notes(cases: Sequence[CaseSummary], measured: Sequence[CaseSummary]) -> lis
     if pending := sum(row.status == PENDING for row in cases):
         notes.append(f"{pending} of {len(cases)} cases have no record yet.")
     return notes
+
+
+def _disturbed(measured: Sequence[CaseSummary]) -> list[str]:
+    """Return what is kept out of the comparisons, and the first reason: they are much alike."""
+    said = []
+    if wholly := [row for row in measured if row.degraded]:
+        names = listed([one_line(row.case.name) for row in wholly])
+        said.append(
+            f"Disturbed while measured (*), so not compared: {names}; in the first, "
+            f"{one_line(wholly[0].degraded)}."
+        )
+    if partly := [row for row in measured if row.degraded_trials and not row.degraded]:
+        left_out = ", ".join(
+            f"{row.degraded_trials} of {row.trials} of {one_line(row.case.name)}" for row in partly[:6]
+        )
+        more = f" and of {len(partly) - 6} more cases" if len(partly) > 6 else ""
+        said.append(
+            f"Disturbed trials that don't count, as others of their cases were sound: {left_out}{more}."
+        )
+    return said
 
 
 def _offloads_in_vain(row: CaseSummary) -> bool:

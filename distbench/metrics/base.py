@@ -90,14 +90,14 @@ class Trial:
 
     case: Case
     tokens_per_sample: int
-    flops_per_sample: int | None
-    """Model FLOPs of forward and backward for one sample by the workload's formula; None: it has none."""
     samples: dict[str, list[list[float | None]]]
     """Column -> rank -> step, of every metric."""
     phases: dict[str, list[float]]
     """Phase (start, build and each pass) -> seconds by rank."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rows that metrics left in the ranks (each has its ``rank``), and those of samplers."""
+    flops_per_sample: int | None = None
+    """Model FLOPs of forward and backward for one sample by the workload's formula; None: it has none."""
     window: tuple[float, float] = (0.0, 0.0)
     """``time.time()`` when the first rank began the ``time`` pass and when the last had ended it."""
     effective: dict[str, Any] = field(default_factory=dict)
@@ -177,8 +177,10 @@ class Metric(ABC):
     def summary(self, trial: Trial) -> Mapping[str, float | Absent]:
         """Return numbers that need all ranks at once, by column. Runs in the parent.
 
+        ``Absent`` in place of a number: it can't be known here, and the record keeps the reason.
+
         Raises:
-            Absent: no number of this metric can be known.
+            Absent: none of them can.
         """
         return {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from distbench.case import TORCH_NAMES
 from distbench.metrics._peaks import published
 from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Trial, Values
 
@@ -100,9 +101,7 @@ class Utilisation(Metric):
     def _matmul(self, session: Session) -> list[float | None] | Absent:
         if not self.measure_peak:
             return Absent("metrics.utilisation.measure_peak = false")
-        from distbench.strategies._torch import DTYPES
-
-        return [_matmul_rate(self.matmul_size, DTYPES[session.case.precision.compute], session.device)]
+        return [_matmul_rate(self.matmul_size, session.case.precision.compute, session.device)]
 
 
 def _published(session: Session) -> list[float | None] | Absent:
@@ -126,12 +125,13 @@ def _gpu(session: Session) -> str:
     return torch.cuda.get_device_name(session.device)
 
 
-def _matmul_rate(size: int, dtype: torch.dtype, device: torch.device) -> float:
+def _matmul_rate(size: int, compute: str, device: torch.device) -> float:
     """Return the best FLOP/s of several matmuls of *size*; device-synchronised around each."""
     import time
 
     import torch
 
+    dtype = getattr(torch, TORCH_NAMES[compute])
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     seconds = []
     for _ in range(6):

@@ -57,13 +57,16 @@ class _Style:
 
 
 def _memory_chart(cases: Sequence[CaseSummary], style: _Style) -> Chart:
-    rows = [row for row in cases if THROUGHPUT in row.values and MEMORY in row.values]
+    rows = [row for row in cases if row.comparable and THROUGHPUT in row.values and MEMORY in row.values]
+    left_out = (
+        " Cases measured on a disturbed machine are left out." if any(c.degraded for c in cases) else ""
+    )
     names = short_names([row.case for row in rows]) if len(rows) <= _MOST_LABELS else {}
     grouped = {f: [row for row in rows if row.case.strategy.name == f] for f in style.families}
     return Chart(
         "throughput-memory",
         "Throughput against memory",
-        "Each mark is a case; up and to the left is better. Bars are the range over trials.",
+        f"Each mark is a case; up and to the left is better. Bars are the range over trials.{left_out}",
         _figure(
             [_memory_trace(mine, family, style, names) for family, mine in grouped.items() if mine],
             "peak memory of a rank, MiB (lower is better)",

@@ -28,7 +28,8 @@ _LEGEND = (
     "tokens/s: median over trials ± half their range, higher is better; x ddp: tokens/s relative to "
     "ddp at the same world size; peak mem: most bytes of tensors on any rank, lower is better; "
     "comm/step: payload of a rank's collectives, lower is better; loss: of the last timed step; "
-    "1/3 ok: trials that were measured, of all; –: not known, distbench show --json says why."
+    "1/3 ok: trials that were measured, of all; *: on a disturbed machine, so not compared; –: not known, "
+    "distbench show --json says why."
 )
 
 
@@ -75,7 +76,8 @@ def _lines(row: CaseSummary, name_width: int, width: int) -> list[str]:
             head + told, width, subsequent_indent=" " * len(head), max_lines=2, placeholder=" …"
         )
     cells = (
-        f"{row.trials}/{row.trials + row.failed} ok" if row.failed else str(row.status),
+        (f"{row.trials}/{row.trials + row.failed} ok" if row.failed else str(row.status))
+        + ("*" if row.degraded else ""),
         _throughput(row.values.get(THROUGHPUT)),
         "–" if row.relative is None else f"{row.relative:.2f}",
         _bytes(row.values.get(MEMORY)),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from distbench.analysis.summary import CaseSummary
-from distbench.report import communication_view, time_view
+from distbench.report import communication_view, telemetry_view, time_view
 from distbench.report.tables import Table
 
 VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {
     "time": time_view.table,
     "communication": communication_view.table,
+    "telemetry": telemetry_view.table,
 }
 """Word of ``distbench show --view`` -> what makes the table, in the order of the page."""
 

@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpointing
 
-from distbench.case import Case, Optimizer
+from distbench.case import TORCH_NAMES, Case, Optimizer
 from distbench.strategies.base import Engine, Setting
 from distbench.workloads._weights import loaded, plain_name
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, known) for name, known in TORCH_NAMES.items()}
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
