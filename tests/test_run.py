@@ -9,6 +9,8 @@ from subprocess import CompletedProcess
 import pytest
 from conftest import QUICK, Finished
 
+from distbench.trial import PASSES
+
 pytestmark = pytest.mark.train
 
 Run = Callable[..., Finished]
