@@ -173,10 +173,15 @@ def write_text(file: Path, text: str) -> None:
     try:
         write_whole(file, text)
     except OSError as error:
-        raise InfrastructureError(
-            f"{file}: can't be written: {error.strerror}; what was stored before is whole. "
-            f"Make room, then go on with: distbench run --resume {_run_of(file)}"
-        ) from error
+        raise unwritable(file, error) from error
+
+
+def unwritable(file: Path, error: OSError) -> InfrastructureError:
+    """Return what to raise when *file*, in the folder of a run, could not be written."""
+    return InfrastructureError(
+        f"{file}: can't be written: {error.strerror}; what was stored before is whole. "
+        f"Make room, then go on with: distbench run --resume {_run_of(file)}"
+    )
 
 
 def _run_of(file: Path) -> Path:

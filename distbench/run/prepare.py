@@ -15,7 +15,7 @@ from distbench.run.launch import environment_of, launch_for, weights_file
 from distbench.run.observer import Observer
 from distbench.run.stop import StopRequest
 from distbench.spec import Suite
-from distbench.store import write_json
+from distbench.store import unwritable, write_json
 
 
 def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Observer) -> dict[str, str]:
@@ -55,8 +55,11 @@ class Preparation:
 
     def _prepare(self, cases: list[Case], number: int, known: set[str]) -> dict[str, str]:
         folder = self._folder / "prepare" / str(number)
-        folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / "scratch").mkdir(exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / "scratch").mkdir(exist_ok=True)
+        except OSError as error:
+            raise unwritable(folder, error) from error
         weights = {str(weights_file(self._folder, case)): case.to_json() for case in cases}
         weights = {path: case for path, case in weights.items() if path not in known}
         known |= weights.keys()

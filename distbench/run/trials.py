@@ -10,7 +10,6 @@ from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case
-from distbench.errors import InfrastructureError
 from distbench.launchers.base import LaunchError, Site
 from distbench.metrics.base import Metric
 from distbench.plan import Plan
@@ -22,7 +21,7 @@ from distbench.run.prepare import Preparation
 from distbench.run.stop import StopRequest
 from distbench.run.watch import Ending, Watch
 from distbench.spec import Suite
-from distbench.store import Run, RunInfo, utc_now
+from distbench.store import Run, RunInfo, unwritable, utc_now
 
 
 @dataclass(frozen=True)
@@ -110,10 +109,7 @@ class _Execution:
             folder.mkdir(parents=True)
             trial_file(self._info.run_id, self._run.folder, self._suite, case).write(launch.file)
         except OSError as error:
-            raise InfrastructureError(
-                f"{folder}: can't be written: {error.strerror}; what was stored before is whole. "
-                f"Make room, then go on with: distbench run --resume {self._run.folder}"
-            ) from error
+            raise unwritable(folder, error) from error
         try:
             handle = self._site.launch(launch)
         except LaunchError as error:
