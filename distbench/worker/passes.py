@@ -42,7 +42,7 @@ class Loop:
     """Runs the passes of one rank one after another on the same engine and stream of data."""
 
     def __init__(
-        self, setting: Setting, strategy: Strategy, engine: Engine, feed: Feed, *, keep_traces: bool
+        self, setting: Setting, strategy: Strategy, engine: Engine, feed: Feed, *, keep_traces: bool = False
     ) -> None:
         self._setting, self._strategy, self._engine, self._feed = setting, strategy, engine, feed
         self._keep_traces = keep_traces

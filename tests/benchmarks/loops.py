@@ -63,7 +63,7 @@ def main(name: str, pairs: int, steps: int, folder: Path) -> None:
     setting = Setting(case, workload, weights, cpu, rank, world_size, folder)
     feed = Feed(case, workload, rank, world_size, cpu)
     strategy = registry.make("strategies", case.strategy)
-    loop = Loop(case, workload, strategy.build(setting), cpu, feed, rank, world_size)
+    loop = Loop(setting, strategy, strategy.build(setting), feed)
     metrics = {metric: registry.load("metrics", metric)() for metric in TIMED_METRICS}
     for metric in metrics.values():
         metric.install()
