@@ -1,0 +1,81 @@
+"""The CUDA paths, on one GPU: NCCL at world size 1, CUDA's memory, NVML, offload, bf16 and fp16.
+
+    python -m pytest tests/gpu
+
+in an environment with ``distbench[train]`` and ``pytest``. Not part of the tests that CI passes, which
+need no GPU: on a machine without one these fail rather than being skipped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import run_in
+
+from distbench.metrics._breakdown import PARTS
+from distbench.record import Record
+from distbench.store import Run
+
+SUITE = """
+workload: {transformer: {dim: 1024, depth: 4, heads: 16, kv_heads: 4, seq_len: 512}}
+batch: {global_batch_size: 16}
+world_sizes: [1]
+device: cuda
+measure: {warmup: 3, steps: 20, trials: 1}
+metrics:
+  - steptime
+  - throughput
+  - memory
+  - communication
+  - profile
+  - convergence
+  - startup
+  - telemetry
+  - utilisation: {measure_peak: true}
+strategies:
+  - single
+  - ddp
+  - fsdp
+  - fsdp: {cpu_offload: true}
+  - fsdp: {version: 1}
+  - zero: {stage: [0, 1, 2, 3]}
+  - zero: {stage: [2, 3], offload_optimizer: cpu}
+  - zero: {stage: 3, offload_optimizer: cpu, offload_parameters: cpu}
+"""
+PRECISIONS = {"fp32": "fp32", "bf16": "bf16", "fp16": "{compute: fp16, loss_scale: 1024}"}
+
+
+@pytest.fixture(scope="module", params=sorted(PRECISIONS))
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    """Every strategy on one GPU."""
+    folder = tmp_path_factory.mktemp(request.param)
+    finished = run_in(Path(folder), f"{SUITE}\nprecision: {PRECISIONS[request.param]}\n")
+    return {record.case.label: record for record in Run(finished.folder).records()}
+
+
+def test_every_strategy_is_measured_or_says_why_not(ran: dict[str, Record]) -> None:
+    told = {label: f"{r.status}: {r.reason}" for label, r in ran.items()}
+    assert {r.status.value for r in ran.values()} <= {"measured", "unsupported"}, told
+    assert ran["single"].status == "measured", told
+
+
+def test_losses_agree_with_single(ran: dict[str, Record]) -> None:
+    expected = ran["single"].values["final_loss"]
+    for label, record in ran.items():
+        if record.status == "measured":
+            assert record.values["final_loss"] == pytest.approx(expected, rel=5e-3), label
+
+
+def test_the_numbers_of_a_gpu_are_there(ran: dict[str, Record]) -> None:
+    for label, record in ran.items():
+        if record.status != "measured":
+            continue
+        values = record.values
+        assert values["memory_reserved_peak"] >= values["memory_peak"] > 0, label
+        assert 0 < values["matmul_flops"] and 0 < values["mamfu"] <= 1.5, label
+        assert "mfu" in values or "no published peak" in record.absent["peak_flops"], label
+        parts = sum(values[f"profile_{part}_s"] for part in PARTS)
+        assert parts == pytest.approx(values["profile_step_s"], rel=1e-6), label
+        assert values["profile_forward_s"] > 0 and values["profile_backward_s"] > 0, label
+        assert record.environment["gpu"], label
