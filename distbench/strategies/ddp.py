@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from distbench.case import Case
 from distbench.env import Machine
+from distbench.strategies._model_states import zero_table
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
 
@@ -45,6 +46,10 @@ class DistributedDataParallel(Strategy):
                 f"gradient_accumulation_steps = {case.batch.gradient_accumulation_steps}"
             )
         return state_problem(case)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        # the optimizer updates the parameters themselves
+        return zero_table(case, parameters, stored=case.precision.master)
 
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies._ddp import build_ddp

@@ -7,6 +7,7 @@ from typing import Any
 
 from distbench.case import Case
 from distbench.env import Machine
+from distbench.strategies._model_states import zero_table
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
 
@@ -35,6 +36,10 @@ class DataParallel(Strategy):
                 f"{case.precision.compute} needs precision.master = the same"
             )
         return state_problem(case)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        # the optimizer updates the parameters themselves
+        return zero_table(case, parameters, stored=case.precision.master)
 
     def build(self, setting: Setting) -> Engine:
         from torch import nn

@@ -7,6 +7,7 @@ from typing import Literal
 
 from distbench.case import Case
 from distbench.env import Machine
+from distbench.strategies._model_states import SIZES, zero_table
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
 
@@ -59,6 +60,16 @@ class FullyShardedDataParallel(Strategy):
         if self.version == 2 and case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
             return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
         return state_problem(case)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        over = case.world_size // self.replicas if self.sharding == "hybrid" else case.world_size
+        stored = case.precision.master
+        found = zero_table(case, parameters, stored=stored, shards=(over, over, over))
+        if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:
+            # until the last micro-batch whole gradients stand, in FSDP1 as the backward pass made them
+            whole = case.precision.compute if self.version == 1 else case.precision.reduce
+            found["gradients"] = max(found["gradients"], parameters * SIZES[whole])
+        return found
 
     def build(self, setting: Setting) -> Engine:
         if self.version == 1:
