@@ -16,6 +16,9 @@ from typing import Any, Literal
 Dtype = Literal["fp32", "bf16", "fp16"]
 Device = Literal["cpu", "cuda"]
 
+BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
+"""Bytes of an element of each dtype."""
+
 
 @dataclass(frozen=True)
 class Choice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -48,35 +49,37 @@ class Finished:
 Distbench = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line where the models of the tests can be imported."""
+    return subprocess.run(
+        [sys.executable, "-m", "distbench", *arguments],
+        cwd=MODELS,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def run_in(folder: Path, text: str, *arguments: str, **variables: str) -> Finished:
+    """Write a suite into *folder*, run it, and return what it left."""
+    suite = folder / "suite.yaml"
+    suite.write_text(text)
+    done = call("run", str(suite), "--out", str(folder / "out"), "--json", *arguments, **variables)
+    if not done.stdout.strip():
+        return Finished(done.returncode, done.stderr, {}, folder)
+    shown = json.loads(done.stdout)
+    cases = {case["case"]: case for case in shown["cases"]}
+    return Finished(done.returncode, done.stderr, cases, Path(shown["report"]).parent)
+
+
 @pytest.fixture
-def distbench(tmp_path: Path) -> Distbench:
+def distbench() -> Distbench:
     """Run the command line and return the finished process."""
-
-    def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "distbench", *arguments],
-            cwd=MODELS,
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
     return call
 
 
 @pytest.fixture
-def run_suite(distbench: Distbench, tmp_path: Path) -> Callable[..., Finished]:
+def run_suite(tmp_path: Path) -> Callable[..., Finished]:
     """Write a suite, run it, and return what it left."""
-
-    def call(text: str, *arguments: str, **variables: str) -> Finished:
-        suite = tmp_path / "suite.yaml"
-        suite.write_text(text)
-        done = distbench("run", str(suite), "--out", str(tmp_path / "out"), "--json", *arguments, **variables)
-        if not done.stdout.strip():
-            return Finished(done.returncode, done.stderr, {}, tmp_path)
-        shown = json.loads(done.stdout)
-        cases = {case["case"]: case for case in shown["cases"]}
-        return Finished(done.returncode, done.stderr, cases, Path(shown["report"]).parent)
-
-    return call
+    return functools.partial(run_in, tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from distbench import registry
-from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Trial, Values
+from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Values
 
 _KINDS = {
     "parameters": "Parameters of a rank as they stand between steps: a shard, where they are sharded.",
@@ -86,7 +86,7 @@ class Memory(Metric):
             "memory_states_theory",
             "B",
             None,
-            "first",
+            "max",
             "Model states of a rank by the table of ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054), with "
             "the dtypes in use; without padding and buffers.",
         ),
@@ -126,14 +126,10 @@ class Memory(Metric):
         session.tables["memory"] = state.rows
         if session.pass_ == "warmup":
             return {}
-        return {f"memory_{name}": _most(state, name) for name in _KINDS}
-
-    def summary(self, trial: Trial) -> dict[str, float]:
-        strategy = registry.make("strategies", trial.case.strategy)
-        theory = strategy.model_states(trial.case, trial.effective["parameters"])
-        if theory is None:
-            raise Absent(f"{trial.case.label}: there is no theory of what it keeps")
-        return {"memory_states_theory": float(sum(theory.values()))}
+        return {
+            **{f"memory_{name}": _most(state, name) for name in _KINDS},
+            "memory_states_theory": _theory(session),
+        }
 
 
 def _peaks(books: Any, faults_before: dict[str, int]) -> Values:
@@ -153,6 +149,18 @@ def _most(phases: Any, name: str) -> float | Absent:
 
         return Absent(_cpu_allocator.why_not())
     return Absent("the strategy's engine does not tell what it keeps")
+
+
+def _theory(session: Session) -> float | Absent:
+    """Return what the strategy should keep by theory, and leave it by kind in the table."""
+    case = session.case
+    strategy = registry.make("strategies", case.strategy)
+    kinds = strategy.model_states(case, session.engine.effective()["parameters"])
+    if kinds is None:
+        return Absent(f"{case.label} has no theory of what it keeps")
+    states = float(sum(kinds.values()))
+    session.tables["memory"].append({"phase": "theory", **kinds, "states": states})
+    return states
 
 
 def _proportional() -> int | Absent:

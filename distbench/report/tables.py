@@ -23,7 +23,7 @@ class Table:
     headings: tuple[str, ...]
     """The first stands over the names of the rows."""
     rows: tuple[tuple[str, ...], ...]
-    """A cell for each heading; ``–`` where there is no number."""
+    """A cell for each heading, ``–`` where there is no number; or one cell alone, over what follows."""
     notes: tuple[str, ...] = ()
     """Sentences below the table: findings, and why numbers are missing."""
 
@@ -38,11 +38,11 @@ def as_text(table: Table, width: int) -> str:
 
 
 def _rows(table: Table, width: int) -> list[str]:
-    every = (table.headings, *table.rows)
+    every = [table.headings, *(row for row in table.rows if len(row) > 1)]
     sizes = [max(len(row[column]) for row in every) for column in range(len(table.headings))]
     numbers = sum(sizes[1:]) + 2 * len(sizes[1:])
     sizes[0] = min(sizes[0], max(_LEAST_NAME, width - numbers))
-    return [_row(row, sizes) for row in every]
+    return [_row(row, sizes) if len(row) > 1 else row[0] for row in (table.headings, *table.rows)]
 
 
 def _row(cells: Sequence[str], sizes: Sequence[int]) -> str:

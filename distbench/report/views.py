@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from distbench.analysis.summary import CaseSummary
+from distbench.report import memory_view
 from distbench.report.tables import Table
 
-VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {}
+VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {
+    "memory": memory_view.table,
+}
 """Word of ``distbench show --view`` -> what makes the table, in the order of the page."""
 
 

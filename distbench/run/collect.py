@@ -113,8 +113,7 @@ def _values(metrics: dict[str, Metric], trial: Trial) -> tuple[dict[str, float],
         try:
             values |= metric.summary(trial)
         except Absent as reason:
-            unknown = (column.name for column in metric.columns if column.name not in values)
-            absent |= dict.fromkeys(unknown, str(reason))
+            absent |= {column.name: str(reason) for column in metric.columns}
     return values, absent
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from distbench.case import Case, Dtype, Optimizer
-
-SIZES: dict[Dtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
-"""Bytes of an element."""
+from distbench.case import BYTES, Case, Dtype, Optimizer
 
 
 def zero_table(
@@ -24,12 +21,12 @@ def zero_table(
     have 2 + 2 + K bytes an element, K = 12: 4 of master weights and 2 x 4 of Adam's moments.
     """
     of_parameters, of_gradients, of_optimizer = shards
-    state = moments(case.optimizer) * SIZES[case.precision.optimizer_state]
+    state = moments(case.optimizer) * BYTES[case.precision.optimizer_state]
     return {
-        "parameters": parameters * SIZES[stored] / of_parameters,
-        "gradients": parameters * SIZES[stored] / of_gradients,
+        "parameters": parameters * BYTES[stored] / of_parameters,
+        "gradients": parameters * BYTES[stored] / of_gradients,
         "optimizer_state": parameters * state / of_optimizer,
-        "master": parameters * SIZES[master] / of_optimizer if master else 0.0,
+        "master": parameters * BYTES[master] / of_optimizer if master else 0.0,
     }
 
 

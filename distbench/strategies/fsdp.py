@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.case import Case
+from distbench.case import BYTES, Case
 from distbench.env import Machine
-from distbench.strategies._model_states import SIZES, zero_table
+from distbench.strategies._model_states import zero_table
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
 
@@ -68,7 +68,7 @@ class FullyShardedDataParallel(Strategy):
         if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:
             # until the last micro-batch whole gradients stand, in FSDP1 as the backward pass made them
             whole = case.precision.compute if self.version == 1 else case.precision.reduce
-            found["gradients"] = max(found["gradients"], parameters * SIZES[whole])
+            found["gradients"] = max(found["gradients"], parameters * BYTES[whole])
         return found
 
     def build(self, setting: Setting) -> Engine:

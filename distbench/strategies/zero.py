@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from distbench.case import Case
+from distbench.case import BYTES, Case
 from distbench.env import Machine, cache_folder
-from distbench.strategies._model_states import SIZES, zero_table
+from distbench.strategies._model_states import zero_table
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
 
@@ -129,7 +129,7 @@ class Zero(Strategy):
         if self.offload_optimizer != "none":
             # the CPU's optimizer has its own gradients, in which stages 1 and 2 receive them
             received = found["gradients"] if self.stage == 3 or accumulates else 0.0
-            found["gradients"] = received + parameters * SIZES[case.precision.master] / ranks
+            found["gradients"] = received + parameters * BYTES[case.precision.master] / ranks
         return found
 
     def build(self, setting: Setting) -> Engine:
