@@ -13,6 +13,8 @@ KINDS = (*STATES, "buffers")
 TOLERANCE = 0.01
 """Model states that are further than this from theory, as a fraction, are worth a sentence."""
 
+_SHARDING = ("FSDP", "FullySharded")
+
 
 @dataclass(frozen=True)
 class Held:
@@ -48,15 +50,23 @@ class Held:
         ]
 
     def cause(self) -> str:
-        """Return the known cause of more than theory, or nothing if there is none."""
-        kinds = {kind for kind, bytes_ in self.excess() if bytes_ > 0}
-        if self.effective.get("zero_stage") in (1, 2) and kinds == {"gradients"}:
+        """Return the known cause of the difference, or nothing if there is none."""
+        excess = dict(self.excess())
+        if any(bytes_ < 0 for bytes_ in excess.values()):
+            return ""
+        if self.effective.get("zero_stage") in (1, 2) and set(excess) == {"gradients"}:
             return (
                 "DeepSpeed keeps the gradient of a parameter that lies in two partitions whole on both ranks"
             )
-        if self.effective.get("engine", "").startswith(("FSDP", "FullySharded")) and "master" not in kinds:
+        if str(self.effective.get("engine")).startswith(_SHARDING) and _alike(excess, self.theory):
             return "shards are padded to the same size on every rank"
         return ""
+
+
+def _alike(excess: dict[str, float], theory: dict[str, float]) -> bool:
+    """Return whether all kinds exceed theory by about the same fraction, as padding makes them."""
+    fractions = [excess.get(kind, 0.0) / theory[kind] for kind in STATES if theory.get(kind)]
+    return max(fractions) - min(fractions) <= TOLERANCE
 
 
 def held(record: Record | None) -> Held | None:

@@ -30,6 +30,11 @@ def _bytes(name: str, doc: str) -> Column:
 class Memory(Metric):
     """Memory of a rank, peak and by kind: allocator-level bytes, never the resident set alone."""
 
+    # Rows of the table ``memory``, of each rank: ``phase`` (build, then forward, backward and step of the
+    # counted step; theory), ``micro_batch``, ``allocated`` at its end and ``peak`` within, and the kinds.
+    # They add up: parameters + gradients + optimizer_state + master + buffers + activations + other
+    # = allocated + host, where ``host`` is the part that stands off the device.
+
     # warm-up begins with the engine as it was built; time gives peaks; count the phases of a step
     passes: ClassVar[frozenset[Pass]] = frozenset({"warmup", "time", "count"})
     columns: ClassVar[tuple[Column, ...]] = (

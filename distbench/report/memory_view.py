@@ -66,7 +66,7 @@ def _differences(found: Sequence[tuple[str, CaseSummary, Held]], unit: str, size
             continue
         kinds = [f"{kind.replace('_', ' ')} {excess / size:+.2f} {unit}" for kind, excess in rank.excess()]
         why = rank.cause() or "no known cause"
-        yield f"{name}: model states are {rank.difference:+.1%} of theory off ({listed(kinds)}): {why}."
+        yield f"{name}: model states differ from theory by {rank.difference:+.1%} ({listed(kinds)}): {why}."
 
 
 def _host(found: Sequence[tuple[str, CaseSummary, Held]], unit: str, size: float) -> Iterator[str]:
