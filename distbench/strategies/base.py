@@ -166,19 +166,19 @@ class Strategy(ABC):
         """
         return []
 
+    @abstractmethod
+    def build(self, setting: Setting) -> Engine:
+        """Return the engine of this rank, its weights loaded. Runs in the worker."""
+
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Return what theory says of *case*: bytes of a rank's model states; None: there is none.
 
         Keys: ``parameters``, ``gradients``, ``optimizer_state`` and ``master``, by the table of
         ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 5 and figure 1), with the dtypes
         in use in place of its 2 + 2 + K bytes, for a model of *parameters* elements. Padding and
-        buffers are no part of it. Runs in the parent, without torch.
+        buffers are no part of it. Without torch.
         """
         return None
-
-    @abstractmethod
-    def build(self, setting: Setting) -> Engine:
-        """Return the engine of this rank, its weights loaded. Runs in the worker."""
 
 
 def missing_package(strategy: Strategy, machine: Machine) -> str | None:

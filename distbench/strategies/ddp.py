@@ -47,11 +47,11 @@ class DistributedDataParallel(Strategy):
             )
         return state_problem(case)
 
-    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        # the optimizer updates the parameters themselves
-        return zero_table(case, parameters, stored=case.precision.master)
-
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies._ddp import build_ddp
 
         return build_ddp(self, setting)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        # the optimizer updates the parameters themselves
+        return zero_table(case, parameters, stored=case.precision.master)

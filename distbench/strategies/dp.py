@@ -37,10 +37,6 @@ class DataParallel(Strategy):
             )
         return state_problem(case)
 
-    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        # the optimizer updates the parameters themselves
-        return zero_table(case, parameters, stored=case.precision.master)
-
     def build(self, setting: Setting) -> Engine:
         from torch import nn
 
@@ -62,3 +58,7 @@ class DataParallel(Strategy):
         module, layers = plain_module(setting)
         wrapped = nn.DataParallel(module, device_ids=list(range(setting.case.world_size)))
         return DataParallelEngine(setting, wrapped, layers)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        # the optimizer updates the parameters themselves
+        return zero_table(case, parameters, stored=case.precision.master)

@@ -61,6 +61,15 @@ class FullyShardedDataParallel(Strategy):
             return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
         return state_problem(case)
 
+    def build(self, setting: Setting) -> Engine:
+        if self.version == 1:
+            from distbench.strategies._fsdp1 import build_fsdp1
+
+            return build_fsdp1(self, setting)
+        from distbench.strategies._fsdp2 import build_fsdp2
+
+        return build_fsdp2(self, setting)
+
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         over = case.world_size // self.replicas if self.sharding == "hybrid" else case.world_size
         stored = case.precision.master
@@ -70,12 +79,3 @@ class FullyShardedDataParallel(Strategy):
             whole = case.precision.compute if self.version == 1 else case.precision.reduce
             found["gradients"] = max(found["gradients"], parameters * BYTES[whole])
         return found
-
-    def build(self, setting: Setting) -> Engine:
-        if self.version == 1:
-            from distbench.strategies._fsdp1 import build_fsdp1
-
-            return build_fsdp1(self, setting)
-        from distbench.strategies._fsdp2 import build_fsdp2
-
-        return build_fsdp2(self, setting)

@@ -31,11 +31,11 @@ class Single(Strategy):
 
         return state_problem(case)
 
-    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        # the optimizer updates the parameters themselves
-        return zero_table(case, parameters, stored=case.precision.master)
-
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies._torch import TorchEngine, plain_module
 
         return TorchEngine(setting, *plain_module(setting))
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        # the optimizer updates the parameters themselves
+        return zero_table(case, parameters, stored=case.precision.master)

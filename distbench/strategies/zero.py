@@ -108,6 +108,11 @@ class Zero(Strategy):
 
         return build_ops(self, case)
 
+    def build(self, setting: Setting) -> Engine:
+        from distbench.strategies._zero import build_zero
+
+        return build_zero(self, setting)
+
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         if "nvme" in (self.offload_optimizer, self.offload_parameters):
             return None
@@ -131,11 +136,6 @@ class Zero(Strategy):
             received = found["gradients"] if self.stage == 3 or accumulates else 0.0
             found["gradients"] = received + parameters * BYTES[case.precision.master] / ranks
         return found
-
-    def build(self, setting: Setting) -> Engine:
-        from distbench.strategies._zero import build_zero
-
-        return build_zero(self, setting)
 
     def _option_problem(self, case: Case) -> str | None:
         if self.offload_optimizer != "none" and self.stage == 0:
