@@ -17,6 +17,8 @@ from distbench.metrics.base import Absent
 
 _SOURCE = Path(__file__).with_name("counting_allocator.cpp")
 
+_NO_COMPILER = "exact bytes on a CPU need a C++ compiler (g++), and none is on the path"
+
 
 def library_file() -> Path:
     """Return where the built library stands: one for each source and version of torch."""
@@ -35,7 +37,7 @@ def build() -> None:
         return
     cxx = compiler()
     if cxx is None:
-        raise Absent("exact bytes on a CPU need a C++ compiler (g++), and none is on the path")
+        raise Absent(_NO_COMPILER)
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_suffix(f".{os.getpid()}.so")
     command = [cxx, "-O2", "-shared", "-fPIC", "-std=c++20", str(_SOURCE), "-o", str(aside)]
@@ -57,3 +59,10 @@ def library() -> ctypes.CDLL | None:
     loaded.distbench_current.restype = ctypes.c_int64
     loaded.distbench_peak.restype = ctypes.c_int64
     return loaded
+
+
+def why_not() -> str:
+    """Return why there is no library."""
+    if compiler() is None:
+        return _NO_COMPILER
+    return "the counting allocator was not built; see the log of the run's preparation"

@@ -72,8 +72,8 @@ class Session:
     keep_traces: bool = False
     """Whether traces were asked for."""
     kept: dict[str, Any] = field(default_factory=dict)
-    """What metrics of this rank leave for later passes: ``collectives`` (one step's, as counted),
-    ``step_s`` (the timed steps)."""
+    """What metrics of this rank leave for later passes: ``collectives`` (one step's, as counted)
+    and ``collective_rows`` (of their table), ``step_s`` (the timed steps)."""
     steps: list[float] = field(default_factory=list)
     """Seconds of each step of this pass, filled when the pass has ended."""
     losses: list[float] = field(default_factory=list)

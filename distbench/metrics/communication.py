@@ -87,7 +87,8 @@ class Communication(Metric):
         # groups of one rank move nothing
         moving = [[call for call in step if call.group_size > 1] for step in steps]
         calls = session.kept["collectives"] = steps[-1] if steps else []
-        session.tables["collectives"] = [call.row(0, place) for place, call in enumerate(calls)]
+        rows = [call.row(0, place) for place, call in enumerate(calls)]
+        session.tables["collectives"] = session.kept["collective_rows"] = rows
         size = BYTES[session.case.precision.compute]
         return {
             "comm_calls": [float(len(calls)) for calls in moving],

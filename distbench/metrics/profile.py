@@ -142,7 +142,7 @@ class Profile(Metric):
         state.mark.__exit__(None, None, None)
 
     def around(self, session: Session, state: _State, span: str) -> AbstractContextManager[Any]:
-        return _mark(span)
+        return _mark(span) if state.profiler else nullcontext()
 
     def values(self, session: Session, state: _State) -> Values:
         from distbench.metrics import _timeline
@@ -153,7 +153,7 @@ class Profile(Metric):
         timeline = _timeline.of(session, state.profiler.profiler.kineto_results.events())
         if timeline.rows:
             # what was counted, now with its times
-            session.tables["collectives"] = timeline.rows
+            session.kept["collective_rows"][:] = timeline.rows
         if session.rank == 0:
             session.tables["flags"] = [{"reason": reason} for reason in timeline.flags]
         if session.keep_traces or timeline.flags:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from distbench.analysis.summary import CaseSummary
-from distbench.report import communication_view, telemetry_view, time_view
+from distbench.report import communication_view, memory_view, telemetry_view, time_view
 from distbench.report.tables import Table
 
 VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {
     "time": time_view.table,
+    "memory": memory_view.table,
     "communication": communication_view.table,
     "telemetry": telemetry_view.table,
 }

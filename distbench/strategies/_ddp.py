@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from distbench.strategies._memory import Ledger
 from distbench.strategies._torch import TorchEngine, dtype_name, plain_module
 from distbench.strategies.base import Setting
 
@@ -48,8 +49,20 @@ class DdpEngine(TorchEngine):
             "static_graph": self.module.static_graph,
         }
 
+    def book(self, ledger: Ledger) -> None:
+        """Book the reducer's buckets too: C++ owns them, so their size is what DDP logs of itself."""
+        super().book(ledger)
+        inside = ledger.bytes["gradients"] if self.module.gradient_as_bucket_view else 0
+        ledger.add("buffers", _bucket_bytes(self.module) - inside)
+
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else self.module.no_sync()
+
+
+def _bucket_bytes(module: DistributedDataParallel) -> int:
+    """Return the bytes of all buckets; rebuilding after the first step changes their order only."""
+    sizes: str = module._get_ddp_logging_data()["bucket_sizes"]
+    return sum(int(size) for size in sizes.split(","))
 
 
 def build_ddp(strategy: ddp.DistributedDataParallel, setting: Setting) -> DdpEngine:

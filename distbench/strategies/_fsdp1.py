@@ -18,6 +18,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.wrap import CustomPolicy
 
+from distbench.strategies._memory import Ledger
 from distbench.strategies._torch import DTYPES, TorchEngine, checkpointed_layers, dtype_name
 from distbench.strategies.base import Setting
 from distbench.workloads._weights import loaded, plain_name
@@ -30,6 +31,10 @@ _STRATEGIES = {
     "grad_op": ShardingStrategy.SHARD_GRAD_OP,
     "hybrid": ShardingStrategy.HYBRID_SHARD,
 }
+
+# where a flat parameter keeps its gathered or cast copy, and its gradient; torch has no public way
+_WHOLE = ("_mp_shard", "_full_param_padded", "_full_prec_full_param_padded")
+_GRADIENTS = ("grad", "_saved_grad_shard", "_cpu_grad")
 
 
 class Fsdp1Engine(TorchEngine):
@@ -88,6 +93,18 @@ class Fsdp1Engine(TorchEngine):
             "sharding_strategy": self.module.sharding_strategy.name,
             "cpu_offload": self.module.cpu_offload.offload_params,
         }
+
+    def book(self, ledger: Ledger) -> None:
+        """Book the flat parameters by what they keep beside the shard, whole or in another dtype."""
+        flats = [
+            unit._handle.flat_param
+            for unit in self.module.modules()
+            if isinstance(unit, FullyShardedDataParallel) and unit._handle is not None
+        ]
+        ledger.book("parameters", [getattr(flat, "_local_shard", flat) for flat in flats])
+        ledger.book("buffers", [getattr(flat, name, None) for flat in flats for name in _WHOLE])
+        ledger.book("gradients", [getattr(flat, name, None) for flat in flats for name in _GRADIENTS])
+        super().book(ledger)
 
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last or self._each else self.module.no_sync()

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
+from distbench.strategies._memory import Ledger
 from distbench.strategies._torch import DTYPES, TorchEngine, checkpointed_layers, dtype_name
 from distbench.strategies.base import Setting
 from distbench.workloads import _weights
@@ -73,6 +74,19 @@ class Fsdp2Engine(TorchEngine):
             "reshard_root": root is not None and root._reshard_after_forward,
             "parameters_on": first.to_local().device.type,
         }
+
+    def book(self, ledger: Ledger) -> None:
+        """Book the shards, then what stands gathered of them, and the gradients of either."""
+        units = [m for m in self.module.modules() if isinstance(m, FSDPModule)]
+        groups = [group for unit in units if (group := _state(unit)._fsdp_param_group) is not None]
+        shards = [shard for group in groups for shard in group.fsdp_params]
+        whole = [getattr(shard, "_unsharded_param", None) for shard in shards]
+        ledger.book("parameters", [(shard._sharded_param_data, shard.sharded_param) for shard in shards])
+        ledger.book("buffers", [shard.all_gather_outputs for shard in shards], whole)
+        ledger.book("gradients", [parameter.grad for parameter in whole if parameter is not None])
+        ledger.book("gradients", [shard.unsharded_accumulated_grad for shard in shards])
+        ledger.book("gradients", [shard.sharded_param.grad for shard in shards])
+        super().book(ledger)
 
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         if not self._strategy.reduce_each_micro_batch and isinstance(self.module, FSDPModule):

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpointing
 
 from distbench.case import TORCH_NAMES, Case, Optimizer
+from distbench.strategies._memory import Ledger, gradients
 from distbench.strategies.base import Engine, Setting
 from distbench.workloads._weights import loaded, plain_name
 
@@ -87,6 +88,19 @@ class TorchEngine(Engine):
             "gradient_accumulation_steps": self._accumulation,
             "activation_checkpointing": describe_checkpointing(self.module),
         }
+
+    def memory(self) -> dict[str, int]:
+        ledger = Ledger(self._setting.device)
+        self.book(ledger)
+        return ledger.bytes
+
+    def book(self, ledger: Ledger) -> None:
+        """Book what this engine keeps; what has been claimed before stays where it is."""
+        ledger.book("parameters", self.module.parameters())
+        ledger.book("optimizer_state", self._optimizer.state)
+        # whatever the optimizer updates beside the parameters themselves
+        ledger.book("master", _optimized(self._optimizer))
+        ledger.book("gradients", gradients(self.module.parameters()), gradients(_optimized(self._optimizer)))
 
     def reduce_dtype(self) -> str | None:
         """Return the dtype in which the live engine reduces gradients; None: it reduces nothing."""

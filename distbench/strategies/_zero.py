@@ -12,6 +12,7 @@ from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
+from distbench.strategies._memory import Ledger
 from distbench.strategies._torch import (
     ComputeProbe,
     checkpointed_layers,
@@ -21,6 +22,7 @@ from distbench.strategies._torch import (
     make_optimizer,
     state_dtype,
 )
+from distbench.strategies._zero_memory import book
 from distbench.strategies.base import Engine, Setting
 from distbench.workloads import _weights
 
@@ -91,7 +93,7 @@ class ZeroEngine(Engine):
                 "parameters": dtype_name(p.dtype for p in engine.module.parameters()),
                 "compute": self._compute.dtype,
                 "reduce": dtype_name([engine.communication_data_type]),
-                "master": dtype_name(p.dtype for p in _masters(engine)),
+                "master": dtype_name(p.dtype for p in masters(engine)),
                 "optimizer_state": state_dtype(optimizer),
             },
             "loss_scale": self._setting.case.precision.loss_scale,
@@ -104,6 +106,11 @@ class ZeroEngine(Engine):
 
     def close(self) -> None:
         self._engine.destroy()
+
+    def memory(self) -> dict[str, int]:
+        ledger = Ledger(self._setting.device)
+        book(ledger, self._engine, masters(self._engine))
+        return ledger.bytes
 
 
 def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
@@ -222,7 +229,7 @@ def _optimizer(strategy: Zero, setting: Setting, module: nn.Module) -> Any:
     return deepspeed.ops.adam.FusedAdam(module.parameters(), adam_w_mode=True, **shared)
 
 
-def _masters(engine: Any) -> list[torch.Tensor]:
+def masters(engine: Any) -> list[torch.Tensor]:
     """Return the tensors that the optimizer updates: stage 3 lends them to it for the step only."""
     if engine.zero_optimization_stage() == 3:
         return list(engine.optimizer.fp32_partitioned_groups_flat)

@@ -37,6 +37,9 @@ class Setting:
     """Folder of this trial for files of offload; removed with the trial's processes."""
 
 
+MEMORY_KINDS = ("parameters", "gradients", "optimizer_state", "master", "buffers")
+"""What ``Engine.memory`` tells apart; the first four are the model states of ZeRO's table."""
+
 Span = Callable[[str], AbstractContextManager[Any]]
 
 _NOTHING = nullcontext()
@@ -115,6 +118,17 @@ class Engine(ABC):
         first step, because optimizers make their state then.
         """
 
+    def memory(self) -> dict[str, int] | None:
+        """Return the bytes of this rank's live tensors by kind, at this moment; None: it can't tell.
+
+        Keys: ``MEMORY_KINDS``, where ``master`` are weights that the optimizer updates and that are
+        not the parameters themselves, and ``buffers`` are buckets of communication and gathered
+        copies of sharded parameters; and ``host``, the part of their sum that stands in host
+        memory though the rank computes on a GPU. Read from live objects by storage, each once.
+        Never called in the ``time`` pass.
+        """
+        return None
+
     def close(self) -> None:  # noqa: B027 - nothing to release is a fair default
         """Release what must not outlive the engine."""
 
@@ -180,6 +194,16 @@ class Strategy(ABC):
     @abstractmethod
     def build(self, setting: Setting) -> Engine:
         """Return the engine of this rank, its weights loaded. Runs in the worker."""
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
+        """Return what theory says of *case*: bytes of a rank's model states; None: there is none.
+
+        Keys: ``parameters``, ``gradients``, ``optimizer_state`` and ``master``, by the table of
+        ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 5 and figure 1), with the dtypes
+        in use in place of its 2 + 2 + K bytes, for a model of *parameters* elements. Padding and
+        buffers are no part of it. Without torch.
+        """
+        return None
 
 
 def missing_package(strategy: Strategy, machine: Machine) -> str | None:

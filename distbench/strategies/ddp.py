@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from distbench.case import BYTES, Case
 from distbench.env import Machine
+from distbench.strategies._model_states import zero_table
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
 
@@ -56,3 +57,7 @@ class DistributedDataParallel(Strategy):
         from distbench.strategies._ddp import build_ddp
 
         return build_ddp(self, setting)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        # the optimizer updates the parameters themselves
+        return zero_table(case, parameters, stored=case.precision.master)

@@ -7,6 +7,7 @@ from typing import Any
 
 from distbench.case import Case
 from distbench.env import Machine
+from distbench.strategies._model_states import zero_table
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
 
@@ -60,3 +61,7 @@ class DataParallel(Strategy):
         module, layers = plain_module(setting)
         wrapped = nn.DataParallel(module, device_ids=list(range(setting.case.world_size)))
         return DataParallelEngine(setting, wrapped, layers)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        # the optimizer updates the parameters themselves
+        return zero_table(case, parameters, stored=case.precision.master)

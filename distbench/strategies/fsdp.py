@@ -7,6 +7,7 @@ from typing import Literal
 
 from distbench.case import BYTES, Case
 from distbench.env import Machine
+from distbench.strategies._model_states import zero_table
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
 
@@ -85,3 +86,13 @@ class FullyShardedDataParallel(Strategy):
         from distbench.strategies._fsdp2 import build_fsdp2
 
         return build_fsdp2(self, setting)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        over = case.world_size // self.replicas if self.sharding == "hybrid" else case.world_size
+        stored = case.precision.master
+        found = zero_table(case, parameters, stored=stored, shards=(over, over, over))
+        if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:
+            # until the last micro-batch whole gradients stand, in FSDP1 as the backward pass made them
+            whole = case.precision.compute if self.version == 1 else case.precision.reduce
+            found["gradients"] = max(found["gradients"], parameters * BYTES[whole])
+        return found

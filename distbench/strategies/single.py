@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from distbench.case import Case
 from distbench.env import Machine
+from distbench.strategies._model_states import zero_table
 from distbench.strategies.base import Engine, Setting, Strategy
 
 
@@ -37,3 +38,7 @@ class Single(Strategy):
         from distbench.strategies._torch import TorchEngine, plain_module
 
         return TorchEngine(setting, *plain_module(setting))
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        # the optimizer updates the parameters themselves
+        return zero_table(case, parameters, stored=case.precision.master)

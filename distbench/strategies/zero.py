@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from distbench.case import BYTES, Case
 from distbench.env import Machine, cache_folder
+from distbench.strategies._model_states import zero_table
 from distbench.strategies._problems import state_problem
 from distbench.strategies.base import Engine, Setting, Strategy
 
@@ -129,6 +130,30 @@ class Zero(Strategy):
         from distbench.strategies._zero import build_zero
 
         return build_zero(self, setting)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
+        if "nvme" in (self.offload_optimizer, self.offload_parameters):
+            return None
+        ranks, stored = case.world_size, case.precision.compute
+        accumulates = case.batch.gradient_accumulation_steps > 1
+        found = zero_table(
+            case,
+            parameters,
+            stored=stored,
+            # from stage 1 on DeepSpeed keeps master weights even where they are of the same dtype
+            master=case.precision.master if self.stage or stored != case.precision.master else None,
+            shards=(
+                ranks if self.stage == 3 else 1,
+                # stage 1 keeps whole gradients only to add others to them; the paper's always does
+                ranks if self.stage > 1 or (self.stage == 1 and not accumulates) else 1,
+                ranks if self.stage else 1,
+            ),
+        )
+        if self.offload_optimizer != "none":
+            # the CPU's optimizer has its own gradients, in which stages 1 and 2 receive them
+            received = found["gradients"] if self.stage == 3 or accumulates else 0.0
+            found["gradients"] = received + parameters * BYTES[case.precision.master] / ranks
+        return found
 
     def _option_problem(self, case: Case) -> str | None:
         if self.offload_optimizer != "none" and self.stage == 0:

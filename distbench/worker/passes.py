@@ -61,7 +61,7 @@ class Loop:
         states = {key: metric.start(session) for key, metric in taking_part.items()}
         before = _overridden("before_step", taking_part, states)
         after = _overridden("after_step", taking_part, states)
-        if around := _overridden("around", taking_part, states):
+        if name != "time" and (around := _overridden("around", taking_part, states)):
             self._engine.span = _spans(session, around)
         clock = Clock(self._setting.device)
         losses = []

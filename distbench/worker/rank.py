@@ -218,7 +218,7 @@ class Rank:
         return {
             "samples": _merge(result.samples for result in passes),
             "absent": _merge(result.absent for result in passes),
-            "tables": _merge(result.tables for result in passes),
+            "tables": _joined(result.tables for result in passes),
             "warmup_losses": passes[0].losses,
             "not_finite": _first_not_finite(losses),
             "phases": self.phases.seconds,
@@ -229,6 +229,15 @@ class Rank:
 
 def _merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return {key: value for part in parts for key, value in part.items()}
+
+
+def _joined(parts: Iterable[dict[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of each table, pass after pass."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for part in parts:
+        for name, rows in part.items():
+            found.setdefault(name, []).extend(rows)
+    return found
 
 
 def _first_not_finite(losses: list[float]) -> dict[str, Any] | None:
