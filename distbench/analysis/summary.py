@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from distbench.analysis.settings import unsteady
 from distbench.case import Case
 from distbench.record import Failure, Record, Status
 from distbench.store import Run, RunInfo
@@ -82,6 +83,8 @@ class CaseSummary:
     """Why ``relative`` is None."""
     detail: Record | None = None
     """The first trial that counts, for what is told of one trial rather than over trials."""
+    unsteady: tuple[str, ...] = ()
+    """Settings of the live engine that were not the same in all measured trials."""
     failure: Failure | None = None
     log: str = ""
     """Log of the rank that ``failure`` blames, relative to the run's folder; empty if there is none."""
@@ -180,6 +183,7 @@ def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:
         absent={name: _why_absent(counted, name) for name in row.columns if name not in values},
         losses=_losses(counted[0]),
         detail=counted[0],
+        unsteady=unsteady(good),
     )
 
 

@@ -80,6 +80,9 @@ def run(
     keep_traces: Annotated[
         bool, typer.Option("--keep-traces", help="Keep the profiler's trace of every trial.")
     ] = False,
+    strict_parity: Annotated[
+        bool, typer.Option("--strict-parity", help="Fail if a case did other work than its reference.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -88,13 +91,14 @@ def run(
 
     changes = [*set_, *(["measure.keep_traces=true"] if keep_traces else [])]
     overrides = _overrides(changes, only, world_sizes, device)
+    how = {"as_json": as_json, "quiet": quiet, "strict_parity": strict_parity}
     if not resume:
         if suite is None:
             raise UsageError("run: which suite? distbench run SUITE, or distbench run --resume RUN")
-        return run_suite(suite, overrides, out=out, as_json=as_json, quiet=quiet)
+        return run_suite(suite, overrides, out=out, **how)
     if suite is not None or any((changes, only, world_sizes, device)):
         raise UsageError("--resume: a run goes on as it was begun; it takes no suite and changes none")
-    return resume_run(resume, out=out, as_json=as_json, quiet=quiet)
+    return resume_run(resume, out=out, **how)
 
 
 @app.command()

@@ -15,7 +15,9 @@ from distbench.errors import UsageError
 INTERRUPTED = 130
 
 
-def run_suite(file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool, quiet: bool) -> int:
+def run_suite(
+    file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool, quiet: bool, strict_parity: bool
+) -> int:
     """Run a suite from its file and print what came of it."""
     suite = spec.load(file, overrides)
     planned = plan.make(suite, env.detect(suite.device))
@@ -31,10 +33,11 @@ def run_suite(file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool
         cases=planned.cases,
     )
     run = store.Run.create(out, info, suite.text)
-    return _execute(run, info, suite, planned, as_json=as_json, quiet=quiet)
+    code = _execute(run, info, suite, planned, as_json=as_json, quiet=quiet)
+    return _strict(run) or code if strict_parity and code in (0, 1) else code
 
 
-def resume_run(name: str, *, out: Path, as_json: bool, quiet: bool) -> int:
+def resume_run(name: str, *, out: Path, as_json: bool, quiet: bool, strict_parity: bool) -> int:
     """Go on with what a run lacks and print what came of it."""
     run = find_run(name, out)
     info = run.info()
@@ -45,7 +48,8 @@ def resume_run(name: str, *, out: Path, as_json: bool, quiet: bool) -> int:
             f"--resume {name}: this machine, or this version, makes other cases of the suite than the "
             f"run was begun with; begin a new run with: distbench run {run.folder / 'suite.yaml'}"
         )
-    return _execute(run, info, suite, planned, as_json=as_json, quiet=quiet)
+    code = _execute(run, info, suite, planned, as_json=as_json, quiet=quiet)
+    return _strict(run) or code if strict_parity and code in (0, 1) else code
 
 
 def prepare_suite(file: Path, overrides: spec.Overrides, *, quiet: bool) -> int:
@@ -59,6 +63,19 @@ def prepare_suite(file: Path, overrides: spec.Overrides, *, quiet: bool) -> int:
     for what, reason in failed.items():
         complain(f"{what}: {reason}")
     return 1 if failed else 0
+
+
+def _strict(run: store.Run) -> int:
+    """Complain of every case that did other work than its reference; return 1 if there is one."""
+    from distbench.analysis.parity import findings
+    from distbench.analysis.summary import summarise
+
+    cases = summarise(run.info(), list(run.records()))
+    unfair = findings(cases)
+    for row in cases:
+        for each in unfair.get(row.case.id, []):
+            complain(f"--strict-parity: {row.case.name}: {each}")
+    return 1 if unfair else 0
 
 
 def _execute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,9 +64,14 @@ def print_table(info: RunInfo, records: Sequence[Record]) -> None:
 
 def summary_of(info: RunInfo, records: Sequence[Record]) -> dict[str, Any]:
     """Return a run as ``--json`` shows it."""
+    from distbench.analysis.parity import findings
     from distbench.analysis.summary import summarise, to_json
 
-    return to_json(info, summarise(info, records))
+    cases = summarise(info, records)
+    shown, unfair = to_json(info, cases), findings(cases)
+    for case in shown["cases"]:
+        case["parity"] = [dataclasses.asdict(each) for each in unfair.get(case["case_id"], [])]
+    return shown
 
 
 def find_run(name: str, out: Path) -> Run:

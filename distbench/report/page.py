@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from distbench.analysis.parity import footnotes
 from distbench.analysis.scaling import scaling
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.analysis.text import plain, shorten
@@ -60,6 +61,7 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
         info=info,
         cases=cases,
         said=sentences(cases)[:_MOST_SENTENCES],
+        notes=footnotes(cases),
         charts=charts,
         views=views.tables(cases),
         data=Markup(_safe_json([chart.figure for chart in charts])),

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from distbench.analysis.names import parts
+from distbench.analysis.parity import footnotes
 from distbench.analysis.summary import (
     COMMUNICATION,
     LOSS,
@@ -41,15 +42,21 @@ def table(info: RunInfo, records: Sequence[Record], width: int = 80) -> str:
     cases = summarise(info, records)
     name_width = max(12, width - sum(_WIDTHS) - len(_WIDTHS))
     lines = [one_line(f"{info.suite_name} · run {info.run_id} · {info.state}", width)]
+    notes = footnotes(cases)
     for group, rows in _groups(cases).items():
         lines += ["", *_head(group, name_width, width)]
         for row in rows:
-            lines += _lines(row, name_width, width)
+            lines += _lines(row, notes.marks.get(row.case.id, ""), name_width, width)
     if not cases:
         lines += ["", "This run has no cases."]
+    unfair = [
+        line
+        for mark, sentence in notes.sentences.items()
+        for line in _wrap(f"{mark} Not the same work: {one_line(sentence)}.", width, "    ")
+    ]
     said = [line for sentence in findings(cases) for line in _wrap(sentence, width, "  ")]
     bad = [line for sentence in failures(cases) for line in _wrap(sentence, width, "  ")]
-    blocks = [lines, said, [*bad, *_logs(cases)], _wrap(_LEGEND, width, "")]
+    blocks = [lines, unfair, said, [*bad, *_logs(cases)], _wrap(_LEGEND, width, "")]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -67,7 +74,7 @@ def _head(group: str, name_width: int, width: int) -> list[str]:
     return [shorten(group, width), _row("", _HEADINGS, name_width)]
 
 
-def _lines(row: CaseSummary, name_width: int, width: int) -> list[str]:
+def _lines(row: CaseSummary, mark: str, name_width: int, width: int) -> list[str]:
     label = one_line(row.case.label) or "unnamed"
     if not row.measured:
         told = one_line(f"{row.status}: {row.reason}" if row.reason else row.status)
@@ -84,15 +91,14 @@ def _lines(row: CaseSummary, name_width: int, width: int) -> list[str]:
         _bytes(row.values.get(COMMUNICATION)),
         _loss(row.values.get(LOSS)),
     )
-    return [_row(label, cells, name_width)]
+    return [_row(label, cells, name_width, mark)]
 
 
-def _row(name: str, cells: Sequence[str], name_width: int) -> str:
+def _row(name: str, cells: Sequence[str], name_width: int, mark: str = "") -> str:
     status, *numbers = cells
+    name = shorten(name, name_width - len(mark)) + mark
     right = [f"{cell:>{size}}" for cell, size in zip(numbers, _WIDTHS[1:], strict=True)]
-    return " ".join(
-        [f"{shorten(name, name_width):<{name_width}}", f"{status:<{_WIDTHS[0]}}", *right]
-    ).rstrip()
+    return " ".join([f"{name:<{name_width}}", f"{status:<{_WIDTHS[0]}}", *right]).rstrip()
 
 
 def _throughput(estimate: Estimate | None) -> str:

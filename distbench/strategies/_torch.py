@@ -78,12 +78,14 @@ class TorchEngine(Engine):
             "dtypes": {
                 "parameters": dtype_name(p.dtype for p in self.module.parameters()),
                 "compute": self._compute.dtype,
+                "gradients": dtype_name(gradient.dtype for gradient in self._gradients()) or None,
                 "reduce": self.reduce_dtype(),
                 "master": dtype_name(p.dtype for p in _optimized(self._optimizer)),
                 "optimizer_state": state_dtype(self._optimizer),
             },
             "loss_scale": self._case.precision.loss_scale,
             "clip_grad_norm": self._clip,
+            "global_batch_size": (self._compute.rows or 0) * self._accumulation * dist.get_world_size(),
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": self._accumulation,
             "activation_checkpointing": describe_checkpointing(self.module),
@@ -244,6 +246,9 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     kernel = "fused" if found.pop("fused", None) else "foreach" if found.get("foreach") else "loop"
     found.pop("foreach", None)
     cls = type(optimizer)
+    if not cls.__module__.startswith("torch."):
+        # its own kernel, whatever its groups say in torch's words
+        kernel = cls.__qualname__
     return {"class": f"{cls.__module__}.{cls.__qualname__}", "kernel": kernel, **found}
 
 

@@ -92,6 +92,8 @@ class ZeroEngine(Engine):
             "dtypes": {
                 "parameters": dtype_name(p.dtype for p in engine.module.parameters()),
                 "compute": self._compute.dtype,
+                # DeepSpeed has dropped the gradients by now; this is what its optimizer adds them up in
+                "gradients": dtype_name([engine.get_data_types()[1]]),
                 "reduce": dtype_name([engine.communication_data_type]),
                 "master": dtype_name(p.dtype for p in masters(engine)),
                 "optimizer_state": state_dtype(optimizer),

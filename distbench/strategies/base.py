@@ -112,8 +112,8 @@ class Engine(ABC):
 
         Keys that every engine gives: ``world_size``, ``parameters`` (count), ``optimizer``
         (``class``, ``kernel`` and hyper-parameters), ``dtypes`` (``parameters``, ``compute``,
-        ``reduce``: None where nothing is reduced, ``master``, ``optimizer_state``),
-        ``clip_grad_norm``, ``micro_batch_size``, ``gradient_accumulation_steps``,
+        ``gradients``, ``reduce``: None where nothing is reduced, ``master``, ``optimizer_state``),
+        ``clip_grad_norm``, ``global_batch_size``, ``micro_batch_size``, ``gradient_accumulation_steps``,
         ``activation_checkpointing``; more where the strategy has more to say. Called after the
         first step, because optimizers make their state then.
         """
@@ -181,6 +181,11 @@ class Strategy(ABC):
         Runs in a process of its own.
         """
         return []
+
+    def optimizer(self, case: Case) -> tuple[str, str]:
+        """Return the class and the kernel of the optimizer that must be found in the live engine."""
+        classes = {"adamw": "torch.optim.adamw.AdamW", "sgd": "torch.optim.sgd.SGD"}
+        return classes[case.optimizer.name], case.optimizer.kernel
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Return the bytes of a rank's collectives in one step by operation, as the textbook has it.

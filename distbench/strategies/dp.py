@@ -52,7 +52,10 @@ class DataParallel(Strategy):
 
             def effective(self) -> dict[str, Any]:
                 assert isinstance(self.module, nn.DataParallel)
-                return {**super().effective(), "world_size": len(self.module.device_ids)}
+                told, devices = super().effective(), len(self.module.device_ids)
+                # one process, which sees the rows of one of its devices
+                samples = told["global_batch_size"] * devices
+                return {**told, "world_size": devices, "global_batch_size": samples}
 
             def reduce_dtype(self) -> str:
                 # the copies' gradients are added up in the dtype that the parameters have

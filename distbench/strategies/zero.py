@@ -112,6 +112,13 @@ class Zero(Strategy):
 
         return build_ops(self, case)
 
+    def optimizer(self, case: Case) -> tuple[str, str]:
+        if self.optimizer_kernel == "torch":
+            return super().optimizer(case)
+        if self.offload_optimizer != "none" or case.device == "cpu":
+            return "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam", "DeepSpeedCPUAdam"
+        return "deepspeed.ops.adam.fused_adam.FusedAdam", "FusedAdam"
+
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
         # Rajbhandari et al. 2020 (arXiv 1910.02054), section 7: 2 Psi up to stage 2, 3 Psi in stage 3;
         # from stage 2 on gradients are kept in shards and so reduced after every micro-batch

@@ -55,10 +55,14 @@ def check_distinct_data(feed: Feed, processes: int) -> None:
         )
 
 
-def check_effective(effective: dict[str, Any], case: Case, workload: Workload) -> None:
+def check_effective(effective: dict[str, Any], case: Case, workload: Workload, strategy: Strategy) -> None:
     """Raise Mismatch unless what the engine really does is the work of *case*."""
+    optimizer, kernel = strategy.optimizer(case)
     asked: dict[str, Any] = {
         "world_size": case.world_size,
+        "global_batch_size": case.batch.global_batch_size,
+        "optimizer.class": optimizer,
+        "optimizer.kernel": kernel,
         "micro_batch_size": case.batch.micro_batch_size,
         "gradient_accumulation_steps": case.batch.gradient_accumulation_steps,
         "clip_grad_norm": case.optimizer.clip_grad_norm,

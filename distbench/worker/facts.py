@@ -18,6 +18,9 @@ def describe(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "process_threads": len(list(Path("/proc/self/task").iterdir())),
         "backend": torch.distributed.get_backend(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "seed": torch.initial_seed(),
     }
     if device.type == "cuda":
         facts["gpu"] = torch.cuda.get_device_name(device)

@@ -149,7 +149,7 @@ class Rank:
         warmup = self._pass(loop, "warmup", self.trial.measure.warmup)
         # the optimizer's state exists only now
         loop.effective = engine.effective()
-        checks.check_effective(loop.effective, self.case, self.workload)
+        checks.check_effective(loop.effective, self.case, self.workload, self.strategy)
         timed = self._pass(loop, "time", self.trial.measure.steps)
         counted = self._pass(loop, "count", 1)
         profiled = self._pass(loop, "profile", self.trial.measure.profile_steps)
@@ -168,6 +168,8 @@ class Rank:
 
     def _device(self) -> torch.device:
         torch.set_num_threads(self.case.threads)
+        # what a model draws while it trains (dropout) must not depend on the process that it was forked from
+        torch.manual_seed(self.case.seed)
         if self.case.device == "cpu":
             return torch.device("cpu")
         if torch.cuda._is_in_bad_fork():
