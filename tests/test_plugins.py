@@ -70,6 +70,10 @@ def test_dropped_in_workload_launcher_and_metric_reach_record_table_and_report(
     [
         ("masquerade", "asked 'FSDPModule', found 'DistributedDataParallel'"),
         ("hidden_default", "clip_grad_norm: asked None, found 1.0"),
+        (
+            "{hidden_default: {clip_grad_norm: null, kernel: foreach}}",
+            "optimizer.kernel: asked 'fused', found 'foreach'",
+        ),
         ("apart", "ranks are not synchronised"),
     ],
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Literal
 
 from distbench.strategies.base import Engine, Setting, Strategy
 
@@ -9,6 +10,11 @@ from distbench.strategies.base import Engine, Setting, Strategy
 @dataclass(frozen=True)
 class HiddenDefault(Strategy):
     """Clips gradients at 1.0 although nobody asked for it, as DeepSpeed and the HF Trainer do."""
+
+    clip_grad_norm: float | None = 1.0
+    """What it clips at."""
+    kernel: Literal["fused", "foreach"] = "fused"
+    """The optimizer's kernel that it takes, whatever was asked for."""
 
     @property
     def engine(self) -> str:
@@ -21,6 +27,7 @@ class HiddenDefault(Strategy):
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies.ddp import DistributedDataParallel
 
-        optimizer = dataclasses.replace(setting.case.optimizer, clip_grad_norm=1.0)
+        changed = {"clip_grad_norm": self.clip_grad_norm, "kernel": self.kernel}
+        optimizer = dataclasses.replace(setting.case.optimizer, **changed)
         clipping = dataclasses.replace(setting, case=dataclasses.replace(setting.case, optimizer=optimizer))
         return DistributedDataParallel().build(clipping)
