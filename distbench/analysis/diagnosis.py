@@ -9,11 +9,9 @@ from distbench.analysis.names import short_names
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed
 from distbench.analysis.volume import EXPLAINED, volume
+from distbench.metrics._drift import UNSETTLED_CHANGE, UNSETTLED_P
 from distbench.record import Record
 
-UNSETTLED_P = 0.01
-UNSETTLED_CHANGE = -0.05
-"""A trial had not settled if its steps became faster at this level and by more than this."""
 STRAGGLER = 1.2
 """The slowest rank's work over the median rank's from which it is named."""
 

@@ -9,6 +9,23 @@ from collections.abc import Sequence
 
 LEAST = 6
 """Fewer values than this can't show a trend at any useful level."""
+UNSETTLED_P = 0.01
+UNSETTLED_CHANGE = -0.05
+"""A trial had not settled if its steps became faster at this level and by more than this."""
+
+
+def stretch(warm: Sequence[float], timed: Sequence[float]) -> list[float]:
+    """Return the steps over which a drift is looked for: the end of the warm-up and all timed steps."""
+    # the first step compiles and allocates, and a slow begin is what the warm-up is for
+    later = warm[1:]
+    return [*later[(len(later) + 1) // 2 :], *timed]
+
+
+def unsettled(values: Sequence[float]) -> bool:
+    """Return whether a series of step times was still falling."""
+    if len(values) < LEAST or not statistics.median(values):
+        return False
+    return falling(values) < UNSETTLED_P and change(values) < UNSETTLED_CHANGE
 
 
 def falling(values: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distbench.metrics import _trace
+from distbench.metrics import _drift, _trace
 from distbench.metrics._breakdown import PARTS, parts
 from distbench.metrics._intervals import Interval, difference, length, union
 from distbench.metrics._matching import Done, match
@@ -131,6 +131,8 @@ def _flags(session: Session, steps: list[_Step]) -> list[str]:
     timed = session.kept.get("step_s", [])
     if timed and max(timed) > _OUTLIER * statistics.median(timed):
         found.append(f"a timed step took {max(timed) / statistics.median(timed):.1f} times the median step")
+    if _drift.unsettled(_drift.stretch(session.kept.get("warmup_step_s", []), timed)):
+        found.append("steps were still becoming faster while they were timed")
     return found
 
 

@@ -73,7 +73,7 @@ class Session:
     """Whether traces were asked for."""
     kept: dict[str, Any] = field(default_factory=dict)
     """What metrics of this rank leave for later passes: ``collectives`` (one step's, as counted)
-    and ``collective_rows`` (of their table), ``step_s`` (the timed steps)."""
+    and ``collective_rows`` (of their table), ``warmup_step_s`` and ``step_s``."""
     steps: list[float] = field(default_factory=list)
     """Seconds of each step of this pass, filled when the pass has ended."""
     losses: list[float] = field(default_factory=list)

@@ -79,6 +79,7 @@ class StepTime(Metric):
         spent = time.process_time() - state
         steps = list(session.steps)
         if session.pass_ == "warmup":
+            session.kept["warmup_step_s"] = steps
             return {"warmup_step_s": [*steps], "first_step_s": [*steps[:1]], "compile_s": _compile_s()}
         session.kept["step_s"] = steps
         return {"step_s": [*steps], "cpu_s": spent / max(1, len(steps))}
@@ -95,11 +96,8 @@ def _compile_s() -> float | Absent:
 
 
 def _drift_of(trial: Trial) -> dict[str, float | Absent]:
-    timed = trial.slowest_steps("step_s")
-    # the first step compiles and allocates; it would be a trend of its own
-    warm = trial.slowest_steps("warmup_step_s")[1:] if trial.samples.get("warmup_step_s") else []
-    # half of the warm-up at most: its begin may be slow, that is what it is for
-    series = [*warm[(len(warm) + 1) // 2 :], *timed]
+    warm = trial.slowest_steps("warmup_step_s") if trial.samples.get("warmup_step_s") else []
+    series = _drift.stretch(warm, trial.slowest_steps("step_s"))
     if len(series) < _drift.LEAST:
         reason = Absent(f"a trend needs {_drift.LEAST} steps at least; raise measure.steps or measure.warmup")
         return {"drift": reason, "drift_p": reason}
