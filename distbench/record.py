@@ -1,10 +1,12 @@
-"""The record: all that one trial leaves, as one JSON file that describes itself.
+"""The record: all that one trial leaves, as files that describe themselves.
 
 A record carries the description of its own columns, so that old and foreign records are read
 with no plug-in loaded. Raw samples are kept; statistics are computed when they are read.
 
-Format history:
-  1  (0.1.0) first format.
+Format history (of record.json and run.json):
+  2  samples and the rows of tables stand beside record.json as Parquet (``beside.py``), which names
+     the files and their digests; a described column names the pass that its samples come from.
+  1  (0.1.0) first format: samples and tables inside of record.json.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,11 @@ from typing import Any
 from distbench.case import Case
 from distbench.errors import RecordError
 
-FORMAT = 1
+FORMAT = 2
 _OLDEST_READABLE = 1
+
+Samples = dict[str, list[list[float | None]]]
+Row = dict[str, Any]
 
 
 class Status(enum.StrEnum):
@@ -84,17 +90,17 @@ class Record:
     wall_s: float
     """Launch to the end of the last process; 0 when nothing was launched."""
     columns: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Column name -> unit, better, over_ranks, doc, per_step, metric."""
+    """Column name -> unit, better, over_ranks, doc, per_step, metric, and the pass of its samples."""
     values: dict[str, float] = field(default_factory=dict)
     """Column name -> one number for the trial, over ranks and steps."""
     absent: dict[str, str] = field(default_factory=dict)
     """Column name -> why there is no number."""
-    samples: dict[str, list[list[float | None]]] = field(default_factory=dict)
+    samples: Mapping[str, list[list[float | None]]] = field(default_factory=dict)
     """Column name -> rank -> step (one entry where the column is not per step)."""
     warmup_losses: list[list[float]] = field(default_factory=list)
     """Rank -> loss of each warm-up step."""
-    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Table name -> rows, each with its ``rank``; ``collectives``: one profiled step by operation."""
+    tables: Mapping[str, list[Row]] = field(default_factory=dict)
+    """Table name -> rows; those that ranks left have their ``rank``."""
     phases: dict[str, list[float]] = field(default_factory=dict)
     """Phase -> seconds by rank: start, build, warmup, time, profile."""
     effective: dict[str, Any] = field(default_factory=dict)
@@ -105,13 +111,17 @@ class Record:
     degraded: str = ""
     """Why a measured trial is kept out of comparisons (a disturbed machine); empty: it is sound."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as plain JSON types, with its format number first."""
-        return {"format": FORMAT, **dataclasses.asdict(self)}
+    def to_json(self, beside: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the record as plain JSON types, its format number first.
+
+        *beside* tells of the files that hold samples and tables, and stands in their place.
+        """
+        plain = dataclasses.asdict(dataclasses.replace(self, samples={}, tables={}))
+        return {"format": FORMAT, **plain, **beside}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], source: str) -> Record:
-        """Return the record that ``to_json`` described.
+        """Return the record that *data* describes, with samples and tables in it.
 
         Raises:
             RecordError: another format, or something is missing or of the wrong kind.

@@ -3,7 +3,10 @@
 reports/<suite>-<time>-<id>/
   run.json              the resolved suite, the cases, the machine, how the run ended
   suite.yaml            the suite as the user wrote it
-  trials/<case>/<round>/record.json, trial.json, rank<r>.log, ...
+  trials/<case>/<round>/
+    record.json         what came of the trial; written last: without it there was no trial
+    *.parquet           its samples and tables
+    trial.json, rank<r>.log, ...
   report.html
 """
 
@@ -11,24 +14,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from distbench import beside
 from distbench.case import Case
 from distbench.errors import InfrastructureError, RecordError, UsageError
-from distbench.files import write_whole
+from distbench.files import slug, write_whole
 from distbench.plan import Planned
 from distbench.record import FORMAT, Record, check_format, read_json
 from distbench.units import bytes_text
 
 _RUN_FILE = "run.json"
 _RECORD_FILE = "record.json"
+_FIRST_WITH_FILES = 2
 # records, logs and the report of a small run; the weights of a large model come on top
 _LEAST_FREE = 64 << 20
 
@@ -128,19 +133,55 @@ class Run:
         return self.folder / "trials" / f"{slug(case.name)}-{case.id}" / str(round_)
 
     def write_record(self, record: Record) -> None:
-        """Write *record*; when this returns it is on the disk."""
+        """Write *record*; when this returns it is on the disk.
+
+        Raises:
+            InfrastructureError: the disk is full or the folder not writable.
+        """
         folder = self.trial_folder(record.case, record.round)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / _RECORD_FILE, record.to_json())
+        with _told(folder):
+            files = beside.write(folder, record)
+        write_json(folder / _RECORD_FILE, record.to_json(files))
 
     def records(self) -> Iterator[Record]:
         """Yield all records of the run, in the order of folder names.
 
         Raises:
-            RecordError: a record is corrupt or of another format.
+            RecordError: a record, or a file of it, is missing, corrupt or of another format.
         """
-        for file in sorted(self.folder.glob(f"trials/*/*/{_RECORD_FILE}")):
-            yield Record.from_json(read_json(file), str(file))
+        return (stored.record for stored in self.stored())
+
+    def stored(self) -> Iterator[Stored]:
+        """Yield all records of the run with their files, in the order of folder names.
+
+        Raises:
+            RecordError: a record, or a file of it, is missing, corrupt or of another format.
+        """
+        return map(read_record, sorted(self.folder.glob(f"trials/*/*/{_RECORD_FILE}")))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record as it lies on the disk."""
+
+    record: Record
+    files: beside.Files
+    """Where its samples and tables are; none in format 1, whose records hold them."""
+
+
+def read_record(file: Path) -> Stored:
+    """Return the record in *file*.
+
+    Raises:
+        RecordError: it, or a file beside it, is missing, corrupt or of another format.
+    """
+    data, source = read_json(file), str(file)
+    check_format(data, source)
+    if data["format"] < _FIRST_WITH_FILES:
+        return Stored(Record.from_json(data, source), beside.Files())
+    files = beside.find(file.parent, data, source)
+    return Stored(Record.from_json({**data, **beside.content(files, data)}, source), files)
 
 
 def new_run_id() -> str:
@@ -151,11 +192,6 @@ def new_run_id() -> str:
 def utc_now() -> str:
     """Return the time in UTC as ISO 8601, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def slug(name: str) -> str:
-    """Return *name* as a safe file name: ``[a-z0-9._+-]``, 64 characters at most."""
-    return re.sub(r"[^a-z0-9._+-]+", "-", name.lower()).strip("-.")[:64] or "unnamed"
 
 
 def write_json(file: Path, data: Any) -> None:
@@ -170,8 +206,15 @@ def write_text(file: Path, text: str) -> None:
     Raises:
         InfrastructureError: the disk is full or the folder not writable; the old file stands.
     """
-    try:
+    with _told(file):
         write_whole(file, text)
+
+
+@contextmanager
+def _told(file: Path) -> Iterator[None]:
+    """Say what to do when *file*, or one in it, can't be written."""
+    try:
+        yield
     except OSError as error:
         raise unwritable(file, error) from error
 

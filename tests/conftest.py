@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from distbench.store import read_record
+
 MODELS = Path(__file__).parent / "models"
 
 QUICK = """
@@ -42,8 +44,10 @@ class Finished:
 
     @staticmethod
     def read(file: Path) -> dict[str, Any]:
-        """Return the record in *file*."""
-        return dict(json.loads(file.read_text()))
+        """Return the record in *file*, with the samples and tables beside it."""
+        stored = read_record(file).record
+        content = {"samples": dict(stored.samples), "tables": dict(stored.tables)}
+        return {**json.loads(file.read_text()), **content}
 
 
 Distbench = Callable[..., subprocess.CompletedProcess[str]]

@@ -14,6 +14,7 @@ COLUMNS = {
     "memory_peak": {"unit": "B", "better": "lower", "over_ranks": "max", "doc": "Peak."},
     "comm_bytes": {"unit": "B", "better": "lower", "over_ranks": "max", "doc": "Payload."},
     "final_loss": {"unit": "", "better": "lower", "over_ranks": "mean", "doc": "Loss."},
+    "loss": {"unit": "", "better": None, "doc": "Loss of a step."},
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Finished
 
 pytestmark = pytest.mark.train
 
@@ -69,7 +70,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def records(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """Return every measured record by strategy and world size."""
-    found = [json.loads(file.read_text()) for file in folder.glob("trials/*/0/record.json")]
+    found = [Finished.read(file) for file in folder.glob("trials/*/0/record.json")]
     return {(r["case"]["label"], r["case"]["world_size"]): r for r in found if r["status"] == "measured"}
 
 

@@ -172,6 +172,29 @@ def report(
     return write_report(name, out=out, open_=open_)
 
 
+@app.command()
+def query(
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help="A query, in DuckDB's SQL.", show_default=False)
+    ] = "",
+    names: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads it
+        typer.Argument(metavar="[RUN]...", help="Runs to ask; all by default.", show_default=False),
+    ] = None,
+    out: Out = _REPORTS,
+    format_: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="table, csv, json or markdown.")
+    ] = "table",
+    tables: Annotated[bool, typer.Option("--tables", help="Print the tables and their columns.")] = False,
+) -> int:
+    """Ask one or many runs in SQL."""
+    from distbench.cli.querying import ask, show_tables
+
+    if tables:
+        return show_tables([name for name in (sql, *(names or [])) if name], out=out, format_=format_)
+    return ask(sql, names or [], out=out, format_=format_)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     for stream in (sys.stdout, sys.stderr):

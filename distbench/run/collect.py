@@ -71,6 +71,8 @@ def collect(
         window=_window(delivered),
         effective=delivered[0]["effective"],
     )
+    for name in columns.keys() & delivered[0]["passes"]:
+        columns[name]["pass"] = delivered[0]["passes"][name]
     values, absent = _values(metrics, trial)
     absent = {**absent, **delivered[0]["absent"]}
     return shell.record(

@@ -28,6 +28,7 @@ Hook = Callable[..., Any]
 class PassResult:
     """What one pass of one rank leaves."""
 
+    name: Pass
     samples: dict[str, list[float | None]] = field(default_factory=dict)
     """Column -> one number a step, or a list of one."""
     absent: dict[str, str] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class Loop:
         session = self._session(name)
         mode = self._engine.unsynchronised() if name == "unsynced" else nullcontext()
         if mode is None:
-            return PassResult()
+            return PassResult(name)
         taking_part = {key: metric for key, metric in metrics.items() if name in metric.passes}
         states = {key: metric.start(session) for key, metric in taking_part.items()}
         before = _overridden("before_step", taking_part, states)
@@ -163,7 +164,7 @@ def _spans(session: Session, around: list[tuple[Any, Any]]) -> Any:
 
 
 def _collect(session: Session, metrics: dict[str, Metric], states: dict[str, Any]) -> PassResult:
-    result = PassResult(losses=session.losses, norms=session.grad_norms, tables=session.tables)
+    result = PassResult(session.pass_, losses=session.losses, norms=session.grad_norms, tables=session.tables)
     for key, metric in metrics.items():
         try:
             values = metric.values(session, states[key])

@@ -219,6 +219,7 @@ class Rank:
         losses = [loss for result in passes for loss in result.losses]
         return {
             "samples": _merge(result.samples for result in passes),
+            "passes": {column: result.name for result in passes for column in result.samples},
             "absent": _merge(result.absent for result in passes),
             "tables": _joined(result.tables for result in passes),
             "warmup_losses": passes[0].losses,

@@ -1,0 +1,131 @@
+"""What runs, cases and trials are in rows of plain values, from their JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from distbench.analysis.summary import CaseSummary, summarise
+from distbench.case import Case
+from distbench.query.tables import TRIAL_FACTS
+from distbench.record import Record, Row, Status
+from distbench.store import RunInfo
+
+_FACTS = {column.name for column in TRIAL_FACTS}
+
+
+def run_row(info: RunInfo, records: Sequence[Record], folder: Path) -> Row:
+    """Return the row of ``runs``."""
+    machine = info.machine
+    gpus = machine.get("gpus", [])
+    return {
+        "run_id": info.run_id,
+        "suite": info.suite_name,
+        "created": info.created,
+        "state": info.state,
+        "version": info.version,
+        "cases": len(info.cases),
+        "trials": len(records),
+        "measured": sum(record.status is Status.MEASURED for record in records),
+        "cpu": machine.get("cpu"),
+        "cpu_cores": machine.get("cpu_cores"),
+        "memory_bytes": machine.get("memory_bytes"),
+        "gpus": len(gpus),
+        "gpu": gpus[0] if gpus else None,
+        "machine": json.dumps(machine),
+        "folder": str(folder),
+    }
+
+
+def case_rows(info: RunInfo, records: Sequence[Record]) -> list[Row]:
+    """Return the rows of ``cases`` of one run."""
+    # samples are of no use here, and loading them takes its time
+    bare = [dataclasses.replace(record, samples={}, warmup_losses=[]) for record in records]
+    return [_case_row(info.run_id, row) for row in summarise(info, bare)]
+
+
+def _case_row(run_id: str, row: CaseSummary) -> Row:
+    case = row.case
+    return {
+        **case_key(run_id, case, case.id),
+        "status": row.status,
+        "reason": row.reason,
+        "trials": row.trials,
+        "failed": row.failed,
+        "strategy_name": case.strategy.name,
+        "strategy_options": json.dumps(case.strategy.options),
+        "workload": case.workload.name,
+        "workload_options": json.dumps(case.workload.options),
+        "data": case.data.name,
+        "device": case.device,
+        **dataclasses.asdict(case.batch),
+        "precision": case.precision.compute,
+        "reduce_dtype": case.precision.reduce,
+        "master_dtype": case.precision.master,
+        "optimizer_state_dtype": case.precision.optimizer_state,
+        "optimizer": case.optimizer.name,
+        "lr": case.optimizer.lr,
+        "optimizer_options": json.dumps(dataclasses.asdict(case.optimizer)),
+        "activation_checkpointing": case.activation_checkpointing,
+        "threads": case.threads,
+        "seed": case.seed,
+    }
+
+
+def trial_row(record: Record) -> Row:
+    """Return the row of ``trials``: facts, and each number under the name of its column."""
+    failure = record.failure
+    return {
+        **trial_key(record),
+        "status": str(record.status),
+        "reason": record.reason,
+        "degraded": record.degraded,
+        "started": record.started,
+        "wall_s": record.wall_s,
+        "failed_rank": failure.rank if failure else None,
+        "failed_phase": failure.phase if failure else None,
+        "absent": json.dumps(record.absent),
+        "effective": json.dumps(record.effective),
+        "environment": json.dumps(record.environment),
+        **{value_name(name): value for name, value in record.values.items()},
+    }
+
+
+def value_name(name: str) -> str:
+    """Return the column of ``trials`` for the value *name*: a metric can't take the place of a fact."""
+    return f"{name}_" if name.casefold() in _FACTS else name
+
+
+def trial_key(record: Record) -> Row:
+    """Return what says of which trial a row is."""
+    return {**case_key(record.run_id, record.case, record.case_id), "round": record.round}
+
+
+def case_key(run_id: str, case: Case, case_id: str) -> Row:
+    """Return what says of which case a row is."""
+    return {
+        "run_id": run_id,
+        "case_id": case_id,
+        "case_name": case.name,
+        "strategy": case.label,
+        "world_size": case.world_size,
+    }
+
+
+def timed_columns(record: Record) -> list[str]:
+    """Return the columns with a sample for each step of the ``time`` pass."""
+    return [name for name in record.samples if _is_timed(record, name)]
+
+
+def _is_timed(record: Record, name: str) -> bool:
+    column = record.columns.get(name, {})
+    if "pass" in column:
+        return bool(column.get("per_step")) and column["pass"] == "time"
+    # format 1 did not say: what has as many samples as there are step times is of the same steps
+    return _shape(record, name) == _shape(record, "step_s")
+
+
+def _shape(record: Record, name: str) -> list[int]:
+    return [len(steps) for steps in record.samples.get(name, [])]

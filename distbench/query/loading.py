@@ -1,0 +1,233 @@
+"""Fills a database with the tables of runs: facts from their JSON, samples and rows from their Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distbench.errors import RecordError
+from distbench.parquet import first_line, literal, quoted, select, unique
+from distbench.query import facts
+from distbench.query.tables import CASES, RUNS, SAMPLES, STEPS, TABLES, TRIAL, TRIALS, Column
+from distbench.record import Record, Row
+from distbench.store import Run, Stored
+
+if TYPE_CHECKING:
+    import duckdb
+
+# names of columns that no table of a metric has
+_FILE, _TRIAL, _ORDER = '"distbench file"', '"distbench trial"', '"distbench order"'
+_ALWAYS = ("step_s", "loss")
+"""Columns that ``steps`` has whether or not a record does."""
+_NUMBER = Column("trial", "bigint", "Number of the trial among those that are read.")
+_TOLD = (
+    _NUMBER,
+    Column("name", "varchar", "Column of the record."),
+    Column("timed", "boolean", "Whether it has a sample for each step of the time pass."),
+    Column("pass", "varchar", "Its pass."),
+    Column("unit", "varchar", "Its unit."),
+)
+_MADE = {RUNS.name, CASES.name, TRIALS.name, STEPS.name, SAMPLES.name}
+
+
+@dataclass
+class _Source:
+    """Where the rows of one table come from; a trial goes by its number."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    rows: list[tuple[int, Row]] = field(default_factory=list)
+    """Rows that stand in a record itself (format 1)."""
+
+
+@dataclass
+class Loading:
+    """What is gathered of runs before it becomes tables."""
+
+    runs: list[Row] = field(default_factory=list)
+    cases: list[Row] = field(default_factory=list)
+    trials: list[Row] = field(default_factory=list)
+    keys: list[Row] = field(default_factory=list)
+    """By which each trial is known, in the order of their numbers."""
+    columns: list[Row] = field(default_factory=list)
+    """Each column of samples of each trial: its pass, its unit, whether it is of the timed steps."""
+    samples: _Source = field(default_factory=_Source)
+    tables: dict[str, _Source] = field(default_factory=dict)
+    described: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Description of each column that any record describes; the first one counts."""
+
+    def gather(self, run: Run) -> None:
+        """Take in what *run* has stored.
+
+        Raises:
+            UsageError: this is no folder of a run.
+            RecordError: the run or a record of it can't be read.
+        """
+        info, stored = run.info(), list(run.stored())
+        records = [each.record for each in stored]
+        self.runs.append(facts.run_row(info, records, run.folder))
+        self.cases += facts.case_rows(info, records)
+        for each in stored:
+            self._gather_trial(each)
+
+    def fill(self, database: duckdb.DuckDBPyConnection) -> None:
+        """Make the tables.
+
+        Raises:
+            RecordError: a Parquet file can't be read.
+        """
+        # while they stand, the steps between are told apart from the tables by their schema
+        database.execute("create schema raw")
+        keys = [{**key, "trial": number} for number, key in enumerate(self.keys)]
+        _make(database, "raw.keys", (*TRIAL, _NUMBER), keys)
+        _make(database, "runs", RUNS.columns, self.runs)
+        _make(database, "cases", CASES.columns, self.cases)
+        _make(database, "trials", TRIALS.columns, self.trials, other="double")
+        self._fill_samples(database)
+        names = {name: TABLES.get(name) for name in [*(TABLES.keys() - _MADE), *self.tables]}
+        for name, sql_name in zip(names, unique(names, _MADE), strict=True):
+            documented = names[name]
+            columns = documented.columns if documented and name not in _MADE else TRIAL
+            _fill_table(database, sql_name, columns, self.tables.get(name, _Source()))
+        database.execute("drop schema raw cascade")
+
+    def _gather_trial(self, stored: Stored) -> None:
+        record, number = stored.record, len(self.keys)
+        self.keys.append(facts.trial_key(record))
+        self.trials.append(facts.trial_row(record))
+        self.columns += _columns(record, number)
+        for name, column in record.columns.items():
+            self.described.setdefault(name, column)
+        if stored.files.samples:
+            self.samples.files[str(stored.files.samples.resolve())] = number
+        else:
+            self.samples.rows += [(number, row) for row in _sample_rows(record)]
+        for name in record.tables:
+            source = self.tables.setdefault(name, _Source())
+            if name in stored.files.tables:
+                source.files[str(stored.files.tables[name].resolve())] = number
+            else:
+                source.rows += [(number, row) for row in record.tables[name]]
+
+    def _fill_samples(self, database: duckdb.DuckDBPyConnection) -> None:
+        _make(database, "raw.columns", _TOLD, self.columns)
+        _read(database, SAMPLES.columns, self.samples)
+        database.execute(
+            f"""create table raw.samples as
+            select k.*, r.name::varchar as name, r.rank::bigint as rank, r.step::bigint as step,
+                r.value::double as value, c.pass, c.unit, c.timed
+            from raw.rows r join raw.keys k on k.trial = r.{_TRIAL}
+            left join raw.columns c on c.trial = k.trial and c.name = r.name order by r.{_ORDER}"""
+        )
+        database.execute("create table samples as select * exclude (trial, timed) from raw.samples")
+        timed = sorted({row["name"] for row in self.columns if row["timed"]} - set(_ALWAYS))
+        names = [*_ALWAYS, *timed]
+        keys = [column.name for column in TRIAL] + ["rank", "step"]
+        values = [
+            f"max(value) filter (name = {literal(name)}) as {sql_name}"
+            for name, sql_name in zip(names, unique(names, keys), strict=True)
+        ]
+        database.execute(
+            f"""create table steps as select {_listed(keys)}, {", ".join(values)}
+            from raw.samples where timed group by trial, {_listed(keys)} order by trial, rank, step"""
+        )
+
+
+def _columns(record: Record, number: int) -> list[Row]:
+    timed = set(facts.timed_columns(record))
+    told = {name: record.columns.get(name, {}) for name in record.samples}
+    return [
+        {
+            "trial": number,
+            "name": name,
+            "timed": name in timed,
+            "pass": column.get("pass"),
+            "unit": column.get("unit"),
+        }
+        for name, column in told.items()
+    ]
+
+
+def _sample_rows(record: Record) -> Iterable[Row]:
+    for name, ranks in record.samples.items():
+        for rank, steps in enumerate(ranks):
+            for step, value in enumerate(steps):
+                yield {"name": name, "rank": rank, "step": step, "value": value}
+
+
+def _fill_table(
+    database: duckdb.DuckDBPyConnection, name: str, columns: Sequence[Column], source: _Source
+) -> None:
+    """Make a table of a metric: which trial, the documented columns, and those that were found."""
+    _read(database, columns, source)
+    keys = [column.name for column in TRIAL]
+    documented = {column.name: column.type for column in columns if column.name not in keys}
+    found = {n: t for n, t in _described(database, "raw.rows") if quoted(n) not in (_TRIAL, _ORDER)}
+    parts = [
+        f"{_cast(database, n, t, documented.get(n))} as {sql_name}"
+        for (n, t), sql_name in zip(found.items(), unique(found, keys), strict=True)
+    ]
+    database.execute(
+        f"""create table {name} as select {_listed(keys, "k.")}, {", ".join(parts) or "null"}
+        from raw.rows r join raw.keys k on k.trial = r.{_TRIAL} order by r.{_ORDER}"""
+    )
+
+
+def _cast(database: duckdb.DuckDBPyConnection, name: str, type_: str, documented: str | None) -> str:
+    """Return a column as its table has it: one in which nothing is known is written as boolean."""
+    ((known,),) = database.execute(f"select count({quoted(name)}) from raw.rows").fetchall()
+    return f"null::{documented or 'double'}" if type_ == "BOOLEAN" and not known else f"r.{quoted(name)}"
+
+
+def _read(database: duckdb.DuckDBPyConnection, columns: Sequence[Column], source: _Source) -> None:
+    """Make ``raw.rows`` of *source*: the documented columns at least, and the number of the trial."""
+    import duckdb
+
+    keys = {column.name for column in TRIAL}
+    names = [column.name for column in columns if column.name not in keys]
+    names += [name for _, row in source.rows for name in row]
+    every = {name: [row.get(name) for _, row in source.rows] for name in dict.fromkeys(names)}
+    query, values = select({**every, "distbench trial": [number for number, _ in source.rows]})
+    parts, bound = [query], list(values)
+    if source.files:
+        query, values = select({"distbench file": list(source.files), "trial": list(source.files.values())})
+        parts.append(
+            f"""select r.* exclude ({_FILE}), f.trial as {_TRIAL} from read_parquet(
+                ?, union_by_name = true, hive_partitioning = false, filename = {literal(_FILE[1:-1])}
+            ) r join ({query}) f using ({_FILE})"""
+        )
+        bound += [list(source.files), *values]
+    try:
+        database.execute(
+            f"""create or replace table raw.rows as
+            select *, row_number() over () as {_ORDER} from ({" union all by name ".join(parts)})""",
+            bound,
+        )
+    except duckdb.Error as error:
+        raise RecordError(f"the samples or tables of a run can't be read: {first_line(error)}") from error
+
+
+def _make(
+    database: duckdb.DuckDBPyConnection,
+    name: str,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    other: str = "bigint",
+) -> None:
+    """Make a table of *rows*: the documented *columns* by their types, then the others, of type *other*."""
+    types = {column.name: column.type for column in columns}
+    found = dict.fromkeys(key for row in rows for key in row)
+    types |= {key: other for key in found if key not in types}
+    query, values = select({key: [row.get(key) for row in rows] for key in types})
+    sql_names = unique(types)
+    # a foreign record may say anything where a time is expected
+    cast = ", ".join(f"try_cast({n} as {t}) as {n}" for n, t in zip(sql_names, types.values(), strict=True))
+    database.execute(f"create table {name} as select {cast} from ({query})", values)
+
+
+def _described(database: duckdb.DuckDBPyConnection, table: str) -> list[tuple[str, str]]:
+    return [(row[0], row[1]) for row in database.execute(f"describe {table}").fetchall()]
+
+
+def _listed(names: Iterable[str], prefix: str = "") -> str:
+    return ", ".join(f"{prefix}{quoted(name)}" for name in names)

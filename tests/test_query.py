@@ -1,0 +1,359 @@
+"""``distbench query``: documented tables over the files of runs, answers to the digit, and no way out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from records import case, failed, info, measured, unsupported
+
+from distbench.cli import main
+from distbench.errors import UsageError
+from distbench.query import Database
+from distbench.query.tables import TABLES
+from distbench.record import Record
+from distbench.store import Run, write_json
+
+QUOTED = "select strategy, world_size, median(step_s) from steps group by all"
+SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
+DDP, FSDP = case("ddp"), case("fsdp")
+COLUMNS = {
+    "step_s": {"unit": "s", "per_step": True, "pass": "time", "doc": "Wall time."},
+    "loss": {"unit": "", "per_step": True, "pass": "time", "doc": "Loss."},
+    "grad_norm": {"unit": "", "per_step": True, "pass": "check", "doc": "Norm."},
+    "cpu_s": {"unit": "s", "per_step": False, "pass": "time", "doc": "CPU time."},
+}
+STEPS = {
+    "step_s": [[0.1, 0.3], [0.2, 0.4]],
+    "loss": [[3.0, 2.5], [3.5, None]],
+    "grad_norm": [[1.0, 2.0], [1.0, 2.0]],
+    "cpu_s": [[0.5], [0.6]],
+}
+ROWS = [
+    {"rank": 0, "op": "all_reduce", "group_size": 2, "dtype": "float32", "calls": 3, "bytes": 12},
+    {"rank": 1, "op": "all_reduce", "group_size": 2, "dtype": "float32", "calls": 3, "bytes": 12},
+]
+
+Keep = Callable[..., Run]
+Query = Callable[..., tuple[int, str, str]]
+
+
+def trial(of: object = DDP, **changes: object) -> Record:
+    given = {"columns": COLUMNS, "samples": STEPS, "tables": {"collectives": ROWS}}
+    return replace(measured(of), **{**given, **changes})
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Keep:
+    """Return what writes a run of some records."""
+
+    def call(*records: Record, run_id: str = "abcd1234") -> Run:
+        cases = {record.case_id: record.case for record in records}
+        run = Run.create(tmp_path / "reports", replace(info(*cases.values()), run_id=run_id), "")
+        for record in records:
+            run.write_record(replace(record, run_id=run_id))
+        return run
+
+    return call
+
+
+@pytest.fixture
+def query(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Query:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(["query", *arguments, "--out", str(tmp_path / "reports")])
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+def rows(run: Run | list[Run], sql: str) -> list[tuple[object, ...]]:
+    return Database(run if isinstance(run, list) else [run]).ask(sql).rows
+
+
+def test_the_query_that_is_promised_works_over_one_run_and_over_several(keep: Keep, query: Query) -> None:
+    keep(trial(DDP), trial(FSDP), run_id="aaaa1111")
+    slow = {**STEPS, "step_s": [[0.7, 0.7], [0.7, 0.7]]}
+    keep(trial(DDP, samples=slow), run_id="bbbb2222")
+    code, output, _ = query(QUOTED + " order by all", "aaaa", "--format", "csv")
+    assert (code, output) == (0, "strategy,world_size,median(step_s)\nddp,2,0.25\nfsdp,2,0.25\n")
+    code, output, _ = query(QUOTED + " order by all", "--format", "csv")
+    assert (code, output) == (0, "strategy,world_size,median(step_s)\nddp,2,0.55\nfsdp,2,0.25\n")
+
+
+def test_the_query_that_is_promised_works_over_a_run_of_the_first_format(query: Query) -> None:
+    code, output, errors = query(QUOTED + " having world_size = 2", str(SAMPLE), "--format", "json")
+    assert code == 0, errors
+    found = {row["strategy"]: row["median(step_s)"] for row in json.loads(output)}
+    assert len(found) == 17
+    assert 0.1 < found["ddp"] < found["zero3"]
+
+
+def test_steps_hold_what_each_step_of_the_time_pass_gave_and_nothing_else(keep: Keep) -> None:
+    run = keep(trial())
+    assert rows(run, "select rank, step, step_s, loss from steps") == [
+        (0, 0, 0.1, 3.0),
+        (0, 1, 0.3, 2.5),
+        (1, 0, 0.2, 3.5),
+        (1, 1, 0.4, None),
+    ]
+    columns = Database([run]).ask("from steps").columns
+    assert "grad_norm" not in columns and "cpu_s" not in columns
+
+
+def test_a_column_of_another_pass_is_no_step_even_if_it_has_as_many_samples(keep: Keep) -> None:
+    old = {name: {**column, "pass": None} for name, column in COLUMNS.items()}
+    for column in old.values():
+        del column["pass"]
+    told, untold = keep(trial(), run_id="aaaa1111"), keep(trial(columns=old), run_id="bbbb2222")
+    assert "grad_norm" not in Database([told]).ask("from steps").columns
+    assert "grad_norm" in Database([untold]).ask("from steps").columns
+
+
+def test_every_sample_is_there_with_its_pass_and_unit(keep: Keep) -> None:
+    found = rows(
+        keep(trial()), "select name, count(*), any_value(pass), any_value(unit) from samples group by 1"
+    )
+    assert sorted(found) == [
+        ("cpu_s", 2, "time", "s"),
+        ("grad_norm", 4, "check", ""),
+        ("loss", 4, "time", ""),
+        ("step_s", 4, "time", "s"),
+    ]
+
+
+def test_trials_have_a_column_for_every_number_and_say_how_they_ended(keep: Keep) -> None:
+    run = keep(trial(values={"Status": 7.0, "tflops": 3.0}), failed(FSDP), unsupported(case("zero3")))
+    found = rows(run, 'select strategy, status, tflops, "Status_", failed_rank from trials order by 1')
+    assert found == [
+        ("ddp", "measured", 3.0, 7.0, None),
+        ("fsdp", "crashed", None, None, 1),
+        ("zero3", "unsupported", None, None, None),
+    ]
+
+
+def test_cases_and_runs_tell_what_was_asked_for_and_what_came_of_it(keep: Keep) -> None:
+    run = keep(trial(), failed(DDP, round_=1), failed(FSDP))
+    assert rows(run, "select strategy, status, trials, failed, micro_batch_size, precision from cases") == [
+        ("ddp", "measured", 1, 1, 4, "fp32"),
+        ("fsdp", "crashed", 0, 1, 4, "fp32"),
+    ]
+    assert rows(run, "select run_id, suite, cases, trials, measured, year(created) from runs") == [
+        ("abcd1234", "tiny", 2, 3, 1, 2026)
+    ]
+
+
+def test_rows_of_metrics_are_tables_and_types_agree_over_trials(keep: Keep) -> None:
+    unknown = [{"rank": 0, "share": None, "watts": None}]
+    run = keep(
+        trial(tables={"power": [{"rank": 0, "share": 1, "watts": None}]}),
+        trial(FSDP, tables={"power": [{"rank": 0, "share": 0.5, "watts": None}]}),
+        trial(case("zero3"), tables={"power": unknown}),
+    )
+    assert rows(run, "select sum(share), median(watts), count(*) from power") == [(1.5, None, 3)]
+
+
+def test_a_table_that_no_run_has_stands_with_its_documented_columns(keep: Keep) -> None:
+    run = keep(unsupported(DDP))
+    for table in TABLES.values():
+        columns = Database([run]).ask(f"from {table.name}").columns
+        assert set(columns) >= {column.name for column in table.columns}
+    assert rows(run, "select median(step_s), sum(bytes) from steps, collectives") == [(None, None)]
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_every_documented_column_has_its_type_and_needs_no_quotes_unless_it_says_so(
+    keep: Keep, name: str
+) -> None:
+    columns = TABLES[name].columns
+    words = [f'"{c.name}"' if "in quotes" in c.doc else c.name for c in columns]
+    found = Database([keep(trial())]).ask(f"select {', '.join(words)} from {name}")
+    assert [type_.lower() for type_ in found.types] == [column.type for column in columns]
+    assert all(column.doc.endswith(".") for column in columns)
+
+
+HOSTILE = ['x"; drop table runs; --', "", "Runs", "select", "strategy", "it's", "a\0b", "\x1b[31m", "é" * 300]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_that_others_gave_are_only_names(keep: Keep, name: str) -> None:
+    column = {"unit": "s", "per_step": True, "pass": "time"}
+    run = keep(
+        trial(
+            case(name, 2),
+            columns={**COLUMNS, name: column},
+            samples={**STEPS, name: [[1.0, 2.0], [3.0, 4.0]]},
+            values={name: 5.0},
+            tables={name: [{name: 1, name.upper(): 2, "rank": 0}]},
+        )
+    )
+    database = Database([run])
+    assert database.ask("select count(*) from runs").rows == [(1,)]
+    assert database.ask("select distinct strategy from steps").rows == [(name,)]
+    assert {row[-1] for row in database.ask("from steps").rows} == {1.0, 2.0, 3.0, 4.0}
+    extra = {table.name for table in database.tables()} - TABLES.keys()
+    assert len(extra) == 1
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "copy steps to '{file}'",
+        "export database '{file}'",
+        "attach '{file}' as other",
+        "from read_text('{there}')",
+        "from read_parquet('{there}')",
+        "from '{there}'",
+        "from glob('{there}')",
+        "from read_csv('https://example.org/x.csv')",
+        "set enable_external_access = true",
+        "set python_enable_replacements = true",
+        "install httpfs",
+        "load httpfs",
+        "from secret",
+    ],
+)
+def test_a_query_reaches_no_file_no_network_and_nothing_of_the_process(
+    keep: Keep, tmp_path: Path, sql: str
+) -> None:
+    run = keep(trial())
+    secret = [1]  # a variable that DuckDB would take for a table if it could see it
+    there = next(run.folder.rglob("*.parquet"))
+    with pytest.raises(UsageError, match=r"disabled|locked|no table"):
+        rows(run, sql.format(file=tmp_path / "out", there=there))
+    assert secret and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("selct 1", 'syntax error at or near "selct"'),
+        (
+            "select 1 from stps",
+            "no table 'stps'; did you mean 'steps'? Allowed: cases, collectives, memory, runs",
+        ),
+        ("select sdtep from steps", 'Referenced column "sdtep" not found'),
+        ("select sdtep from steps", "columns of steps: run_id, case_id, case_name, strategy"),
+        ("select s.sdtep from steps s", "columns of steps: run_id, case_id, case_name, strategy"),
+        ("select median(strategy, 1) from steps", "median"),
+        ("", "query: which?"),
+        (";", "query: there is none"),
+        ("select '\udcff'", "no UTF-8"),
+    ],
+)
+def test_a_mistake_in_a_query_is_told_in_one_form(keep: Keep, query: Query, sql: str, told: str) -> None:
+    keep(trial())
+    code, output, errors = query(sql)
+    assert (code, output) == (2, "")
+    assert all(line.startswith("distbench: error: ") for line in errors.splitlines())
+    assert told in errors
+
+
+def test_where_there_is_no_run_that_is_said(query: Query, tmp_path: Path) -> None:
+    assert query("select 1")[::2] == (
+        2,
+        f"distbench: error: no run in {tmp_path / 'reports'}; begin one with: distbench run SUITE, "
+        "or name its folder\n",
+    )
+    assert "nothing: no such run" in query("select 1", "nothing")[2]
+    assert "no run here" in query("select 1", str(tmp_path))[2]
+    assert "did you mean 'json'?" in query("select 1", "--format", "jsn")[2]
+
+
+def test_a_file_that_is_corrupt_is_named(keep: Keep, query: Query) -> None:
+    keep(trial(), run_id="aaaa1111")
+    (file,) = keep(trial(), run_id="bbbb2222").folder.rglob("collectives.parquet")
+    file.write_bytes(file.read_bytes()[:-4])
+    code, _, errors = query("select 1")
+    assert code == 2
+    assert str(file) in errors and "corrupt" in errors
+
+
+def test_a_run_in_a_folder_of_any_name_is_read(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "a[1]*=it's", info(DDP), "")
+    run.write_record(trial())
+    assert rows(run, "select count(*) from steps") == [(4,)]
+
+
+def test_rows_inside_of_old_records_and_beside_new_ones_make_one_table(keep: Keep) -> None:
+    new, old = keep(trial(), run_id="aaaa1111"), keep(run_id="bbbb2222")
+    folder = old.trial_folder(FSDP, 0)
+    folder.mkdir(parents=True)
+    inline = trial(FSDP, run_id="bbbb2222").to_json({"samples": STEPS, "tables": {"collectives": ROWS}})
+    write_json(folder / "record.json", {**inline, "format": 1})
+    for table in ("steps", "collectives"):
+        counted = rows([new, old], f"select strategy, count(*) from {table} group by all order by all")
+        assert [strategy for strategy, _ in counted] == ["ddp", "fsdp"]
+        assert len({count for _, count in counted}) == 1
+
+
+def test_an_answer_is_exact_as_csv_and_json_and_sensible_as_a_table(keep: Keep, query: Query) -> None:
+    keep(trial())
+    sql = (
+        "select 0.1234567891::double as x, 12345678 as n, null as none, 'a|b' as \"t\", true as yes, "
+        "'nan'::double as odd, [1, 2] as l, timestamp '2026-01-02' as at, 1 as n"
+    )
+    _, output, _ = query(sql, "--format", "csv")
+    assert list(csv.reader(io.StringIO(output))) == [
+        ["x", "n", "none", "t", "yes", "odd", "l", "at", "n"],
+        ["0.1234567891", "12345678", "", "a|b", "true", "nan", "[1, 2]", "2026-01-02T00:00:00", "1"],
+    ]
+    _, output, _ = query(sql, "--format", "json")
+    assert json.loads(output) == [
+        {
+            "x": 0.1234567891,
+            "n": 12345678,
+            "none": None,
+            "t": "a|b",
+            "yes": True,
+            "odd": None,
+            "l": [1, 2],
+            "at": "2026-01-02T00:00:00",
+            "n_2": 1,
+        }
+    ]
+    heading, line = query(sql)[1].splitlines()
+    assert line.split() == [
+        "0.12346",
+        "12345678",
+        "–",
+        "a|b",
+        "true",
+        "nan",
+        "[1,",
+        "2]",
+        "2026-01-02T00:00:00",
+        "1",
+    ]
+    assert heading.index("n ") == line.index("8 "), "numbers stand below each other's last digit"
+    assert (
+        query(sql, "--format", "markdown")[1].splitlines()[2].startswith(r"| 0.12346 | 12345678 | – | a\|b |")
+    )
+
+
+def test_what_a_record_keeps_as_json_is_data_in_json(keep: Keep, query: Query) -> None:
+    keep(trial(effective={"engine": "DDP"}))
+    _, output, _ = query("select effective, effective->>'$.engine' as engine from trials", "--format", "json")
+    assert json.loads(output) == [{"effective": {"engine": "DDP"}, "engine": "DDP"}]
+
+
+def test_a_terminal_is_not_acted_on_by_what_a_table_holds(keep: Keep, query: Query) -> None:
+    keep(trial(tables={"odd": [{"text": "a\x1b[31mb\nc\u202ed"}]}))
+    assert query("select text from odd")[1] == "text\nab cd\n"
+
+
+def test_the_tables_are_documented_with_and_without_a_run(keep: Keep, query: Query) -> None:
+    code, output, _ = query("--tables")
+    assert code == 0
+    for table in TABLES.values():
+        assert f"\n{table.name}: " in f"\n{output}"
+    keep(trial(values={"tflops": 1.0}, columns={**COLUMNS, "tflops": {"unit": "TFLOP/s", "doc": "Work."}}))
+    found = {
+        table["name"]: table["columns"] for table in json.loads(query("--tables", "--format", "json")[1])
+    }
+    assert {"name": "tflops", "type": "double", "doc": "Work.", "unit": "TFLOP/s"} in found["trials"]
+    assert "tflops: double, TFLOP/s. Work." in query("--tables", "abcd")[1]
