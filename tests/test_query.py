@@ -5,6 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -357,3 +362,36 @@ def test_the_tables_are_documented_with_and_without_a_run(keep: Keep, query: Que
     }
     assert {"name": "tflops", "type": "double", "doc": "Work.", "unit": "TFLOP/s"} in found["trials"]
     assert "tflops: double, TFLOP/s. Work." in query("--tables", "abcd")[1]
+
+
+def test_the_queries_of_the_readme_work_as_they_are_written() -> None:
+    readme = (SAMPLE.parent.parent / "README.md").read_text()
+    lines = [line for line in readme.splitlines() if line.startswith("distbench query ")]
+    assert len(lines) == 2
+    for line in lines:
+        command = [sys.executable, "-m", *shlex.split(line)]
+        done = subprocess.run(command, cwd=SAMPLE.parent.parent, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(done.stdout.splitlines()) > 10
+
+
+def test_ctrl_c_ends_a_query_that_would_take_for_ever(keep: Keep) -> None:
+    run = keep(trial())
+    endless = "select count(*) from range(100000000000) a, range(10000000) b"
+    query = subprocess.Popen([sys.executable, "-m", "distbench", "query", endless, str(run.folder)])
+    try:
+        while not _leaves_ctrl_c_to_the_system(query.pid):
+            assert query.poll() is None
+            time.sleep(0.05)
+        query.send_signal(signal.SIGINT)
+        assert query.wait(timeout=60) == -signal.SIGINT
+    finally:
+        query.kill()
+
+
+def _leaves_ctrl_c_to_the_system(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    named = Path(f"/proc/{pid}/cmdline").read_bytes().startswith(sys.executable.encode())
+    caught = int(line.split()[1], 16) & 1 << (signal.SIGINT - 1)
+    return named and not caught and b"duckdb" in Path(f"/proc/{pid}/maps").read_bytes()

@@ -7,7 +7,9 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,10 @@ def ask(sql: str, names: Sequence[str], *, out: Path, format_: str) -> int:
     if not sql.strip():
         raise UsageError('query: which? distbench query "select * from cases"; --tables shows what there is')
     _check(format_)
-    say(_FORMATS[format_](Database(_runs(names, out)).ask(sql)))
+    database = Database(_runs(names, out))
+    with _ended_at_once():
+        answer = database.ask(sql)
+    say(_FORMATS[format_](answer))
     return 0
 
 
@@ -46,6 +51,16 @@ def show_tables(names: Sequence[str], *, out: Path, format_: str) -> int:
             say(wrapped(f"{column.name}: {kind}. {column.doc}", 2, 4))
         say()
     return 0
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process: DuckDB may not look at it for hours, and nothing is there to be saved."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _check(format_: str) -> None:

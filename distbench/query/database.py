@@ -61,7 +61,6 @@ class Database:
 
         Raises:
             UsageError: the query is wrong; the message says what there is instead.
-            KeyboardInterrupt: Ctrl-C, which DuckDB tells in its own way.
         """
         import duckdb
 
@@ -75,10 +74,6 @@ class Database:
             return Answer(columns, types, found.fetchall())
         except duckdb.Error as error:
             raise UsageError(f"query: {self._told(error, sql)}") from error
-        except RuntimeError as error:
-            if "interrupted" not in str(error):
-                raise
-            raise KeyboardInterrupt from error
 
     def tables(self) -> list[Table]:
         """Return the tables with all of their columns, documented where anybody has."""

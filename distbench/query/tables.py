@@ -154,7 +154,7 @@ COLLECTIVES = Table(
         Column("place", "bigint", "Place in the step, from 0 on, in the order in which they are asked for."),
         Column("op", "varchar", "Operation as asked for by the strategy."),
         Column("ran", "varchar", "What the backend ran for it; null where the trace does not tell."),
-        Column("group", "varchar", 'Global ranks of its process group. A word of SQL: write "group".'),
+        Column("group", "varchar", "Global ranks of its process group. A word of SQL: write it in quotes."),
         Column("group_size", "bigint", "Ranks of its process group."),
         Column("dtype", "varchar", "Dtype of what it moves."),
         Column("bytes", "bigint", "Payload by nccl-tests' convention: the full array.", "B"),
