@@ -245,7 +245,7 @@ def test_the_command_works_as_a_module():
 def test_help_names_the_commands():
     done = run("--help")
     assert done.returncode == 0
-    assert all(name in done.stdout for name in ("run", "plan", "list", "show", "report", "prepare"))
+    assert all(name in done.stdout for name in ("run", "plan", "list", "show", "report", "query", "prepare"))
 
 
 def test_output_that_nobody_reads_to_the_end_is_no_error():
@@ -258,7 +258,7 @@ def test_output_that_nobody_reads_to_the_end_is_no_error():
     "arguments", [["--help"], ["list"], ["plan", str(SUITES / "zero.yaml")]], ids=lambda words: words[0]
 )
 def test_the_parent_imports_nothing_heavy(arguments):
-    heavy = {"torch", "deepspeed", "transformers", "sklearn", "scipy", "plotly", "pandas"}
+    heavy = {"torch", "deepspeed", "transformers", "sklearn", "scipy", "plotly", "pandas", "duckdb"}
     if arguments[0] != "plan":
         heavy |= {"numpy", "pydantic", "ruamel.yaml"}
     code = f"import sys; from distbench.cli import main; main({arguments}); print({heavy} & set(sys.modules))"

@@ -132,8 +132,8 @@ def test_every_sample_is_there_with_its_pass_and_unit(keep: Keep) -> None:
 
 
 def test_trials_have_a_column_for_every_number_and_say_how_they_ended(keep: Keep) -> None:
-    run = keep(trial(values={"Status": 7.0, "tflops": 3.0}), failed(FSDP), unsupported(case("zero3")))
-    found = rows(run, 'select strategy, status, tflops, "Status_", failed_rank from trials order by 1')
+    run = keep(trial(values={"status": 7.0, "tflops": 3.0}), failed(FSDP), unsupported(case("zero3")))
+    found = rows(run, "select strategy, status, tflops, status_, failed_rank from trials order by 1")
     assert found == [
         ("ddp", "measured", 3.0, 7.0, None),
         ("fsdp", "crashed", None, None, 1),
@@ -219,18 +219,17 @@ def test_names_that_others_gave_are_only_names(keep: Keep, name: str) -> None:
         "set python_enable_replacements = true",
         "install httpfs",
         "load httpfs",
-        "from secret",
+        "from sql",
     ],
 )
 def test_a_query_reaches_no_file_no_network_and_nothing_of_the_process(
     keep: Keep, tmp_path: Path, sql: str
 ) -> None:
     run = keep(trial())
-    secret = [1]  # a variable that DuckDB would take for a table if it could see it
     there = next(run.folder.rglob("*.parquet"))
     with pytest.raises(UsageError, match=r"disabled|locked|no table"):
         rows(run, sql.format(file=tmp_path / "out", there=there))
-    assert secret and not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -380,8 +379,9 @@ def test_ctrl_c_ends_a_query_that_would_take_for_ever(keep: Keep) -> None:
     endless = "select count(*) from range(100000000000) a, range(10000000) b"
     query = subprocess.Popen([sys.executable, "-m", "distbench", "query", endless, str(run.folder)])
     try:
-        while not _leaves_ctrl_c_to_the_system(query.pid):
-            assert query.poll() is None
+        for _ in range(600):
+            if _leaves_ctrl_c_to_the_system(query.pid):
+                break
             time.sleep(0.05)
         query.send_signal(signal.SIGINT)
         assert query.wait(timeout=60) == -signal.SIGINT

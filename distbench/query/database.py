@@ -41,7 +41,6 @@ class Database:
 
         # a query is text that people paste: nothing of this process, no file and no network is in its reach
         settings: dict[str, Any] = {
-            "python_enable_replacements": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
             "allow_community_extensions": False,
