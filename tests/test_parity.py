@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 from conftest import Finished
 from records import case, info, measured
 
-from distbench.analysis.parity import comparisons, findings, footnotes
+from distbench.analysis.parity import comparisons, findings, footnotes, other_work
 from distbench.analysis.summary import CaseSummary, summarise
-from distbench.case import Batch, Case, Precision
+from distbench.case import Batch, Case, Optimizer, Precision
 from distbench.record import Record
 from distbench.report import page, terminal
 from distbench.report.parity_view import table
+from distbench.report.tables import as_text
 
-EFFECTIVE = {
+PLUGINS = {"DISTBENCH_PLUGINS": str(Path(__file__).parent / "plugins")}
+
+EFFECTIVE: dict[str, Any] = {
     "engine": "TorchEngine",
     "parameters": 100,
     "world_size": 2,
@@ -26,16 +33,16 @@ EFFECTIVE = {
     "clip_grad_norm": None,
 }
 
+DDP, FSDP = case("ddp"), case("fsdp")
+
 
 def record(of: Case, environment: dict[str, Any] | None = None, round_: int = 0, **changes: Any) -> Record:
-    effective: dict[str, Any] = {**EFFECTIVE, "optimizer": dict(EFFECTIVE["optimizer"])}  # type: ignore[call-overload]
-    effective["dtypes"] = dict(EFFECTIVE["dtypes"])  # type: ignore[call-overload]
+    """Return a trial that told ``EFFECTIVE`` with *changes*; ``__`` stands for a dot."""
+    effective = copy.deepcopy(EFFECTIVE)
     for key, value in changes.items():
-        outer, _, inner = key.partition("__")
-        if inner:
-            effective[outer][inner] = value
-        else:
-            effective[outer] = value
+        *outer, inner = key.split("__")
+        place = effective[outer[0]] if outer else effective
+        place[inner] = value
     told = environment if environment is not None else {"threads": 1, "tf32": False}
     return dataclasses.replace(measured(of, round_=round_), effective=effective, environment=told)
 
@@ -44,88 +51,183 @@ def rows(*records: Record) -> list[CaseSummary]:
     return summarise(info(*{r.case_id: r.case for r in records}.values()), records)
 
 
-DDP, FSDP = case("ddp"), case("fsdp")
-
-
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        ({"dtypes__optimizer_state": "bf16"}, "work"),
-        ({"dtypes__master": "bf16"}, "work"),
-        ({"optimizer__kernel": "foreach"}, "work"),
-        ({"optimizer__betas": (0.9, 0.999)}, "work"),
-        ({"clip_grad_norm": 1.0}, "work"),
-        ({"parameters": 101}, "work"),
-        ({"a_key_of_a_foreign_plugin": 7}, "unknown"),
-        ({"units": 5}, "strategy"),
-        ({"engine": "FSDPModule"}, "strategy"),
-        ({"environment": {"threads": 2, "tf32": False}}, "speed"),
-        ({"environment": {"threads": 1, "tf32": True}}, "work"),
-    ],
-)
-def test_each_difference_from_the_reference_is_named_with_what_it_changes(
-    change: dict[str, Any], kind: str
-) -> None:
+def kinds(change: dict[str, Any]) -> dict[str, str]:
     (comparison,) = comparisons(rows(record(DDP), record(FSDP, **change)))
     assert comparison.reference.case == DDP
     assert comparison.differences[DDP.id] == ()
-    seen = [
-        each for each in comparison.differences[FSDP.id] if each.expected != "not told" or kind != "strategy"
-    ]
-    expected = [] if kind == "strategy" and "units" in change else [kind]
-    assert [each.kind for each in seen] == expected
-    assert bool(comparison.findings(comparison.cases[1])) == (kind in ("work", "unknown"))
+    return {each.key: each.kind for each in comparison.differences[FSDP.id]}
 
 
-def test_the_reference_is_single_and_a_single_process_reduces_nothing() -> None:
-    single = case("single", 1)
-    (comparison,) = comparisons(rows(record(DDP), record(single, dtypes__reduce=None)))
-    assert comparison.reference.case == single
-    assert not comparison.findings(comparison.cases[0])
+@pytest.mark.parametrize(
+    ("change", "key", "kind"),
+    [
+        ({"dtypes__optimizer_state": "bf16"}, "dtypes.optimizer_state", "work"),
+        ({"dtypes__master": "bf16"}, "dtypes.master", "work"),
+        ({"dtypes__reduce": "bf16"}, "dtypes.reduce", "work"),
+        ({"dtypes__reduce": None}, "dtypes.reduce", "work"),
+        ({"dtypes__of_a_plugin": "fp8"}, "dtypes.of_a_plugin", "work"),
+        ({"optimizer__kernel": "foreach"}, "optimizer.kernel", "work"),
+        ({"optimizer__betas": (0.9, 0.999)}, "optimizer.betas", "work"),
+        ({"clip_grad_norm": 1.0}, "clip_grad_norm", "work"),
+        ({"parameters": 101}, "parameters", "work"),
+        ({"loss_scale": 128.0}, "loss_scale", "work"),
+        ({"environment": {"threads": 1, "tf32": True}}, "process.tf32", "work"),
+        ({"environment": {"threads": 2, "tf32": False}}, "process.threads", "speed"),
+        ({"engine": "FSDPModule"}, "engine", "strategy"),
+        ({"a_key_of_a_plugin": 7}, "a_key_of_a_plugin", "unknown"),
+        ({"parameters_frozen": 7}, "parameters_frozen", "unknown"),
+    ],
+)
+def test_each_difference_from_the_reference_is_named_with_what_it_changes(
+    change: dict[str, Any], key: str, kind: str
+) -> None:
+    assert kinds(change) == {key: kind}
+
+
+def test_a_setting_that_only_one_strategy_has_is_no_difference() -> None:
+    assert kinds({"units": 5, "mesh": {"shard": 2}}) == {}
+
+
+def test_lists_and_tuples_are_the_same_in_a_record_and_in_a_live_engine() -> None:
+    assert kinds({"optimizer__betas": [0.9, 0.95]}) == {}
+
+
+def test_the_reference_is_single_and_the_others_reduce_as_the_first_that_does() -> None:
+    single = record(case("single", 1), world_size=1, dtypes__reduce=None)
+    (comparison,) = comparisons(rows(record(DDP), record(FSDP, dtypes__reduce="bf16"), single))
+    assert comparison.reference.case == single.case
+    found = {row.case.label: comparison.findings(row) for row in comparison.cases}
+    assert [each.key for each in found["fsdp"]] == ["dtypes.reduce"]
+    assert not found["ddp"]
+    assert not found["single"]
 
 
 def test_a_setting_that_only_one_of_them_tells_is_no_silent_agreement() -> None:
     quiet = record(FSDP)
     del quiet.effective["clip_grad_norm"]
-    (found,) = findings(rows(record(DDP), quiet))[FSDP.id]
-    assert (found.key, found.found) == ("clip_grad_norm", "not told")
+    found = rows(record(DDP), quiet)
+    (difference,) = findings(found)[FSDP.id]
+    assert (difference.key, difference.found) == ("clip_grad_norm", "not told")
+    (sentence,) = footnotes(found).sentences.values()
+    assert sentence.startswith("Not known to be the same work: clip_grad_norm = not told")
 
 
-def test_what_the_suite_asks_for_on_purpose_is_another_comparison() -> None:
-    bf16 = case("fsdp", precision=Precision(compute="bf16"))
-    larger = case("fsdp", batch=Batch(16, 8, 1))
-    found = comparisons(rows(record(DDP), record(bf16, dtypes__compute="bf16"), record(larger)))
-    assert [len(comparison.cases) for comparison in found] == [1, 1, 1]
+def test_a_case_that_tells_nothing_has_one_finding_and_is_no_reference() -> None:
+    silent = measured(DDP)
+    (comparison,) = comparisons(rows(silent, record(FSDP)))
+    assert comparison.reference.case == FSDP
+    assert [each.key for each in comparison.differences[DDP.id]] == ["effective"]
 
 
-def test_trials_of_one_case_that_differ_are_a_finding() -> None:
-    changed = record(DDP, round_=1, optimizer__lr=0.1)
-    (found,) = findings(rows(record(DDP), changed))[DDP.id]
-    assert (found.key, found.found) == ("optimizer.lr", "several")
+def test_where_nobody_tells_anything_nothing_is_marked_and_strict_parity_is_not_content() -> None:
+    silent = rows(measured(DDP), measured(FSDP))
+    assert footnotes(silent).marks == {}
+    assert other_work(silent) == {"nothing is known of what was done": [DDP.name, FSDP.name]}
+    (note,) = table(silent).notes
+    assert note.startswith("Not known")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"precision": Precision(compute="bf16")},
+        {"batch": Batch(16, 8, 1)},
+        {"optimizer": Optimizer(lr=0.1)},
+        {"activation_checkpointing": "full"},
+        {"seed": 2},
+    ],
+)
+def test_what_the_suite_asks_for_on_purpose_is_another_comparison(change: dict[str, Any]) -> None:
+    found = comparisons(rows(record(DDP), record(case("fsdp", **change), clip_grad_norm=1.0)))
+    assert [len(comparison.cases) for comparison in found] == [1, 1]
+    assert not any(comparison.differences[row.case.id] for comparison in found for row in comparison.cases)
+
+
+def test_the_same_samples_cut_up_otherwise_are_one_comparison() -> None:
+    accumulated = record(
+        case("fsdp", batch=Batch(8, 2, 2)), micro_batch_size=2, gradient_accumulation_steps=2
+    )
+    reference = record(DDP, micro_batch_size=4, gradient_accumulation_steps=1)
+    (comparison,) = comparisons(rows(reference, accumulated))
+    assert {each.kind for each in comparison.differences[accumulated.case_id]} == {"strategy"}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"optimizer__lr": 0.1}, "work"),
+        ({"engine": "other"}, "work"),
+        ({"environment": {"threads": 2, "tf32": False}}, "speed"),
+        ({"a_key_of_a_plugin": 7}, "unknown"),
+    ],
+)
+def test_trials_of_one_case_that_differ_are_told_with_both_values(change: dict[str, Any], kind: str) -> None:
+    (comparison,) = comparisons(rows(record(DDP), record(DDP, round_=1, **change)))
+    (found,) = comparison.differences[DDP.id]
+    assert (found.kind, found.between) == (kind, "trials")
+    assert f"{found.expected} in one trial and {found.found} in another" in str(found)
 
 
 def test_a_finding_stands_beside_every_number_that_it_touches_in_terminal_and_page() -> None:
-    bad = {"optimizer__kernel": "<b>mine</b>\x1b[31m"}
+    bad = {"optimizer__kernel": "<b>mine</b>\x1b[31m\n\u202e"}
     zero = case("zero2")
     records = [record(DDP), record(FSDP, **bad), record(zero, **bad, clip_grad_norm=1.0)]
     run = info(DDP, FSDP, zero)
     shown = terminal.table(run, records)
     marked = [line for line in shown.splitlines() if line.startswith(("ddp", "fsdp", "zero2"))]
-    assert [line.split()[0] for line in marked] == ["ddp", "fsdp[a]", "zero2[a][b]"]
+    assert [line.split()[0] for line in marked] == ["ddp", "fsdp[a]", "zero2[a,b]"]
     assert "[a] Not the same work: optimizer.kernel" in shown
-    assert "\x1b" not in shown
+    assert "so its lead over fsdp[a] may be noise" in " ".join(shown.split()), "in words too"
     html = page.render(run, records)
     assert html.count('href="#not-the-same-work"') == 4, "in the table of the cases and in that of the values"
+    for text in (shown, html, as_text(table(rows(*records)), 80)):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
     assert "<b>mine" not in html
-    assert footnotes(rows(record(DDP))).sentences == {}
+
+
+def test_more_findings_than_a_label_has_room_for_are_a_range_and_no_line_becomes_too_wide() -> None:
+    many = {f"optimizer__of_a_plugin_{i}": i for i in range(40)}
+    odd = {f"optimizer__of_a_plugin_{i}": i for i in range(0, 40, 2)}
+    zero = case("zero3+offload-params")
+    records = [record(DDP), record(FSDP, **many), record(zero, **odd)]
+    shown = terminal.table(info(DDP, FSDP, zero), records)
+    assert "fsdp[a-an] " in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_what_nobody_classified_is_one_footnote_and_no_breach_of_strict_parity() -> None:
+    foreign = rows(record(DDP), record(FSDP, shards=4, depth=2))
+    assert footnotes(foreign).sentences == {
+        "[a]": "Not known to be the same work, for nobody has classified depth, shards."
+    }
+    assert other_work(foreign) == {}
+
+
+def test_strict_parity_names_a_difference_once_with_all_its_cases() -> None:
+    zero = case("zero2")
+    unfair = rows(record(DDP), *(record(of, clip_grad_norm=1.0, my_key=1) for of in (FSDP, zero)))
+    assert other_work(unfair) == {
+        "clip_grad_norm = 1.0, the reference has none: clips gradients otherwise": [FSDP.name, zero.name]
+    }
 
 
 def test_the_view_says_in_a_sentence_when_all_did_the_same_work() -> None:
-    same = table(rows(record(DDP), record(FSDP, engine="FSDPModule")))
-    assert same.notes == ("The 1 cases beside ddp did the same work as it did.",)
-    other = table(rows(record(DDP), record(FSDP, clip_grad_norm=1.0)))
-    assert "1 of 1 cases beside ddp differ in the work that they did: fsdp." in other.notes
-    assert ("changes the work, against ddp",) in other.rows
+    same = table(rows(record(DDP), record(FSDP, engine="FSDPModule"), record(case("zero2"))))
+    assert same.notes == (f"All 2 cases beside {DDP.name} did the same work as it did.",)
+    assert same.rows[0] == (f"is what the comparison is about, against {DDP.name}",)
+
+
+def test_the_view_tells_differences_of_the_work_first_and_names_every_case_that_has_them() -> None:
+    zero = case("zero2")
+    changes = {"clip_grad_norm": 1.0, "engine": "other"}
+    other = table(rows(record(DDP), record(FSDP, **changes), record(zero, **changes)))
+    assert other.rows[:2] == (
+        (f"changes the work, against {DDP.name}",),
+        ("clip_grad_norm", "none", "1.0", "2 of 3"),
+    )
+    assert other.notes[0] == f"2 of the 3 cases differ from the work of {DDP.name}."
+    assert other.notes[1].endswith("clips gradients otherwise (fsdp, zero2).")
 
 
 SUITE = """
@@ -134,21 +236,30 @@ batch: {global_batch_size: 4}
 measure: {warmup: 1, steps: 2, trials: 1}
 world_sizes: [2]
 """
+EVERY = "strategies: [single, ddp, {fsdp: {version: [1, 2]}}, {zero: {stage: [0, 1, 2, 3]}}]\n"
 
 
 @pytest.mark.train
 def test_strategies_of_one_suite_do_the_same_work_and_strict_parity_agrees(
     run_suite: Callable[..., Finished],
 ) -> None:
-    strategies = "strategies: [single, ddp, {fsdp: {version: [1, 2]}}, {zero: {stage: [0, 1, 2, 3]}}]\n"
-    finished = run_suite(SUITE + strategies, "--strict-parity")
+    finished = run_suite(SUITE + EVERY, "--strict-parity")
     assert finished.code == 0, finished.errors
     assert all(case["parity"] == [] for case in finished.cases.values())
+    for row in finished.cases.values():
+        effective = finished.record(row["label"])["effective"]
+        assert effective["optimizer"]["steps"] == 1, (
+            "one of warm-up; DeepSpeed's own first step doesn't count"
+        )
+        assert effective["global_batch_size"] == 4
+        assert effective["dtypes"]["gradients"] == "fp32"
+        assert effective["trainable_tensors"] == 11
+    assert finished.record("single")["environment"]["seed"] == finished.record("ddp")["environment"]["seed"]
 
 
 @pytest.mark.train
-def test_another_kernel_of_the_optimizer_is_a_finding_and_strict_parity_makes_it_an_error(
-    run_suite: Callable[..., Finished],
+def test_another_kernel_is_a_finding_and_strict_parity_makes_it_an_error_also_when_a_run_is_resumed(
+    run_suite: Callable[..., Finished], distbench: Callable[..., CompletedProcess[str]]
 ) -> None:
     finished = run_suite(
         SUITE + "strategies: [ddp, {zero: {stage: 1, optimizer_kernel: deepspeed}}]\n", "--strict-parity"
@@ -158,3 +269,31 @@ def test_another_kernel_of_the_optimizer_is_a_finding_and_strict_parity_makes_it
     assert "optimizer.kernel = DeepSpeedCPUAdam, the reference has fused" in finished.errors
     (found,) = [case["parity"] for case in finished.cases.values() if case["parity"]]
     assert {each["key"] for each in found} == {"optimizer.class", "optimizer.kernel"}
+    again = ("run", "--resume", str(finished.folder), "--json", "--quiet")
+    assert distbench(*again).returncode == 0
+    strict = distbench(*again, "--strict-parity")
+    assert strict.returncode == 1
+    assert "--strict-parity: optimizer.kernel" in strict.stderr
+    assert json.loads(strict.stdout)["cases"], "what is told on stderr does not get into the JSON"
+
+
+@pytest.mark.train
+def test_gradients_that_a_framework_adds_up_in_16_bits_are_a_finding_and_nothing_else_is(
+    run_suite: Callable[..., Finished],
+) -> None:
+    bf16 = SUITE.replace("size: 4", "size: 4, gradient_accumulation_steps: 2") + "precision: bf16\n"
+    strategies = "strategies: [ddp, fsdp, {zero: {stage: [0, 2, 3]}}]\n"
+    finished = run_suite(bf16 + strategies)
+    found = {row["label"]: [each["key"] for each in row["parity"]] for row in finished.cases.values()}
+    sixteen = ["dtypes.gradients"]
+    assert found == {"ddp": [], "fsdp": [], "zero0": sixteen, "zero2": sixteen, "zero3": sixteen}
+
+
+@pytest.mark.train
+def test_deepspeeds_own_adam_begins_at_step_0_in_16_bits_too(run_suite: Callable[..., Finished]) -> None:
+    strategies = "strategies: [{zero: {stage: [0, 1], optimizer_kernel: deepspeed}}]\n"
+    finished = run_suite(SUITE + "precision: bf16\n" + strategies)
+    records = [finished.record(f"zero{stage}+ds-adam") for stage in (0, 1)]
+    assert [each["effective"]["optimizer"]["steps"] for each in records] == [1, 1]
+    first, second = (each["values"]["final_loss"] for each in records)
+    assert first == pytest.approx(second, rel=1e-4)

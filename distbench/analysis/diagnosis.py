@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from distbench.analysis.names import short_names
+from distbench.analysis.parity import marked_names
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed
 from distbench.analysis.volume import EXPLAINED, volume
@@ -19,7 +19,7 @@ STRAGGLER = 1.2
 def diagnosis(cases: Sequence[CaseSummary]) -> list[str]:
     """Return what to mind about the measured *cases*; nothing if nothing stands out."""
     measured = [row for row in cases if row.detail is not None]
-    names = short_names([row.case for row in measured])
+    names = marked_names(measured, cases)
     said = [
         _listed(_unsettled, "steps were still becoming faster while they were timed; raise measure.warmup"),
         _listed(

@@ -4,82 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
-from distbench.analysis.settings import settings
+from distbench.analysis.meanings import Kind, meaning
+from distbench.analysis.names import short_names
+from distbench.analysis.settings import settings, text
 from distbench.analysis.summary import CaseSummary
+from distbench.analysis.text import listed
 
-Kind = Literal["work", "speed", "strategy", "unknown"]
+NOT_TOLD = "not told"
+"""What stands for a setting that a trial's engine did not tell: absent is not equal."""
 
-# what may differ in effective and what that means: the first pattern that a key begins with
-_KINDS: tuple[tuple[str, Kind, str], ...] = (
-    ("parameters_on", "strategy", "where sharded parameters live"),
-    ("parameters", "work", "another model"),
-    ("global_batch_size", "work", "another number of samples in a step"),
-    ("dtypes.parameters", "strategy", "where a framework keeps its master weights"),
-    ("dtypes.compute", "work", "computes in another dtype"),
-    ("dtypes.gradients", "work", "accumulates gradients in another dtype"),
-    ("dtypes.reduce", "work", "reduces gradients in another dtype"),
-    ("dtypes.master", "work", "updates weights of another dtype"),
-    ("dtypes.optimizer_state", "work", "keeps optimizer states in another dtype"),
-    ("optimizer.kernel", "work", "another implementation of the update"),
-    ("optimizer.class", "work", "another class of optimizer"),
-    ("optimizer.", "work", "another hyper-parameter"),
-    ("clip_grad_norm", "work", "clips gradients otherwise"),
-    ("loss_scale", "work", "scales the loss otherwise"),
-    ("activation_checkpointing", "work", "recomputes another part of the forward pass"),
-    ("process.seed", "work", "another seed"),
-    ("process.deterministic", "speed", "another choice of algorithms"),
-    ("process.matmul_precision", "work", "multiplies fp32 matrices in another precision"),
-    ("process.tf32", "work", "multiplies fp32 matrices in another precision"),
-    ("process.threads", "speed", "another number of threads a rank"),
-    ("process.warm", "speed", "ranks started otherwise"),
-    ("micro_batch_size", "strategy", "how the same samples are cut up"),
-    ("gradient_accumulation_steps", "strategy", "how the same samples are cut up"),
-    ("world_size", "strategy", "how the same samples are cut up"),
-    ("engine", "strategy", "the strategy itself"),
-    *(
-        (key, "strategy", "how the strategy shards, wraps, buckets or offloads")
-        for key in (
-            "units",
-            "mesh",
-            "placements",
-            "reshard",
-            "sharding_strategy",
-            "cpu_offload",
-            "offload",
-            "zero_stage",
-            "optimizer_wrapper",
-            "bucket_bytes_cap",
-            "reduce_bucket_size",
-            "allgather_bucket_size",
-            "overlap_comm",
-            "gradient_as_bucket_view",
-            "static_graph",
-            "param_persistence_threshold",
-            "max_live_parameters",
-            "max_reuse_distance",
-            "prefetch_bucket_size",
-        )
-    ),
-)
-_MISSING = "not told"
+_PREFERRED = {"single": 0, "ddp": 1}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One setting in which a case differs from the reference of its comparison."""
+    """One setting in which a case differs from its reference, or its trials from one another."""
 
     key: str
     expected: str
-    """The reference's."""
+    """The reference's, or that of the first trial."""
     found: str
+    """The case's, or those of the other trials."""
     kind: Kind
     """work: the numbers belong to other work. speed: the same work at another pace. strategy: what
-    the comparison is about. unknown: a key that nobody classified."""
+    the comparison is about. unknown: a key that nobody classified, a finding of lower rank."""
     why: str
+    between: Literal["cases", "trials"] = "cases"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether both told the setting."""
+        return NOT_TOLD not in (self.expected, self.found)
 
     def __str__(self) -> str:
+        if self.between == "trials":
+            return f"{self.key} = {self.expected} in one trial and {self.found} in another: {self.why}"
+        if not self.is_known:
+            return f"{self.key} = {self.found}, of the reference {self.expected}: can't be compared"
         return f"{self.key} = {self.found}, the reference has {self.expected}: {self.why}"
 
 
@@ -92,16 +56,23 @@ class Comparison:
     differences: dict[str, tuple[Difference, ...]]
     """Case id -> its differences from the reference; and of its trials from one another."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether any of the cases told what it did; else nothing can be said of any."""
+        return _has_told(self.reference)
+
     def findings(self, row: CaseSummary) -> list[Difference]:
-        """Return the differences of a case that change its work, or that nobody can judge."""
-        return [each for each in self.differences[row.case.id] if each.kind in ("work", "unknown")]
+        """Return the differences of a case that change its work, then those that nobody can judge."""
+        found = self.differences[row.case.id]
+        return [each for kind in ("work", "unknown") for each in found if each.kind == kind]
 
 
 def comparisons(cases: Sequence[CaseSummary]) -> list[Comparison]:
     """Return the measured cases by the work that they were asked to do, each group with its reference.
 
-    The reference is ``single``, else ``ddp``, else the first case. What a suite asks for on purpose
-    (another precision, optimizer or global batch) makes another comparison.
+    The reference is ``single`` (nothing of a strategy is in its way), else ``ddp``, else the first
+    case; one that told nothing of itself can't be it. What a suite asks for on purpose (another
+    precision, optimizer or global batch) makes another comparison.
     """
     groups: dict[str, list[CaseSummary]] = {}
     for row in cases:
@@ -120,24 +91,56 @@ def findings(cases: Sequence[CaseSummary]) -> dict[str, list[Difference]]:
     }
 
 
+def other_work(cases: Sequence[CaseSummary]) -> dict[str, list[str]]:
+    """Return each change of the work with its cases: what strict parity forbids."""
+    found: dict[str, list[str]] = {}
+    for comparison in comparisons(cases):
+        for row in comparison.cases:
+            for each in comparison.findings(row):
+                if each.kind == "work":
+                    found.setdefault(str(each), []).append(row.case.name)
+        if not comparison.is_known and len(comparison.cases) > 1:
+            names = [row.case.name for row in comparison.cases]
+            found.setdefault("nothing is known of what was done", []).extend(names)
+    return found
+
+
 @dataclass(frozen=True)
 class Footnotes:
     """Marks beside the numbers that a finding touches, and what they mean."""
 
     marks: dict[str, str]
-    """Case id -> its marks, ``[a][b]``."""
+    """Case id -> its mark, ``[a]`` or ``[a,c-e]``."""
     sentences: dict[str, str]
-    """Mark -> the finding; the same finding has the same mark in every case."""
+    """``[a]`` -> the finding; the same finding has the same letter in every case."""
 
 
 def footnotes(cases: Sequence[CaseSummary]) -> Footnotes:
     """Return the footnotes of all findings of *cases*."""
-    letters: dict[str, str] = {}
-    found = findings(cases)
-    for each in (difference for differences in found.values() for difference in differences):
-        letters.setdefault(str(each), f"[{_letter(len(letters))}]")
-    marks = {case_id: "".join(sorted(letters[str(each)] for each in rows)) for case_id, rows in found.items()}
-    return Footnotes(marks, {mark: sentence for sentence, mark in letters.items()})
+    numbers: dict[str, int] = {}
+    marks = {}
+    for case_id, found in findings(cases).items():
+        mine = [numbers.setdefault(sentence, len(numbers)) for sentence in _sentences(found)]
+        marks[case_id] = f"[{_letters(sorted(mine))}]"
+    return Footnotes(marks, {f"[{_letter(number)}]": sentence for sentence, number in numbers.items()})
+
+
+def marked_names(rows: Sequence[CaseSummary], run: Sequence[CaseSummary]) -> dict[str, str]:
+    """Return the short names of *rows* by case id, with the marks that they have in the whole *run*."""
+    marks = footnotes(run).marks
+    return {key: name + marks.get(key, "") for key, name in short_names([row.case for row in rows]).items()}
+
+
+def _sentences(found: list[Difference]) -> list[str]:
+    """Return one sentence for each finding that changes the work, and one for all the others."""
+    told = [
+        f"Not {'' if each.is_known else 'known to be '}the same work: {each}."
+        for each in found
+        if each.kind == "work"
+    ]
+    if unknown := [each.key for each in found if each.kind == "unknown"]:
+        told.append(f"Not known to be the same work, for nobody has classified {listed(unknown)}.")
+    return told
 
 
 def _asked(row: CaseSummary) -> str:
@@ -147,39 +150,66 @@ def _asked(row: CaseSummary) -> str:
 
 
 def _compare(rows: list[CaseSummary]) -> Comparison:
-    order = {"single": 0, "ddp": 1}
-    reference = min(rows, key=lambda row: (order.get(row.case.label, 2), row.case.world_size))
-    assert reference.detail is not None
-    expected = settings(reference.detail)
-    differences = {row.case.id: tuple(_differences(expected, row)) for row in rows}
-    return Comparison(reference, tuple(rows), differences)
+    ranked = sorted(rows, key=_rank)
+    expected = _settings(ranked[0])
+    if expected.get("dtypes.reduce") is None:
+        # one device reduces nothing, so those that do are held against the first that does
+        others = (_settings(row).get("dtypes.reduce") for row in ranked[1:])
+        expected = {**expected, "dtypes.reduce": next((dtype for dtype in others if dtype), None)}
+    known = _has_told(ranked[0])
+    differences = {row.case.id: tuple(_differences(expected, row)) if known else () for row in rows}
+    return Comparison(ranked[0], tuple(rows), differences)
+
+
+def _rank(row: CaseSummary) -> tuple[bool, int, int]:
+    return not _has_told(row), _PREFERRED.get(row.case.label, len(_PREFERRED)), row.case.world_size
+
+
+def _has_told(row: CaseSummary) -> bool:
+    return row.detail is not None and bool(row.detail.effective)
+
+
+def _settings(row: CaseSummary) -> dict[str, Any]:
+    return settings(row.detail) if row.detail else {}
 
 
 def _differences(expected: dict[str, Any], row: CaseSummary) -> Iterator[Difference]:
     assert row.detail is not None
-    found = settings(row.detail)
+    if not _has_told(row):
+        # one finding, not one for each setting
+        yield Difference("effective", "told", NOT_TOLD, *meaning("effective"))
+        return
+    found = _settings(row)
     for key in sorted({**expected, **found}):
-        kind, why = _classified(key)
-        a, b = expected.get(key, _MISSING), found.get(key, _MISSING)
-        # a single process reduces nothing, and settings of a strategy exist only there
-        silent = (key == "dtypes.reduce" and None in (a, b)) or (kind == "strategy" and _MISSING in (a, b))
-        if a != b and not silent:
-            yield Difference(key, _text(a), _text(b), kind, why)
-    for key in row.unsteady:
-        yield Difference(key, "one value", "several", _classified(key)[0], "its own trials differ")
+        kind, why = meaning(key)
+        one_sided = key not in expected or key not in found
+        # what only one strategy has can't be compared; a single device reduces nothing
+        if (kind == "strategy" and one_sided) or (key == "dtypes.reduce" and _reduces_nothing(found)):
+            continue
+        if one_sided or expected[key] != found[key]:
+            yield Difference(key, _told(expected, key), _told(found, key), kind, why)
+    for key, (first, *rest) in row.unsteady.items():
+        kind, why = meaning(key)
+        # a strategy that shards otherwise from trial to trial is not one case
+        kind = "work" if kind == "strategy" else kind
+        yield Difference(key, first, " or ".join(rest), kind, why, "trials")
 
 
-def _classified(key: str) -> tuple[Kind, str]:
-    for pattern, kind, why in _KINDS:
-        if key.startswith(pattern):
-            return kind, why
-    return "unknown", "nobody has said what this setting means for the work"
+def _reduces_nothing(found: dict[str, Any]) -> bool:
+    return found.get("world_size") == 1 and found.get("dtypes.reduce", "") is None
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _told(of: dict[str, Any], key: str) -> str:
+    return text(of[key]) if key in of else NOT_TOLD
+
+
+def _letters(numbers: list[int]) -> str:
+    """Return the letters of ascending *numbers*, three and more in a row as ``a-c``."""
+    told = []
+    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        row = [_letter(number) for _, number in group]
+        told += [f"{row[0]}-{row[-1]}"] if len(row) > 2 else row
+    return ",".join(told)
 
 
 def _letter(number: int) -> str:

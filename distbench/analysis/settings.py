@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from distbench.analysis.text import one_line
 from distbench.record import Record
 
-_PROCESS = ("threads", "tf32", "matmul_precision", "deterministic", "seed", "warm")
+_PROCESS = ("threads", "tf32", "matmul_precision", "attention", "deterministic", "seed", "warm")
 
 
 def settings(record: Record) -> dict[str, Any]:
@@ -17,16 +18,28 @@ def settings(record: Record) -> dict[str, Any]:
     return {**dict(_flat(record.effective, "")), **known}
 
 
-def unsteady(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return the settings that are not the same in all *records* of one case."""
+def unsteady(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
+    """Return the settings that are not the same in all *records* of one case, with what they were."""
     told = [settings(record) for record in records]
-    keys = sorted({key for each in told for key in each})
-    return tuple(key for key in keys if any(each.get(key) != told[0].get(key) for each in told))
+    values = {
+        key: tuple(dict.fromkeys(text(each[key]) if key in each else "not told" for each in told))
+        for key in sorted({key for each in told for key in each})
+    }
+    return {key: found for key, found in values.items() if len(found) > 1}
+
+
+def text(value: Any) -> str:
+    """Return the value of a setting as people read it; it may come from a foreign plug-in."""
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, list):
+        return one_line(", ".join(map(text, value)))
+    return str(value).lower() if isinstance(value, bool) else one_line(str(value))
 
 
 def _flat(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+            yield from _flat(inner, f"{prefix}.{one_line(str(key))}" if prefix else one_line(str(key)))
     else:
         yield prefix, list(value) if isinstance(value, tuple) else value

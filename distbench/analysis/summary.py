@@ -83,8 +83,8 @@ class CaseSummary:
     """Why ``relative`` is None."""
     detail: Record | None = None
     """The first trial that counts, for what is told of one trial rather than over trials."""
-    unsteady: tuple[str, ...] = ()
-    """Settings of the live engine that were not the same in all measured trials."""
+    unsteady: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Setting of the live engine that was not the same in all measured trials -> what it was."""
     failure: Failure | None = None
     log: str = ""
     """Log of the rank that ``failure`` blames, relative to the run's folder; empty if there is none."""

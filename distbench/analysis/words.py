@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.diagnosis import diagnosis
-from distbench.analysis.names import parts, shared_parts, short_names
+from distbench.analysis.names import parts, shared_parts
+from distbench.analysis.parity import marked_names
 from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary
 from distbench.analysis.text import listed, one_line
 from distbench.record import Status
@@ -28,7 +29,7 @@ def findings(cases: Sequence[CaseSummary]) -> list[str]:
     sound = [row for row in cases if row.comparable]
     said = []
     for rows in _comparable(sound):
-        group = _Group(rows, _where(rows, sound), short_names([row.case for row in rows]))
+        group = _Group(rows, _where(rows, sound), marked_names(rows, cases))
         said += [_fastest(group), _leanest(group)]
     return [sentence for sentence in [*said, *diagnosis(cases), *_notes(cases, measured)] if sentence]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -13,23 +12,14 @@ from typing import Any
 
 import typer
 
+from distbench.analysis.text import plain
 from distbench.errors import DistbenchError, SuiteError
-
-# escape sequences whole; then control characters, marks that turn the writing direction, and
-# halves of surrogate pairs, which no encoding can write
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def clean(text: str) -> str:
-    """Return *text* without anything that a terminal would act on."""
-    return _CONTROLS.sub("", _ESCAPES.sub("", text))
 
 
 def say(text: str = "") -> None:
     """Print *text*; once nobody reads any more (``| head``), print nothing and go on."""
     try:
-        typer.echo(clean(text))
+        typer.echo(plain(text))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -43,12 +33,12 @@ def complain(error: DistbenchError | str) -> None:
     """Print an error on stderr, one line for each mistake."""
     found = error.mistakes if isinstance(error, SuiteError) else str(error).splitlines()
     for mistake in found:
-        typer.echo(f"distbench: error: {' '.join(clean(str(mistake)).split())}", err=True)
+        typer.echo(f"distbench: error: {' '.join(plain(str(mistake)).split())}", err=True)
 
 
 def note(text: str) -> None:
     """Print a remark on stderr, where it does not get into ``--json``."""
-    typer.echo(clean(text), err=True)
+    typer.echo(plain(text), err=True)
 
 
 def width() -> int:
@@ -59,7 +49,7 @@ def width() -> int:
 def wrapped(text: str, indent: int, hanging: int = 0) -> str:
     """Return *text* folded to the terminal, indented."""
     return textwrap.fill(
-        clean(text),
+        plain(text),
         width(),
         initial_indent=" " * indent,
         subsequent_indent=" " * (indent + hanging),
@@ -69,9 +59,9 @@ def wrapped(text: str, indent: int, hanging: int = 0) -> str:
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
     """Yield *rows* as lines with the columns below each other; the last column is folded."""
-    clean_rows = [[clean(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in clean_rows) for i in range(len(clean_rows[0]) - 1)] if rows else []
-    for row in clean_rows:
+    rows_shown = [[plain(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in rows_shown) for i in range(len(rows_shown[0]) - 1)] if rows else []
+    for row in rows_shown:
         lead = "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=False))
         room = max(20, width() - len(lead) - 2)
         last = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from distbench.analysis.text import plain
 from distbench.case import Case
-from distbench.cli.printing import clean
 from distbench.record import Record
 from distbench.units import duration_text
 
@@ -70,7 +70,7 @@ class Lines(Silent):
         )
 
     def _line(self, text: str) -> None:
-        typer.echo(clean(" ".join(text.split())), err=True)
+        typer.echo(plain(" ".join(text.split())), err=True)
 
 
 class Live(Silent):
@@ -104,7 +104,7 @@ class Live(Silent):
 
     def note(self, text: str) -> None:
         """Print the note above the line."""
-        self._progress.console.print(clean(text))
+        self._progress.console.print(plain(text))
 
     def trial_started(
         self, case: Case, round_: int, done: int, total: int, remaining_s: float | None
@@ -112,14 +112,14 @@ class Live(Silent):
         """Show the case and the time left."""
         left = f"{duration_text(remaining_s)} left" if remaining_s is not None else ""
         self._progress.update(
-            self._task, description=clean(case.name), completed=done, total=total, left=left
+            self._task, description=plain(case.name), completed=done, total=total, left=left
         )
 
     def trial_ended(self, record: Record) -> None:
         """Count it; print it if it failed."""
         self._progress.advance(self._task)
         if record.status.is_failure:
-            self._progress.console.print(clean(f"{record.case.name}: {record.status}: {record.reason}"))
+            self._progress.console.print(plain(f"{record.case.name}: {record.status}: {record.reason}"))
 
 
 def observer(*, quiet: bool) -> Silent:

@@ -66,16 +66,15 @@ def prepare_suite(file: Path, overrides: spec.Overrides, *, quiet: bool) -> int:
 
 
 def _strict(run: store.Run) -> int:
-    """Complain of every case that did other work than its reference; return 1 if there is one."""
-    from distbench.analysis.parity import findings
+    """Complain of every difference that changes the work, once; return 1 if there is one."""
+    from distbench.analysis.parity import other_work
     from distbench.analysis.summary import summarise
+    from distbench.analysis.text import listed
 
-    cases = summarise(run.info(), list(run.records()))
-    unfair = findings(cases)
-    for row in cases:
-        for each in unfair.get(row.case.id, []):
-            complain(f"--strict-parity: {row.case.name}: {each}")
-    return 1 if unfair else 0
+    found = other_work(summarise(run.info(), list(run.records())))
+    for difference, names in found.items():
+        complain(f"--strict-parity: {difference} ({listed(names)})")
+    return 1 if found else 0
 
 
 def _execute(

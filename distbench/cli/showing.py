@@ -31,14 +31,21 @@ def show_view(name: str, view: str, *, out: Path) -> int:
     Raises:
         UsageError: there is no such view.
     """
+    from distbench.analysis.parity import footnotes
     from distbench.analysis.summary import summarise
     from distbench.report.tables import as_text
+    from distbench.report.terminal import footnote_lines
     from distbench.report.views import VIEWS
 
     if view not in VIEWS:
         raise UsageError(f"--view = {view!r}: allowed: {', '.join(VIEWS)}")
     run = find_run(name, out)
-    say(as_text(VIEWS[view](summarise(run.info(), list(run.records()))), width()))
+    cases = summarise(run.info(), list(run.records()))
+    shown, notes = as_text(VIEWS[view](cases), width()), footnotes(cases)
+    say(shown)
+    # not every view marks its cases
+    if any(mark in shown for mark in notes.marks.values()):
+        say("\n" + "\n".join(footnote_lines(notes, width())))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distbench.analysis.communication import Traffic, traffic
-from distbench.analysis.names import short_names
+from distbench.analysis.parity import marked_names
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.volume import SCALAR, explanation
 from distbench.report.tables import Table
@@ -26,7 +26,7 @@ def table(cases: Sequence[CaseSummary]) -> Table:
     """Return the view of *cases*."""
     rows: list[tuple[str, ...]] = []
     notes = []
-    names = short_names([row.case for row in cases if row.detail])
+    names = marked_names([row for row in cases if row.detail], cases)
     for row in cases:
         if row.detail is None:
             continue

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from distbench.analysis.names import short_names
+from distbench.analysis.parity import marked_names
 from distbench.analysis.scaling import DEFINITIONS, Series
 from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, shorten
@@ -61,7 +61,7 @@ def _memory_chart(cases: Sequence[CaseSummary], style: _Style) -> Chart:
     left_out = (
         " Cases measured on a disturbed machine are left out." if any(c.degraded for c in cases) else ""
     )
-    names = short_names([row.case for row in rows]) if len(rows) <= _MOST_LABELS else {}
+    names = marked_names(rows, cases) if len(rows) <= _MOST_LABELS else {}
     grouped = {f: [row for row in rows if row.case.strategy.name == f] for f in style.families}
     return Chart(
         "throughput-memory",
@@ -157,7 +157,7 @@ def _ideal(sizes: list[int]) -> dict[str, Any]:
 
 def _loss_chart(cases: Sequence[CaseSummary], style: _Style) -> Chart:
     rows = [row for row in cases if any(loss is not None for loss in row.losses)]
-    names = short_names([row.case for row in rows])
+    names = marked_names(rows, cases)
     steps = _some_steps(max((len(row.losses) for row in rows), default=0))
     return Chart(
         "loss",

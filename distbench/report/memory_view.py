@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from distbench.analysis.memory import KINDS, TOLERANCE, Held, held
-from distbench.analysis.names import short_names
+from distbench.analysis.parity import marked_names
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed
 from distbench.report.tables import Table
@@ -39,7 +39,7 @@ _CAPTION = (
 def table(cases: Sequence[CaseSummary]) -> Table:
     """Return the view of *cases*."""
     measured = [row for row in cases if row.detail is not None]
-    names = short_names([row.case for row in measured])
+    names = marked_names(measured, cases)
     found = [(names[row.case.id], row, rank) for row in measured if (rank := held(row.detail))]
     unit, size = _unit(max((rank.most("allocated") for _, _, rank in found), default=0.0))
     rows = tuple(_row(name, row, rank, size) for name, row, rank in found)

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from distbench.analysis.names import parts
-from distbench.analysis.parity import footnotes
+from distbench.analysis.parity import Footnotes, footnotes
 from distbench.analysis.summary import (
     COMMUNICATION,
     LOSS,
@@ -25,6 +25,7 @@ from distbench.units import bytes_text, number_text
 _HEADINGS = ("status", "tokens/s", "x ddp", "peak mem", "comm/step", "loss")
 _WIDTHS = (9, 14, 6, 9, 9, 7)
 _MOST_LOGS = 10
+_LEAST_LABEL = 6
 _LEGEND = (
     "tokens/s: median over trials ± half their range, higher is better; x ddp: tokens/s relative to "
     "ddp at the same world size; peak mem: most bytes of tensors on any rank, lower is better; "
@@ -49,15 +50,16 @@ def table(info: RunInfo, records: Sequence[Record], width: int = 80) -> str:
             lines += _lines(row, notes.marks.get(row.case.id, ""), name_width, width)
     if not cases:
         lines += ["", "This run has no cases."]
-    unfair = [
-        line
-        for mark, sentence in notes.sentences.items()
-        for line in _wrap(f"{mark} Not the same work: {one_line(sentence)}.", width, "    ")
-    ]
     said = [line for sentence in findings(cases) for line in _wrap(sentence, width, "  ")]
     bad = [line for sentence in failures(cases) for line in _wrap(sentence, width, "  ")]
-    blocks = [lines, unfair, said, [*bad, *_logs(cases)], _wrap(_LEGEND, width, "")]
+    blocks = [lines, footnote_lines(notes, width), said, [*bad, *_logs(cases)], _wrap(_LEGEND, width, "")]
     return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def footnote_lines(notes: Footnotes, width: int) -> list[str]:
+    """Return what the marks beside the numbers mean."""
+    told = notes.sentences.items()
+    return [line for mark, sentence in told for line in _wrap(f"{mark} {sentence}", width, "    ")]
 
 
 def _groups(cases: Sequence[CaseSummary]) -> dict[str, list[CaseSummary]]:
@@ -96,6 +98,7 @@ def _lines(row: CaseSummary, mark: str, name_width: int, width: int) -> list[str
 
 def _row(name: str, cells: Sequence[str], name_width: int, mark: str = "") -> str:
     status, *numbers = cells
+    mark = shorten(mark, name_width - _LEAST_LABEL)
     name = shorten(name, name_width - len(mark)) + mark
     right = [f"{cell:>{size}}" for cell, size in zip(numbers, _WIDTHS[1:], strict=True)]
     return " ".join([f"{name:<{name_width}}", f"{status:<{_WIDTHS[0]}}", *right]).rstrip()

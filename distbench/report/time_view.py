@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distbench.analysis.names import short_names
+from distbench.analysis.parity import marked_names
 from distbench.analysis.summary import CaseSummary
 from distbench.report.tables import Table
 from distbench.units import duration_text
@@ -36,7 +36,7 @@ _HEADINGS = (
 def table(cases: Sequence[CaseSummary]) -> Table:
     """Return the view of *cases*."""
     measured = [row for row in cases if "step_s" in row.values]
-    names = short_names([row.case for row in measured])
+    names = marked_names(measured, cases)
     rows = tuple(_row(names[row.case.id], row) for row in measured)
     notes = tuple(_missing(names, measured))
     return Table("time", "Where time goes", _CAPTION, _HEADINGS, rows, notes)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from distbench.strategies import ddp
 
 _HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
+_REDUCES_IN = {hook: dtype for dtype, hook in _HOOKS.items()} | {default_hooks.allreduce_hook: None}
 
 
 class DdpEngine(TorchEngine):
@@ -27,16 +28,19 @@ class DdpEngine(TorchEngine):
     def __init__(self, setting: Setting, module: DistributedDataParallel, layers: list[nn.Module]) -> None:
         super().__init__(setting, module, layers)
         precision = setting.case.precision
-        self._hook = None if precision.reduce == precision.master else precision.reduce
-        if self._hook:
-            module.register_comm_hook(None, _HOOKS[self._hook])
+        if precision.reduce != precision.master:
+            module.register_comm_hook(None, _HOOKS[precision.reduce])
 
     @property
     def live(self) -> object:
         return self.module
 
     def reduce_dtype(self) -> str:
-        return self._hook or dtype_name(p.dtype for p in self.module.parameters())
+        # whatever hook stands there now, whoever put it there
+        for hook, _ in self.module._comm_hooks:
+            if dtype := _REDUCES_IN.get(hook, getattr(hook, "__qualname__", repr(hook))):
+                return dtype
+        return dtype_name(p.dtype for p in self.module.parameters())
 
     def unsynchronised(self) -> AbstractContextManager[Any]:
         return self.module.no_sync()

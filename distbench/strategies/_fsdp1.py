@@ -90,6 +90,8 @@ class Fsdp1Engine(TorchEngine):
             **super().effective(),
             "parameters": self._whole,
             "units": len(units),
+            "unit_classes": sorted({type(unit.module).__qualname__ for unit in units}),
+            "reduce_each_micro_batch": self._each,
             "sharding_strategy": self.module.sharding_strategy.name,
             "cpu_offload": self.module.cpu_offload.offload_params,
         }

@@ -68,11 +68,12 @@ class Fsdp2Engine(TorchEngine):
         return {
             **super().effective(),
             "units": len(units),
+            "unit_classes": sorted({type(unit).__qualname__ for unit in units}),
+            "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
             "mesh": dict(zip(self._mesh.mesh_dim_names or (), self._mesh.mesh.shape, strict=True)),
             "placements": [str(placement) for placement in first.placements],
             "reshard_after_forward": sorted({_reshards(unit) for unit in units if unit is not self.module}),
             "reshard_root": root is not None and root._reshard_after_forward,
-            "parameters_on": first.to_local().device.type,
         }
 
     def book(self, ledger: Ledger) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpointing
+from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from distbench.case import TORCH_NAMES, Case, Optimizer
 from distbench.strategies._memory import Ledger, gradients
@@ -74,6 +75,7 @@ class TorchEngine(Engine):
             "engine": type(self.live).__qualname__,
             "world_size": dist.get_world_size(),
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
+            "trainable_tensors": trainable_tensors(self.module),
             "optimizer": describe_optimizer(self._optimizer),
             "dtypes": {
                 "parameters": dtype_name(p.dtype for p in self.module.parameters()),
@@ -83,12 +85,14 @@ class TorchEngine(Engine):
                 "master": dtype_name(p.dtype for p in _optimized(self._optimizer)),
                 "optimizer_state": state_dtype(self._optimizer),
             },
-            "loss_scale": self._case.precision.loss_scale,
+            "loss_scale": told_scale(self._accumulation / self._divisor),
             "clip_grad_norm": self._clip,
             "global_batch_size": (self._compute.rows or 0) * self._accumulation * dist.get_world_size(),
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": self._accumulation,
-            "activation_checkpointing": describe_checkpointing(self.module),
+            **describe_checkpointing(self.module),
+            "parameters_on": device_name(self.module.parameters()),
+            "optimizer_state_on": device_name(_moments(self._optimizer)),
         }
 
     def memory(self) -> dict[str, int]:
@@ -209,10 +213,20 @@ def checkpointed_layers(case: Case, module: nn.Module, layers: list[nn.Module]) 
     return wrap_layers(module, layers, checkpointing.checkpoint_wrapper)
 
 
-def describe_checkpointing(module: nn.Module) -> str:
-    """Return ``full`` if layers of the live module recompute their activations, else ``none``."""
-    wrapped = any(isinstance(m, checkpointing.CheckpointWrapper) for m in module.modules())
-    return "full" if wrapped else "none"
+def describe_checkpointing(module: nn.Module) -> dict[str, Any]:
+    """Return whether and how many layers of the live module recompute their activations."""
+    wrapped = sum(isinstance(m, checkpointing.CheckpointWrapper) for m in module.modules())
+    return {"activation_checkpointing": "full" if wrapped else "none", "checkpointed_layers": wrapped}
+
+
+def trainable_tensors(module: nn.Module) -> int:
+    """Return how many parameters the live module trains; tied weights count once."""
+    return sum(parameter.requires_grad for parameter in module.parameters())
+
+
+def told_scale(scale: float) -> float | None:
+    """Return a live loss scale as ``effective`` tells it: None where it changes nothing."""
+    return None if scale == 1 else scale
 
 
 def make_optimizer(parameters: Iterable[torch.Tensor], spec: Optimizer) -> torch.optim.Optimizer:
@@ -238,29 +252,55 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     Raises:
         ValueError: its parameter groups differ, so there is no one answer.
     """
-    names = ("lr", "betas", "eps", "momentum", "weight_decay", "fused", "foreach")
+    names = ("lr", "betas", "eps", "momentum", "weight_decay", "fused", "foreach", *_VARIANTS)
     groups = [{k: group[k] for k in names if k in group} for group in optimizer.param_groups]
     if any(group != groups[0] for group in groups):
         raise ValueError(f"parameter groups with different hyper-parameters: {groups}")
     found = groups[0]
-    kernel = "fused" if found.pop("fused", None) else "foreach" if found.get("foreach") else "loop"
-    found.pop("foreach", None)
-    cls = type(optimizer)
-    if not cls.__module__.startswith("torch."):
+    kernel = _kernel(optimizer, found.pop("fused", None), found.pop("foreach", None))
+    variants = [name for name in _VARIANTS if found.pop(name, None)]
+    if "betas" in found:
+        # AdamW's weight decay; DeepSpeed keeps its choice beside the groups
+        decoupled = getattr(optimizer, "adam_w_mode", "decoupled_weight_decay" in variants)
+        found["decoupled_weight_decay"] = bool(decoupled)
+    return {
+        "class": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
+        "kernel": kernel,
+        **found,
+        "variants": [name for name in variants if name != "decoupled_weight_decay"],
+        "steps": _steps(optimizer),
+    }
+
+
+# ways in which an algorithm is another one when they are switched on
+_VARIANTS = ("amsgrad", "maximize", "nesterov", "dampening", "decoupled_weight_decay")
+
+
+def _kernel(optimizer: torch.optim.Optimizer, fused: bool | None, foreach: bool | None) -> str:
+    if not type(optimizer).__module__.startswith("torch."):
         # its own kernel, whatever its groups say in torch's words
-        kernel = cls.__qualname__
-    return {"class": f"{cls.__module__}.{cls.__qualname__}", "kernel": kernel, **found}
+        return type(optimizer).__qualname__
+    if fused is None and foreach is None:
+        # nobody chose, so torch does, by the device
+        fused, foreach = _default_to_fused_or_foreach(_optimized(optimizer), differentiable=False)
+    return "fused" if fused else "foreach" if foreach else "loop"
+
+
+def _steps(optimizer: torch.optim.Optimizer) -> int | str | None:
+    """Return the updates that the optimizer has counted, each number if they differ; None: it counts none."""
+    counts = sorted({int(state["step"]) for state in optimizer.state.values() if "step" in state})
+    return counts[0] if len(counts) == 1 else "+".join(map(str, counts)) or None
 
 
 def state_dtype(optimizer: torch.optim.Optimizer) -> str | None:
     """Return the dtype of the optimizer's moments, or None if it keeps none."""
-    moments = [
-        value.dtype
-        for state in optimizer.state.values()
-        for name, value in state.items()
-        if name != "step" and isinstance(value, torch.Tensor)
-    ]
-    return dtype_name(moments) if moments else None
+    moments = _moments(optimizer)
+    return dtype_name(moment.dtype for moment in moments) if moments else None
+
+
+def device_name(tensors: Iterable[torch.Tensor]) -> str | None:
+    """Return the type of device that the tensors are on, or of each: ``cpu+cuda``; None: no tensors."""
+    return "+".join(sorted({tensor.device.type for tensor in tensors})) or None
 
 
 def dtype_name(dtypes: Iterable[torch.dtype]) -> str:
@@ -271,6 +311,15 @@ def dtype_name(dtypes: Iterable[torch.dtype]) -> str:
 def full(tensor: torch.Tensor) -> torch.Tensor:
     """Return the whole of a DTensor, or the tensor itself. A collective call where sharded."""
     return tensor.full_tensor() if isinstance(tensor, dist.tensor.DTensor) else tensor
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [
+        value
+        for state in optimizer.state.values()
+        for name, value in state.items()
+        if name != "step" and isinstance(value, torch.Tensor)
+    ]
 
 
 def _optimized(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

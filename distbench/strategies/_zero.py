@@ -18,9 +18,12 @@ from distbench.strategies._torch import (
     checkpointed_layers,
     describe_checkpointing,
     describe_optimizer,
+    device_name,
     dtype_name,
     make_optimizer,
     state_dtype,
+    told_scale,
+    trainable_tensors,
 )
 from distbench.strategies._zero_memory import book
 from distbench.strategies.base import Engine, Setting
@@ -33,12 +36,11 @@ if TYPE_CHECKING:
 class ZeroEngine(Engine):
     """DeepSpeed's engine behind the loop's four calls."""
 
-    def __init__(self, setting: Setting, engine: Any, layers: list[nn.Module], parameters: int) -> None:
+    def __init__(self, setting: Setting, engine: Any, layers: list[nn.Module]) -> None:
         self._setting = setting
         self._engine = engine
         self._loss = setting.workload.loss
         self._compute = ComputeProbe(layers or [engine.module])
-        self._parameters = parameters
         self._micro = 0
 
     @property
@@ -87,22 +89,24 @@ class ZeroEngine(Engine):
         return {
             "engine": type(engine).__qualname__,
             "world_size": dist.get_world_size(group=engine.data_parallel_group),
-            "parameters": self._parameters,
+            "parameters": sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters()),
+            "trainable_tensors": trainable_tensors(engine.module),
             "optimizer": describe_optimizer(optimizer),
             "dtypes": {
                 "parameters": dtype_name(p.dtype for p in engine.module.parameters()),
                 "compute": self._compute.dtype,
-                # DeepSpeed has dropped the gradients by now; this is what its optimizer adds them up in
-                "gradients": dtype_name([engine.get_data_types()[1]]),
+                "gradients": _gradients_dtype(engine),
                 "reduce": dtype_name([engine.communication_data_type]),
                 "master": dtype_name(p.dtype for p in masters(engine)),
                 "optimizer_state": state_dtype(optimizer),
             },
-            "loss_scale": self._setting.case.precision.loss_scale,
+            "loss_scale": told_scale(float(getattr(engine.optimizer, "loss_scale", 1.0))),
             "clip_grad_norm": engine.gradient_clipping() or None,
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
-            "activation_checkpointing": describe_checkpointing(engine.module),
+            **describe_checkpointing(engine.module),
+            "parameters_on": device_name(engine.module.parameters()),
+            "optimizer_state_on": device_name(masters(engine)),
             **_describe_zero(engine),
         }
 
@@ -121,7 +125,6 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
     deepspeed.init_distributed(dist_init_required=False)
     skeleton = _weights.skeleton(setting.workload)
     sizes = [sum(p.numel() for p in layer.parameters()) for layer in setting.workload.layers(skeleton)]
-    parameters = sum(p.numel() for p in skeleton.parameters())
     config = configuration(strategy, setting, max([*sizes, *(p.numel() for p in skeleton.parameters())]))
     module = _sharded(setting, config) if strategy.stage == 3 else _whole(setting)
     layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
@@ -132,7 +135,7 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
         dist_init_required=False,
     )
     _forget_trial_step(engine.basic_optimizer)
-    return ZeroEngine(setting, engine, layers, parameters)
+    return ZeroEngine(setting, engine, layers)
 
 
 def _forget_trial_step(optimizer: torch.optim.Optimizer) -> None:
@@ -145,6 +148,9 @@ def _forget_trial_step(optimizer: torch.optim.Optimizer) -> None:
     for state in optimizer.state.values():
         if isinstance(state.get("step"), torch.Tensor):
             state["step"].zero_()
+        elif "step" in state:
+            # DeepSpeed's own Adam counts in a plain number
+            state["step"] = 0
 
 
 def configuration(strategy: Zero, setting: Setting, unit: int) -> dict[str, Any]:
@@ -236,6 +242,16 @@ def masters(engine: Any) -> list[torch.Tensor]:
     if engine.zero_optimization_stage() == 3:
         return list(engine.optimizer.fp32_partitioned_groups_flat)
     return [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
+
+
+def _gradients_dtype(engine: Any) -> str:
+    """Return the dtype in which the live engine adds up gradients; the tensors themselves it has dropped."""
+    # stages 1 to 3 keep it, the optimizer of bf16 with fp32 gradients under another name; in
+    # stage 0 autograd adds up, in the dtype of the parameters
+    for name in ("gradient_accumulation_dtype", "grad_acc_dtype"):
+        if dtype := getattr(engine.optimizer, name, None):
+            return dtype_name([dtype])
+    return dtype_name(parameter.dtype for parameter in engine.module.parameters())
 
 
 def _describe_zero(engine: Any) -> dict[str, Any]:

@@ -113,9 +113,11 @@ class Engine(ABC):
         Keys that every engine gives: ``world_size``, ``parameters`` (count), ``optimizer``
         (``class``, ``kernel`` and hyper-parameters), ``dtypes`` (``parameters``, ``compute``,
         ``gradients``, ``reduce``: None where nothing is reduced, ``master``, ``optimizer_state``),
-        ``clip_grad_norm``, ``global_batch_size``, ``micro_batch_size``, ``gradient_accumulation_steps``,
-        ``activation_checkpointing``; more where the strategy has more to say. Called after the
-        first step, because optimizers make their state then.
+        ``clip_grad_norm``, ``loss_scale`` (None where it changes nothing), ``global_batch_size``,
+        ``micro_batch_size``, ``gradient_accumulation_steps``, ``activation_checkpointing``; more where
+        the strategy has more to say. What a key means for a fair comparison is said once, in
+        ``distbench.analysis.parity``. Called once, after warm-up, because optimizers make their
+        state in the first step; never in a timed window.
         """
 
     def memory(self) -> dict[str, int] | None:

@@ -66,6 +66,8 @@ def check_effective(effective: dict[str, Any], case: Case, workload: Workload, s
         "micro_batch_size": case.batch.micro_batch_size,
         "gradient_accumulation_steps": case.batch.gradient_accumulation_steps,
         "clip_grad_norm": case.optimizer.clip_grad_norm,
+        # a scale of 1 changes nothing
+        "loss_scale": None if case.precision.loss_scale == 1 else case.precision.loss_scale,
         "dtypes.compute": case.precision.compute,
         "dtypes.reduce": case.precision.reduce,
         "dtypes.master": case.precision.master,
@@ -75,8 +77,8 @@ def check_effective(effective: dict[str, Any], case: Case, workload: Workload, s
     asked |= {f"optimizer.{name}": getattr(case.optimizer, name) for name in hyper_parameters(case.optimizer)}
     if (parameters := workload.parameters()) is not None:
         asked["parameters"] = parameters
-    if effective["dtypes"]["reduce"] is None:
-        # one process alone reduces nothing
+    if case.world_size == 1 and _look_up(effective, "dtypes.reduce") is None:
+        # one device alone reduces nothing
         del asked["dtypes.reduce"]
     _require({key: (value, _look_up(effective, key)) for key, value in asked.items()})
 
@@ -109,6 +111,8 @@ def _state_dtype(case: Case) -> str | None:
 def _look_up(effective: dict[str, Any], key: str) -> Any:
     value: Any = effective
     for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return "nothing told"
         value = value[part]
     return tuple(value) if isinstance(value, list) else value
 

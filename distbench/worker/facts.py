@@ -21,6 +21,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "seed": torch.initial_seed(),
+        "attention": _attention(),
     }
     if device.type == "cuda":
         facts["gpu"] = torch.cuda.get_device_name(device)
@@ -28,3 +29,15 @@ def describe(device: torch.device) -> dict[str, Any]:
         facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         facts["tf32"] = torch.backends.cuda.matmul.allow_tf32
     return facts
+
+
+def _attention() -> list[str]:
+    """Return the kernels that scaled dot-product attention may choose from; the flags hold on a CPU too."""
+    flags = torch.backends.cuda
+    allowed = {
+        "flash": flags.flash_sdp_enabled(),
+        "memory-efficient": flags.mem_efficient_sdp_enabled(),
+        "cudnn": flags.cudnn_sdp_enabled(),
+        "math": flags.math_sdp_enabled(),
+    }
+    return [name for name, is_allowed in allowed.items() if is_allowed]
