@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench.analysis.text import plain, shorten
-from distbench.cli.printing import clean, say, say_json, width, wrapped
+from distbench.cli.printing import say, say_json, width, wrapped
 from distbench.cli.showing import find_run
 from distbench.errors import UsageError, did_you_mean
 from distbench.query import Answer, Database
@@ -82,7 +82,7 @@ def _all(out: Path) -> list[Run]:
 
 def _as_table(answer: Answer) -> str:
     """Return the answer as lines for people: sensible digits, – where nothing is known."""
-    rows = [list(map(clean, answer.columns)), *([_cell(value) for value in row] for row in answer.rows)]
+    rows = [list(map(plain, answer.columns)), *([_cell(value) for value in row] for row in answer.rows)]
     if _wide(rows) > width():
         rows = [[shorten(cell, _LONGEST_CELL) for cell in row] for row in rows]
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
