@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from distbench.analysis.parity import findings
+from distbench.analysis.summary import summarise
+from distbench.analysis.volume import EXPLAINED, volume
 from distbench.env import Machine
+from distbench.metrics._breakdown import PARTS
 from distbench.plan import make
+from distbench.record import Record
 from distbench.report.page import render
 from distbench.spec import Suite, load
 from distbench.store import Run
+from distbench.strategies.base import MEMORY_KINDS
 
 SUITES = sorted((Path(__file__).parent.parent / "suites").glob("*.yaml"))
 PACKAGES = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "safetensors"), "1")
@@ -77,6 +83,28 @@ def test_a_shipped_suite_runs_on_a_cpu(name, distbench, tmp_path):
     cases = json.loads(done.stdout)["cases"]
     assert {case["status"] for case in cases} <= {"measured", "unsupported"}
     assert any(case["status"] == "measured" and case["world_size"] == 2 for case in cases)
+    run = Run(Path(json.loads(done.stdout)["report"]).parent)
+    assert findings(summarise(run.info(), list(run.records()))) == {}, "all did the same work"
+    for record in run.records():
+        if record.status == "measured":
+            adds_up(record)
+
+
+def adds_up(record: Record) -> None:
+    """Where the time and the memory went, and what moved: every part is there, and the parts make the whole."""
+    values, name = record.values, record.case.name
+    parts = [values[f"profile_{part}_s"] for part in PARTS]
+    assert sum(parts) == pytest.approx(values["profile_step_s"], rel=1e-6), name
+    found = volume(record)
+    assert found is not None and found.unexplained <= EXPLAINED, f"{name}: {found}"
+    if record.case.world_size > 1:
+        assert all(row["seconds"] > 0 and row["bytes"] > 0 for row in record.tables["collectives"]), name
+    # a toy model: DeepSpeed keeps gradients whole that lie in two partitions
+    assert values["memory_states"] == pytest.approx(values["memory_states_theory"], rel=0.05), name
+    for row in record.tables["memory"]:
+        if row["phase"] != "theory":
+            kinds = sum(row[kind] for kind in (*MEMORY_KINDS, "activations", "other"))
+            assert kinds == row["allocated"] + row["host"], name
 
 
 def test_the_sample_run_is_readable_and_its_report_is_what_it_renders_to_today(distbench):

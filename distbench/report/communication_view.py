@@ -15,11 +15,11 @@ _CAPTION = (
     "One step of a rank, mean over ranks and profiled steps, by kind of collective, with its number of "
     "calls. payload: the full array of each, as asked for; wire: what a rank sends, by the algorithm of "
     "what the backend ran; transfer: the shortest time of any rank of the group; wait: the rest, waiting "
-    "for the slowest; exposed: not hidden by computation; GB/s: busbw as nccl-tests defines it, from "
-    "payload over transfer. Less is better, but for busbw. On a CPU, gloo's threads share the cores with "
+    "for the slowest; exposed: not hidden by computation; algbw, busbw: GB/s as nccl-tests defines them, "
+    "from payload and transfer. Less is better, but for those two. On a CPU, gloo's threads share the cores with "
     "the computation: hidden communication still slows it down, and busbw is that of memory."
 )
-_HEADINGS = ("collective", "payload", "wire", "transfer", "wait", "exposed", "GB/s")
+_HEADINGS = ("collective", "payload", "wire", "transfer", "wait", "exposed", "algbw", "busbw")
 
 
 def table(cases: Sequence[CaseSummary]) -> Table:
@@ -46,8 +46,13 @@ def _row(each: Traffic) -> tuple[str, ...]:
         _seconds(each.transfer_s),
         _seconds(each.wait_s),
         _seconds(each.exposed_s),
-        "–" if each.busbw is None or each.bytes <= SCALAR else f"{each.busbw / 1e9:.3g}",
+        # a norm or a flag says nothing of bandwidth
+        *(_bandwidth(value if each.bytes > SCALAR else None) for value in (each.algbw, each.busbw)),
     )
+
+
+def _bandwidth(value: float | None) -> str:
+    return "–" if value is None else f"{value / 1e9:.3g}"
 
 
 def _seconds(value: float | None) -> str:
