@@ -15,7 +15,7 @@ import pytest
 from records import case
 
 from distbench import registry
-from distbench.case import Choice
+from distbench.case import Choice, Precision
 from distbench.env import Machine
 from distbench.launchers.base import Launch
 from distbench.metrics.base import OVER_RANKS
@@ -58,6 +58,13 @@ def test_a_strategy_says_what_it_is_and_why_it_can_not_run(name: str) -> None:
     for size in strategy.world_sizes([1, 2]):
         problem = strategy.problem(case(name, size), LAPTOP)
         assert problem is None or problem
+
+
+def test_ddp_reduces_in_bf16_on_gpus_only_and_says_so_before_launch() -> None:
+    strategy = registry.make("strategies", Choice("ddp"))
+    assert "needs CUDA" in strategy.problem(case(precision=Precision(reduce="bf16")), LAPTOP)
+    whole = Precision(compute="bf16", reduce="bf16", master="bf16", optimizer_state="bf16")
+    assert strategy.problem(case(precision=whole), LAPTOP) is None, "without a hook it can"
 
 
 def test_a_column_has_one_metric_a_unit_a_direction_and_a_definition() -> None:

@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from conftest import Finished
+from conftest import Finished, run_in
 from records import case, info, measured
 
 from distbench.analysis.parity import comparisons, findings, footnotes, other_work
@@ -297,3 +297,46 @@ def test_deepspeeds_own_adam_begins_at_step_0_in_16_bits_too(run_suite: Callable
     assert [each["effective"]["optimizer"]["steps"] for each in records] == [1, 1]
     first, second = (each["values"]["final_loss"] for each in records)
     assert first == pytest.approx(second, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def tampered(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    hows = "[compresses, twice, attention, silent, foreign]"
+    text = SUITE + f"strategies: [ddp, {{tampered: {{how: {hows}}}}}]\n"
+    return run_in(tmp_path_factory.mktemp("tampered"), text, "--strict-parity", **PLUGINS)
+
+
+def outcome(finished: Finished, label: str) -> dict[str, Any]:
+    return next(row for row in finished.cases.values() if row["label"] == label)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("compresses", "dtypes.reduce: asked 'fp32', found 'fp16'"),
+        ("silent", "clip_grad_norm: asked None, found 'nothing told'"),
+    ],
+)
+def test_what_differs_from_what_was_asked_for_is_never_timed(tampered: Finished, how: str, told: str) -> None:
+    row = outcome(tampered, f"tampered-{how}")
+    assert row["status"] == "mismatch"
+    assert told in row["reason"]
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("how", "key", "kind"),
+    [
+        ("twice", "optimizer.steps", "work"),
+        ("attention", "process.attention", "work"),
+        ("foreign", "shards_of_mine", "unknown"),
+    ],
+)
+def test_what_nobody_asked_about_is_timed_and_found_beside_the_reference(
+    tampered: Finished, how: str, key: str, kind: str
+) -> None:
+    row = outcome(tampered, f"tampered-{how}")
+    assert row["status"] == "measured"
+    assert [(each["key"], each["kind"]) for each in row["parity"]] == [(key, kind)]
+    assert (f"--strict-parity: {key}" in tampered.errors) == (kind == "work")

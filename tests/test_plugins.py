@@ -75,6 +75,7 @@ def test_dropped_in_workload_launcher_and_metric_reach_record_table_and_report(
             "optimizer.kernel: asked 'fused', found 'foreach'",
         ),
         ("apart", "ranks are not synchronised"),
+        ("{apart: {admits: true}}", "dtypes.reduce: asked 'fp32', found None"),
     ],
 )
 def test_a_strategy_that_does_not_do_what_was_asked_for_is_a_mismatch(

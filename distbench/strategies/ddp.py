@@ -39,6 +39,10 @@ class DistributedDataParallel(Strategy):
                 f"DDP reduces gradients in the parameters' dtype or in 16 bits: precision.reduce = "
                 f"{case.precision.reduce} with precision.master = {case.precision.master}"
             )
+        in_bf16 = case.precision.reduce == "bf16" != case.precision.master
+        if case.device == "cpu" and in_bf16:
+            # torch 2.13: TypeError from register_comm_hook, with gloo too
+            return "DDP's hook that reduces gradients in bf16 needs CUDA and NCCL: precision.reduce = bf16"
         if self.static_graph and case.batch.gradient_accumulation_steps > 1:
             # seen with torch 2.13: expect_autograd_hooks_ INTERNAL ASSERT FAILED in reducer.cpp
             return (

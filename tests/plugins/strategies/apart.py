@@ -9,6 +9,9 @@ from distbench.strategies.base import Engine, Setting, Strategy
 class Apart(Strategy):
     """Two trainings that never talk to each other, as some launchers start."""
 
+    admits: bool = False
+    """Whether the engine says that it reduces nothing."""
+
     @property
     def engine(self) -> str:
         return "TorchEngine"
@@ -20,4 +23,7 @@ class Apart(Strategy):
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies._torch import TorchEngine, plain_module
 
-        return TorchEngine(setting, *plain_module(setting))
+        engine = TorchEngine(setting, *plain_module(setting))
+        if not self.admits:
+            engine.reduce_dtype = lambda: setting.case.precision.reduce  # type: ignore[method-assign]
+        return engine

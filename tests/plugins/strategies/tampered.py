@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from distbench.strategies.base import Engine, Setting, Strategy
+
+
+@dataclass(frozen=True)
+class Tampered(Strategy):
+    """DDP with something changed behind the back of who asked for it."""
+
+    how: Literal["compresses", "twice", "attention", "silent", "foreign"] = "compresses"
+    """compresses: reduces gradients in fp16. twice: updates twice a step. attention: allows one of
+    its kernels only. silent: does not tell whether it clips. foreign: tells what nobody knows."""
+
+    @property
+    def engine(self) -> str:
+        return "DistributedDataParallel"
+
+    @property
+    def label(self) -> str:
+        return f"tampered-{self.how}"
+
+    def build(self, setting: Setting) -> Engine:
+        import torch
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        from distbench.strategies.ddp import DistributedDataParallel
+
+        engine: Any = DistributedDataParallel().build(setting)
+        told, step = engine.effective, engine._optimizer.step
+        if self.how == "compresses":
+            engine.live.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        elif self.how == "twice":
+            engine._optimizer.step = lambda: (step(), step())
+        elif self.how == "attention":
+            torch.backends.cuda.enable_flash_sdp(False)
+        elif self.how == "silent":
+            engine.effective = lambda: {k: v for k, v in told().items() if k != "clip_grad_norm"}
+        else:
+            engine.effective = lambda: {**told(), "shards_of_mine": 3}
+        return engine  # type: ignore[no-any-return]
