@@ -91,7 +91,7 @@ def test_a_shipped_suite_runs_on_a_cpu(name, distbench, tmp_path):
 
 
 def adds_up(record: Record) -> None:
-    """Where the time and the memory went, and what moved: every part is there, and the parts make the whole."""
+    """Where time and memory went, and what moved: every part is there, and the parts make the whole."""
     values, name = record.values, record.case.name
     parts = [values[f"profile_{part}_s"] for part in PARTS]
     assert sum(parts) == pytest.approx(values["profile_step_s"], rel=1e-6), name

@@ -16,8 +16,8 @@ _CAPTION = (
     "calls. payload: the full array of each, as asked for; wire: what a rank sends, by the algorithm of "
     "what the backend ran; transfer: the shortest time of any rank of the group; wait: the rest, waiting "
     "for the slowest; exposed: not hidden by computation; algbw, busbw: GB/s as nccl-tests defines them, "
-    "from payload and transfer. Less is better, but for those two. On a CPU, gloo's threads share the cores with "
-    "the computation: hidden communication still slows it down, and busbw is that of memory."
+    "from payload and transfer. Less is better, but for those two. On a CPU, gloo's threads share the "
+    "cores with the computation: hidden communication still slows it down, and busbw is that of memory."
 )
 _HEADINGS = ("collective", "payload", "wire", "transfer", "wait", "exposed", "algbw", "busbw")
 
