@@ -6,8 +6,6 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.text import shorten
-
 _LEAST_NAME = 12
 
 
@@ -42,10 +40,14 @@ def _rows(table: Table, width: int) -> list[str]:
     sizes = [max(len(row[column]) for row in every) for column in range(len(table.headings))]
     numbers = sum(sizes[1:]) + 2 * len(sizes[1:])
     sizes[0] = min(sizes[0], max(_LEAST_NAME, width - numbers))
-    return [_row(row, sizes) if len(row) > 1 else row[0] for row in (table.headings, *table.rows)]
+    return [line for row in (table.headings, *table.rows) for line in _lines(row, sizes)]
 
 
-def _row(cells: Sequence[str], sizes: Sequence[int]) -> str:
-    name = f"{shorten(cells[0], sizes[0]):<{sizes[0]}}"
-    rest = [f"{cell:>{size}}" for cell, size in zip(cells[1:], sizes[1:], strict=True)]
-    return "  ".join([name, *rest]).rstrip()
+def _lines(cells: Sequence[str], sizes: Sequence[int]) -> list[str]:
+    """Return a row as one line, or as two where its name is too long: cut names would be alike."""
+    if len(cells) == 1:
+        return [cells[0]]
+    name, *rest = cells
+    numbers = [f"{cell:>{size}}" for cell, size in zip(rest, sizes[1:], strict=True)]
+    head = [] if len(name) <= sizes[0] else [name]
+    return [*head, "  ".join([f"{'' if head else name:<{sizes[0]}}", *numbers]).rstrip()]
