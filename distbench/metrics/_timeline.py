@@ -15,8 +15,9 @@ from distbench.metrics._intervals import Interval, difference, length, union
 from distbench.metrics._matching import Done, match
 from distbench.metrics._trace import Trace, clipped, within
 from distbench.metrics._traffic import Call, wire_factor
-from distbench.metrics.base import Session, Values
+from distbench.metrics.base import Absent, Session, Values
 
+_UNMATCHED = "the trace does not show just the collectives that were counted"
 _IMBALANCED = 1.2
 _OUTLIER = 3.0
 
@@ -47,15 +48,17 @@ class _Step:
 def of(session: Session, events: Iterable[Any]) -> Timeline:
     """Return what the profiler's *events* tell of this rank. A collective call."""
     trace = _trace.read(events)
-    calls: list[Call] = session.kept.get("collectives", [])
-    steps = [_step(trace, interval, calls) for interval in trace.marks.get("step", [])]
+    calls: list[Call] | None = session.kept.get("collectives")
+    steps = [_step(trace, interval, calls or []) for interval in trace.marks.get("step", [])]
     _compare_ranks(session, steps)
     columns: dict[str, list[float | None]] = {}
     for step in steps:
         for name, value in _numbers(trace, step).items():
             columns.setdefault(name, []).append(value)
-    flags = _agreed(session, _flags(session, steps), columns.get("work_s", []))
-    return Timeline({**columns}, _rows(trace, steps), flags)
+    flags = _agreed(session, _flags(session, steps, calls), columns.get("work_s", []))
+    unknown = Absent(_UNMATCHED if calls is not None else "needs the metric communication, which counts them")
+    values: Values = {name: unknown if None in found else found for name, found in columns.items()}
+    return Timeline(values, _rows(trace, steps), flags)
 
 
 def _step(trace: Trace, interval: Interval, calls: list[Call]) -> _Step:
@@ -124,10 +127,10 @@ def _times(each: Done, shortest: float, exposed: float) -> dict[str, Any]:
     }
 
 
-def _flags(session: Session, steps: list[_Step]) -> list[str]:
+def _flags(session: Session, steps: list[_Step], calls: list[Call] | None) -> list[str]:
     found = []
-    if any(step.done is None for step in steps) and session.world_size > 1:
-        found.append("the trace does not show just the collectives that were counted")
+    if any(step.done is None for step in steps) and calls is not None and session.world_size > 1:
+        found.append(_UNMATCHED)
     timed = session.kept.get("step_s", [])
     if timed and max(timed) > _OUTLIER * statistics.median(timed):
         found.append(f"a timed step took {max(timed) / statistics.median(timed):.1f} times the median step")

@@ -198,10 +198,10 @@ def _difference(trial: Trial) -> float | Absent:
 
 
 def _imbalance(trial: Trial) -> float | Absent:
-    ranks = trial.samples.get("work_s", [])
-    if len(ranks) < 2:
+    if len(trial.samples["profile_step_s"]) < 2:
         return Absent("one rank has nobody to wait for")
+    ranks = trial.samples.get("work_s", [])
     steps = [[value for value in step if value is not None] for step in zip(*ranks, strict=True)]
     if not steps or any(len(step) < len(ranks) for step in steps):
-        return Absent("the trace does not show just the collectives that were counted")
+        return Absent("needs work_s of every rank")
     return statistics.fmean(max(step) / statistics.median(step) for step in steps)
