@@ -13,12 +13,17 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Dtype = Literal["fp32", "bf16", "fp16"]
+Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
 Device = Literal["cpu", "cuda"]
 
-TORCH_NAMES: dict[str, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+TORCH_NAMES: dict[str, str] = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+}
 """What torch calls each dtype."""
-BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
+BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of an element of each dtype."""
 
 

@@ -4,6 +4,7 @@ A record carries the description of its own columns, so that old and foreign rec
 with no plug-in loaded. Raw samples are kept; statistics are computed when they are read.
 
 Format history (of record.json and run.json):
+  3  a record says what its trial was launched for (``job``); those of checks stand in checks/.
   2  samples and the rows of tables stand beside record.json as Parquet (``beside.py``), which names
      the files and their digests; a described column names the pass that its samples come from.
   1  (0.1.0) first format: samples and tables inside of record.json.
@@ -21,8 +22,9 @@ from typing import Any
 
 from distbench.case import Case
 from distbench.errors import RecordError
+from distbench.job import MEASURE, Job
 
-FORMAT = 2
+FORMAT = 3
 _OLDEST_READABLE = 1
 
 Samples = dict[str, list[list[float | None]]]
@@ -108,8 +110,15 @@ class Record:
     environment: dict[str, Any] = field(default_factory=dict)
     """Facts of the worker: versions, device, threads."""
     failure: Failure | None = None
+    job: Job = MEASURE
+    """What the trial was launched for."""
     degraded: str = ""
     """Why a measured trial is kept out of comparisons (a disturbed machine); empty: it is sound."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What tells it from every other record of a run: job, name and id of the case, round."""
+        return self.job.kind, self.case.name, self.case_id, self.round
 
     def to_json(self, beside: Mapping[str, Any]) -> dict[str, Any]:
         """Return the record as plain JSON types, its format number first.
@@ -131,6 +140,8 @@ class Record:
         try:
             plain["case"] = Case.from_json(plain["case"])
             plain["status"] = Status(plain["status"])
+            if "job" in plain:
+                plain["job"] = Job(**plain["job"])
             if plain.get("failure"):
                 plain["failure"] = Failure(**plain["failure"])
             return cls(**plain)

@@ -7,6 +7,7 @@ reports/<suite>-<time>-<id>/
     record.json         what came of the trial; written last: without it there was no trial
     *.parquet           its samples and tables
     trial.json, rank<r>.log, ...
+  checks/<case>/...     the same of trials that check instead of measuring (``job.FOLDERS``)
   report.html
 """
 
@@ -27,6 +28,7 @@ from distbench import beside
 from distbench.case import Case
 from distbench.errors import InfrastructureError, RecordError, UsageError
 from distbench.files import slug, write_whole
+from distbench.job import FOLDERS
 from distbench.plan import Planned
 from distbench.record import FORMAT, Record, check_format, read_json
 from distbench.units import bytes_text
@@ -128,9 +130,9 @@ class Run:
         """Write ``run.json``."""
         write_json(self.folder / _RUN_FILE, info.to_json())
 
-    def trial_folder(self, case: Case, round_: int) -> Path:
+    def trial_folder(self, case: Case, round_: int, kind: str = "measure") -> Path:
         """Return the folder of one trial (not made yet)."""
-        return self.folder / "trials" / f"{slug(case.name)}-{case.id}" / str(round_)
+        return self.folder / FOLDERS[kind] / f"{slug(case.name)}-{case.id}" / str(round_)
 
     def write_record(self, record: Record) -> None:
         """Write *record*; when this returns it is on the disk.
@@ -138,27 +140,27 @@ class Run:
         Raises:
             InfrastructureError: the disk is full or the folder not writable.
         """
-        folder = self.trial_folder(record.case, record.round)
+        folder = self.trial_folder(record.case, record.round, record.job.kind)
         folder.mkdir(parents=True, exist_ok=True)
         with _told(folder):
             files = beside.write(folder, record)
         write_json(folder / _RECORD_FILE, record.to_json(files))
 
-    def records(self) -> Iterator[Record]:
-        """Yield all records of the run, in the order of folder names.
+    def records(self, kind: str = "measure") -> Iterator[Record]:
+        """Yield all records of jobs of that *kind*, in the order of folder names.
 
         Raises:
             RecordError: a record, or a file of it, is missing, corrupt or of another format.
         """
-        return (stored.record for stored in self.stored())
+        return (stored.record for stored in self.stored(kind))
 
-    def stored(self) -> Iterator[Stored]:
-        """Yield all records of the run with their files, in the order of folder names.
+    def stored(self, kind: str = "measure") -> Iterator[Stored]:
+        """Yield all records of jobs of that *kind* with their files, in the order of folder names.
 
         Raises:
             RecordError: a record, or a file of it, is missing, corrupt or of another format.
         """
-        return map(read_record, sorted(self.folder.glob(f"trials/*/*/{_RECORD_FILE}")))
+        return map(read_record, sorted(self.folder.glob(f"{FOLDERS[kind]}/*/*/{_RECORD_FILE}")))
 
 
 @dataclass(frozen=True)

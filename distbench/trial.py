@@ -10,9 +10,13 @@ from pathlib import Path
 
 from distbench.case import Case, Choice, Limits, Measure
 from distbench.files import write_whole
+from distbench.job import MEASURE, Job
 
 PASSES = ("warmup", "time", "count", "profile", "check", "unsynced")
 """The passes of a trial, in their order."""
+
+SKETCH = tuple(f"s{i:02}" for i in range(16))
+"""The columns of a tensor's sketch in the table ``check_tensors``."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class TrialFile:
     metrics: list[Choice]
     weights: str
     """File of the initial weights."""
+    job: Job = MEASURE
 
     def write(self, file: Path) -> None:
         """Write the file; the folder exists."""
@@ -39,6 +44,7 @@ class TrialFile:
         data["measure"] = Measure(**data["measure"])
         data["metrics"] = [Choice(**choice) for choice in data["metrics"]]
         data["limits"] = Limits(**data["limits"])
+        data["job"] = Job(**data["job"])
         return cls(**data)
 
 

@@ -112,7 +112,7 @@ def test_a_user_model_is_named_without_being_imported(write):
         ("threads: many", "mine.yaml:4: threads = 'many': expected a whole number or auto"),
         ("world_sizes: [1, 1]", "mine.yaml:4: world_sizes[1] = 1: given twice"),
         ("world_sizes: 2", "mine.yaml:4: world_sizes = 2: expected a list of whole numbers"),
-        ("precision: fp8", "mine.yaml:4: precision.compute = 'fp8': did you mean 'fp32'?"),
+        ("precision: fp8", "mine.yaml:4: precision.compute = 'fp8': did you mean 'fp64'?"),
         ("precision: {compute: bf16, loss_scale: 2}", "only fp16 takes a loss scale"),
         ("optimizer: {name: adamw, momentum: 0.9}", "only sgd takes momentum, not adamw"),
         ("optimizer: {lr: true}", "mine.yaml:4: optimizer.lr = True: expected a number"),

@@ -45,6 +45,7 @@ WorldSizes = Annotated[
 Device = Annotated[
     str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.", show_default=False)
 ]
+Check = Annotated[bool, typer.Option("--check", help="First check that each case is the same training.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
@@ -83,6 +84,7 @@ def run(
     strict_parity: Annotated[
         bool, typer.Option("--strict-parity", help="Fail if a case did other work than its reference.")
     ] = False,
+    check: Check = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -90,13 +92,13 @@ def run(
     from distbench.cli.running import resume_run, run_suite
 
     changes = [*set_, *(["measure.keep_traces=true"] if keep_traces else [])]
-    overrides = _overrides(changes, only, world_sizes, device)
+    overrides = _overrides(changes, only, world_sizes, device, check=check)
     how = {"as_json": as_json, "quiet": quiet, "strict_parity": strict_parity}
     if not resume:
         if suite is None:
             raise UsageError("run: which suite? distbench run SUITE, or distbench run --resume RUN")
         return run_suite(suite, overrides, out=out, **how)
-    if suite is not None or any((changes, only, world_sizes, device)):
+    if suite is not None or any((changes, only, world_sizes, device, check)):
         raise UsageError("--resume: a run goes on as it was begun; it takes no suite and changes none")
     return resume_run(resume, out=out, **how)
 
@@ -109,12 +111,14 @@ def plan(
     only: Only = [],  # noqa: B006
     world_sizes: WorldSizes = "",
     device: Device = "",
+    check: Check = False,
     as_json: Json = False,
 ) -> int:
     """Show what a run would do; launches nothing."""
     from distbench.cli.planning import show_plan
 
-    return show_plan(suite, _overrides(set_, only, world_sizes, device), out=out, as_json=as_json)
+    overrides = _overrides(set_, only, world_sizes, device, check=check)
+    return show_plan(suite, overrides, out=out, as_json=as_json)
 
 
 @app.command()
@@ -221,10 +225,18 @@ def _usage(error: Any) -> int:
     return 2
 
 
-def _overrides(set_: Sequence[str], only: Sequence[str], world_sizes: str, device: str) -> Any:
+def _overrides(
+    set_: Sequence[str], only: Sequence[str], world_sizes: str, device: str, *, check: bool = False
+) -> Any:
     from distbench.spec import Overrides
 
-    return Overrides(set=set_, only=only, world_sizes=_sizes(world_sizes), device=device or None)
+    return Overrides(
+        set=set_,
+        only=only,
+        world_sizes=_sizes(world_sizes),
+        device=device or None,
+        jobs=["check"] if check else [],
+    )
 
 
 def _sizes(text: str) -> list[int] | None:

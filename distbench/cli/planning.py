@@ -11,6 +11,7 @@ from typing import Any
 
 from distbench import env, plan, registry, spec
 from distbench.cli.printing import columns, say, say_json
+from distbench.job import FOLDERS
 from distbench.launchers.base import Launch, Launcher
 from distbench.units import duration_text
 
@@ -34,7 +35,10 @@ def show_plan(file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool
                 "expected_s": expected,
                 "expected_note": note,
                 "at_most_s": _at_most(suite, planned),
-                "trials": [{"case_id": case.id, "round": round_} for round_, case in planned.trials],
+                "trials": [
+                    {"job": task.job.kind, "case_id": task.case.id, "round": task.round}
+                    for task in planned.trials
+                ],
                 "launches": list(_launches(suite, planned, out)),
             }
         )
@@ -46,9 +50,11 @@ def show_plan(file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool
 
 
 def _print(suite: spec.Suite, machine: env.Machine, planned: plan.Plan, out: Path) -> None:
+    others = sum(task.job.kind != "measure" for task in planned.trials)
     say(
-        f"{suite.name}: {len(planned.cases)} cases, {len(planned.trials)} trials "
+        f"{suite.name}: {len(planned.cases)} cases, {len(planned.trials) - others} trials "
         f"({suite.measure.trials} a case, {suite.measure.order}), "
+        f"{f'{others} trainings that check them, ' if others else ''}"
         f"{machine.device} x {machine.devices}\n"
     )
     rows = [("CASE", "ID", "STATUS")]
@@ -83,11 +89,14 @@ def _launches(suite: spec.Suite, planned: plan.Plan, out: Path) -> Iterator[dict
     from distbench.run import launch_for
 
     launcher: Launcher = registry.make("launchers", suite.launcher)
-    for case in (case for round_, case in planned.trials if round_ == 0):
-        launch: Launch = launch_for(out / _RUN, case, 0)
+    for task in planned.trials:
+        if task.round > 0 or task.problem:
+            continue
+        launch: Launch = launch_for(out / _RUN, task)
         yield {
-            "case": case.name,
-            "case_id": case.id,
+            "job": task.job.kind,
+            "case": task.case.name,
+            "case_id": task.case.id,
             "environment": {env.RUN_ID: _RUN, **launch.environment},
             "commands": launcher.commands(launch),
         }
@@ -99,26 +108,30 @@ def _at_most(suite: spec.Suite, planned: plan.Plan) -> float:
 
 def _expected(planned: plan.Plan, out: Path) -> tuple[float | None, str]:
     """Return the seconds that earlier runs of the same cases took, and what that rests on."""
-    wanted = {case.id for _, case in planned.trials}
-    known = {case_id: statistics.median(times) for case_id, times in _earlier(out, wanted).items()}
+    wanted = {_place(task.job.kind, task.case.id) for task in planned.trials}
+    known = {place: statistics.median(times) for place, times in _earlier(out, wanted).items()}
     if not known:
         return None, "unknown: no earlier run of these cases"
     missing = len(wanted - known.keys())
-    seconds = sum(known.get(case.id, 0.0) for _, case in planned.trials)
+    seconds = sum(known.get(_place(task.job.kind, task.case.id), 0.0) for task in planned.trials)
     note = "from earlier runs of the same cases"
     return seconds, note if not missing else f"{note}; without {missing} cases that have not run yet"
 
 
-def _earlier(out: Path, wanted: set[str]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for file in out.glob("*/trials/*/*/record.json"):
-        case_id = file.parent.parent.name.rpartition("-")[2]
-        if case_id not in wanted:
+def _place(kind: str, case_id: str) -> tuple[str, str]:
+    return FOLDERS[kind], case_id
+
+
+def _earlier(out: Path, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], list[float]]:
+    found: dict[tuple[str, str], list[float]] = {}
+    for file in out.glob("*/*/*/*/record.json"):
+        place = file.parents[2].name, file.parent.parent.name.rpartition("-")[2]
+        if place not in wanted:
             continue
         try:
             record = json.loads(file.read_text(encoding="utf-8"))
             if record["status"] == "measured":
-                found.setdefault(case_id, []).append(float(record["wall_s"]))
+                found.setdefault(place, []).append(float(record["wall_s"]))
         except (OSError, ValueError, KeyError, TypeError):
             # a guide only: what can't be read is no help, and show and report say what is wrong
             continue

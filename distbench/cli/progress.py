@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from distbench.analysis.text import plain
-from distbench.case import Case
+from distbench.plan import Task
 from distbench.record import Record
 from distbench.units import duration_text
 
@@ -31,9 +31,7 @@ class Silent:
     def note(self, text: str) -> None:
         """Say something about the run as a whole."""
 
-    def trial_started(
-        self, case: Case, round_: int, done: int, total: int, remaining_s: float | None
-    ) -> None:
+    def trial_started(self, task: Task, done: int, total: int, remaining_s: float | None) -> None:
         """Say that a trial begins, with *done* of *total* behind it."""
 
     def trial_ended(self, record: Record) -> None:
@@ -51,9 +49,7 @@ class Lines(Silent):
         """Print the note."""
         self._line(text)
 
-    def trial_started(
-        self, case: Case, round_: int, done: int, total: int, remaining_s: float | None
-    ) -> None:
+    def trial_started(self, task: Task, done: int, total: int, remaining_s: float | None) -> None:
         """Remember where the run stands."""
         self._done, self._total, self._remaining = done, total, remaining_s
 
@@ -65,7 +61,7 @@ class Lines(Silent):
         is_known = remaining > 0 and self._done + 1 < self._total
         left = f", about {duration_text(remaining)} left" if is_known else ""
         self._line(
-            f"[{self._done + 1}/{self._total}] {record.case.name} round {record.round + 1}: "
+            f"[{self._done + 1}/{self._total}] {_what(record)}: "
             f"{record.status}{reason}, {duration_text(record.wall_s)}{left}"
         )
 
@@ -106,20 +102,24 @@ class Live(Silent):
         """Print the note above the line."""
         self._progress.console.print(plain(text))
 
-    def trial_started(
-        self, case: Case, round_: int, done: int, total: int, remaining_s: float | None
-    ) -> None:
+    def trial_started(self, task: Task, done: int, total: int, remaining_s: float | None) -> None:
         """Show the case and the time left."""
         left = f"{duration_text(remaining_s)} left" if remaining_s is not None else ""
         self._progress.update(
-            self._task, description=plain(case.name), completed=done, total=total, left=left
+            self._task, description=plain(_what(task)), completed=done, total=total, left=left
         )
 
     def trial_ended(self, record: Record) -> None:
         """Count it; print it if it failed."""
         self._progress.advance(self._task)
         if record.status.is_failure:
-            self._progress.console.print(plain(f"{record.case.name}: {record.status}: {record.reason}"))
+            self._progress.console.print(plain(f"{_what(record)}: {record.status}: {record.reason}"))
+
+
+def _what(trial: Task | Record) -> str:
+    if trial.job.kind == "measure":
+        return f"{trial.case.name} round {trial.round + 1}"
+    return f"{trial.job.kind} {trial.case.name} ({trial.case.optimizer.name})"
 
 
 def observer(*, quiet: bool) -> Silent:

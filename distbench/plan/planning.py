@@ -11,7 +11,9 @@ from distbench.env import Machine, core_count
 from distbench.errors import SuiteError
 from distbench.plan.cells import Cell, cells
 from distbench.plan.checks import Checks
+from distbench.plan.equivalence import checking
 from distbench.plan.naming import base_name, unique
+from distbench.plan.tasks import Task, measuring
 from distbench.spec import Suite
 from distbench.spec.cells import located
 from distbench.spec.checking import Finding
@@ -36,8 +38,8 @@ class Plan:
     """What a run of a suite does on a machine."""
 
     cases: list[Planned]
-    trials: list[tuple[int, Case]]
-    """(round, case) in the order of launch; cases with a problem have none."""
+    trials: list[Task]
+    """In the order of launch; cases with a problem have none."""
 
 
 def make(suite: Suite, machine: Machine) -> Plan:
@@ -54,15 +56,8 @@ def make(suite: Suite, machine: Machine) -> Plan:
     if len(runnable) * suite.measure.trials > MAX_TRIALS:
         message = f"makes {len(runnable) * suite.measure.trials:,} trials, more than {MAX_TRIALS:,}"
         raise SuiteError([suite.places.mistake(("measure", "trials"), message, suite.measure.trials)])
-    return Plan(planned, _trials(suite, runnable))
-
-
-def _trials(suite: Suite, cases: Sequence[Case]) -> list[tuple[int, Case]]:
-    rounds = range(suite.measure.trials)
-    if suite.measure.order == "sequential":
-        return [(i, case) for case in cases for i in rounds]
-    # every second round reversed: a drift over the run weighs on all cases alike
-    return [(i, case) for i in rounds for case in (cases if i % 2 == 0 else list(reversed(cases)))]
+    checks = checking(suite.check, runnable, machine) if suite.check else []
+    return Plan(planned, [*checks, *measuring(suite, runnable)])
 
 
 def _only(suite: Suite, planned: list[Planned]) -> list[Planned]:

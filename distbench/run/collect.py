@@ -10,6 +10,7 @@ from typing import Any
 
 from distbench import registry
 from distbench.case import Case
+from distbench.job import Job
 from distbench.metrics.base import OVER_RANKS, Absent, Column, Metric, Trial
 from distbench.record import Failure, Record, Status
 from distbench.run.watch import Ending
@@ -27,6 +28,7 @@ class Shell:
     run_id: str
     case: Case
     round: int
+    job: Job
     started: str
     wall_s: float
     launched: float = 0.0
@@ -39,6 +41,7 @@ class Shell:
             case=self.case,
             case_id=self.case.id,
             round=self.round,
+            job=self.job,
             started=self.started,
             wall_s=self.wall_s,
             status=ending.status,

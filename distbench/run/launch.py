@@ -8,7 +8,9 @@ from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case
+from distbench.job import Job
 from distbench.launchers.base import Launch
+from distbench.plan import Task
 from distbench.spec import Suite
 from distbench.store import Run
 from distbench.strategies.base import Strategy
@@ -16,15 +18,16 @@ from distbench.trial import TrialFile
 from distbench.workloads.base import Workload
 
 
-def launch_for(folder: Path, case: Case, round_: int) -> Launch:
-    """Return what is launched for trial *round_* of *case* in the run of *folder*."""
+def launch_for(folder: Path, task: Task) -> Launch:
+    """Return what is launched for *task* in the run of *folder*."""
+    case = task.case
     strategy: Strategy = registry.make("strategies", case.strategy)
     workload: Workload = registry.make("workloads", case.workload)
     return Launch(
         entry="rank",
-        file=Run(folder).trial_folder(case, round_) / "trial.json",
+        file=Run(folder).trial_folder(case, task.round, task.job.kind) / "trial.json",
         processes=strategy.processes(case.world_size),
-        environment=environment_of(strategy, case),
+        environment=environment_of(strategy, case) | job_environment(task.job),
         imports=("distbench.worker.warm", *strategy.imports(case), *workload.imports),
         leftovers=strategy.leftovers,
     )
@@ -41,8 +44,15 @@ def environment_of(strategy: Strategy, case: Case) -> dict[str, str]:
     }
 
 
-def trial_file(run_id: str, folder: Path, suite: Suite, case: Case) -> TrialFile:
-    """Return what the ranks of *case* are told."""
+def job_environment(job: Job) -> dict[str, str]:
+    """Return the variables that ranks need for what they are launched for."""
+    # without it cuBLAS has no deterministic mode (docs.nvidia.com/cuda/cublas, reproducibility)
+    return {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if job.kind == "check" else {}
+
+
+def trial_file(run_id: str, folder: Path, suite: Suite, task: Task) -> TrialFile:
+    """Return what the ranks of *task* are told."""
+    case = task.case
     return TrialFile(
         run_id=run_id,
         case=case,
@@ -50,6 +60,7 @@ def trial_file(run_id: str, folder: Path, suite: Suite, case: Case) -> TrialFile
         limits=suite.limits,
         metrics=list(suite.metrics),
         weights=str(weights_file(folder, case)),
+        job=task.job,
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Protocol
 
-from distbench.case import Case
+from distbench.plan import Task
 from distbench.record import Record
 
 
@@ -14,9 +15,7 @@ class Observer(Protocol):
     def note(self, text: str) -> None:
         """Something that takes time begins, or something that a user should know."""
 
-    def trial_started(
-        self, case: Case, round_: int, done: int, total: int, remaining_s: float | None
-    ) -> None:
+    def trial_started(self, task: Task, done: int, total: int, remaining_s: float | None) -> None:
         """A trial begins; *remaining_s* is None while nothing is known to estimate it from."""
 
     def trial_ended(self, record: Record) -> None:
@@ -24,20 +23,28 @@ class Observer(Protocol):
 
 
 class Pace:
-    """Estimates the time left from the trials that have ended: each case by its own, else by the mean."""
+    """Estimates the time left from the trials that have ended: each case by its own, else by the mean.
 
-    def __init__(self, todo: list[tuple[int, Case]]) -> None:
-        self._todo = [case.id for _, case in todo]
-        self._seconds: dict[str, list[float]] = {}
+    Jobs of one kind say nothing of those of another; before the first of its kind has ended, the
+    mean of all that have stands in for it.
+    """
 
-    def took(self, case: Case, seconds: float) -> None:
-        """A trial of *case* took *seconds*."""
-        self._seconds.setdefault(case.id, []).append(seconds)
+    def __init__(self, todo: list[Task]) -> None:
+        self._todo = [(task.job.kind, task.case.id) for task in todo]
+        self._seconds: dict[tuple[str, str], list[float]] = {}
+
+    def took(self, task: Task, seconds: float) -> None:
+        """A trial took *seconds*."""
+        self._seconds.setdefault((task.job.kind, task.case.id), []).append(seconds)
 
     def remaining(self, done: int) -> float | None:
         """Return the seconds that the trials after the first *done* should take, None if unknown."""
-        means = {case_id: sum(values) / len(values) for case_id, values in self._seconds.items()}
+        means = {key: statistics.fmean(values) for key, values in self._seconds.items()}
         if not means:
             return None
-        overall = sum(means.values()) / len(means)
-        return sum(means.get(case_id, overall) for case_id in self._todo[done:])
+        of_kind: dict[str, list[float]] = {}
+        for (kind, _), mean in means.items():
+            of_kind.setdefault(kind, []).append(mean)
+        overall = statistics.fmean(means.values())
+        kinds = {kind: statistics.fmean(values) for kind, values in of_kind.items()}
+        return sum(means.get(key, kinds.get(key[0], overall)) for key in self._todo[done:])

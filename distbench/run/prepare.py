@@ -10,7 +10,7 @@ from pathlib import Path
 from distbench import registry
 from distbench.case import Case
 from distbench.launchers.base import Launch, LaunchError, Site
-from distbench.plan import Plan
+from distbench.plan import Plan, Task
 from distbench.run.launch import environment_of, launch_for, weights_file
 from distbench.run.observer import Observer
 from distbench.run.stop import StopRequest
@@ -68,7 +68,7 @@ class Preparation:
         metrics = [dataclasses.asdict(choice) for choice in self._suite.metrics]
         todo = {"metrics": metrics, "cases": list(by_strategy.values()), "weights": weights}
         write_json(file, todo)
-        shape = launch_for(self._folder, cases[0], 0)
+        shape = launch_for(self._folder, Task(cases[0]))
         launch = dataclasses.replace(shape, entry="prepare", file=file, processes=1, leftovers=())
         try:
             return self._watch(launch, folder)

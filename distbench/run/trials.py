@@ -10,9 +10,11 @@ from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case
+from distbench.job import FOLDERS
 from distbench.launchers.base import LaunchError, Site
 from distbench.metrics.base import Metric
-from distbench.plan import Plan
+from distbench.plan import Plan, Task
+from distbench.plan.equivalence import reference_told
 from distbench.record import Failure, Record, Status
 from distbench.run.collect import Shell, Tables, collect
 from distbench.run.launch import launch_for, trial_file, weights_file
@@ -22,6 +24,8 @@ from distbench.run.stop import StopRequest
 from distbench.run.watch import Ending, Watch
 from distbench.spec import Suite
 from distbench.store import Run, RunInfo, unwritable, utc_now
+
+_TOO_LARGE = (Status.OOM_GPU, Status.OOM_HOST)
 
 
 @dataclass(frozen=True)
@@ -67,71 +71,99 @@ class _Execution:
         self._metrics: dict[str, Metric] = {
             choice.name: registry.make("metrics", choice) for choice in suite.metrics
         }
+        self._known: dict[tuple[str, str, str, int], Status] = {}
+        self._references: dict[str, str] = {}
+        """Id of a reference -> why it has no result; empty if it has one."""
 
     def run(self) -> Outcome:
-        # a trial that was stopped is no result: it is run again
-        known = {(r.case_id, r.round) for r in self._run.records() if r.status is not Status.CANCELLED}
-        for item in self._plan.cases:
-            if item.problem is not None and (item.case.id, 0) not in known:
-                self._run.write_record(_unsupported(self._info.run_id, item.case, item.problem))
-        todo = [(round_, case) for round_, case in self._plan.trials if (case.id, round_) not in known]
+        for kind in FOLDERS:
+            for record in self._run.records(kind):
+                self._remember(record)
+        impossible = [Task(item.case, problem=item.problem) for item in self._plan.cases if item.problem]
+        for task in self._missing([*impossible, *self._plan.trials]):
+            if task.problem:
+                self._store(task, self._unlaunched(task, Status.UNSUPPORTED, task.problem))
+        todo = self._missing(self._plan.trials)
         if todo:
-            self._trials(todo, self._prepare([case for _, case in todo]))
+            self._trials(todo, self._prepare([case for task in todo for case in (task.case, *task.instead)]))
         return Outcome(interrupted=self._stop.asked)
+
+    def _missing(self, tasks: list[Task]) -> list[Task]:
+        # a trial that was stopped is no result: it is run again
+        return [task for task in tasks if self._known.get(task.key) in (None, Status.CANCELLED)]
 
     def _prepare(self, cases: list[Case]) -> dict[str, str]:
         preparation = Preparation(self._run.folder, self._suite, self._observer, self._site, self._stop)
         return preparation.run(list({case.id: case for case in cases}.values()))
 
-    def _trials(self, todo: list[tuple[int, Case]], unprepared: dict[str, str]) -> None:
+    def _trials(self, todo: list[Task], unprepared: dict[str, str]) -> None:
         pace = Pace(todo)
-        for done, (round_, case) in enumerate(todo):
+        for done, task in enumerate(todo):
             if self._stop.asked:
                 return
-            self._observer.trial_started(case, round_, done, len(todo), pace.remaining(done))
+            self._observer.trial_started(task, done, len(todo), pace.remaining(done))
             began = time.monotonic()
-            if reason := _unprepared(case, self._run.folder, unprepared):
-                ending = Ending(Status.PREPARE_FAILED, reason)
-                record = Shell(self._info.run_id, case, round_, utc_now(), 0.0).record(ending)
-            else:
-                record = self._trial(case, round_)
-            pace.took(case, time.monotonic() - began)
-            self._run.write_record(record)
+            for candidate in task.candidates():
+                record = self._attempt(candidate, unprepared)
+                self._store(candidate, record)
+                if record.status not in _TOO_LARGE:
+                    break
+            pace.took(task, time.monotonic() - began)
             self._observer.trial_ended(record)
 
-    def _trial(self, case: Case, round_: int) -> Record:
-        launch = launch_for(self._run.folder, case, round_)
+    def _attempt(self, task: Task, unprepared: dict[str, str]) -> Record:
+        if task.needs and (lacking := self._references.get(task.needs, "not run yet")):
+            return self._unlaunched(task, Status.UNSUPPORTED, f"its reference has no result: {lacking}")
+        if reason := _unprepared(task.case, self._run.folder, unprepared):
+            return self._unlaunched(task, Status.PREPARE_FAILED, reason)
+        return self._trial(task)
+
+    def _store(self, task: Task, record: Record) -> None:
+        self._run.write_record(record)
+        self._remember(record)
+
+    def _remember(self, record: Record) -> None:
+        self._known[record.key] = record.status
+        provided = reference_told(record.job)
+        if provided and self._references.get(provided) != "":
+            self._references[provided] = record.reason
+
+    def _trial(self, task: Task) -> Record:
+        launch = launch_for(self._run.folder, task)
         folder = launch.file.parent
         # a trial that was cut off leaves files that a new one must not take for its own
         shutil.rmtree(folder, ignore_errors=True)
         started, began, launched = utc_now(), time.monotonic(), time.time()
         try:
             folder.mkdir(parents=True)
-            trial_file(self._info.run_id, self._run.folder, self._suite, case).write(launch.file)
+            trial_file(self._info.run_id, self._run.folder, self._suite, task).write(launch.file)
         except OSError as error:
             raise unwritable(folder, error) from error
         try:
             handle = self._site.launch(launch)
         except LaunchError as error:
             ending = Ending(Status.CRASHED, str(error), Failure(rank=None, phase="start"))
-            return Shell(self._info.run_id, case, round_, started, time.monotonic() - began).record(ending)
+            return self._shell(task, started, time.monotonic() - began).record(ending)
         watch = Watch(handle, folder, launch.processes, self._suite.limits, self._stop)
-        ending, sampled = self._sampled(case, watch)
-        shell = Shell(self._info.run_id, case, round_, started, time.monotonic() - began, launched)
-        return collect(shell, ending, folder, launch.processes, self._metrics, sampled)
+        metrics = self._metrics if task.job.kind == "measure" else {}
+        ending, sampled = self._sampled(task.case, watch, metrics)
+        shell = self._shell(task, started, time.monotonic() - began, launched)
+        return collect(shell, ending, folder, launch.processes, metrics, sampled)
 
-    def _sampled(self, case: Case, watch: Watch) -> tuple[Ending, Tables]:
+    def _sampled(self, case: Case, watch: Watch, metrics: dict[str, Metric]) -> tuple[Ending, Tables]:
         """Return how the trial ended, and what the samplers of the metrics saw meanwhile."""
-        samplers = {name: metric.sampler(case) for name, metric in self._metrics.items()}
+        samplers = {name: metric.sampler(case) for name, metric in metrics.items()}
         try:
             ending = watch.until_end()
         finally:
             rows = {name: sampler.stop() for name, sampler in samplers.items() if sampler}
         return ending, rows
 
+    def _unlaunched(self, task: Task, status: Status, reason: str) -> Record:
+        return self._shell(task, utc_now(), 0.0).record(Ending(status, reason))
 
-def _unsupported(run_id: str, case: Case, reason: str) -> Record:
-    return Shell(run_id, case, 0, utc_now(), 0.0).record(Ending(Status.UNSUPPORTED, reason))
+    def _shell(self, task: Task, started: str, wall_s: float, launched: float = 0.0) -> Shell:
+        return Shell(self._info.run_id, task.case, task.round, task.job, started, wall_s, launched)
 
 
 def _unprepared(case: Case, folder: Path, failed: dict[str, str]) -> str | None:

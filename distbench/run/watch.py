@@ -163,6 +163,8 @@ def classify(found: dict[str, Any]) -> Status:
     message = found.get("message", "")
     if "Mismatch" in types:
         return Status.MISMATCH
+    if "Refused" in types:
+        return Status.UNSUPPORTED
     if "OutOfMemoryError" in types:
         return Status.OOM_GPU
     if "MemoryError" in types or "DefaultCPUAllocator: can't allocate" in message:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distbench.case import Limits, Measure, Optimizer, Precision
 from distbench.errors import UsageError, did_you_mean
+from distbench.job import Check
 from distbench.spec.places import KeyPath
 
 if TYPE_CHECKING:
@@ -77,10 +78,17 @@ _BOUNDS: dict[type, dict[str, Bound]] = {
         # optimizers make their state in the first step, and what they hold is checked before timing
         "warmup": Bound(1, 1_000_000),
         "steps": Bound(1, 1_000_000),
-        "trials": Bound(1, 10_000),
+        "trials": Bound(0, 10_000),
         "profile_steps": Bound(0, 10_000),
         "unsynced_steps": Bound(0, 1_000_000),
         "check_steps": Bound(1, 10_000),
+    },
+    Check: {
+        "steps": Bound(1, 10_000),
+        "sgd_lr": _POSITIVE,
+        # fewer tell nothing of a spread
+        "perturbed": Bound(4, 1000),
+        "false_alarm": Bound(1e-6, 0.5),
     },
     Limits: dict.fromkeys((field.name for field in dataclasses.fields(Limits)), _POSITIVE),
 }

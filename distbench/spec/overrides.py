@@ -25,6 +25,8 @@ class Overrides:
     """Globs on label or name of the cases to keep."""
     world_sizes: Sequence[int] | None = None
     device: str | None = None
+    jobs: Sequence[str] = ()
+    """Sections to switch on that the suite leaves off: ``check``."""
 
 
 def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mistake]:
@@ -41,6 +43,9 @@ def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mi
     if overrides.world_sizes is not None:
         sizes = list(overrides.world_sizes)
         _replace(tree, places, "world_sizes", sizes, f"--world-sizes {','.join(map(str, sizes))}")
+    for section in overrides.jobs:
+        if not tree.get(section):
+            _replace(tree, places, section, True, f"--{section}")
     if overrides.device is not None:
         _replace(tree, places, "device", overrides.device, f"--device {overrides.device}")
     return mistakes

@@ -55,6 +55,8 @@ class Top:
     """Globs on label or name of the cases to keep."""
     measure: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)
+    check: dict[str, Any] | bool | None = None
+    """true, or steps and the rest: check each case for equivalence before it is measured."""
     launcher: Any = "local"
     metrics: list[Any] | None = None
     """Default: all."""
@@ -92,6 +94,15 @@ class Reader:
     def section(self, cls: type[T], key: str) -> T | None:
         """Return ``measure`` or ``limits``."""
         value, findings = check(cls, getattr(self.top, key), (key,))
+        self.findings += findings
+        return value
+
+    def job(self, cls: type[T], key: str) -> T | None:
+        """Return what is asked of a kind of job: ``true`` stands for its defaults; None: nothing."""
+        raw = getattr(self.top, key)
+        if raw is None or raw is False:
+            return None
+        value, findings = check(cls, {} if raw is True else raw, (key,))
         self.findings += findings
         return value
 

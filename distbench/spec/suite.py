@@ -10,6 +10,7 @@ from typing import Any
 from distbench import registry
 from distbench.case import Choice, Limits, Measure
 from distbench.errors import Mistake, SuiteError
+from distbench.job import Check
 from distbench.spec import overrides as overriding
 from distbench.spec.cells import Axis, Exclude, Include, StrategyChoice
 from distbench.spec.checking import Finding, to_plain
@@ -40,6 +41,8 @@ class Suite:
     """Globs on label or name; empty: all."""
     measure: Measure
     limits: Limits
+    check: Check | None
+    """How equivalence is checked; None: it is not."""
     launcher: Choice
     metrics: tuple[Choice, ...]
     file: str
@@ -65,6 +68,7 @@ class Suite:
             "only": list(self.only),
             "measure": to_plain(self.measure),
             "limits": to_plain(self.limits),
+            "check": to_plain(self.check) if self.check else None,
             "launcher": _raw(self.launcher),
             "metrics": [_raw(metric) for metric in self.metrics],
         }
@@ -100,8 +104,13 @@ class Suite:
         include, exclude = reader.axes.include(work, axes), reader.axes.exclude(work, axes)
         world_sizes = reader.world_sizes()
         measure, limits = reader.section(Measure, "measure"), reader.section(Limits, "limits")
+        check = reader.job(Check, "check")
         launcher = reader.plugin("launchers", reader.top.launcher, ("launcher",))
         metrics = reader.metrics()
+        if measure and not measure.trials and not check:
+            reader.findings.append(
+                Finding(("measure", "trials"), "measures nothing, and nothing else is asked for (check)", 0)
+            )
         if reader.findings or measure is None or limits is None or launcher is None:
             raise SuiteError(mistakes(reader.findings, places))
         return cls(
@@ -117,6 +126,7 @@ class Suite:
             only=tuple(reader.top.only),
             measure=measure,
             limits=limits,
+            check=check,
             launcher=launcher,
             metrics=metrics,
             file=file,

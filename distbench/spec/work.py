@@ -33,6 +33,8 @@ class Scalars:
 
 set_bounds(Scalars, {"threads": Bound(1, 4096), "seed": Bound(0, 2**31 - 1)})
 
+_PARTS = ("compute", "reduce", "master", "optimizer_state")
+
 SCALAR_ROOTS = ("activation_checkpointing", "threads", "seed")
 ROOTS = (*PLUGIN_ROOTS, *SECTION_ROOTS, *SCALAR_ROOTS)
 
@@ -55,7 +57,8 @@ def normal(root: str, raw: Any) -> Any:
         plugin = named(raw, (root,))
         return plugin.to_raw() if isinstance(plugin, Named) else raw
     if root == "precision" and isinstance(raw, str):
-        return {"compute": raw}
+        # nobody computes in fp64 to keep less; 16 bits keep fp32 unless told otherwise
+        return dict.fromkeys(_PARTS, raw) if raw == "fp64" else {"compute": raw}
     if root == "optimizer" and isinstance(raw, str):
         return {"name": raw}
     return raw
@@ -160,7 +163,11 @@ def with_default_work(work: Mapping[str, Any]) -> Raw:
 def _crosswise(value: Any) -> list[Finding]:
     if isinstance(value, BatchSpec):
         return value.problems()
-    if isinstance(value, Precision) and value.compute != "fp16" and value.loss_scale is not None:
+    if isinstance(value, Precision) and "fp64" in (parts := [getattr(value, part) for part in _PARTS]):
+        if set(parts) != {"fp64"}:
+            message = "fp64 goes with fp64 only; precision: fp64 sets all of them"
+            return [Finding(("precision",), message, dict(zip(_PARTS, parts, strict=True)))]
+    elif isinstance(value, Precision) and value.compute != "fp16" and value.loss_scale is not None:
         message = f"only fp16 takes a loss scale, and precision.compute is {value.compute}"
         return [
             Finding(

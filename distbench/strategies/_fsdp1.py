@@ -70,6 +70,10 @@ class Fsdp1Engine(TorchEngine):
     def clip(self, limit: float) -> None:
         self.module.clip_grad_norm_(limit)
 
+    def full_gradients(self) -> dict[str, torch.Tensor]:
+        with FullyShardedDataParallel.summon_full_params(self.module, writeback=False, with_grads=True):
+            return super().full_gradients()
+
     def full_state(self) -> dict[str, torch.Tensor]:
         config = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
         with FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, config):

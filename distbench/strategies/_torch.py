@@ -64,6 +64,14 @@ class TorchEngine(Engine):
         scale = self._case.precision.loss_scale or 1.0
         return float(full(self.total_norm())) / scale
 
+    def full_gradients(self) -> dict[str, torch.Tensor]:
+        scale = self._case.precision.loss_scale or 1.0
+        return {
+            plain_name(name): full(parameter.grad).cpu() / scale
+            for name, parameter in self.module.named_parameters()
+            if parameter.grad is not None
+        }
+
     def full_state(self) -> dict[str, torch.Tensor]:
         return {
             plain_name(name): full(parameter.detach()).cpu()

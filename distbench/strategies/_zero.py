@@ -65,12 +65,15 @@ class ZeroEngine(Engine):
             self._engine.step()
 
     def grad_norm(self) -> float:
-        squares = 0.0
-        for parameter in self._engine.module.parameters():
-            gradient = safe_get_full_grad(parameter)
-            if gradient is not None:
-                squares += float(gradient.double().square().sum())
+        squares = sum(float(gradient.double().square().sum()) for gradient in self.full_gradients().values())
         return math.sqrt(squares)
+
+    def full_gradients(self) -> dict[str, torch.Tensor]:
+        found = {
+            _weights.plain_name(name): safe_get_full_grad(parameter)
+            for name, parameter in self._engine.module.named_parameters()
+        }
+        return {name: gradient.cpu() for name, gradient in found.items() if gradient is not None}
 
     def full_state(self) -> dict[str, torch.Tensor]:
         state = {}

@@ -84,6 +84,14 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    def full_gradients(self) -> dict[str, torch.Tensor]:
+        """Return the reduced gradient of every trained parameter, gathered on the CPU, by plain name.
+
+        The mean over the global batch, before clipping, without a loss scale. A collective call at
+        the same moment as ``grad_norm``; rank 0 gets them all, the others may get nothing.
+        """
+
+    @abstractmethod
     def full_state(self) -> dict[str, torch.Tensor]:
         """Return every parameter, gathered on the CPU, under the plain module's names.
 

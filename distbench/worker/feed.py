@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
 import torch
 
 from distbench import registry
 from distbench.case import Case
-from distbench.data.base import Source
+from distbench.data.base import Batches, Source
 from distbench.workloads.base import Workload
 
 Batch = dict[str, torch.Tensor]
@@ -18,15 +19,27 @@ class Feed:
     """Gives rank *rank* of *processes* its micro-batches of any step."""
 
     def __init__(
-        self, case: Case, workload: Workload, rank: int, processes: int, device: torch.device
+        self,
+        case: Case,
+        workload: Workload,
+        rank: int,
+        processes: int,
+        device: torch.device,
+        order: int | None = None,
     ) -> None:
+        """Open the data; *order* seeds another order of the rows inside of each global batch."""
         source: Source = registry.make("data", case.data)
-        self._batches = source.open(workload.shape, case.seed, case.batch.global_batch_size)
+        size = case.batch.global_batch_size
+        self._batches = source.open(workload.shape, case.seed, size)
+        if order is not None:
+            self._batches = _reordered(self._batches, size, order)
         self._device = device
         self._accumulation = case.batch.gradient_accumulation_steps
         # one process may drive several devices (nn.DataParallel); it then takes all their rows
-        share = case.batch.global_batch_size // processes
+        share = size // processes
         self._rows = range(rank * share, (rank + 1) * share)
+        # the other dtypes are cast to by whoever keeps the parameters in them
+        self._is_double = case.precision.master == "fp64"
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Return the micro-batches of *step*, on the device."""
@@ -35,6 +48,8 @@ class Feed:
             name: torch.from_numpy(array).to(self._device, non_blocking=True)
             for name, array in arrays.items()
         }
+        if self._is_double:
+            whole = {name: x.double() if x.is_floating_point() else x for name, x in whole.items()}
         size = len(self._rows) // self._accumulation
         return [
             {name: tensor[i * size : (i + 1) * size] for name, tensor in whole.items()}
@@ -45,3 +60,11 @@ class Feed:
         """Return a hash of this rank's rows of *step*."""
         arrays = self._batches(step, self._rows)
         return hashlib.sha256(b"".join(arrays[name].tobytes() for name in sorted(arrays))).hexdigest()
+
+
+def _reordered(batches: Batches, size: int, seed: int) -> Batches:
+    def reordered(step: int, rows: range) -> dict[str, np.ndarray]:
+        order = np.random.default_rng([seed, step]).permutation(size)[rows.start : rows.stop]
+        return {name: array[order] for name, array in batches(step, range(size)).items()}
+
+    return reordered

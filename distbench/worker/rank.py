@@ -1,4 +1,4 @@
-"""One rank of one trial: joins the others, builds the engine, runs the passes, leaves one file."""
+"""One rank of one trial: joins the others, does its job with them, leaves one file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,13 +21,17 @@ import torch.distributed as dist
 from distbench import registry
 from distbench.case import Case
 from distbench.files import write_whole
-from distbench.metrics.base import Metric, Pass
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import Setting
 from distbench.trial import Progress, TrialFile, error_file, progress_file, result_file
-from distbench.worker import checks, facts
-from distbench.worker.feed import Feed
-from distbench.worker.passes import Loop, PassResult
+from distbench.worker import check, facts, measure
+from distbench.worker.phases import Phases
 from distbench.workloads.base import Workload
+
+# kind of job -> what does it: trial, setting and phases in, what this rank delivers out
+_JOBS: dict[str, Callable[[TrialFile, Setting, Phases], dict[str, Any]]] = {
+    "measure": measure.run,
+    "check": check.run,
+}
 
 # in a rank forked from a warm parent this module was imported by that parent
 _IMPORTED_BY = os.getpid()
@@ -91,26 +93,8 @@ def _describe(error: BaseException, phase: str) -> dict[str, Any]:
     }
 
 
-@dataclass
-class Phases:
-    """Where this rank is, and how long each phase took."""
-
-    progress: Progress
-    current: str = "start"
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time the body as phase *name* and show it to the parent."""
-        self.current = name
-        self.progress.at(name)
-        began = time.perf_counter()
-        yield
-        self.seconds[name] = time.perf_counter() - began
-
-
 class Rank:
-    """What one rank does, phase by phase."""
+    """What every rank does, whatever its job."""
 
     def __init__(
         self, trial: TrialFile, folder: Path, rank: int, phases: Phases, listener: int | None
@@ -122,11 +106,7 @@ class Rank:
         self.processes = int(os.environ["WORLD_SIZE"])
         self.phases = phases
         self.listener = listener
-        self.strategy: Strategy = registry.make("strategies", self.case.strategy)
         self.workload: Workload = registry.make("workloads", self.case.workload)
-        self.metrics: dict[str, Metric] = {
-            choice.name: registry.make("metrics", choice) for choice in trial.metrics
-        }
 
     def run(self) -> dict[str, Any]:
         """Return what this rank delivers.
@@ -137,34 +117,14 @@ class Rank:
         with self.phases.phase("start"):
             device = self._device()
             self._join(device)
-        with self.phases.phase("build"):
-            for metric in self.metrics.values():
-                metric.install()
-            setting = self._setting(device)
-            engine = self.strategy.build(setting)
-            feed = Feed(self.case, self.workload, self.rank, self.processes, device)
-        loop = Loop(setting, self.strategy, engine, feed, keep_traces=self.trial.measure.keep_traces)
-        checks.check_engine(self.strategy, engine, self.case)
-        checks.check_distinct_data(feed, self.processes)
-        warmup = self._pass(loop, "warmup", self.trial.measure.warmup)
-        # the optimizer's state exists only now
-        loop.effective = engine.effective()
-        checks.check_effective(loop.effective, self.case, self.workload, self.strategy)
-        timed = self._pass(loop, "time", self.trial.measure.steps)
-        counted = self._pass(loop, "count", 1)
-        profiled = self._pass(loop, "profile", self.trial.measure.profile_steps)
-        checked = self._pass(loop, "check", self.trial.measure.check_steps)
-        checks.check_same_norm(checked.norms, self.processes)
-        unsynced = self._pass(loop, "unsynced", self.trial.measure.unsynced_steps)
-        result = self._result(loop.effective, device, [warmup, timed, counted, profiled, checked, unsynced])
-        result["window"] = timed.window
+        job = _JOBS[self.trial.job.kind]
+        setting = self._setting(device)
+        result = job(self.trial, setting, self.phases)
+        result["environment"] = {**facts.describe(device), "warm": os.getpid() != _IMPORTED_BY}
+        result["phases"] = self.phases.seconds
         # nobody may leave while another still talks to it
         dist.barrier()
         return result
-
-    def _pass(self, loop: Loop, name: Pass, steps: int) -> PassResult:
-        with self.phases.phase(name):
-            return loop.run(name, steps, self.metrics, self.phases.progress)
 
     def _device(self) -> torch.device:
         torch.set_num_threads(self.case.threads)
@@ -209,42 +169,3 @@ class Rank:
             world_size=self.processes,
             scratch=self.folder,
         )
-
-    def _result(
-        self,
-        effective: dict[str, Any],
-        device: torch.device,
-        passes: list[PassResult],
-    ) -> dict[str, Any]:
-        losses = [loss for result in passes for loss in result.losses]
-        return {
-            "samples": _merge(result.samples for result in passes),
-            "passes": {column: result.name for result in passes for column in result.samples},
-            "absent": _merge(result.absent for result in passes),
-            "tables": _joined(result.tables for result in passes),
-            "warmup_losses": passes[0].losses,
-            "not_finite": _first_not_finite(losses),
-            "phases": self.phases.seconds,
-            "effective": effective,
-            "environment": {**facts.describe(device), "warm": os.getpid() != _IMPORTED_BY},
-        }
-
-
-def _merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    return {key: value for part in parts for key, value in part.items()}
-
-
-def _joined(parts: Iterable[dict[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of each table, pass after pass."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for part in parts:
-        for name, rows in part.items():
-            found.setdefault(name, []).extend(rows)
-    return found
-
-
-def _first_not_finite(losses: list[float]) -> dict[str, Any] | None:
-    for step, loss in enumerate(losses):
-        if not math.isfinite(loss):
-            return {"step": step, "value": str(loss)}
-    return None

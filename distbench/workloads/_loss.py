@@ -7,5 +7,10 @@ from torch.nn import functional
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross-entropy in fp32 of *logits* (..., classes) against *labels* (...)."""
-    return functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
+    """Return the mean cross-entropy of *logits* (..., classes) against *labels* (...), in fp32 at least."""
+    return functional.cross_entropy(at_least_fp32(logits).flatten(0, -2), labels.flatten())
+
+
+def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
+    """Return *tensor*, in fp32 if its own dtype is a shorter one."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -19,12 +19,14 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from distbench.case import TORCH_NAMES
+
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
 
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_cast_module")
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {name: getattr(torch, known) for name, known in TORCH_NAMES.items()}
 
 Tied = list[list[tuple[nn.Module, str]]]
 """Groups of (module, parameter name) that share one parameter."""
@@ -42,7 +44,7 @@ def plain_name(name: str) -> str:
 def save(workload: Workload, seed: int, file: Path, through: str = "fp32") -> None:
     """Draw the weights of *workload* from *seed* and write them, with all buffers, once each.
 
-    Parameters are rounded through *through* (fp32, bf16 or fp16) and kept as fp32: frameworks
+    Parameters are rounded through the dtype *through* and kept as fp32: frameworks
     that make fp32 master weights of 16-bit parameters then start from the same numbers as those
     that do it the other way round.
     """

@@ -62,7 +62,7 @@ class Workload(ABC):
 
     @abstractmethod
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the mean loss of *batch* in fp32; *module* may be wrapped, so it is only called."""
+        """Return the mean loss of *batch*, in fp32 at least; *module* may be wrapped: only call it."""
 
 
 PLUGIN_BASE = Workload

@@ -121,13 +121,15 @@ class User(Workload):
             return self._cross_entropy(module, batch)
         import torch
 
+        from distbench.workloads._loss import at_least_fp32
+
         loss = _callable("loss_function", self.loss_function)(module, batch)
         if not isinstance(loss, torch.Tensor) or loss.ndim:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise ValueError(
                 f"loss_function = {self.loss_function!r} returned {found}; it must return a scalar tensor"
             )
-        return loss.float()
+        return at_least_fp32(loss)
 
     def _cross_entropy(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         from distbench.workloads._loss import cross_entropy

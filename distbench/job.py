@@ -1,0 +1,37 @@
+"""What a trial is launched for, and what a suite may ask of each kind besides measuring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["measure", "check"]
+
+FOLDERS: dict[str, str] = {"measure": "trials", "check": "checks"}
+"""Kind of job -> folder of its records in that of a run."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the ranks of a trial do once they have joined."""
+
+    kind: Kind = "measure"
+    options: dict[str, Any] = field(default_factory=dict)
+    """What they are told besides the case, as plain JSON types; the record keeps it."""
+
+
+MEASURE = Job()
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether each case is the same training as one process with the whole batch (``--check``)."""
+
+    steps: int = 20
+    """Steps that each case and its reference train."""
+    sgd_lr: float = 0.1
+    """Learning rate of the second training, with SGD: Adam hides gradients that are scaled wrongly."""
+    perturbed: int = 8
+    """Trainings of the reference with rounding-sized changes: their spread is the envelope."""
+    false_alarm: float = 0.001
+    """Chance that a training that differs by rounding only is called different."""
