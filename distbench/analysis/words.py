@@ -124,7 +124,7 @@ def _leanest(group: _Group) -> str:
 
 
 def _notes(cases: Sequence[CaseSummary], measured: Sequence[CaseSummary]) -> list[str]:
-    notes = _disturbed(measured)
+    notes = _apart(cases) + _disturbed(measured)
     if any(_offloads_in_vain(row) for row in measured):
         notes.append(
             "On a CPU machine, offload to the CPU moves data from memory to memory: it can save none here."
@@ -134,6 +134,11 @@ def _notes(cases: Sequence[CaseSummary], measured: Sequence[CaseSummary]) -> lis
     if pending := sum(row.status == PENDING for row in cases):
         notes.append(f"{pending} of {len(cases)} cases have no record yet.")
     return notes
+
+
+def _apart(cases: Sequence[CaseSummary]) -> list[str]:
+    names = [one_line(row.case.name) for row in cases if row.differs]
+    return [f"Not the same training as the reference, so not compared: {listed(names)}."] if names else []
 
 
 def _disturbed(measured: Sequence[CaseSummary]) -> list[str]:

@@ -80,6 +80,8 @@ def _strict(run: store.Run) -> int:
 def _execute(
     run: store.Run, info: store.RunInfo, suite: spec.Suite, planned: plan.Plan, *, as_json: bool, quiet: bool
 ) -> int:
+    from distbench.analysis.summary import summarise
+    from distbench.analysis.text import listed
     from distbench.report import page
     from distbench.run import execute
 
@@ -95,4 +97,7 @@ def _execute(
     if outcome.interrupted:
         note(f"stopped; go on with: distbench run --resume {run.folder}")
         return INTERRUPTED
+    if differing := [row for row in summarise(info, records) if row.differs]:
+        complain(f"not the same training as the reference: {listed([row.case.name for row in differing])}")
+        return 1
     return 1 if any(record.status.is_failure for record in records) else 0

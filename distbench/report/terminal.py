@@ -12,11 +12,13 @@ from distbench.analysis.summary import (
     LOSS,
     MEMORY,
     THROUGHPUT,
+    UNMEASURED,
     CaseSummary,
     Estimate,
     summarise,
 )
 from distbench.analysis.text import one_line, shorten
+from distbench.analysis.verdicts import sentence
 from distbench.analysis.words import failures, findings
 from distbench.record import Record, Status
 from distbench.store import RunInfo
@@ -44,7 +46,8 @@ def table(info: RunInfo, records: Sequence[Record], width: int = 80) -> str:
     name_width = max(12, width - sum(_WIDTHS) - len(_WIDTHS))
     lines = [one_line(f"{info.suite_name} · run {info.run_id} · {info.state}", width)]
     notes = footnotes(cases)
-    for group, rows in _groups(cases).items():
+    shown = [row for row in cases if row.status != UNMEASURED]
+    for group, rows in _groups(shown).items():
         lines += ["", *_head(group, name_width, width)]
         for row in rows:
             lines += _lines(row, notes.marks.get(row.case.id, ""), name_width, width)
@@ -52,7 +55,15 @@ def table(info: RunInfo, records: Sequence[Record], width: int = 80) -> str:
         lines += ["", "This run has no cases."]
     said = [line for sentence in findings(cases) for line in _wrap(sentence, width, "  ")]
     bad = [line for sentence in failures(cases) for line in _wrap(sentence, width, "  ")]
-    blocks = [lines, footnote_lines(notes, width), said, [*bad, *_logs(cases)], _wrap(_LEGEND, width, "")]
+    legend = _wrap(_LEGEND, width, "") if shown else []
+    blocks = [
+        lines,
+        footnote_lines(notes, width),
+        _verdicts(cases, width),
+        said,
+        [*bad, *_logs(cases)],
+        legend,
+    ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -60,6 +71,17 @@ def footnote_lines(notes: Footnotes, width: int) -> list[str]:
     """Return what the marks beside the numbers mean."""
     told = notes.sentences.items()
     return [line for mark, sentence in told for line in _wrap(f"{mark} {sentence}", width, "    ")]
+
+
+def _verdicts(cases: Sequence[CaseSummary], width: int) -> list[str]:
+    """Return a line or two for each case that was checked."""
+    checked = [row for row in cases if row.verdict]
+    lines = ["Same training? (distbench show --view equivalence has the evidence)"] if checked else []
+    for row in checked:
+        if row.verdict:
+            told = f"{one_line(row.case.name)}: {sentence(row.verdict)}"
+            lines += textwrap.wrap(f"  {told}", width, subsequent_indent="    ", break_on_hyphens=False)
+    return lines
 
 
 def _groups(cases: Sequence[CaseSummary]) -> dict[str, list[CaseSummary]]:
@@ -85,8 +107,7 @@ def _lines(row: CaseSummary, mark: str, name_width: int, width: int) -> list[str
             head + told, width, subsequent_indent=" " * len(head), max_lines=2, placeholder=" …"
         )
     cells = (
-        (f"{row.trials}/{row.trials + row.failed} ok" if row.failed else str(row.status))
-        + ("*" if row.degraded else ""),
+        _status(row) + ("*" if row.degraded else ""),
         _throughput(row.values.get(THROUGHPUT)),
         "–" if row.relative is None else f"{row.relative:.2f}",
         _bytes(row.values.get(MEMORY)),
@@ -94,6 +115,12 @@ def _lines(row: CaseSummary, mark: str, name_width: int, width: int) -> list[str
         _loss(row.values.get(LOSS)),
     )
     return [_row(label, cells, name_width, mark)]
+
+
+def _status(row: CaseSummary) -> str:
+    if row.differs:
+        return "differs"
+    return f"{row.trials}/{row.trials + row.failed} ok" if row.failed else str(row.status)
 
 
 def _row(name: str, cells: Sequence[str], name_width: int, mark: str = "") -> str:

@@ -77,8 +77,11 @@ class ZeroEngine(Engine):
 
     def full_state(self) -> dict[str, torch.Tensor]:
         state = {}
+        masters = _masters_of_stage_0(self._engine)
         for name, parameter in self._engine.module.named_parameters():
-            whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
+            whole = masters.get(id(parameter))
+            if whole is None:
+                whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
             tensor = parameter.detach() if whole is None else whole
             state[_weights.plain_name(name)] = tensor.to("cpu", torch.float32, copy=True)
         return state
@@ -245,6 +248,21 @@ def masters(engine: Any) -> list[torch.Tensor]:
     if engine.zero_optimization_stage() == 3:
         return list(engine.optimizer.fp32_partitioned_groups_flat)
     return [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
+
+
+def _masters_of_stage_0(engine: Any) -> dict[int, torch.Tensor]:
+    """Return the fp32 master of each 16-bit parameter in stage 0, by its id, which DeepSpeed doesn't link."""
+    optimizer = engine.optimizer
+    if engine.zero_optimization_stage() or not hasattr(optimizer, "fp16_groups"):
+        return {}
+    groups = getattr(optimizer, "fp32_groups", None)
+    if groups is None:
+        flat = zip(optimizer.fp32_groups_flat, optimizer.fp16_groups, strict=True)
+        groups = [torch._utils._unflatten_dense_tensors(masters, group) for masters, group in flat]
+    pairs = zip(optimizer.fp16_groups, groups, strict=True)
+    return {
+        id(p): master.detach() for group, masters in pairs for p, master in zip(group, masters, strict=True)
+    }
 
 
 def _gradients_dtype(engine: Any) -> str:

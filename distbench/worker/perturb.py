@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from distbench.strategies.base import Setting
+from distbench.strategies._torch import DTYPES, TorchEngine
+from distbench.strategies.base import Engine, Setting
 from distbench.workloads import _weights
 
 
@@ -23,6 +24,14 @@ def moved(setting: Setting, number: int) -> Path:
         save_file({name: _moved(x, random) for name, x in _weights.read(setting.weights).items()}, file)
     dist.barrier()
     return file
+
+
+def round_gradients(engine: Engine, compute: str) -> None:
+    """Round the gradients of a torch engine through the dtype *compute*."""
+    assert isinstance(engine, TorchEngine), "references are torch's own"
+    for parameter in engine.module.parameters():
+        if parameter.grad is not None:
+            parameter.grad.copy_(parameter.grad.to(DTYPES[compute]))
 
 
 def _moved(tensor: torch.Tensor, random: torch.Generator) -> torch.Tensor:
