@@ -19,8 +19,8 @@ from scipy import stats
 from distbench.record import Record
 from distbench.trial import SKETCH
 
-FAMILIES = ("loss", "grad_norm", "gradient", "parameter")
-"""What is compared, in the order in which a step makes it."""
+FAMILIES = ("loss", "gradient", "grad_norm", "parameter")
+"""What is compared, in the order in which a step makes it; the norm is what the framework says it is."""
 
 _EPS32 = float(np.finfo(np.float32).eps)
 # an honest framework may round some times more often than the reference: with twice the distance it

@@ -36,24 +36,39 @@ class Worst:
 
 
 @dataclass(frozen=True)
+class Drift:
+    """The first difference between a rank's own whole parameters and those of rank 0."""
+
+    step: int
+    """-1: before the first step."""
+    rank: int
+    tensor: str
+
+
+@dataclass(frozen=True)
 class Arm:
     """The verdict on one training of a case: with its own optimizer, or with SGD."""
 
     optimizer: str
     word: str
     reason: str = ""
-    """Why it is not checked, or what ranks' copies show."""
+    """Why it is not checked."""
     reference: str = ""
     """Name of the case that stood as the reference."""
     worst: tuple[Worst, ...] = ()
     """One for each family of quantities."""
     first: Worst | None = None
     """The first quantity outside of the envelope, the furthest of its step and kind."""
+    drift: Drift | None = None
+    """Where ranks that keep whole copies began to have different ones."""
     from_fp64: float | None = None
     """Distance of the trained parameters from those of the fp64 training, relative to its update."""
     reference_from_fp64: float | None = None
     """The same of the reference: what rounding costs."""
+    cause: str = ""
+    """Why every data-parallel training of this work must differ, if the reference shows it."""
     notes: tuple[str, ...] = ()
+    """What else to know: another kernel of the optimizer, a reference that is not deterministic."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +126,10 @@ def _verdict(arms: list[Arm]) -> Verdict:
 def _arm(record: Record, judges: dict[str, _Judge], false_alarm: float) -> Arm:
     options = record.job.options
     optimizer = str(options["arm"])
-    if record.status is not Status.MEASURED:
-        return Arm(optimizer, NOT_CHECKED, f"{record.status}: {record.reason}")
+    # a training that breaks down where its reference does not is another training
+    if record.status not in (Status.MEASURED, Status.INVALID_NAN):
+        known = "" if record.status is Status.UNSUPPORTED else f"{record.status}: "
+        return Arm(optimizer, NOT_CHECKED, f"{known}{record.reason}")
     judge = judges.get(str(options["reference"]))
     if judge is None:
         return Arm(optimizer, NOT_CHECKED, "its reference has no result")
@@ -143,20 +160,21 @@ class _Judge:
             if found.of_limit > 1:
                 outside.append(found)
         first = _first(outside)
-        drifted = _drift(record)
-        word = DIFFERS if first or drifted else ROUNDING
+        drift = _drift(record)
+        word = DIFFERS if first or drift else ROUNDING
         if word == ROUNDING and _is_same(training, reference):
             word = EQUIVALENT
         return Arm(
             optimizer,
             word,
-            drifted,
-            self._record.case.name,
-            tuple(worst.values()),
-            first,
-            self._from_exact(training),
-            self._from_exact(reference),
-            (*self._notes(record), *(row["text"] for row in self._record.tables.get("check_notes", []))),
+            reference=self._record.case.name,
+            worst=tuple(worst.values()),
+            first=first,
+            drift=drift,
+            from_fp64=self._from_exact(training),
+            reference_from_fp64=self._from_exact(reference),
+            cause="; ".join(row["text"] for row in self._record.tables.get("check_notes", [])),
+            notes=tuple(self._notes(record)),
         )
 
     @functools.cache  # noqa: B019 - a judge lives as long as its verdicts are being made
@@ -203,11 +221,9 @@ def _is_same(one: Training, other: Training) -> bool:
     return one.digests == other.digests and all(one.distance(other, place) == 0 for place in losses)
 
 
-def _drift(record: Record) -> str:
-    for row in record.tables.get("check_replicas", []):
-        when = "before the first step" if row["step"] < 0 else f"after step {row['step']}"
-        return f"rank {row['of_rank']} has other parameters than rank 0 {when}, first in {row['tensor']}"
-    return ""
+def _drift(record: Record) -> Drift | None:
+    rows = record.tables.get("check_replicas", [])
+    return Drift(rows[0]["step"], rows[0]["of_rank"], rows[0]["tensor"]) if rows else None
 
 
 def _kernel(record: Record) -> str:

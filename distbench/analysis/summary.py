@@ -116,7 +116,8 @@ def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
     false_alarm = (info.suite.get("check") or {}).get("false_alarm", Check.false_alarm)
     verdict = verdicts(_of(records, "check"), false_alarm)
     by_case: dict[str, list[Record]] = {}
-    for record in _of(records, "measure"):
+    records = _of(records, "measure")
+    for record in records:
         by_case.setdefault(record.case_id, []).append(record)
     cases = {item.case.id: item.case for item in info.cases}
     # a run folder may hold records of cases that run.json does not name: show them too

@@ -12,7 +12,7 @@ def sentence(verdict: Verdict) -> str:
     """Return *verdict* with what it rests on."""
     arm = verdict.decisive
     if arm.word == DIFFERS:
-        return _difference(arm)
+        return f"{_difference(arm)}; {one_line(arm.cause)}" if arm.cause else _difference(arm)
     if arm.word == NOT_CHECKED:
         return f"{NOT_CHECKED}: {one_line(arm.reason)}"
     if arm.word == ROUNDING:
@@ -32,12 +32,18 @@ def place_text(worst: Worst) -> str:
 
 
 def _difference(arm: Arm) -> str:
-    if arm.first is None:
-        return f"{DIFFERS} ({arm.optimizer}): {arm.reason}"
-    step, allowed = arm.first.place.step, arm.first.error / arm.first.of_limit
-    began = "before the first step" if step < 0 else f"from step {step} on"
-    drift = f"; {arm.reason}" if arm.reason else ""
+    """Return what differs first, and on which ranks copies do."""
+    drift, first = arm.drift, arm.first
+    if drift and (first is None or drift.step < first.place.step):
+        copies = f"rank {drift.rank}, whose {one_line(drift.tensor)} is not that of rank 0"
+        return f"{DIFFERS} {_since(drift.step)} ({arm.optimizer}), first on {copies}"
+    assert first is not None, "a training that differs says where"
+    others = f"; {_since(drift.step)} rank {drift.rank}'s parameters are not rank 0's" if drift else ""
     return (
-        f"{DIFFERS} {began} ({arm.optimizer}), first in {place_text(arm.first)}: relative error "
-        f"{arm.first.error:.2g}, rounding makes {allowed:.2g} at most{drift}"
+        f"{DIFFERS} {_since(first.place.step)} ({arm.optimizer}), first in {place_text(first)}: relative "
+        f"error {first.error:.2g}, rounding makes {first.error / first.of_limit:.2g} at most{others}"
     )
+
+
+def _since(step: int) -> str:
+    return "before the first step" if step < 0 else f"from step {step} on"

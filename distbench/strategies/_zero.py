@@ -82,7 +82,7 @@ class ZeroEngine(Engine):
             whole = masters.get(id(parameter))
             if whole is None:
                 whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
-            tensor = parameter.detach() if whole is None else whole
+            tensor = _gathered(parameter) if whole is None else whole
             state[_weights.plain_name(name)] = tensor.to("cpu", torch.float32, copy=True)
         return state
 
@@ -263,6 +263,14 @@ def _masters_of_stage_0(engine: Any) -> dict[int, torch.Tensor]:
     return {
         id(p): master.detach() for group, masters in pairs for p, master in zip(group, masters, strict=True)
     }
+
+
+def _gathered(parameter: nn.Parameter) -> torch.Tensor:
+    """Return a whole copy of a parameter without a master, such as a frozen one of stage 3."""
+    if not hasattr(parameter, "ds_status"):
+        return parameter.detach()
+    with deepspeed.zero.GatheredParameters([parameter]):
+        return parameter.detach().clone()
 
 
 def _gradients_dtype(engine: Any) -> str:

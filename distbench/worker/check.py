@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.trial import TrialFile
 from distbench.worker import checks
 from distbench.worker.feed import Feed
-from distbench.worker.measure import first_not_finite
 from distbench.worker.perturb import moved, round_gradients
 from distbench.worker.phases import Phases
 from distbench.worker.sketch import describe
@@ -90,7 +90,6 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> dict[str, Any]:
         check.reference(plain, asked["perturbed"], asked["parts"])
     else:
         check.train(plain)
-    mine = [row["loss"] for row in kept.curve]
     is_first = setting.rank == 0
     return {
         "samples": {},
@@ -105,7 +104,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> dict[str, Any]:
         if is_first
         else {},
         "warmup_losses": [],
-        "not_finite": first_not_finite(mine),
+        "not_finite": next((_broken(row) for row in kept.curve if not math.isfinite(row["loss"])), None),
         "effective": kept.effective,
         "window": (0.0, 0.0),
     }
@@ -218,6 +217,10 @@ class _Check:
             }
         )
         return [1]
+
+
+def _broken(row: dict[str, Any]) -> dict[str, Any]:
+    return {"step": row["step"], "value": str(row["loss"])}
 
 
 def _in_fp64(case: Case) -> Case:

@@ -35,7 +35,7 @@ class Planted(Strategy):
     def label(self) -> str:
         return f"planted-{self.bug}"
 
-    def build(self, setting: Setting) -> Engine:
+    def build(self, setting: Setting) -> Engine:  # noqa: C901 - one room for all the mistakes
         import torch
         import torch.distributed as dist
 
