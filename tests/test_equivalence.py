@@ -112,8 +112,8 @@ measure: {trials: 0}
 # what is planted -> where it must be found first
 BUGS = {
     "summed": "gradient of",
-    "one-rank-alone": "rank 1, whose",
-    "layer-left-out": "gradient of layers.0.up.bias",
+    "one-rank-alone": "on rank 1, whose",
+    "layer-left-out": "layers.0.up.bias",
     "same-samples": "loss",
     "unscaled-accumulation": "gradient of",
     "local-clipping": "parameters of",
@@ -148,8 +148,8 @@ strategies: [{{planted: {{bug: [none, {", ".join(BUGS)}]}}}}]
     assert "not the same training as the reference: planted-summed/ws2" in done.errors
     shown = " ".join(call("show", str(done.folder)).stdout.split())
     for bug, where in BUGS.items():
-        line = shown.partition(f"planted-{bug}/ws2/mb2/{precision}: ")[2]
-        assert line.partition(", first ")[2].removeprefix("in ").removeprefix("on ").startswith(where), bug
+        line = shown.partition(f"planted-{bug}/ws2/mb2/{precision}: differs ")[2]
+        assert where in line.partition(", first ")[2].partition(":")[0], bug
 
 
 @pytest.mark.train
@@ -177,7 +177,7 @@ exclude:
     assert done.code == 0, done.errors
     words = {name: each["verdict"] for name, each in told(done).items()}
     assert len(words) > 20
-    assert set(words.values()) == {EQUIVALENT, ROUNDING}
+    assert set(words.values()) <= {EQUIVALENT, ROUNDING}
     assert {word for name, word in words.items() if "zero" in name or "fsdp1" in name} == {ROUNDING}
     kernel = [arm["notes"] for name, e in told(done).items() if "ds-adam" in name for arm in e["arms"]]
     assert any("DeepSpeedCPUAdam" in note for notes in kernel for note in notes)

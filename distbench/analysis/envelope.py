@@ -47,7 +47,8 @@ class Training:
     """What one training of a check left."""
 
     values: Mapping[Place, np.ndarray]
-    """Place -> its number, or the sketch of its tensor (16,)."""
+    """Place -> its number, or the sketch of its tensor (16,). Of a parameter, from step 0 on, of how far
+    it has moved since the start: an error of an update would vanish beside the parameter."""
     digests: Mapping[Place, str]
     """Place of a tensor -> digest of its bits."""
 
@@ -60,15 +61,8 @@ class Training:
         return found if math.isfinite(found) else math.inf
 
     def size(self, place: Place) -> float:
-        """Return what a distance at *place* is relative to.
-
-        The number itself, the norm of a gradient, and of a parameter how far it has moved since
-        the start: an error of an update would vanish beside the parameter.
-        """
-        value = self.values[place]
-        if place.family == "parameter" and place.step >= 0:
-            value = value - self.values[place._replace(step=-1)]
-        return _length(value)
+        """Return what a distance at *place* is relative to: the length of what stands there."""
+        return _length(self.values[place])
 
 
 def trainings(record: Record) -> dict[str, Training]:
@@ -85,7 +79,21 @@ def trainings(record: Record) -> dict[str, Training]:
         sketch = [row[column] for column in SKETCH]
         values.setdefault(row["training"], {})[place] = np.array(sketch, dtype=np.float64)
         digests.setdefault(row["training"], {})[place] = row["digest"]
-    return {name: Training(found, digests.get(name, {})) for name, found in values.items()}
+    return {name: Training(_with_moves(found), digests.get(name, {})) for name, found in values.items()}
+
+
+def _with_moves(values: dict[Place, np.ndarray]) -> dict[Place, np.ndarray]:
+    nowhere = np.full(len(SKETCH), math.nan)
+    return {
+        place: value - values.get(place._replace(step=-1), nowhere)
+        if place.family == "parameter" and place.step >= 0
+        else value
+        for place, value in values.items()
+    }
+
+
+def _own_distance(perturbed: Training, reference: Training, place: Place) -> float:
+    return perturbed.distance(reference, place) if place.step >= 0 else 0.0
 
 
 def _length(vector: np.ndarray) -> float:
@@ -103,11 +111,15 @@ class Envelope:
         self._parameters = parameters
         self._places = sorted(reference.values, key=lambda place: place.order)
         self._own = {
-            place: np.array([t.distance(reference, place) for t in self._perturbed]) for place in self._places
+            place: np.array([_own_distance(t, reference, place) for t in self._perturbed])
+            for place in self._places
         }
 
     def ratios(self, training: Training) -> dict[Place, float]:
-        """Return by place, in the order of the training, its distance over what rounding makes of it."""
+        """Return by place, in the order of the training, its distance over what rounding makes of it.
+
+        Initial weights have no envelope: every training begins with the same.
+        """
         distances = {place: training.distance(self.reference, place) for place in self._places}
         return {place: self._ratio(place, far, self._own[place]) for place, far in distances.items()}
 
@@ -134,8 +146,8 @@ class Envelope:
                 ratio = self._ratio(place, distances[left_out], np.delete(distances, left_out))
                 largest[place.family] = max(largest[place.family], ratio)
             for family in FAMILIES:
-                # nothing moved at all: as if by one rounding
-                found[family].append(largest[family] or 1.0)
+                # what stays below the resolution of its numbers says nothing of how far rounding goes
+                found[family].append(max(largest[family], 1.0))
         return {family: np.array(values) for family, values in found.items()}
 
     def _ratio(self, place: Place, distance: float, own: np.ndarray) -> float:
@@ -150,6 +162,9 @@ class Envelope:
         A loss and an element are fp32 at most; a norm is a sum of as many squares as there are
         parameters, and its error grows with the depth of a pairwise sum (Higham 2002, section 4.2).
         """
-        size = _length(self.reference.values[place])
+        if place.family == "parameter":
+            # what has moved is known as well as the parameter itself
+            place = place._replace(step=-1)
+        size = self.reference.size(place)
         depth = math.log2(max(2, self._parameters)) if place.family == "grad_norm" else 1.0
         return depth * _EPS32 * size

@@ -81,7 +81,7 @@ class Verdict:
     @property
     def decisive(self) -> Arm:
         """Return the arm that decides."""
-        return max(self.arms, key=lambda arm: (_ORDER.index(arm.word), _excess(arm)))
+        return max((arm for arm in self.arms if arm.word == self.word), key=_excess)
 
 
 def verdicts(records: Iterable[Record], false_alarm: float) -> dict[str, Verdict]:
