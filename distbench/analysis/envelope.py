@@ -9,7 +9,7 @@ trainings reach, each against the others, tell how large a ratio rounding makes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ _EPS32 = float(np.finfo(np.float32).eps)
 # an honest framework may round some times more often than the reference: with twice the distance it
 # may do so four times as often
 _MARGIN = 2.0
+_FAR = 1e150
 
 
 class Place(NamedTuple):
@@ -104,24 +105,24 @@ def _length(vector: np.ndarray) -> float:
 class Envelope:
     """What rounding does to the trainings of one reference."""
 
-    def __init__(self, reference: Training, perturbed: Iterable[Training], parameters: int) -> None:
+    def __init__(self, reference: Training, perturbed: Sequence[Training], parameters: int) -> None:
         """*parameters* is the number of elements of the model."""
         self.reference = reference
-        self._perturbed = list(perturbed)
         self._parameters = parameters
         self._places = sorted(reference.values, key=lambda place: place.order)
-        self._own = {
-            place: np.array([_own_distance(t, reference, place) for t in self._perturbed])
-            for place in self._places
-        }
+        self._resolutions = np.array([self._resolution(place) for place in self._places])
+        own = np.array([[_own_distance(t, reference, place) for t in perturbed] for place in self._places])
+        # (places, trainings); one that broke down is far, but its square is still a number
+        self._own = np.minimum(own, _FAR)
 
     def ratios(self, training: Training) -> dict[Place, float]:
         """Return by place, in the order of the training, its distance over what rounding makes of it.
 
         Initial weights have no envelope: every training begins with the same.
         """
-        distances = {place: training.distance(self.reference, place) for place in self._places}
-        return {place: self._ratio(place, far, self._own[place]) for place, far in distances.items()}
+        distances = np.array([training.distance(self.reference, place) for place in self._places])
+        scales = np.maximum(np.sqrt(np.mean(self._own**2, axis=1)), self._resolutions)
+        return dict(zip(self._places, _over(distances, scales).tolist(), strict=True))
 
     def limits(self, false_alarm: float) -> dict[str, float]:
         """Return by family the ratio above which a training differs by more than rounding.
@@ -130,31 +131,25 @@ class Envelope:
         spread pooled over the families, with *false_alarm* shared out over them, and a factor for
         frameworks that round more often than the reference.
         """
-        logs = {family: np.log(largest) for family, largest in self._own_ratios().items()}
-        count = len(self._perturbed)
-        spread = math.sqrt(np.mean([np.var(values, ddof=1) for values in logs.values()]))
-        freedom = (count - 1) * len(logs)
-        far = stats.t.ppf(1 - false_alarm / len(FAMILIES), freedom) * spread * math.sqrt(1 + 1 / count)
-        return {family: _MARGIN * math.exp(float(values.mean()) + far) for family, values in logs.items()}
+        logs = np.log(self._largest())
+        families, count = logs.shape
+        spread = math.sqrt(np.mean(np.var(logs, axis=1, ddof=1)))
+        quantile = float(stats.t.ppf(1 - false_alarm / families, (count - 1) * families))
+        far = quantile * spread * math.sqrt(1 + 1 / count)
+        return {
+            family: _MARGIN * math.exp(float(mean) + far)
+            for family, mean in zip(FAMILIES, logs.mean(axis=1), strict=True)
+        }
 
-    def _own_ratios(self) -> dict[str, np.ndarray]:
-        """Return for each perturbed training its largest ratio against the others, by family."""
-        found: dict[str, list[float]] = {family: [] for family in FAMILIES}
-        for left_out in range(len(self._perturbed)):
-            largest = dict.fromkeys(FAMILIES, 0.0)
-            for place, distances in self._own.items():
-                ratio = self._ratio(place, distances[left_out], np.delete(distances, left_out))
-                largest[place.family] = max(largest[place.family], ratio)
-            for family in FAMILIES:
-                # what stays below the resolution of its numbers says nothing of how far rounding goes
-                found[family].append(max(largest[family], 1.0))
-        return {family: np.array(values) for family, values in found.items()}
-
-    def _ratio(self, place: Place, distance: float, own: np.ndarray) -> float:
-        if distance == 0.0:
-            return 0.0
-        scale = max(float(np.sqrt(np.mean(own**2))), self._resolution(place))
-        return distance / scale if scale else math.inf
+    def _largest(self) -> np.ndarray:
+        """Return the largest ratio of each perturbed training against the others (families, trainings)."""
+        squares = self._own**2
+        others = (squares.sum(axis=1, keepdims=True) - squares) / (squares.shape[1] - 1)
+        scales = np.maximum(np.sqrt(np.maximum(others, 0.0)), self._resolutions[:, None])
+        ratios = _over(self._own, scales)
+        family = np.array([FAMILIES.index(place.family) for place in self._places])
+        # what stays below the resolution of its numbers says nothing of how far rounding goes
+        return np.array([ratios[family == i].max(axis=0, initial=1.0) for i in range(len(FAMILIES))])
 
     def _resolution(self, place: Place) -> float:
         """Return the distance that the numbers themselves can't resolve.
@@ -165,6 +160,11 @@ class Envelope:
         if place.family == "parameter":
             # what has moved is known as well as the parameter itself
             place = place._replace(step=-1)
-        size = self.reference.size(place)
         depth = math.log2(max(2, self._parameters)) if place.family == "grad_norm" else 1.0
-        return depth * _EPS32 * size
+        return depth * _EPS32 * self.reference.size(place)
+
+
+def _over(distances: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Return the quotient; no distance is 0 on any scale, and any distance infinite on a scale of 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(distances == 0, 0.0, distances / scales)
