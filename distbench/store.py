@@ -154,6 +154,14 @@ class Run:
         """
         return (stored.record for stored in self.stored(kind))
 
+    def results(self) -> list[Record]:
+        """Return all records of jobs that a report tells of: measuring, and training to a target.
+
+        Raises:
+            RecordError: a record, or a file of it, is missing, corrupt or of another format.
+        """
+        return [*self.records(), *self.records("converge")]
+
     def stored(self, kind: str = "measure") -> Iterator[Stored]:
         """Yield all records of jobs of that *kind* with their files, in the order of folder names.
 

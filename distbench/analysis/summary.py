@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from distbench.analysis.convergence import Convergence, convergences
 from distbench.analysis.settings import unsteady
 from distbench.case import Case
 from distbench.record import Failure, Record, Status
@@ -85,6 +86,8 @@ class CaseSummary:
     """The first trial that counts, for what is told of one trial rather than over trials."""
     unsteady: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Setting of the live engine that was not the same in all measured trials -> what it was."""
+    convergence: Convergence | None = None
+    """How it trains to a target; None: it was not asked to."""
     failure: Failure | None = None
     log: str = ""
     """Log of the rank that ``failure`` blames, relative to the run's folder; empty if there is none."""
@@ -103,12 +106,16 @@ class CaseSummary:
 def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
     """Return a summary of each case of the run, in the order of the suite."""
     by_case: dict[str, list[Record]] = {}
+    trained = convergences(records)
+    # the others are of jobs beside measuring
+    records = [record for record in records if record.job.kind == "measure"]
     for record in records:
         by_case.setdefault(record.case_id, []).append(record)
     cases = {item.case.id: item.case for item in info.cases}
     # a run folder may hold records of cases that run.json does not name: show them too
     cases |= {record.case_id: record.case for record in records if record.case_id not in cases}
     rows = [_summary(case, by_case.get(case_id, [])) for case_id, case in cases.items()]
+    rows = [_with_convergence(row, trained.get(row.case.id)) for row in rows]
     references = {_work(row.case): row for row in reversed(rows) if row.case.label == REFERENCE}
     return [_with_relative(row, references.get(_work(row.case))) for row in rows]
 
@@ -141,7 +148,26 @@ def _case_json(row: CaseSummary) -> dict[str, Any]:
         "relative_absent": row.relative_absent,
         "values": {name: _estimate_json(row, name) for name in row.values},
         "absent": row.absent,
+        "convergence": _convergence_json(row.convergence),
         "failure": {"rank": failure.rank, "phase": failure.phase, "log": row.log} if failure else None,
+    }
+
+
+def _convergence_json(found: Convergence | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "verdict": found.word,
+        "why": found.why,
+        "merit": dataclasses.asdict(found.merit),
+        "trainings": len(found.group.trainings),
+        "steps_to_target": found.group.to_target("step"),
+        "samples_to_target": found.group.to_target("samples"),
+        "seconds_to_target": found.group.to_target("seconds"),
+        "final": found.group.finals,
+        "steps": dataclasses.asdict(found.steps) if found.steps else None,
+        "at_the_end": dataclasses.asdict(found.final) if found.final else None,
+        "findings": [dict(row) for row in found.group.findings],
     }
 
 
@@ -167,6 +193,12 @@ def _summary(case: Case, records: list[Record]) -> CaseSummary:
         log=_log(worst) if worst else "",
     )
     return _with_numbers(row, good) if good else row
+
+
+def _with_convergence(row: CaseSummary, found: Convergence | None) -> CaseSummary:
+    reason = f"not measured; trained to a target: {found.word}" if found else ""
+    told = {"reason": reason, "relative_absent": reason} if found and row.status == PENDING else {}
+    return dataclasses.replace(row, convergence=found, **told)  # type: ignore[arg-type]
 
 
 def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:

@@ -66,7 +66,7 @@ class Synthetic(Source):
         return batches
 
     def merit(self, shape: Shape) -> Merit:
-        doc = "Cross-entropy of a token of fresh samples above the source's entropy rate, in nats; 0 is perfect."
+        doc = "Cross-entropy of fresh samples above the source's entropy rate, in nats a token; 0 is perfect."
         return Merit("excess_nats", "nats/token", "lower", doc, floor=self.entropy_rate(shape.classes))
 
     def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:

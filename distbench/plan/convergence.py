@@ -76,5 +76,7 @@ def _seeded(case: Case, number: int) -> Case:
 def _named(reference: Case) -> Case:
     # one suite may train several models; their references must be told apart
     size = reference.batch.global_batch_size
-    name = f"reference/{reference.workload.name}/{reference.data.name}/gbs{size}/{reference.precision.compute}"
+    name = (
+        f"reference/{reference.workload.name}/{reference.data.name}/gbs{size}/{reference.precision.compute}"
+    )
     return dataclasses.replace(reference, name=name)

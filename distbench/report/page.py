@@ -25,7 +25,7 @@ from distbench.analysis.words import sentences
 from distbench.errors import InfrastructureError
 from distbench.files import write_whole
 from distbench.record import Record
-from distbench.report import figures, views
+from distbench.report import convergence_figures, figures, views
 from distbench.store import Run, RunInfo
 from distbench.units import value_text
 
@@ -44,7 +44,7 @@ def write(run: Run) -> Path:
     """
     file = run.folder / "report.html"
     try:
-        write_whole(file, render(run.info(), list(run.records())))
+        write_whole(file, render(run.info(), run.results()))
     except OSError as error:
         raise InfrastructureError(f"{file}: can't be written: {error.strerror}") from error
     return file
@@ -53,7 +53,7 @@ def write(run: Run) -> Path:
 def render(info: RunInfo, records: Sequence[Record]) -> str:
     """Return the page."""
     cases = summarise(info, records)
-    charts = figures.charts(cases, scaling(cases))
+    charts = [*figures.charts(cases, scaling(cases)), *convergence_figures.charts(cases)]
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     library = _plotly()
     page = _environment().get_template("report.html")

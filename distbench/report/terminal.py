@@ -11,6 +11,7 @@ from distbench.analysis.summary import (
     COMMUNICATION,
     LOSS,
     MEMORY,
+    PENDING,
     THROUGHPUT,
     CaseSummary,
     Estimate,
@@ -19,6 +20,8 @@ from distbench.analysis.summary import (
 from distbench.analysis.text import one_line, shorten
 from distbench.analysis.words import failures, findings
 from distbench.record import Record, Status
+from distbench.report import convergence_view
+from distbench.report.tables import as_text
 from distbench.store import RunInfo
 from distbench.units import bytes_text, number_text
 
@@ -44,7 +47,9 @@ def table(info: RunInfo, records: Sequence[Record], width: int = 80) -> str:
     name_width = max(12, width - sum(_WIDTHS) - len(_WIDTHS))
     lines = [one_line(f"{info.suite_name} · run {info.run_id} · {info.state}", width)]
     notes = footnotes(cases)
-    for group, rows in _groups(cases).items():
+    # what was only trained to a target has no numbers here; its own table stands below
+    shown = [row for row in cases if not (row.convergence and row.status == PENDING)]
+    for group, rows in _groups(shown).items():
         lines += ["", *_head(group, name_width, width)]
         for row in rows:
             lines += _lines(row, notes.marks.get(row.case.id, ""), name_width, width)
@@ -52,7 +57,13 @@ def table(info: RunInfo, records: Sequence[Record], width: int = 80) -> str:
         lines += ["", "This run has no cases."]
     said = [line for sentence in findings(cases) for line in _wrap(sentence, width, "  ")]
     bad = [line for sentence in failures(cases) for line in _wrap(sentence, width, "  ")]
-    blocks = [lines, footnote_lines(notes, width), said, [*bad, *_logs(cases)], _wrap(_LEGEND, width, "")]
+    trained = (
+        as_text(convergence_view.table(cases), width).splitlines()
+        if any(r.convergence for r in cases)
+        else []
+    )
+    legend = _wrap(_LEGEND, width, "") if shown or not cases else []
+    blocks = [lines, footnote_lines(notes, width), trained, said, [*bad, *_logs(cases)], legend]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 

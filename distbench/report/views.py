@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from distbench.analysis.summary import CaseSummary
-from distbench.report import communication_view, memory_view, parity_view, telemetry_view, time_view
+from distbench.report import (
+    communication_view,
+    convergence_view,
+    memory_view,
+    parity_view,
+    telemetry_view,
+    time_view,
+)
 from distbench.report.tables import Table
 
 VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {
     "time": time_view.table,
     "memory": memory_view.table,
     "communication": communication_view.table,
+    "convergence": convergence_view.table,
     "parity": parity_view.table,
     "telemetry": telemetry_view.table,
 }

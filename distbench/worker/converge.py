@@ -116,9 +116,7 @@ class _Training:
         if step == 1:
             # the optimizer's state exists only now, and an evaluation would change what is in use
             self.effective = self.engine.effective()
-            checks.check_effective(
-                self.effective, self.setting.case, self.setting.workload, self.strategy
-            )
+            checks.check_effective(self.effective, self.setting.case, self.setting.workload, self.strategy)
         self._health.loss(step, loss)
         self._health.skipped(step, self.engine)
         if _due(step, self.asked["replicas_every"]):

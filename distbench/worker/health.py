@@ -123,10 +123,17 @@ class Health:
         looked = len(before) >= _LEAST_LOOKS
         if looked and norm > _EXPLODED * statistics.median(before) > 0:
             times = norm / statistics.median(before)
-            self._once(step, name, "gradient explodes", f"norm {norm:.3g}, {times:.0f} times its median so far")
+            self._once(
+                step, name, "gradient explodes", f"norm {norm:.3g}, {times:.0f} times its median so far"
+            )
         tiny = norm <= _VANISHED * largest
         if tiny and looked and before[-1] <= _VANISHED * largest:
-            self._once(step, name, "gradient vanishes", f"norm {norm:.3g} twice in a row; the largest is {largest:.3g}")
+            self._once(
+                step,
+                name,
+                "gradient vanishes",
+                f"norm {norm:.3g} twice in a row; the largest is {largest:.3g}",
+            )
         before.append(norm)
 
     def _broken_gradient(self, step: int, broken: list[str], norms: dict[str, float]) -> dict[str, Any]:
@@ -163,11 +170,13 @@ class Spikes:
 
     def told(self) -> str:
         """Return the rule by which the last value was one."""
-        return f"above {self._limit:.4g}, the mean of the steps before and {_DEVIATIONS:g} standard deviations"
+        return (
+            f"above {self._limit:.4g}, the mean of the steps before and {_DEVIATIONS:g} standard deviations"
+        )
 
 
 def _parameters_into(name: str, broken: set[str]) -> Any:
-    def look(module: nn.Module, inputs: Any) -> None:
+    def look(module: nn.Module, _inputs: Any) -> None:
         if not all(bool(torch.isfinite(p).all()) for p in module.parameters(recurse=False)):
             broken.add(name)
 
@@ -175,11 +184,17 @@ def _parameters_into(name: str, broken: set[str]) -> Any:
 
 
 def _outputs_into(name: str, broken: set[str], found: list[tuple[str, str]]) -> Any:
-    def look(module: nn.Module, inputs: Any, output: Any) -> None:
-        tensors = [x for x in (output if isinstance(output, tuple) else (output,)) if isinstance(x, torch.Tensor)]
+    def look(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        tensors = [
+            x for x in (output if isinstance(output, tuple) else (output,)) if isinstance(x, torch.Tensor)
+        ]
         if found or all(bool(torch.isfinite(x).all()) for x in tensors if x.is_floating_point()):
             return
-        why = "its parameters were not: the update before broke them" if name in broken else "its parameters were"
+        why = (
+            "its parameters were not: the update before broke them"
+            if name in broken
+            else "its parameters were"
+        )
         found.append((name, f"first not finite: the output of {name or 'the model'} ({why})"))
 
     return look
