@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,8 +128,10 @@ class _Planner:
         self._checks.processes(cell)
         batch, problem = self._checks.batch(cell, work)
         threads = work.scalars.threads
+        lr = work.batch.learning_rate(work.optimizer.lr, batch.global_batch_size)
+        scaled = "" if lr == work.optimizer.lr else f"/scaled_lr={lr:.3g}"
         case = Case(
-            name=base_name(cell, batch, work.precision),
+            name=base_name(cell, batch, work.precision) + scaled,
             label=cell.strategy.label,
             strategy=cell.strategy.plugin.choice,
             workload=work.workload.choice,
@@ -136,7 +139,7 @@ class _Planner:
             world_size=cell.world_size,
             device=self._machine.device,
             batch=batch,
-            optimizer=work.optimizer,
+            optimizer=dataclasses.replace(work.optimizer, lr=lr),
             precision=work.precision,
             activation_checkpointing=work.scalars.activation_checkpointing,
             threads=self._threads if threads == "auto" else threads,

@@ -107,8 +107,9 @@ def _chance(count: int) -> str:
     by_chance = 2 * P_VALUE * count
     return (
         f"Each of {count} cases is tested twice at p = {P_VALUE:g}, without a correction for their number: "
-        f"with seeds of their own up to {by_chance:.1f} of them would be called worse by chance. The first seeds "
-        "of a reference are those of its cases, which makes that far rarer where a strategy trains as it should."
+        f"with seeds of their own up to {by_chance:.1f} of them would be called worse by chance. The first "
+        "seeds of a reference are those of its cases, which makes that far rarer where a strategy trains as "
+        "it should."
     )
 
 
@@ -117,8 +118,8 @@ def _batch_notes(trained: Sequence[Convergence]) -> list[str]:
         one_line(
             f"{each.name}: global batch {each.size} against {each.base_size}{each.scaled}: "
             f"{each.throughput:.2f} times the samples a second and {each.samples:.2f} times the samples to "
-            f"the target (an efficiency of {1 / each.samples:.2f} in samples) make {each.seconds:.2f} times the "
-            "seconds."
+            f"the target (an efficiency of {1 / each.samples:.2f} in samples) make {each.seconds:.2f} times "
+            "the seconds."
         )
         for each in effects(trained)
     ]
