@@ -19,7 +19,7 @@ from distbench.case import Batch, Case, Optimizer
 from distbench.env import Machine
 from distbench.errors import SuiteError
 from distbench.job import Job
-from distbench.plan import make
+from distbench.plan import Plan, make
 from distbench.record import Record, Status
 from distbench.report.convergence_figures import charts
 from distbench.report.convergence_view import table
@@ -210,26 +210,23 @@ def test_a_spike_stands_seven_deviations_above_what_was_before_and_falling_is_no
 
 
 SUITE = {
-    "workload": {"user": {"model": "small:Small", "length": 32}},
+    "workload": {"transformer": {"seq_len": 16}},
     "batch": {"global_batch_size": 8},
     "strategies": ["ddp"],
     "world_sizes": [1, 2],
-    "measure": {"trials": 0},
 }
 
 
-def planned(**changes: object):
+def planned(**changes: object) -> Plan:
     return make(Suite.from_tree({**SUITE, **changes}, Places("suite.yaml")), LAPTOP)
 
 
-TEXT = {**SUITE, "workload": {"transformer": {"seq_len": 16}}}
+def asked(**options: object) -> dict[str, object]:
+    return {"measure": {"trials": 0}, "converge": {"targets": {"bits_per_byte": 4.0}, **options}}
 
 
 def test_each_case_is_trained_with_its_seeds_and_one_reference_with_twice_as_many():
-    plan = make(
-        Suite.from_tree({**TEXT, "converge": {"targets": {"bits_per_byte": 4.0}, "seeds": 2}}, Places("s")),
-        LAPTOP,
-    )
+    plan = planned(**asked(seeds=2))
     kinds = [(task.case.label, task.case.world_size, task.case.seed, task.round) for task in plan.trials]
     assert kinds == [
         *(("single", 1, 1234, 0), ("ddp", 1, 1234, 0), ("ddp", 2, 1234, 0)),
@@ -243,10 +240,7 @@ def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(PLUGINS))
-    both = {**TEXT, "axes": {"data": ["text", "same"]}}
-    plan = make(
-        Suite.from_tree({**both, "converge": {"targets": {"bits_per_byte": 4.0}}}, Places("s")), LAPTOP
-    )
+    plan = planned(axes={"data": ["text", "same"]}, **asked())
     (told,) = {task.problem for task in plan.trials if task.problem}
     assert told == "data same holds nothing out, so no training on it can be judged"
 

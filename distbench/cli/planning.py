@@ -12,14 +12,14 @@ from typing import Any
 
 from distbench import env, plan, registry, spec
 from distbench.cli.printing import columns, say, say_json
-from distbench.job import FOLDERS
+from distbench.job import FOLDERS, Kind
 from distbench.launchers.base import Launch, Launcher
 from distbench.units import duration_text
 
 # stands for the folder and the id, which a run gets when it begins
 _RUN = "RUN"
 
-_OTHERS = {"check": "trainings that check them", "converge": "trainings to a target"}
+_OTHERS: dict[Kind, str] = {"check": "trainings that check them", "converge": "trainings to a target"}
 
 
 def show_plan(file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool) -> int:
