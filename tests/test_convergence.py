@@ -377,7 +377,7 @@ def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(run_suite: Run
 
 @pytest.mark.train
 def test_steps_that_overflow_under_the_loss_scale_are_counted(run_suite: RunSuite) -> None:
-    text = TRAIN % ("Small", "[ddp]", "") + "precision: {compute: fp16, loss_scale: 1.0e+38}\n"
+    text = TRAIN % ("Small", "[ddp]", "") + "precision: {compute: fp16, loss_scale: 1073741824.0}\n"
     finished = run_suite(text, "--only", "ddp*")
     record = next(r for r in Run(finished.folder).records("converge") if r.case.label == "ddp")
     assert record.status == "measured", record.reason

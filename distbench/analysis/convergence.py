@@ -14,6 +14,7 @@ half of the reference's, the difference of the means varies by a third of what t
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -70,9 +71,11 @@ class Training:
         """The held-out value after the last step."""
         return float(self.curve[-1]["value"])
 
-    def rate(self, key: str) -> float:
-        """Return samples or tokens (*key*) a second of training."""
-        return float(self.curve[-1][key]) / float(self.curve[-1]["seconds"])
+    @property
+    def step_s(self) -> float:
+        """The median seconds of a step: the first ones make what all later ones use again."""
+        ends = [float(row["seconds"]) for row in self.curve]
+        return statistics.median(end - begin for begin, end in itertools.pairwise([0.0, *ends]))
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,14 @@ class Effect:
     scaled: str
     """The learning rates, if they are not the same; else empty."""
     throughput: float
-    """Samples a second, as a multiple of the base's."""
+    """Samples a second (by the median step), as a multiple of the base's."""
     samples: float
     """Samples until the target was reached, as a multiple of the base's; 1 loses nothing."""
-    seconds: float
-    """Seconds of training until then, as a multiple of the base's."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until then at that pace, as a multiple of the base's."""
+        return self.samples / self.throughput
 
 
 def effects(trained: Sequence[Convergence]) -> list[Effect]:
@@ -58,17 +61,17 @@ def _effect(base: Convergence, large: Convergence) -> Effect:
         base_size=one.batch.global_batch_size,
         scaled="" if rates[0] == rates[1] else f" (learning rate {rates[1]:.3g} against {rates[0]:.3g})",
         throughput=_rate(large) / _rate(base),
-        samples=_mean(large, "samples") / _mean(base, "samples"),
-        seconds=_mean(large, "seconds") / _mean(base, "seconds"),
+        samples=_samples(large) / _samples(base),
     )
 
 
 def _rate(of: Convergence) -> float:
-    return statistics.fmean(training.rate("samples") for training in of.group.trainings)
+    seconds = statistics.fmean(training.step_s for training in of.group.trainings)
+    return of.group.case.batch.global_batch_size / seconds
 
 
-def _mean(of: Convergence, key: str) -> float:
-    return statistics.fmean(of.group.to_target(key))
+def _samples(of: Convergence) -> float:
+    return statistics.fmean(of.group.to_target("samples"))
 
 
 def _key(case: Case) -> str:

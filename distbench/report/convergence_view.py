@@ -119,7 +119,7 @@ def _batch_notes(trained: Sequence[Convergence]) -> list[str]:
             f"{each.name}: global batch {each.size} against {each.base_size}{each.scaled}: "
             f"{each.throughput:.2f} times the samples a second and {each.samples:.2f} times the samples to "
             f"the target (an efficiency of {1 / each.samples:.2f} in samples) make {each.seconds:.2f} times "
-            "the seconds."
+            "the seconds at that pace."
         )
         for each in effects(trained)
     ]

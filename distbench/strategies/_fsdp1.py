@@ -75,7 +75,9 @@ class Fsdp1Engine(TorchEngine):
             return super().full_gradients()
 
     def full_state(self) -> dict[str, torch.Tensor]:
-        config = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+        # asked to move what is on the CPU already, FSDP1 frees it and then clones it: SIGSEGV (torch 2.13)
+        offload = self._setting.device.type == "cuda"
+        config = FullStateDictConfig(offload_to_cpu=offload, rank0_only=True)
         with FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, config):
             return {plain_name(name): tensor for name, tensor in self.module.state_dict().items()}
 

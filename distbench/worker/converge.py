@@ -113,7 +113,7 @@ class _Training:
         }
 
     def _after(self, step: int, loss: float, norm: float | None) -> None:
-        if step == 1:
+        if not self.effective and self.engine.skipped_steps < step:
             # the optimizer's state exists only now, and an evaluation would change what is in use
             self.effective = self.engine.effective()
             checks.check_effective(self.effective, self.setting.case, self.setting.workload, self.strategy)
