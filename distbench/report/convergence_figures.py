@@ -138,7 +138,8 @@ def _band_and_line(name: str, band: Band, line: dict[str, Any]) -> list[dict[str
             "y": [*high, *low[::-1]],
             "fill": "toself",
             "fillcolor": line["color"],
-            "opacity": 0.12,
+            # the bands of honest cases lie on one another
+            "opacity": 0.05,
             "line": {"width": 0},
             "hoverinfo": "skip",
             "showlegend": False,
