@@ -146,24 +146,16 @@ class Run:
             files = beside.write(folder, record)
         write_json(folder / _RECORD_FILE, record.to_json(files))
 
-    def records(self, kind: str = "measure") -> Iterator[Record]:
-        """Yield all records of jobs of that *kind*, in the order of folder names.
+    def records(self) -> Iterator[Record]:
+        """Yield all records of the run, kind by kind of their jobs, in the order of folder names.
 
         Raises:
             RecordError: a record, or a file of it, is missing, corrupt or of another format.
         """
-        return (stored.record for stored in self.stored(kind))
+        return (stored.record for kind in FOLDERS for stored in self.stored(kind))
 
-    def results(self) -> list[Record]:
-        """Return all records of jobs that a report tells of: measuring, and training to a target.
-
-        Raises:
-            RecordError: a record, or a file of it, is missing, corrupt or of another format.
-        """
-        return [*self.records(), *self.records("converge")]
-
-    def stored(self, kind: str = "measure") -> Iterator[Stored]:
-        """Yield all records of jobs of that *kind* with their files, in the order of folder names.
+    def stored(self, kind: str) -> Iterator[Stored]:
+        """Yield all records of jobs of *kind* with their files, in the order of folder names.
 
         Raises:
             RecordError: a record, or a file of it, is missing, corrupt or of another format.

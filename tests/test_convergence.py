@@ -307,7 +307,7 @@ RunSuite = Callable[..., Finished]
 
 def found_in(finished: Finished) -> dict[str, Convergence]:
     run = Run(finished.folder)
-    cases = summarise(run.info(), run.results())
+    cases = summarise(run.info(), list(run.records()))
     return {row.case.label: row.convergence for row in cases if row.convergence}
 
 
@@ -335,7 +335,7 @@ def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run
     finished = run_suite(TRAIN % ("NotANumberInOneLayer", "[single, ddp]", ""))
     assert finished.code == 1
     assert "broke down" in finished.errors
-    records = [r for r in Run(finished.folder).records("converge") if r.case.label == "ddp"]
+    records = [r for r in Run(finished.folder).records() if r.case.label == "ddp"]
     assert [record.status for record in records] == ["invalid_nan"] * 2
     for record in records:
         assert record.failure and record.failure.rank == 1
@@ -344,15 +344,13 @@ def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run
         )
         (row,) = record.tables["converge_findings"]
         assert (row["step"], row["rank"], row["module"], row["kind"]) == (4, 1, "layers.1", "not finite")
-    assert {r.status for r in Run(finished.folder).records("converge") if r.case.label == "single"} == {
-        "measured"
-    }
+    assert {r.status for r in Run(finished.folder).records() if r.case.label == "single"} == {"measured"}
 
 
 @pytest.mark.train
 def test_gradients_that_are_not_finite_are_named_before_they_reach_the_loss(run_suite: RunSuite) -> None:
     finished = run_suite(TRAIN % ("BreaksGradients", "[ddp]", ", gradients_every: 1"))
-    record = next(r for r in Run(finished.folder).records("converge") if r.case.label == "ddp")
+    record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")
     assert record.status == "invalid_nan"
     assert record.reason.startswith("the gradient of layers.0.down.bias of rank 0 was nan at step 3")
 
@@ -379,7 +377,7 @@ def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(run_suite: Run
 def test_steps_that_overflow_under_the_loss_scale_are_counted(run_suite: RunSuite) -> None:
     text = TRAIN % ("Small", "[ddp]", "") + "precision: {compute: fp16, loss_scale: 1073741824.0}\n"
     finished = run_suite(text, "--only", "ddp*")
-    record = next(r for r in Run(finished.folder).records("converge") if r.case.label == "ddp")
+    record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")
     assert record.status == "measured", record.reason
     kinds = {row["kind"] for row in record.tables["converge_findings"]}
     assert kinds == {"loss scale"}

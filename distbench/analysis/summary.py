@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from distbench.analysis.convergence import Convergence, convergences
+from distbench.analysis.equivalence import DIFFERS, Verdict, verdicts
 from distbench.analysis.settings import unsteady
 from distbench.case import Case
+from distbench.job import Check
 from distbench.record import Failure, Record, Status
 from distbench.store import Run, RunInfo
 from distbench.trial import log_file
 
 PENDING = "pending"
 """What a case is called that has no record yet."""
+UNMEASURED = "unmeasured"
+"""What a case is called that nobody asked to measure (``measure.trials: 0``)."""
 REFERENCE = "ddp"
 """Label of the strategy that throughput is told relative to."""
 THROUGHPUT, MEMORY, COMMUNICATION, LOSS = "tokens_per_s", "memory_peak", "comm_bytes", "final_loss"
@@ -60,7 +64,7 @@ class CaseSummary:
 
     case: Case
     status: str
-    """A word of ``Status``, or ``pending``."""
+    """A word of ``Status``, ``pending`` or ``unmeasured``."""
     reason: str
     trials: int
     """Trials that were measured."""
@@ -89,6 +93,8 @@ class CaseSummary:
     convergence: Convergence | None = None
     """How it trains to a target; None: it was not asked to."""
     failure: Failure | None = None
+    verdict: Verdict | None = None
+    """Whether it is the same training as its reference; None: nobody asked."""
     log: str = ""
     """Log of the rank that ``failure`` blames, relative to the run's folder; empty if there is none."""
 
@@ -98,26 +104,42 @@ class CaseSummary:
         return self.status == Status.MEASURED
 
     @property
+    def differs(self) -> bool:
+        """Whether it was found to be another training than its reference."""
+        return self.verdict is not None and self.verdict.word == DIFFERS
+
+    @property
     def comparable(self) -> bool:
         """Whether there are numbers that may be held against those of other cases."""
-        return self.measured and not self.degraded
+        return self.measured and not self.degraded and not self.differs
 
 
 def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
     """Return a summary of each case of the run, in the order of the suite."""
+    false_alarm = (info.suite.get("check") or {}).get("false_alarm", Check.false_alarm)
+    verdict = verdicts(_of(records, "check"), false_alarm)
     by_case: dict[str, list[Record]] = {}
-    trained = convergences(records)
-    # the others are of jobs beside measuring
-    records = [record for record in records if record.job.kind == "measure"]
+    trained = convergences(_of(records, "converge"))
+    records = _of(records, "measure")
     for record in records:
         by_case.setdefault(record.case_id, []).append(record)
     cases = {item.case.id: item.case for item in info.cases}
     # a run folder may hold records of cases that run.json does not name: show them too
     cases |= {record.case_id: record.case for record in records if record.case_id not in cases}
-    rows = [_summary(case, by_case.get(case_id, [])) for case_id, case in cases.items()]
-    rows = [_with_convergence(row, trained.get(row.case.id)) for row in rows]
+    rows = [
+        dataclasses.replace(
+            _summary(case, by_case[case_id]) if case_id in by_case else _unknown(case, info),
+            verdict=verdict.get(case_id),
+            convergence=trained.get(case_id),
+        )
+        for case_id, case in cases.items()
+    ]
     references = {_work(row.case): row for row in reversed(rows) if row.case.label == REFERENCE}
     return [_with_relative(row, references.get(_work(row.case))) for row in rows]
+
+
+def _of(records: Sequence[Record], kind: str) -> list[Record]:
+    return [record for record in records if record.job.kind == kind]
 
 
 def to_json(info: RunInfo, cases: Sequence[CaseSummary]) -> dict[str, Any]:
@@ -149,6 +171,7 @@ def _case_json(row: CaseSummary) -> dict[str, Any]:
         "values": {name: _estimate_json(row, name) for name in row.values},
         "absent": row.absent,
         "convergence": _convergence_json(row.convergence),
+        "equivalence": _verdict_json(row.verdict),
         "failure": {"rank": failure.rank, "phase": failure.phase, "log": row.log} if failure else None,
     }
 
@@ -171,14 +194,24 @@ def _convergence_json(found: Convergence | None) -> dict[str, Any] | None:
     }
 
 
+def _verdict_json(verdict: Verdict | None) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    return {"verdict": verdict.word, "arms": [dataclasses.asdict(arm) for arm in verdict.arms]}
+
+
 def _estimate_json(row: CaseSummary, name: str) -> dict[str, Any]:
     column = row.columns[name]
     return {**dataclasses.asdict(row.values[name]), "unit": column["unit"], "better": column["better"]}
 
 
+def _unknown(case: Case, info: RunInfo) -> CaseSummary:
+    asked = info.suite.get("measure", {}).get("trials") != 0
+    word, reason = (PENDING, "not run yet") if asked else (UNMEASURED, "measure.trials = 0")
+    return CaseSummary(case, word, reason, 0, 0, relative_absent=reason)
+
+
 def _summary(case: Case, records: list[Record]) -> CaseSummary:
-    if not records:
-        return CaseSummary(case, PENDING, "not run yet", 0, 0, relative_absent="not run yet")
     good = [record for record in records if record.status is Status.MEASURED]
     bad = [record for record in records if record.status is not Status.MEASURED]
     worst = min(bad, key=lambda record: record.status in _LEAST_TELLING, default=None)
@@ -193,12 +226,6 @@ def _summary(case: Case, records: list[Record]) -> CaseSummary:
         log=_log(worst) if worst else "",
     )
     return _with_numbers(row, good) if good else row
-
-
-def _with_convergence(row: CaseSummary, found: Convergence | None) -> CaseSummary:
-    reason = f"not measured; trained to a target: {found.word}" if found else ""
-    told = {"reason": reason, "relative_absent": reason} if found and row.status == PENDING else {}
-    return dataclasses.replace(row, convergence=found, **told)  # type: ignore[arg-type]
 
 
 def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:

@@ -164,16 +164,21 @@ def _leanest(group: _Group) -> str:
 
 
 def _notes(cases: Sequence[CaseSummary], measured: Sequence[CaseSummary]) -> list[str]:
-    notes = _disturbed(measured)
+    notes = _apart(cases) + _disturbed(measured)
     if any(_offloads_in_vain(row) for row in measured):
         notes.append(
             "On a CPU machine, offload to the CPU moves data from memory to memory: it can save none here."
         )
     if measured and all(row.trials < 2 for row in measured):
         notes.append("One trial a case: no spread is known; measure.trials = 3 or more gives one.")
-    if pending := sum(row.status == PENDING and not row.convergence for row in cases):
+    if pending := sum(row.status == PENDING for row in cases):
         notes.append(f"{pending} of {len(cases)} cases have no record yet.")
     return notes
+
+
+def _apart(cases: Sequence[CaseSummary]) -> list[str]:
+    names = [one_line(row.case.name) for row in cases if row.differs]
+    return [f"Not the same training as the reference, so not compared: {listed(names)}."] if names else []
 
 
 def _disturbed(measured: Sequence[CaseSummary]) -> list[str]:

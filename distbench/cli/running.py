@@ -73,7 +73,7 @@ def _strict(run: store.Run) -> int:
     from distbench.analysis.summary import summarise
     from distbench.analysis.text import listed
 
-    found = other_work(summarise(run.info(), run.results()))
+    found = other_work(summarise(run.info(), list(run.records())))
     for difference, names in found.items():
         complain(f"--strict-parity: {difference} ({listed(names)})")
     return 1 if found else 0
@@ -95,12 +95,14 @@ def _not_converging(info: store.RunInfo, records: Sequence[Record]) -> bool:
 def _execute(
     run: store.Run, info: store.RunInfo, suite: spec.Suite, planned: plan.Plan, *, as_json: bool, quiet: bool
 ) -> int:
+    from distbench.analysis.summary import summarise
+    from distbench.analysis.text import listed
     from distbench.report import page
     from distbench.run import execute
 
     with observer(quiet=quiet) as watcher:
         outcome = execute(run, info, suite, planned, watcher)
-    info, records = run.info(), run.results()
+    info, records = run.info(), list(run.records())
     report = page.write(run)
     if as_json:
         say_json({**summary_of(info, records), "report": str(report)})
@@ -110,5 +112,8 @@ def _execute(
     if outcome.interrupted:
         note(f"stopped; go on with: distbench run --resume {run.folder}")
         return INTERRUPTED
+    differing = [row for row in summarise(info, records) if row.differs]
+    if differing:
+        complain(f"not the same training as the reference: {listed([row.case.name for row in differing])}")
     failed = any(record.status.is_failure for record in records)
-    return 1 if _not_converging(info, records) or failed else 0
+    return 1 if _not_converging(info, records) or differing or failed else 0

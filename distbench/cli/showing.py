@@ -17,7 +17,7 @@ from distbench.store import Run, RunInfo
 def show_run(name: str, *, out: Path, as_json: bool) -> int:
     """Print the table of a run."""
     run = find_run(name, out)
-    info, records = run.info(), run.results()
+    info, records = run.info(), list(run.records())
     if as_json:
         say_json(summary_of(info, records))
     else:
@@ -40,7 +40,7 @@ def show_view(name: str, view: str, *, out: Path) -> int:
     if view not in VIEWS:
         raise UsageError(f"--view = {view!r}: allowed: {', '.join(VIEWS)}")
     run = find_run(name, out)
-    cases = summarise(run.info(), run.results())
+    cases = summarise(run.info(), list(run.records()))
     shown, notes = as_text(VIEWS[view](cases), width()), footnotes(cases)
     say(shown)
     # not every view marks its cases

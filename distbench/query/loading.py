@@ -63,7 +63,7 @@ class Loading:
             UsageError: this is no folder of a run.
             RecordError: the run or a record of it can't be read.
         """
-        info, stored = run.info(), list(run.stored())
+        info, stored = run.info(), list(run.stored("measure"))
         records = [each.record for each in stored]
         self.runs.append(facts.run_row(info, records, run.folder))
         self.cases += facts.case_rows(info, records)

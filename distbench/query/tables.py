@@ -66,7 +66,7 @@ CASES = Table(
     "One row a case of a run, measured or not.",
     (
         *CASE,
-        Column("status", "varchar", "measured, pending, or how its telling trial ended."),
+        Column("status", "varchar", "measured, pending, unmeasured, or how its telling trial ended."),
         Column("reason", "varchar", "Why it was not measured, or not in every trial; else empty."),
         Column("trials", "bigint", "Trials that were measured."),
         Column("failed", "bigint", "Trials that were not."),

@@ -11,13 +11,14 @@ from distbench.analysis.summary import (
     COMMUNICATION,
     LOSS,
     MEMORY,
-    PENDING,
     THROUGHPUT,
+    UNMEASURED,
     CaseSummary,
     Estimate,
     summarise,
 )
 from distbench.analysis.text import one_line, shorten
+from distbench.analysis.verdicts import sentence
 from distbench.analysis.words import failures, findings
 from distbench.record import Record, Status
 from distbench.report import convergence_view
@@ -47,8 +48,7 @@ def table(info: RunInfo, records: Sequence[Record], width: int = 80) -> str:
     name_width = max(12, width - sum(_WIDTHS) - len(_WIDTHS))
     lines = [one_line(f"{info.suite_name} · run {info.run_id} · {info.state}", width)]
     notes = footnotes(cases)
-    # what was only trained to a target has no numbers here; its own table stands below
-    shown = [row for row in cases if not (row.convergence and row.status == PENDING)]
+    shown = [row for row in cases if row.status != UNMEASURED]
     for group, rows in _groups(shown).items():
         lines += ["", *_head(group, name_width, width)]
         for row in rows:
@@ -59,11 +59,19 @@ def table(info: RunInfo, records: Sequence[Record], width: int = 80) -> str:
     bad = [line for sentence in failures(cases) for line in _wrap(sentence, width, "  ")]
     trained = (
         as_text(convergence_view.table(cases), width).splitlines()
-        if any(r.convergence for r in cases)
+        if any(row.convergence for row in cases)
         else []
     )
-    legend = _wrap(_LEGEND, width, "") if shown or not cases else []
-    blocks = [lines, footnote_lines(notes, width), trained, said, [*bad, *_logs(cases)], legend]
+    legend = _wrap(_LEGEND, width, "") if shown else []
+    blocks = [
+        lines,
+        footnote_lines(notes, width),
+        _verdicts(cases, width),
+        trained,
+        said,
+        [*bad, *_logs(cases)],
+        legend,
+    ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -71,6 +79,17 @@ def footnote_lines(notes: Footnotes, width: int) -> list[str]:
     """Return what the marks beside the numbers mean."""
     told = notes.sentences.items()
     return [line for mark, sentence in told for line in _wrap(f"{mark} {sentence}", width, "    ")]
+
+
+def _verdicts(cases: Sequence[CaseSummary], width: int) -> list[str]:
+    """Return a line or two for each case that was checked."""
+    checked = [row for row in cases if row.verdict]
+    lines = ["Same training? (distbench show --view equivalence has the evidence)"] if checked else []
+    for row in checked:
+        if row.verdict:
+            told = f"{one_line(row.case.name)}: {sentence(row.verdict)}"
+            lines += textwrap.wrap(f"  {told}", width, subsequent_indent="    ", break_on_hyphens=False)
+    return lines
 
 
 def _groups(cases: Sequence[CaseSummary]) -> dict[str, list[CaseSummary]]:
@@ -96,8 +115,7 @@ def _lines(row: CaseSummary, mark: str, name_width: int, width: int) -> list[str
             head + told, width, subsequent_indent=" " * len(head), max_lines=2, placeholder=" …"
         )
     cells = (
-        (f"{row.trials}/{row.trials + row.failed} ok" if row.failed else str(row.status))
-        + ("*" if row.degraded else ""),
+        _status(row) + ("*" if row.degraded else ""),
         _throughput(row.values.get(THROUGHPUT)),
         "–" if row.relative is None else f"{row.relative:.2f}",
         _bytes(row.values.get(MEMORY)),
@@ -105,6 +123,12 @@ def _lines(row: CaseSummary, mark: str, name_width: int, width: int) -> list[str
         _loss(row.values.get(LOSS)),
     )
     return [_row(label, cells, name_width, mark)]
+
+
+def _status(row: CaseSummary) -> str:
+    if row.differs:
+        return "differs"
+    return f"{row.trials}/{row.trials + row.failed} ok" if row.failed else str(row.status)
 
 
 def _row(name: str, cells: Sequence[str], name_width: int, mark: str = "") -> str:

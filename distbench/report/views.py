@@ -8,6 +8,7 @@ from distbench.analysis.summary import CaseSummary
 from distbench.report import (
     communication_view,
     convergence_view,
+    equivalence_view,
     memory_view,
     parity_view,
     telemetry_view,
@@ -20,6 +21,7 @@ VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {
     "memory": memory_view.table,
     "communication": communication_view.table,
     "convergence": convergence_view.table,
+    "equivalence": equivalence_view.table,
     "parity": parity_view.table,
     "telemetry": telemetry_view.table,
 }

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case
-from distbench.job import FOLDERS
 from distbench.launchers.base import LaunchError, Site
 from distbench.metrics.base import Metric
 from distbench.plan import Plan, Task
@@ -76,9 +75,8 @@ class _Execution:
         """Id of a reference -> why it has no result; empty if it has one."""
 
     def run(self) -> Outcome:
-        for kind in FOLDERS:
-            for record in self._run.records(kind):
-                self._remember(record)
+        for record in self._run.records():
+            self._remember(record)
         impossible = [Task(item.case, problem=item.problem) for item in self._plan.cases if item.problem]
         for task in self._missing([*impossible, *self._plan.trials]):
             if task.problem:

@@ -176,6 +176,8 @@ def reason_of(found: dict[str, Any]) -> str:
     """Return one sentence for the first failure *found*."""
     rank, phase = found["rank"], found["phase"]
     if "types" in found:
+        if "Refused" in found["types"]:
+            return str(found["message"])
         first_line = (found["message"].strip().splitlines() or [""])[0]
         return f"rank {rank} in {phase}: {found['types'][0]}: {first_line}"
     code = found["code"]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffload,
-    FullStateDictConfig,
     FullyShardedDataParallel,
     MixedPrecision,
     ShardingStrategy,
-    StateDictType,
 )
 from torch.distributed.fsdp.wrap import CustomPolicy
 
@@ -71,15 +71,30 @@ class Fsdp1Engine(TorchEngine):
         self.module.clip_grad_norm_(limit)
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
-        with FullyShardedDataParallel.summon_full_params(self.module, writeback=False, with_grads=True):
-            return super().full_gradients()
+        scale = self._case.precision.loss_scale or 1.0
+        whole = self._gathered(lambda handle: handle.sharded_grad)
+        return {name: gradient / scale for name, gradient in whole.items()}
 
     def full_state(self) -> dict[str, torch.Tensor]:
-        # asked to move what is on the CPU already, FSDP1 frees it and then clones it: SIGSEGV (torch 2.13)
-        offload = self._setting.device.type == "cuda"
-        config = FullStateDictConfig(offload_to_cpu=offload, rank0_only=True)
-        with FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, config):
-            return {plain_name(name): tensor for name, tensor in self.module.state_dict().items()}
+        return self._gathered(lambda handle: getattr(handle.flat_param, "_local_shard", handle.flat_param))
+
+    def _gathered(self, shard_of: Callable[[Any], torch.Tensor | None]) -> dict[str, torch.Tensor]:
+        """Return the whole tensors of which each unit keeps a flat shard. A collective call.
+
+        FSDP's own state_dict on rank 0 only ends in a segmentation fault on the CPU (torch 2.13,
+        two ranks: it copies what the other hook has freed).
+        """
+        names = {id(parameter): plain_name(name) for name, parameter in self.module.named_parameters()}
+        found = {}
+        for unit in self.module.modules():
+            handle = unit._handle if isinstance(unit, FullyShardedDataParallel) else None
+            shard = None if handle is None else shard_of(handle)
+            if handle is None or shard is None:
+                continue
+            parts = handle._get_unflat_views(_whole(handle, shard.detach()))
+            for parameter, part in zip(handle.flat_param._params or (), parts, strict=True):
+                found[names[id(parameter)]] = part.cpu()
+        return found
 
     def standing_whole(self) -> int:
         units = [m for m in self.module.modules() if isinstance(m, FullyShardedDataParallel)]
@@ -116,6 +131,15 @@ class Fsdp1Engine(TorchEngine):
 
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last or self._each else self.module.no_sync()
+
+
+def _whole(handle: Any, shard: torch.Tensor) -> torch.Tensor:
+    """Return a unit's flat tensor, of which *shard* is this rank's, without padding. A collective call."""
+    if not handle.uses_sharded_strategy:
+        return shard
+    whole = shard.new_empty(shard.numel() * handle.world_size)
+    dist.all_gather(list(whole.chunk(handle.world_size)), shard.contiguous(), group=handle.process_group)
+    return whole[: handle.flat_param._unpadded_unsharded_size.numel()]
 
 
 def build_fsdp1(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fsdp1Engine:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,7 @@ from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.trial import TrialFile
 from distbench.worker import checks
 from distbench.worker.feed import Feed
-from distbench.worker.measure import first_not_finite
-from distbench.worker.perturb import moved
+from distbench.worker.perturb import moved, round_gradients
 from distbench.worker.phases import Phases
 from distbench.worker.sketch import describe
 from distbench.workloads import _weights
@@ -48,6 +48,9 @@ class Training:
     """Seed of another order of the rows inside of each global batch; None: as they come."""
     seed: int = 0
     """Seed of what the model itself draws."""
+    rounds: bool = False
+    """Round the gradients to the dtype of compute after each micro-batch, as frameworks do that add
+    them up in it."""
 
 
 @dataclass
@@ -87,7 +90,6 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> dict[str, Any]:
         check.reference(plain, asked["perturbed"], asked["parts"])
     else:
         check.train(plain)
-    mine = [row["loss"] for row in kept.curve]
     is_first = setting.rank == 0
     return {
         "samples": {},
@@ -102,7 +104,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> dict[str, Any]:
         if is_first
         else {},
         "warmup_losses": [],
-        "not_finite": first_not_finite(mine),
+        "not_finite": next((_broken(row) for row in kept.curve if not math.isfinite(row["loss"])), None),
         "effective": kept.effective,
         "window": (0.0, 0.0),
     }
@@ -128,7 +130,8 @@ class _Check:
             weights = moved(self._setting, number)
             case = _in_parts(plain.case, parts[number % len(parts)])
             name = f"perturbed {number + 1}"
-            self.train(dataclasses.replace(plain, name=name, case=case, weights=weights, order=number))
+            tiny = dataclasses.replace(plain, weights=weights, order=number, rounds=number % 2 == 1)
+            self.train(dataclasses.replace(tiny, name=name, case=case))
             if self._setting.rank == 0:
                 weights.unlink()
 
@@ -152,7 +155,11 @@ class _Check:
         gc.collect()
 
     def _step(self, training: Training, step: int, engine: Engine, feed: Feed) -> None:
-        losses = [engine.forward_backward(batch) for batch in feed.micro_batches(step)]
+        losses = []
+        for batch in feed.micro_batches(step):
+            losses.append(engine.forward_backward(batch))
+            if training.rounds:
+                round_gradients(engine, training.case.precision.compute)
         loss = _mean_over_ranks(float(torch.stack([loss.double() for loss in losses]).mean()))
         norm = engine.grad_norm()
         row = {"training": training.name, "step": step, "loss": loss, "grad_norm": norm}
@@ -210,6 +217,10 @@ class _Check:
             }
         )
         return [1]
+
+
+def _broken(row: dict[str, Any]) -> dict[str, Any]:
+    return {"step": row["step"], "value": str(row["loss"])}
 
 
 def _in_fp64(case: Case) -> Case:

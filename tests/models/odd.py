@@ -1,0 +1,85 @@
+"""Models whose training is hard to compare; suites of the tests name them as ``odd:...``."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from small import Small
+from torch import nn
+from torch.nn import functional
+
+
+class Dropout(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.drop(super().forward(tokens))
+
+
+class DrawsInForward(Small):
+    """Dropout that no module shows."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(super().forward(tokens), 0.1)
+
+
+class BatchNorm(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(256)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(tokens)
+        return self.norm(logits.flatten(0, 1)).view_as(logits)
+
+
+class Frozen(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding.requires_grad_(False)
+
+
+class Unused(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(16, 16)
+
+
+class Tied(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.weight = self.embedding.weight
+
+
+class ShapesFromData(Small):
+    """Only the tokens that are letters go through the layers: how many that are, the data decides."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        chosen = tokens > 96
+        part = x[chosen]
+        for layer in self.layers:
+            part = layer(part)
+        return self.head(x.masked_scatter(chosen.unsqueeze(-1), part))
+
+
+class TooLargeForOne(Small):
+    def trouble(self, calls: int) -> None:
+        if os.environ["WORLD_SIZE"] == "1":
+            raise torch.OutOfMemoryError("tried to allocate more than there is")
+
+
+class TooLargeAtOnce(Small):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        if len(tokens) > 4:
+            raise torch.OutOfMemoryError("tried to allocate more than there is")
+        return super().forward(tokens)
+
+
+def over_letters(module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The mean over the letters of a batch: each rank has another number of them."""
+    labels = batch["labels"].masked_fill(batch["labels"] < 97, -100)
+    return functional.cross_entropy(module(batch["input_ids"]).flatten(0, 1).double(), labels.flatten())

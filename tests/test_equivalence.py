@@ -1,0 +1,303 @@
+"""Whether a case is the same training: what must be found, and what must not be called different."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Finished, call, run_in
+from evidence import DDP, Noise, none, reference, rounding, trained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distbench.analysis.equivalence import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING, Verdict, verdicts
+from distbench.analysis.verdicts import sentence
+from distbench.record import Record, Status
+
+PLUGINS = {"DISTBENCH_PLUGINS": str(Path(__file__).parent / "plugins")}
+FALSE_ALARM = 0.001
+
+
+def verdict(*records: Record) -> Verdict:
+    return verdicts(records, FALSE_ALARM)[DDP.id]
+
+
+def with_error(where: tuple[int, str, str], size: float) -> Noise:
+    """Rounding everywhere, and *size* at one place, (step, kind, tensor)."""
+    return lambda *place: size if place == where else rounding(*place)
+
+
+def test_a_training_without_any_difference_is_equivalent() -> None:
+    found = verdict(reference(), trained(none))
+    assert (found.word, sentence(found)) == (EQUIVALENT, "equivalent")
+
+
+def test_trainings_that_differ_by_rounding_are_not_called_different() -> None:
+    # 300 cases at a stated rate of one false alarm in a thousand: more than three would be chance
+    # of less than one in ten thousand
+    words = [verdict(reference(seed), trained(rounding, seed + 1000)).word for seed in range(300)]
+    assert words.count(DIFFERS) <= 3
+    assert set(words) <= {DIFFERS, ROUNDING}
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ((2, "loss", ""), "from step 2 on (adamw), first in loss"),
+        ((3, "norm", ""), "from step 3 on (adamw), first in gradient norm"),
+        ((0, "gradient", "layer"), "from step 0 on (adamw), first in gradient of layer"),
+        ((4, "parameter", "head"), "from step 4 on (adamw), first in parameters of head"),
+        ((-1, "parameter", "embedding"), "before the first step (adamw), first in parameters of embedding"),
+    ],
+)
+def test_the_first_step_and_tensor_outside_of_the_envelope_are_named(
+    where: tuple[int, str, str], told: str
+) -> None:
+    found = verdict(reference(), trained(with_error(where, 1e-3)))
+    assert found.word == DIFFERS
+    assert sentence(found).startswith(f"differs {told}: relative error ")
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(1, 10_000), size=st.floats(3e-5, 1e3))
+def test_what_is_far_outside_is_found_wherever_the_dice_fall(seed: int, size: float) -> None:
+    assert verdict(reference(seed), trained(with_error((0, "gradient", "head"), size))).word == DIFFERS
+
+
+def test_a_tensor_that_is_missing_or_a_loss_that_is_no_number_differs() -> None:
+    lacking = trained(none)
+    rows = [row for row in lacking.tables["check_tensors"] if row["tensor"] != "layer"]
+    broken = trained(none, status=Status.INVALID_NAN)
+    curve = [{**row, "loss": None} if row["step"] == 3 else row for row in broken.tables["check_curve"]]
+    for record, changed in ((lacking, {"check_tensors": rows}), (broken, {"check_curve": curve})):
+        tables = {**record.tables, **changed}
+        assert verdict(reference(), dataclasses.replace(record, tables=tables)).word == DIFFERS
+
+
+def test_copies_that_part_are_a_difference_even_where_rank_0_is_right() -> None:
+    apart = trained(rounding)
+    drift = [{"training": "case", "step": 1, "of_rank": 1, "tensor": "head"}]
+    found = verdict(reference(), dataclasses.replace(apart, tables={**apart.tables, "check_replicas": drift}))
+    told = "differs from step 1 on (adamw), first on rank 1, whose head is not that of rank 0"
+    assert sentence(found) == told
+
+
+def test_without_a_reference_or_a_result_nothing_is_said_of_a_case() -> None:
+    assert verdict(trained(rounding)).word == NOT_CHECKED
+    crashed = trained(rounding, status=Status.CRASHED, reason="rank 1 in check: no")
+    assert sentence(verdict(reference(), crashed)) == "not checked: crashed: rank 1 in check: no"
+
+
+def test_another_kernel_and_a_reference_that_is_not_repeatable_are_told() -> None:
+    fused = {"optimizer": {"class": "torch.optim.AdamW", "kernel": "fused"}}
+    other = {"optimizer": {"class": "deepspeed.DeepSpeedCPUAdam", "kernel": "DeepSpeedCPUAdam"}}
+    unsteady = dataclasses.replace(reference(repeat=rounding), effective=fused)
+    kernel, repeat = verdict(unsteady, trained(rounding, effective=other)).arms[0].notes
+    assert "DeepSpeedCPUAdam" in kernel
+    assert "not the same in every bit" in repeat
+
+
+SMALL = """
+workload: {user: {model: "small:Small", length: 32}}
+data: text
+batch: {global_batch_size: 8, micro_batch_size: 2}
+measure: {trials: 0}
+"""
+
+# what is planted -> where it must be found first
+BUGS = {
+    "summed": "gradient of",
+    "one-rank-alone": "on rank 1, whose",
+    "layer-left-out": "layers.0.up.bias",
+    "same-samples": "loss",
+    "unscaled-accumulation": "gradient of",
+    "local-clipping": "parameters of",
+    "weight-decay": "parameters of",
+    "epsilon": "parameters of",
+    "dropped-micro-batch": "gradient of",
+    "norm-of-a-shard": "gradient norm",
+}
+
+
+def told(finished: Finished) -> dict[str, Any]:
+    return {name: case["equivalence"] for name, case in finished.cases.items()}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_planted_mistake_is_caught_where_it_is(
+    precision: str, run_suite: Callable[..., Finished]
+) -> None:
+    suite = f"""{SMALL}
+world_sizes: [2]
+precision: {precision}
+optimizer: {{clip_grad_norm: 0.5}}
+check: {{steps: 4, perturbed: 6}}
+strategies: [{{planted: {{bug: [none, {", ".join(BUGS)}]}}}}]
+"""
+    done = run_suite(suite, **PLUGINS)
+    verdict_of = {name.split("/")[0].removeprefix("planted-"): v for name, v in told(done).items()}
+    assert verdict_of.pop("none")["verdict"] == ROUNDING
+    assert {bug: v["verdict"] for bug, v in verdict_of.items()} == dict.fromkeys(BUGS, DIFFERS)
+    assert done.code == 1
+    assert "not the same training as the reference: planted-summed/ws2" in done.errors
+    shown = " ".join(call("show", str(done.folder)).stdout.split())
+    for bug, where in BUGS.items():
+        line = shown.partition(f"planted-{bug}/ws2/mb2/{precision}: differs ")[2]
+        assert where in line.partition(", first ")[2].partition(":")[0], bug
+
+
+@pytest.mark.train
+def test_honest_strategies_are_the_same_training(run_suite: Callable[..., Finished]) -> None:
+    suite = f"""{SMALL}
+world_sizes: [1, 2]
+axes: {{precision: [fp32, bf16]}}
+optimizer: {{clip_grad_norm: 0.5, weight_decay: 0.1}}
+launcher: {{local: {{oversubscribe: true}}}}
+check: {{steps: 4, perturbed: 6}}
+strategies:
+  - single
+  - ddp
+  - fsdp: {{sharding: [full, grad_op]}}
+  - fsdp: {{version: 1}}
+  - zero: {{stage: [0, 1, 2, 3]}}
+  - zero: {{stage: 2, offload_optimizer: cpu, optimizer_kernel: deepspeed}}
+include:
+  - {{strategy: "zero3", world_size: 4}}
+  - {{strategy: "fsdp", world_size: 4}}
+exclude:
+  - {{strategy: "[!s]*", world_size: 1}}
+"""
+    done = run_suite(suite)
+    assert done.code == 0, done.errors
+    words = {name: each["verdict"] for name, each in told(done).items()}
+    assert len(words) > 20
+    assert set(words.values()) <= {EQUIVALENT, ROUNDING}
+    assert {word for name, word in words.items() if "zero" in name or "fsdp1" in name} == {ROUNDING}
+    kernel = [arm["notes"] for name, e in told(done).items() if "ds-adam" in name for arm in e["arms"]]
+    assert any("DeepSpeedCPUAdam" in note for notes in kernel for note in notes)
+
+
+ODD = """
+batch: {global_batch_size: 8, micro_batch_size: 4}
+data: text
+world_sizes: [2]
+measure: {trials: 0}
+check: {steps: 3, perturbed: 4}
+"""
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the verdicts on models whose training is hard to compare, by model and strategy."""
+    models = (
+        "Tied Frozen Unused Dropout DrawsInForward BatchNorm ShapesFromData TooLargeForOne TooLargeAtOnce"
+    )
+    named = ", ".join(f"odd:{name}" for name in models.split())
+    suite = f"""{ODD}
+workload: {{user: {{model: odd:Tied, length: 32}}}}
+axes: {{workload.user.model: [{named}, small:NotANumber]}}
+strategies: [ddp, {{zero: {{stage: 3}}}}]
+"""
+    done = run_in(tmp_path_factory.mktemp("odd"), suite)
+    return {name.partition("model=")[2] + " " + name.split("/")[0]: v for name, v in told(done).items()}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("model", ["Tied", "Frozen", "ShapesFromData", "TooLargeForOne", "TooLargeAtOnce"])
+@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
+def test_an_odd_model_is_compared_all_the_same(model: str, strategy: str, odd: dict[str, Any]) -> None:
+    assert odd[f"odd:{model} {strategy}"]["verdict"] in (EQUIVALENT, ROUNDING)
+
+
+@pytest.mark.train
+def test_a_reference_that_does_not_fit_is_replaced_by_the_smallest_that_does(odd: dict[str, Any]) -> None:
+    def held_against(model: str) -> set[str]:
+        return {arm["reference"] for arm in odd[f"odd:{model} ddp"]["arms"]}
+
+    assert held_against("Tied") == {
+        "reference/single/ws1/mb8/fp32/adamw",
+        "reference/single/ws1/mb8/fp32/sgd",
+    }
+    assert all(name.startswith("reference/single/ws1/mb4/") for name in held_against("TooLargeAtOnce"))
+    assert all(name.startswith("reference/fsdp/ws2/mb4/") for name in held_against("TooLargeForOne"))
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("odd:Dropout ddp", "dropout (drop, p = 0.1) draws other numbers on every rank"),
+        ("odd:DrawsInForward zero3", "the model draws random numbers while it trains"),
+        ("odd:Unused ddp", "find_unused_parameters"),
+        ("small:NotANumber ddp", "its reference has no result: the loss of rank 0 was nan at step"),
+    ],
+)
+def test_what_can_not_be_checked_says_why(name: str, reason: str, odd: dict[str, Any]) -> None:
+    assert odd[name]["verdict"] == NOT_CHECKED
+    assert all(reason in arm["reason"] for arm in odd[name]["arms"])
+
+
+@pytest.mark.train
+def test_a_loss_that_is_no_mean_over_the_batch_is_told_as_the_cause(
+    odd: dict[str, Any], run_suite: Callable[..., Finished]
+) -> None:
+    masked = f"""{ODD}
+workload: {{user: {{model: "small:Small", loss_function: "odd:over_letters", length: 32}}}}
+strategies: [ddp]
+"""
+    for found, cause in (
+        (odd["odd:BatchNorm ddp"], "batch norm in norm takes its statistics from the rows of one rank"),
+        (*told(run_suite(masked)).values(), "parts of unequal weight, as when tokens are masked"),
+    ):
+        assert found["verdict"] == DIFFERS
+        assert all(cause in arm["cause"] for arm in found["arms"])
+
+
+@pytest.mark.train
+def test_a_check_goes_on_where_it_was_stopped(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(f"{SMALL}\nstrategies: [ddp]\nworld_sizes: [2]\ncheck: {{steps: 2, perturbed: 4}}")
+    kept, lost = sorted(done.folder.glob("checks/ddp-*/0/record.json"))
+    reference_file = next(done.folder.glob("checks/reference-*/0/record.json"))
+    before = kept.stat().st_mtime_ns, reference_file.stat().st_mtime_ns
+    shutil.rmtree(lost.parent)
+    again = call("run", "--resume", str(done.folder), "--json")
+    assert again.returncode == 0, again.stderr
+    (row,) = json.loads(again.stdout)["cases"]
+    assert row["equivalence"]["verdict"] in (EQUIVALENT, ROUNDING)
+    assert (kept.stat().st_mtime_ns, reference_file.stat().st_mtime_ns) == before
+    assert lost.is_file()
+
+
+def test_a_plan_shows_what_is_checked(tmp_path: Path) -> None:
+    suite = tmp_path / "mine.yaml"
+    suite.write_text(f"{SMALL.replace('trials: 0', 'trials: 1')}\nstrategies: [single]\nworld_sizes: [1]")
+    without, checked = call("plan", str(suite)).stdout, call("plan", str(suite), "--check").stdout
+    assert "1 cases, 1 trials (1 a case, interleaved), cpu" in without
+    assert "1 cases, 1 trials (1 a case, interleaved), 4 trainings that check them, cpu" in checked
+    assert "# reference/single/ws1/mb8/fp32/sgd" in checked
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("check: {stpes: 3}", "check.stpes = 3: unknown key; did you mean 'steps'?"),
+        ("check: {steps: 0}", "check.steps = 0: must be at least 1"),
+        ("check: {perturbed: 2}", "check.perturbed = 2: must be at least 4"),
+        ("check: {false_alarm: 2}", "check.false_alarm = 2: must be at most 0.5"),
+        ("check: often", "check = 'often': "),
+        ("check: false", "measure.trials = 0: measures nothing, and nothing else is asked for (check)"),
+    ],
+)
+def test_a_mistake_in_what_to_check_is_named(text: str, message: str, tmp_path: Path) -> None:
+    suite = tmp_path / "mine.yaml"
+    suite.write_text(f"{SMALL}\nstrategies: [ddp]\n{text}\n")
+    done = call("plan", str(suite))
+    assert done.returncode == 2
+    assert f"{suite}:" in done.stderr
+    assert message in done.stderr
