@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["measure", "check"]
+Kind = Literal["measure", "check", "converge"]
 
-FOLDERS: dict[str, str] = {"measure": "trials", "check": "checks"}
+FOLDERS: dict[str, str] = {"measure": "trials", "check": "checks", "converge": "convergence"}
 """Kind of job -> folder of its records in that of a run."""
 
 
@@ -35,3 +35,28 @@ class Check:
     """Trainings of the reference with rounding-sized changes: their spread is the envelope."""
     false_alarm: float = 0.001
     """Chance that a training that differs by rounding only is called different."""
+
+
+@dataclass(frozen=True)
+class Converge:
+    """Training each case to a target on held-out data, several times, beside the same of one process.
+
+    Every training goes on to ``max_steps``, whenever it reaches the target, so that the values at
+    the end can be compared too. The case is trained with the first ``seeds`` seeds from its own on,
+    its reference (``single`` with the same global batch) with twice as many.
+    """
+
+    targets: dict[str, float]
+    """Figure of merit (bits_per_byte, accuracy, ...) -> the value to reach: one for each data source."""
+    max_steps: int = 200
+    """Optimizer steps of each training."""
+    eval_every: int = 20
+    """Steps between evaluations on the held-out data; the last step is evaluated too."""
+    eval_samples: int = 256
+    """Held-out samples of each evaluation, the same in all of them; fewer if there are fewer."""
+    seeds: int = 3
+    """Trainings of each case; the reference gets twice as many."""
+    gradients_every: int = 20
+    """Steps between looks at the gradient of each tensor; 0: never."""
+    replicas_every: int = 50
+    """Steps between comparisons of the parameters across ranks; 0: never."""

@@ -13,7 +13,10 @@ from distbench.files import write_whole
 from distbench.job import MEASURE, Job
 
 PASSES = ("warmup", "time", "count", "profile", "check", "unsynced")
-"""The passes of a trial, in their order."""
+"""The passes of a trial that measures, in their order."""
+
+STEPPING = (*PASSES, "converge")
+"""The phases that have steps."""
 
 SKETCH = tuple(f"s{i:02}" for i in range(16))
 """The columns of a tensor's sketch in the table ``check_tensors``."""

@@ -283,3 +283,50 @@ def test_a_file_of_ids_that_has_changed_is_read_again(tmp_path: Path) -> None:
 )
 def test_digits_say_which_shape_they_have(shape: Shape, told: str) -> None:
     assert told in str(source("digits").problem(shape))
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", ["tokens", "digits"])
+def test_what_is_held_out_is_never_trained_on(name: str, tmp_path: Path) -> None:
+    # every id once, so that a window tells where it comes from
+    path = write_ids(tmp_path / "ids.bin", np.arange(5000))
+    one = source(name, path=path) if name == "tokens" else source(name)
+    shape = Shape("tokens", 16, 5000) if name == "tokens" else opened(one)[0]
+    split = one.split(shape, 7, 64, 12)
+    key = "features" if shape.kind == "features" else "input_ids"
+    seen = {row.tobytes() for step in range(40) for row in split.training(step, range(64))[key]}
+    if name == "tokens":
+        trained = max(split.training(step, range(64))["labels"].max() for step in range(40))
+        assert trained < split.held_out["input_ids"].min()
+    assert not seen & {row.tobytes() for row in split.held_out[key]}
+    assert len(split.held_out["labels"]) == 12
+
+
+@pytest.mark.train
+def test_the_digits_that_are_held_out_and_the_others_are_all_digits() -> None:
+    shape, batches = opened(source("digits"), batch_size=1797)
+    split = source("digits").split(shape, 7, 1438, 10_000)
+    both = np.concatenate([split.training(0, range(1438))["features"], split.held_out["features"]])
+    assert len(both) == 1797
+    assert {row.tobytes() for row in both} == {row.tobytes() for row in batches(0, range(1797))["features"]}
+
+
+def test_a_source_is_judged_by_the_same_rows_whatever_the_seed_and_trains_by_it(any_source: Source) -> None:
+    shape, _ = opened(any_source)
+    merit = any_source.merit(shape)
+    assert merit and merit.doc.endswith(".")
+    one, other = (any_source.split(shape, seed, 6, 9) for seed in (7, 8))
+    assert same(one.held_out, other.held_out)
+    assert not same(one.training(0, range(6)), other.training(0, range(6)))
+
+
+def test_a_text_whose_last_tenth_is_shorter_than_a_sample_can_not_be_split(tmp_path: Path) -> None:
+    path = write_ids(tmp_path / "ids.bin", np.arange(100))
+    with pytest.raises(ValueError, match="100 tokens: their last tenth, which is held out, is too short"):
+        source("tokens", path=path).split(TOKENS, 7, 6, 4)
+
+
+def test_the_held_out_samples_of_the_synthetic_source_are_judged_from_its_entropy_rate() -> None:
+    one = source("synthetic", states=8)
+    merit = one.merit(TOKENS)
+    assert merit and merit.floor == pytest.approx(one.entropy_rate(256))  # type: ignore[attr-defined]

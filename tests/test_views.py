@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from conftest import call
 
 from distbench.report.tables import Table, as_text
 from distbench.report.views import VIEWS
 
+NOT_ASKED = {
+    "convergence": "This run trains to no target: its suite has no section converge.",
+    "equivalence": "Nothing was checked: distbench run SUITE --check does it.",
+}
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
 
 
@@ -23,11 +28,18 @@ def test_a_name_that_is_too_long_gets_a_line_of_its_own_and_is_never_cut() -> No
 
 
 def test_every_view_of_a_real_run_has_rows_and_says_what_they_are() -> None:
-    for name in VIEWS:
+    for name in set(VIEWS) - set(NOT_ASKED):
         done = call("show", str(SAMPLE), "--view", name)
         assert done.returncode == 0, done.stderr
         title, caption, *rest = done.stdout.splitlines()
         assert title and caption and len(rest) > 8, name
+
+
+@pytest.mark.parametrize("view", NOT_ASKED)
+def test_a_view_for_which_a_run_has_nothing_says_so_in_a_line(view: str) -> None:
+    done = call("show", str(SAMPLE), "--view", view)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"{NOT_ASKED[view]}\n")
 
 
 def test_a_view_that_is_not_there_is_refused_with_those_that_are() -> None:

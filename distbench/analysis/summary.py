@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from distbench.analysis.convergence import Convergence, convergences
 from distbench.analysis.equivalence import DIFFERS, Verdict, verdicts
 from distbench.analysis.settings import unsteady
 from distbench.case import Case
@@ -89,6 +90,8 @@ class CaseSummary:
     """The first trial that counts, for what is told of one trial rather than over trials."""
     unsteady: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Setting of the live engine that was not the same in all measured trials -> what it was."""
+    convergence: Convergence | None = None
+    """How it trains to a target; None: it was not asked to."""
     failure: Failure | None = None
     verdict: Verdict | None = None
     """Whether it is the same training as its reference; None: nobody asked."""
@@ -116,6 +119,7 @@ def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
     false_alarm = (info.suite.get("check") or {}).get("false_alarm", Check.false_alarm)
     verdict = verdicts(_of(records, "check"), false_alarm)
     by_case: dict[str, list[Record]] = {}
+    trained = convergences(_of(records, "converge"))
     records = _of(records, "measure")
     for record in records:
         by_case.setdefault(record.case_id, []).append(record)
@@ -126,6 +130,7 @@ def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
         dataclasses.replace(
             _summary(case, by_case[case_id]) if case_id in by_case else _unknown(case, info),
             verdict=verdict.get(case_id),
+            convergence=trained.get(case_id),
         )
         for case_id, case in cases.items()
     ]
@@ -165,8 +170,27 @@ def _case_json(row: CaseSummary) -> dict[str, Any]:
         "relative_absent": row.relative_absent,
         "values": {name: _estimate_json(row, name) for name in row.values},
         "absent": row.absent,
+        "convergence": _convergence_json(row.convergence),
         "equivalence": _verdict_json(row.verdict),
         "failure": {"rank": failure.rank, "phase": failure.phase, "log": row.log} if failure else None,
+    }
+
+
+def _convergence_json(found: Convergence | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "verdict": found.word,
+        "why": found.why,
+        "merit": dataclasses.asdict(found.merit),
+        "trainings": len(found.group.trainings),
+        "steps_to_target": found.group.to_target("step"),
+        "samples_to_target": found.group.to_target("samples"),
+        "seconds_to_target": found.group.to_target("seconds"),
+        "final": found.group.finals,
+        "steps": dataclasses.asdict(found.steps) if found.steps else None,
+        "at_the_end": dataclasses.asdict(found.final) if found.final else None,
+        "findings": [dict(row) for row in found.group.findings],
     }
 
 

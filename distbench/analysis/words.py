@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from distbench.analysis.convergence import FAILING, Word
 from distbench.analysis.diagnosis import diagnosis
 from distbench.analysis.names import parts, shared_parts
 from distbench.analysis.parity import marked_names
@@ -31,7 +32,11 @@ def findings(cases: Sequence[CaseSummary]) -> list[str]:
     for rows in _comparable(sound):
         group = _Group(rows, _where(rows, sound), marked_names(rows, cases))
         said += [_fastest(group), _leanest(group)]
-    return [sentence for sentence in [*said, *diagnosis(cases), *_notes(cases, measured)] if sentence]
+    return [
+        sentence
+        for sentence in [*said, *diagnosis(cases), *converging(cases), *_notes(cases, measured)]
+        if sentence
+    ]
 
 
 def failures(cases: Sequence[CaseSummary]) -> list[str]:
@@ -40,7 +45,42 @@ def failures(cases: Sequence[CaseSummary]) -> list[str]:
     said = [f"{failure_title(row)}: {one_line(row.reason)}" for row in bad[:_MOST_FAILURES]]
     if len(bad) > _MOST_FAILURES:
         said.append(f"{len(bad) - _MOST_FAILURES} more cases failed; the report has them all.")
-    return said + _unsupported(cases)
+    return [*said, *_not_converging(cases), *_unsupported(cases)]
+
+
+def converging(cases: Sequence[CaseSummary]) -> list[str]:
+    """Return which cases converge as their reference does, and of which that is not so clear."""
+    return [
+        f"Convergence: {len(rows)} of {sum(map(len, groups.values()))} cases: {word}{_why(rows)}."
+        for groups in [_by_verdict(cases)]
+        for word, rows in groups.items()
+        if word not in FAILING
+    ]
+
+
+def _not_converging(cases: Sequence[CaseSummary]) -> list[str]:
+    return [
+        f"Convergence: {word}: {_listed_cases(rows)}; the first: {one_line(rows[0].convergence.why)}"
+        for word, rows in _by_verdict(cases).items()
+        if word in FAILING and rows[0].convergence
+    ]
+
+
+def _why(rows: Sequence[CaseSummary]) -> str:
+    first = rows[0].convergence
+    return f" ({_listed_cases(rows)}; the first: {one_line(first.why)})" if first and first.why else ""
+
+
+def _listed_cases(rows: Sequence[CaseSummary]) -> str:
+    return listed([one_line(row.case.name) for row in rows])
+
+
+def _by_verdict(cases: Sequence[CaseSummary]) -> dict[Word, list[CaseSummary]]:
+    found: dict[Word, list[CaseSummary]] = {}
+    for row in cases:
+        if row.convergence:
+            found.setdefault(row.convergence.word, []).append(row)
+    return found
 
 
 def failure_title(row: CaseSummary) -> str:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import shlex
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from distbench import env, plan, registry, spec
 from distbench.cli.printing import columns, say, say_json
-from distbench.job import FOLDERS
+from distbench.job import FOLDERS, Kind
 from distbench.launchers.base import Launch, Launcher
 from distbench.units import duration_text
 
 # stands for the folder and the id, which a run gets when it begins
 _RUN = "RUN"
+
+_OTHERS: dict[Kind, str] = {"check": "trainings that check them", "converge": "trainings to a target"}
 
 
 def show_plan(file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool) -> int:
@@ -50,12 +53,12 @@ def show_plan(file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool
 
 
 def _print(suite: spec.Suite, machine: env.Machine, planned: plan.Plan, out: Path) -> None:
-    others = sum(task.job.kind != "measure" for task in planned.trials)
+    kinds = Counter(task.job.kind for task in planned.trials)
+    others = [f"{kinds[kind]} {what}" for kind, what in _OTHERS.items() if kinds[kind]]
     say(
-        f"{suite.name}: {len(planned.cases)} cases, {len(planned.trials) - others} trials "
+        f"{suite.name}: {len(planned.cases)} cases, {kinds['measure']} trials "
         f"({suite.measure.trials} a case, {suite.measure.order}), "
-        f"{f'{others} trainings that check them, ' if others else ''}"
-        f"{machine.device} x {machine.devices}\n"
+        f"{''.join(f'{told}, ' for told in others)}{machine.device} x {machine.devices}\n"
     )
     rows = [("CASE", "ID", "STATUS")]
     rows += [

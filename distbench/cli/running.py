@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from distbench import __version__, env, plan, spec, store
@@ -11,6 +12,7 @@ from distbench.cli.printing import complain, note, say, say_json
 from distbench.cli.progress import observer
 from distbench.cli.showing import find_run, print_table, summary_of
 from distbench.errors import UsageError
+from distbench.record import Record
 
 INTERRUPTED = 130
 
@@ -77,6 +79,19 @@ def _strict(run: store.Run) -> int:
     return 1 if found else 0
 
 
+def _not_converging(info: store.RunInfo, records: Sequence[Record]) -> bool:
+    """Complain of every case that trains worse than its reference; return whether there is one."""
+    from distbench.analysis.convergence import FAILING
+    from distbench.analysis.summary import summarise
+    from distbench.analysis.text import one_line
+
+    found = [row for row in summarise(info, records) if row.convergence and row.convergence.word in FAILING]
+    for row in found:
+        assert row.convergence
+        complain(f"convergence: {one_line(row.case.name)}: {row.convergence.word}: {row.convergence.why}")
+    return bool(found)
+
+
 def _execute(
     run: store.Run, info: store.RunInfo, suite: spec.Suite, planned: plan.Plan, *, as_json: bool, quiet: bool
 ) -> int:
@@ -97,7 +112,8 @@ def _execute(
     if outcome.interrupted:
         note(f"stopped; go on with: distbench run --resume {run.folder}")
         return INTERRUPTED
-    if differing := [row for row in summarise(info, records) if row.differs]:
+    differing = [row for row in summarise(info, records) if row.differs]
+    if differing:
         complain(f"not the same training as the reference: {listed([row.case.name for row in differing])}")
-        return 1
-    return 1 if any(record.status.is_failure for record in records) else 0
+    failed = any(record.status.is_failure for record in records)
+    return 1 if _not_converging(info, records) or differing or failed else 0

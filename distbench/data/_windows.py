@@ -4,10 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distbench.data.base import Batches, Shape
+from distbench.data.base import Batches, Shape, Split
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+_KEPT = 0.9
+"""Share of the tokens that is trained on where the rest is held out."""
+
+
+def split_windows(tokens: np.ndarray, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
+    """Return windows of the first nine tenths of *tokens* (n,), and *held_out* evenly spread over the last.
+
+    The tail is held out whole: windows at random places of all of it would overlap with those
+    that are trained on.
+
+    Raises:
+        ValueError: a part is too short for one sample.
+    """
+    import numpy as np
+
+    cut = int(len(tokens) * _KEPT)
+    tail = tokens[cut:]
+    if min(cut, len(tail)) <= shape.length:
+        raise ValueError(
+            f"{len(tokens)} tokens: their last tenth, which is held out, is too short for one sample of "
+            f"{shape.length + 1}"
+        )
+    count = min(held_out, len(tail) - shape.length)
+    places = np.linspace(0, len(tail) - shape.length - 1, count).astype(np.int64)
+    rows = tail[places[:, None] + np.arange(shape.length + 1)]
+    return Split(windows(tokens[:cut], shape, seed, batch_size), pair(rows.astype(np.int64)))
 
 
 def windows(tokens: np.ndarray, shape: Shape, seed: int, batch_size: int) -> Batches:

@@ -33,6 +33,31 @@ class Shape:
     """Vocabulary size, or number of classes."""
 
 
+@dataclass(frozen=True)
+class Merit:
+    """The figure of merit of a source's held-out rows: ``(mean loss - floor) * scale``, or accuracy."""
+
+    name: str
+    unit: str
+    better: Literal["higher", "lower"]
+    doc: str
+    of: Literal["loss", "accuracy"] = "loss"
+    """loss: the mean cross-entropy of a label, in nats. accuracy: the share of labels guessed right."""
+    scale: float = 1.0
+    floor: float = 0.0
+    """The least loss that any model can have on this source, in nats, where that is known."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A source in two parts."""
+
+    training: Batches
+    """As ``open`` gives them, of rows that are not held out."""
+    held_out: dict[str, np.ndarray]
+    """The rows to judge by, whatever the seed; every array has the rows as its first axis."""
+
+
 class Source(ABC):
     """Where the rows come from."""
 
@@ -51,6 +76,17 @@ class Source(ABC):
     @abstractmethod
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
         """Return the function that gives row *i* of the global batch of *batch_size* at a step."""
+
+    def merit(self, shape: Shape) -> Merit | None:
+        """Return by what held-out rows are judged, or None if the source keeps none."""
+        return None
+
+    def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
+        """Return batches for training, and *held_out* rows (or all there are) that never are in one.
+
+        Called of sources that have a ``merit`` only.
+        """
+        raise NotImplementedError(f"{type(self).__name__} names a merit and holds nothing out")
 
 
 PLUGIN_BASE = Source

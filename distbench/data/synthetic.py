@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from distbench.data._problems import kind_problem, tokens_problem
 from distbench.data._windows import generator, pair
-from distbench.data.base import Batches, Kind, Shape, Source
+from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
 
 if TYPE_CHECKING:
     import numpy as np
 
 MOST_STATES = 1024
 _SLOTS = 4096
+# no suite's seed can be as large, so no step of a training draws these
+_HELD_OUT_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,14 @@ class Synthetic(Source):
             return pair(_walks(slots, np.minimum(first, states - 1), draws[rows.start : rows.stop]))
 
         return batches
+
+    def merit(self, shape: Shape) -> Merit:
+        doc = "Cross-entropy of fresh samples above the source's entropy rate, in nats a token; 0 is perfect."
+        return Merit("excess_nats", "nats/token", "lower", doc, floor=self.entropy_rate(shape.classes))
+
+    def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
+        fresh = self.open(shape, _HELD_OUT_SEED, held_out)
+        return Split(self.open(shape, seed, batch_size), fresh(0, range(held_out)))
 
     def transitions(self, classes: int) -> np.ndarray:
         """Return the exact probabilities of each token's successors (states, states), for *classes* ids."""

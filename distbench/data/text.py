@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distbench.data._problems import file_problem, kind_problem, tokens_problem
-from distbench.data._windows import windows
-from distbench.data.base import Batches, Kind, Shape, Source
+from distbench.data._windows import split_windows, windows
+from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +46,13 @@ class Text(Source):
 
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
         return windows(self._tokens(), shape, seed, batch_size)
+
+    def merit(self, shape: Shape) -> Merit:
+        doc = "Held-out cross-entropy of a byte in bits; the held-out part is the last tenth of the text."
+        return Merit("bits_per_byte", "bits/byte", "lower", doc, scale=1 / math.log(2))
+
+    def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
+        return split_windows(self._tokens(), shape, seed, batch_size, held_out)
 
     def _tokens(self) -> np.ndarray:
         import numpy as np

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from distbench.data._problems import file_problem, kind_problem, tokens_problem
-from distbench.data._windows import windows
-from distbench.data.base import Batches, Kind, Shape, Source
+from distbench.data._windows import split_windows, windows
+from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,6 +46,13 @@ class Tokens(Source):
 
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
         return windows(_mapped(self.path, self.dtype), shape, seed, batch_size)
+
+    def merit(self, shape: Shape) -> Merit:
+        doc = "Held-out cross-entropy of a token in nats; the held-out part is the last tenth of the file."
+        return Merit("nats_per_token", "nats/token", "lower", doc)
+
+    def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
+        return split_windows(_mapped(self.path, self.dtype), shape, seed, batch_size, held_out)
 
 
 def _mapped(path: str, dtype: str) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from distbench.env import Machine, core_count
 from distbench.errors import SuiteError
 from distbench.plan.cells import Cell, cells
 from distbench.plan.checks import Checks
+from distbench.plan.convergence import converging, problems
 from distbench.plan.equivalence import checking
 from distbench.plan.naming import base_name, unique
 from distbench.plan.tasks import Task, measuring
@@ -51,13 +53,18 @@ def make(suite: Suite, machine: Machine) -> Plan:
     if suite.device == "cuda" and machine.devices == 0:
         message = "this machine shows no CUDA device; device: cpu, or auto to take what is there"
         raise SuiteError([suite.places.mistake(("device",), message, "cuda")])
-    planned = _only(suite, _Planner(suite, machine).cases())
+    every = _Planner(suite, machine).cases()
+    # all of them, also what can't run here or is left out today: the suite is right or wrong as a whole
+    if suite.converge and (wrong := problems(suite.converge, [item.case for item in every])):
+        raise SuiteError(mistakes(wrong, suite.places))
+    planned = _only(suite, every)
     runnable = [item.case for item in planned if item.problem is None]
     if len(runnable) * suite.measure.trials > MAX_TRIALS:
         message = f"makes {len(runnable) * suite.measure.trials:,} trials, more than {MAX_TRIALS:,}"
         raise SuiteError([suite.places.mistake(("measure", "trials"), message, suite.measure.trials)])
     checks = checking(suite.check, runnable, machine) if suite.check else []
-    return Plan(planned, [*checks, *measuring(suite, runnable)])
+    trainings = converging(suite.converge, runnable) if suite.converge else []
+    return Plan(planned, [*checks, *trainings, *measuring(suite, runnable)])
 
 
 def _only(suite: Suite, planned: list[Planned]) -> list[Planned]:
@@ -121,8 +128,10 @@ class _Planner:
         self._checks.processes(cell)
         batch, problem = self._checks.batch(cell, work)
         threads = work.scalars.threads
+        lr = work.batch.learning_rate(work.optimizer.lr, batch.global_batch_size)
+        scaled = "" if lr == work.optimizer.lr else f"/scaled_lr={lr:.3g}"
         case = Case(
-            name=base_name(cell, batch, work.precision),
+            name=base_name(cell, batch, work.precision) + scaled,
             label=cell.strategy.label,
             strategy=cell.strategy.plugin.choice,
             workload=work.workload.choice,
@@ -130,7 +139,7 @@ class _Planner:
             world_size=cell.world_size,
             device=self._machine.device,
             batch=batch,
-            optimizer=work.optimizer,
+            optimizer=dataclasses.replace(work.optimizer, lr=lr),
             precision=work.precision,
             activation_checkpointing=work.scalars.activation_checkpointing,
             threads=self._threads if threads == "auto" else threads,

@@ -21,19 +21,14 @@ _CAPTION = (
 _HEADINGS = ("case", "optimizer", "loss", "norm", "gradient", "moved", "envelope", "fp64", "its ref.")
 _FAMILIES = ("loss", "grad_norm", "gradient", "parameter")
 _UNKNOWN = "–"
+_NOTHING = "Nothing was checked: distbench run SUITE --check does it."
 
 
 def table(cases: Sequence[CaseSummary]) -> Table:
     """Return the view of *cases*."""
     checked = [row for row in cases if row.verdict]
     names = short_names([row.case for row in checked])
-    rows = [
-        _row(names[row.case.id], arm)
-        for row in checked
-        if row.verdict
-        for arm in row.verdict.arms
-        if arm.word != NOT_CHECKED
-    ]
+    rows = [_row(names[row.case.id], arm) for row in checked if row.verdict for arm in row.verdict.arms]
     return Table(
         "equivalence", "Same training?", _CAPTION, _HEADINGS, tuple(rows), tuple(_notes(checked, names))
     )
@@ -41,6 +36,8 @@ def table(cases: Sequence[CaseSummary]) -> Table:
 
 def _row(name: str, arm: Arm) -> tuple[str, ...]:
     errors = {worst.place.family: worst.error for worst in arm.worst}
+    if arm.word == NOT_CHECKED:
+        return (name, one_line(arm.optimizer), *[_UNKNOWN] * (len(_HEADINGS) - 2))
     cells = [_number(errors.get(family)) for family in _FAMILIES]
     exact = [_number(arm.from_fp64), _number(arm.reference_from_fp64)]
     return (name, one_line(arm.optimizer), *cells, f"{furthest(arm):.2f}", *exact)
@@ -52,6 +49,8 @@ def _number(value: float | None) -> str:
 
 def _notes(cases: Sequence[CaseSummary], names: dict[str, str]) -> list[str]:
     """Return the verdicts, each with the cases that have it, and what they were held against."""
+    if not cases:
+        return [_NOTHING]
     said: dict[str, list[str]] = {}
     for row in cases:
         if row.verdict:

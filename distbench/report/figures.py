@@ -33,30 +33,34 @@ class Chart:
     headings: list[str] = field(default_factory=list)
     """Of the table; without any, the numbers stand in the table of the cases."""
     rows: list[list[str]] = field(default_factory=list)
+    from_zero: bool = True
+    """Whether the upright axis begins at 0."""
 
 
 def charts(cases: Sequence[CaseSummary], series: Sequence[Series]) -> list[Chart]:
     """Return the charts that there is data for."""
-    style = _Style(sorted({row.case.strategy.name for row in cases}))
+    style = Style(sorted({row.case.strategy.name for row in cases}))
     made = [_memory_chart(cases, style), _scaling_chart(series, style), _loss_chart(cases, style)]
     return [chart for chart in made if chart.figure["data"]]
 
 
 @dataclass(frozen=True)
-class _Style:
+class Style:
     """A colour and a symbol for each strategy."""
 
     families: list[str]
 
     def marker(self, family: str) -> dict[str, Any]:
+        """Return colour and symbol of a strategy."""
         place = self.families.index(family)
         return {"color": _PALETTE[place % len(_PALETTE)], "symbol": _SYMBOLS[place % len(_SYMBOLS)]}
 
     def line(self, family: str, i: int) -> dict[str, Any]:
+        """Return the line of case *i*, in the colour of its strategy."""
         return {"color": self.marker(family)["color"], "dash": _DASHES[i % len(_DASHES)]}
 
 
-def _memory_chart(cases: Sequence[CaseSummary], style: _Style) -> Chart:
+def _memory_chart(cases: Sequence[CaseSummary], style: Style) -> Chart:
     rows = [row for row in cases if row.comparable and THROUGHPUT in row.values and MEMORY in row.values]
     left_out = (
         " Cases measured on a disturbed machine are left out." if any(c.degraded for c in cases) else ""
@@ -67,7 +71,7 @@ def _memory_chart(cases: Sequence[CaseSummary], style: _Style) -> Chart:
         "throughput-memory",
         "Throughput against memory",
         f"Each mark is a case; up and to the left is better. Bars are the range over trials.{left_out}",
-        _figure(
+        drawn(
             [_memory_trace(mine, family, style, names) for family, mine in grouped.items() if mine],
             "peak memory of a rank, MiB (lower is better)",
             "tokens/s (higher is better)",
@@ -76,14 +80,14 @@ def _memory_chart(cases: Sequence[CaseSummary], style: _Style) -> Chart:
 
 
 def _memory_trace(
-    rows: list[CaseSummary], family: str, style: _Style, names: dict[str, str]
+    rows: list[CaseSummary], family: str, style: Style, names: dict[str, str]
 ) -> dict[str, Any]:
     """Return the marks of one strategy, each with its name if there are few enough to have *names*."""
     throughput = [row.values[THROUGHPUT] for row in rows]
     return {
         "type": "scatter",
         "mode": "markers+text" if names else "markers",
-        "name": _safe(family),
+        "name": safe(family),
         "x": [row.values[MEMORY].value / 2**20 for row in rows],
         "y": [estimate.value for estimate in throughput],
         "error_y": {
@@ -92,7 +96,7 @@ def _memory_trace(
             "array": [e.high - e.value for e in throughput],
             "arrayminus": [e.value - e.low for e in throughput],
         },
-        "text": [_safe(names.get(row.case.id, "")) for row in rows],
+        "text": [safe(names.get(row.case.id, "")) for row in rows],
         "textposition": "top center",
         "textfont": {"size": 10},
         "cliponaxis": False,
@@ -104,15 +108,15 @@ def _memory_trace(
 
 def _hover(row: CaseSummary) -> str:
     memory, throughput = row.values[MEMORY].value, row.values[THROUGHPUT].value
-    return f"{_safe(row.case.name)}<br>{number_text(throughput)} tokens/s<br>{bytes_text(memory)}"
+    return f"{safe(row.case.name)}<br>{number_text(throughput)} tokens/s<br>{bytes_text(memory)}"
 
 
-def _scaling_chart(series: Sequence[Series], style: _Style) -> Chart:
+def _scaling_chart(series: Sequence[Series], style: Style) -> Chart:
     sizes = sorted({point.world_size for each in series for point in each.points})
     traces = [_scaling_trace(each, i, style) for i, each in enumerate(series)]
     if traces:
         traces.append(_ideal(sizes))
-    figure = _figure(traces, "devices", "efficiency Xₙ / (n X₁) (higher is better)")
+    figure = drawn(traces, "devices", "efficiency Xₙ / (n X₁) (higher is better)")
     figure["layout"]["xaxis"] |= {"tickvals": sizes, "rangemode": "normal"}
     kinds = {each.kind for each in series}
     return Chart(
@@ -130,12 +134,12 @@ def _scaling_chart(series: Sequence[Series], style: _Style) -> Chart:
     )
 
 
-def _scaling_trace(series: Series, i: int, style: _Style) -> dict[str, Any]:
+def _scaling_trace(series: Series, i: int, style: Style) -> dict[str, Any]:
     family = series.case.strategy.name
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": _safe(series.name),
+        "name": safe(series.name),
         "x": [point.world_size for point in series.points],
         "y": [point.efficiency for point in series.points],
         "line": style.line(family, i),
@@ -155,7 +159,7 @@ def _ideal(sizes: list[int]) -> dict[str, Any]:
     }
 
 
-def _loss_chart(cases: Sequence[CaseSummary], style: _Style) -> Chart:
+def _loss_chart(cases: Sequence[CaseSummary], style: Style) -> Chart:
     rows = [row for row in cases if any(loss is not None for loss in row.losses)]
     names = marked_names(rows, cases)
     steps = _some_steps(max((len(row.losses) for row in rows), default=0))
@@ -164,19 +168,18 @@ def _loss_chart(cases: Sequence[CaseSummary], style: _Style) -> Chart:
         "Loss curves",
         "Training loss, mean over ranks, from the first warm-up step on, of the first trial of each case; "
         "strategies that do the same work lie on one line.",
-        _figure(
-            [_loss_trace(row, names[row.case.id], i, style) for i, row in enumerate(rows)], "step", "loss"
-        ),
+        drawn([_loss_trace(row, names[row.case.id], i, style) for i, row in enumerate(rows)], "step", "loss"),
         ["case", *(f"step {step}" for step in steps)],
         [[names[row.case.id], *(_loss_text(row, step) for step in steps)] for row in rows],
+        from_zero=False,
     )
 
 
-def _loss_trace(row: CaseSummary, name: str, i: int, style: _Style) -> dict[str, Any]:
+def _loss_trace(row: CaseSummary, name: str, i: int, style: Style) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines" if len(row.losses) > 1 else "markers",
-        "name": _safe(name),
+        "name": safe(name),
         "x": list(range(1, len(row.losses) + 1)),
         "y": row.losses,
         "line": style.line(row.case.strategy.name, i),
@@ -194,13 +197,14 @@ def _loss_text(row: CaseSummary, step: int) -> str:
     return "–" if loss is None else f"{loss:.5g}"
 
 
-def _figure(traces: list[dict[str, Any]], x: str, y: str) -> dict[str, Any]:
+def drawn(traces: list[dict[str, Any]], x: str, y: str) -> dict[str, Any]:
+    """Return a chart's data and layout; *x* and *y* are the titles of the axes."""
     axes = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
     # a legend longer than the chart hides the chart; a line tells its name under the pointer
     return {"data": traces, "layout": {**axes, "showlegend": 1 < len(traces) <= _LONGEST_LEGEND}}
 
 
-def _safe(name: str) -> str:
+def safe(name: str) -> str:
     """Return *name* for plotly, which reads a few tags in text: none may come from a name."""
     cut = shorten(one_line(name), _LONGEST_NAME)
     return cut.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -21,6 +21,8 @@ from distbench.analysis.text import one_line, shorten
 from distbench.analysis.verdicts import sentence
 from distbench.analysis.words import failures, findings
 from distbench.record import Record, Status
+from distbench.report import convergence_view
+from distbench.report.tables import as_text
 from distbench.store import RunInfo
 from distbench.units import bytes_text, number_text
 
@@ -55,11 +57,17 @@ def table(info: RunInfo, records: Sequence[Record], width: int = 80) -> str:
         lines += ["", "This run has no cases."]
     said = [line for sentence in findings(cases) for line in _wrap(sentence, width, "  ")]
     bad = [line for sentence in failures(cases) for line in _wrap(sentence, width, "  ")]
+    trained = (
+        as_text(convergence_view.table(cases), width).splitlines()
+        if any(row.convergence for row in cases)
+        else []
+    )
     legend = _wrap(_LEGEND, width, "") if shown else []
     blocks = [
         lines,
         footnote_lines(notes, width),
         _verdicts(cases, width),
+        trained,
         said,
         [*bad, *_logs(cases)],
         legend,

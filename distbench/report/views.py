@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from distbench.analysis.summary import CaseSummary
 from distbench.report import (
     communication_view,
+    convergence_view,
     equivalence_view,
     memory_view,
     parity_view,
@@ -19,6 +20,7 @@ VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {
     "time": time_view.table,
     "memory": memory_view.table,
     "communication": communication_view.table,
+    "convergence": convergence_view.table,
     "equivalence": equivalence_view.table,
     "parity": parity_view.table,
     "telemetry": telemetry_view.table,

@@ -79,7 +79,7 @@ def collect(
     values, absent = _values(metrics, trial)
     absent = {**absent, **delivered[0]["absent"]}
     return shell.record(
-        _unless_not_finite(ending, delivered),
+        _unless_not_finite(ending, delivered, shell.job),
         columns=columns,
         values=values,
         absent={**{name: "not measured" for name in columns if name not in values}, **absent},
@@ -157,12 +157,15 @@ def _phases(ranks: list[dict[str, Any]]) -> dict[str, list[float]]:
     return {phase: [rank["phases"][phase] for rank in ranks] for phase in ranks[0]["phases"]}
 
 
-def _unless_not_finite(ending: Ending, ranks: list[dict[str, Any]]) -> Ending:
+def _unless_not_finite(ending: Ending, ranks: list[dict[str, Any]], job: Job) -> Ending:
     """Return *ending*, or that the training broke down although the trial ran to its end."""
     found = [(rank["not_finite"]["step"], i) for i, rank in enumerate(ranks) if rank["not_finite"]]
     if ending.status is not Status.MEASURED or not found:
         return ending
     step, rank = min(found)
-    value = ranks[rank]["not_finite"]["value"]
-    failure = Failure(rank=rank, phase="time")
-    return Ending(Status.INVALID_NAN, f"the loss of rank {rank} was {value} at step {step}", failure)
+    told = ranks[rank]["not_finite"]
+    reason = f"the {told.get('what', 'loss')} of rank {rank} was {told['value']} at step {step}"
+    if told.get("where"):
+        reason += f"; {told['where']}"
+    failure = Failure(rank=rank, phase="time" if job.kind == "measure" else job.kind)
+    return Ending(Status.INVALID_NAN, reason, failure)

@@ -18,7 +18,7 @@ from distbench.case import Limits
 from distbench.launchers.base import Exit, Handle
 from distbench.record import Failure, Status
 from distbench.run.stop import StopRequest
-from distbench.trial import PASSES, error_file, log_file, progress_file, read_progress, result_file
+from distbench.trial import STEPPING, error_file, log_file, progress_file, read_progress, result_file
 from distbench.units import duration_text
 
 _POLL_S = 0.25
@@ -139,7 +139,7 @@ class Watch:
     def _slowest(self) -> int | None:
         """Return the rank that is furthest behind, or None if none is."""
         seen = {rank: read_progress(progress_file(self._folder, rank)) for rank in self._ranks}
-        order = ("start", "build", *PASSES, "done")
+        order = ("start", "build", *STEPPING, "done")
         places = {r: (order.index(p[0]), p[1]) if p else (-1, 0) for r, p in seen.items()}
         behind = min(places.values())
         slow = [rank for rank, place in places.items() if place == behind]
@@ -147,7 +147,7 @@ class Watch:
 
     def _progress(self, rank: int) -> str:
         phase, step, _ = read_progress(progress_file(self._folder, rank)) or ("start", 0, 0.0)
-        return f"{phase} {step}" if phase in PASSES else phase
+        return f"{phase} {step}" if phase in STEPPING else phase
 
     def _failure_of(self, rank: int | None, phase: str, traceback: str) -> Failure:
         # where no rank can be blamed, the stacks of all of them are the evidence

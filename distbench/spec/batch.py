@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 from distbench.case import Batch
 from distbench.spec.checking import Bound, Finding, set_bounds
@@ -20,17 +22,35 @@ class BatchSpec:
     """Samples of one forward and backward pass of one device."""
     gradient_accumulation_steps: int | None = None
     """Forward and backward passes before each optimizer step; 1 if neither this nor micro is given."""
+    lr_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """How optimizer.lr grows with the global batch: not at all, by its square root (usual for Adam:
+    Malladi et al. 2022, arXiv 2205.10287), or linearly (SGD: Goyal et al. 2017, arXiv 1706.02677)."""
+    lr_batch_size: int | None = None
+    """The global batch that optimizer.lr is meant for; needed for lr_scaling."""
 
     def problems(self) -> list[Finding]:
         """Return what is wrong at every world size."""
         sizes = (self.global_batch_size, self.per_device_batch_size)
         if sum(size is not None for size in sizes) == 1:
-            return []
+            return self._scaling_problems()
         message = (
             "give exactly one of global_batch_size (strong scaling) and "
             "per_device_batch_size (weak scaling); null takes one away"
         )
         return [Finding(("batch",), message, combined=("global_batch_size", "per_device_batch_size"))]
+
+    def learning_rate(self, lr: float, global_batch_size: int) -> float:
+        """Return the learning rate at *global_batch_size* where *lr* is that of the suite."""
+        if self.lr_scaling == "none" or self.lr_batch_size is None:
+            return lr
+        ratio = global_batch_size / self.lr_batch_size
+        return lr * (math.sqrt(ratio) if self.lr_scaling == "sqrt" else ratio)
+
+    def _scaling_problems(self) -> list[Finding]:
+        if self.lr_scaling == "none" or self.lr_batch_size is not None:
+            return []
+        message = f"lr_scaling: {self.lr_scaling} needs lr_batch_size, the batch that optimizer.lr is for"
+        return [Finding(("batch",), message, combined=("lr_scaling", "lr_batch_size"))]
 
     def at(self, world_size: int) -> Batch:
         """Return the batch at *world_size*.
@@ -95,7 +115,10 @@ def _divided(spec: BatchSpec, per_device: int, by: int, world_size: int, name: s
 set_bounds(
     BatchSpec,
     dict.fromkeys(
-        ("global_batch_size", "per_device_batch_size", "micro_batch_size", "gradient_accumulation_steps"),
+        (
+            *("global_batch_size", "per_device_batch_size", "micro_batch_size"),
+            *("gradient_accumulation_steps", "lr_batch_size"),
+        ),
         Bound(1),
     ),
 )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distbench.case import Limits, Measure, Optimizer, Precision
 from distbench.errors import UsageError, did_you_mean
-from distbench.job import Check
+from distbench.job import Check, Converge
 from distbench.spec.places import KeyPath
 
 if TYPE_CHECKING:
@@ -89,6 +89,14 @@ _BOUNDS: dict[type, dict[str, Bound]] = {
         # fewer tell nothing of a spread
         "perturbed": Bound(4, 1000),
         "false_alarm": Bound(1e-6, 0.5),
+    },
+    Converge: {
+        "max_steps": Bound(1, 10_000_000),
+        "eval_every": Bound(1, 1_000_000),
+        "eval_samples": Bound(1, 1_000_000),
+        "seeds": Bound(1, 1000),
+        "gradients_every": Bound(0, 1_000_000),
+        "replicas_every": Bound(0, 1_000_000),
     },
     Limits: dict.fromkeys((field.name for field in dataclasses.fields(Limits)), _POSITIVE),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,8 @@ from distbench.case import TORCH_NAMES, Case, Optimizer
 from distbench.strategies._memory import Ledger, gradients
 from distbench.strategies.base import Engine, Setting
 from distbench.workloads._weights import loaded, plain_name
+
+T = TypeVar("T")
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, known) for name, known in TORCH_NAMES.items()}
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -35,6 +37,7 @@ class TorchEngine(Engine):
         self._divisor = self._accumulation / (self._case.precision.loss_scale or 1.0)
         self._clip = self._case.optimizer.clip_grad_norm
         self._compute = ComputeProbe(layers or [module])
+        self._skipped = 0
 
     @property
     def live(self) -> object:
@@ -55,6 +58,7 @@ class TorchEngine(Engine):
         self._micro = 0
         with self.span("optimizer"):
             if self._case.precision.loss_scale and not self._unscale():
+                self._skipped += 1
                 return
             if self._clip is not None:
                 self.clip(self._clip)
@@ -77,6 +81,13 @@ class TorchEngine(Engine):
             plain_name(name): full(parameter.detach()).cpu()
             for name, parameter in self.module.named_parameters()
         }
+
+    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
+        return evaluated(self.module, judge)
+
+    @property
+    def skipped_steps(self) -> int:
+        return self._skipped
 
     def effective(self) -> dict[str, Any]:
         return {
@@ -184,6 +195,16 @@ class ComputeProbe:
         self.dtype = _DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype))
         self.rows = tensor.shape[0]
         self._hook.remove()
+
+
+def evaluated(module: nn.Module, judge: Callable[[nn.Module], T]) -> T:
+    """Return ``judge(module)``, with *module* in evaluation mode and no gradients kept."""
+    module.eval()
+    try:
+        with torch.no_grad():
+            return judge(module)
+    finally:
+        module.train()
 
 
 def plain_module(setting: Setting) -> tuple[nn.Module, list[nn.Module]]:

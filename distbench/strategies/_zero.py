@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import deepspeed
 import torch
@@ -20,6 +21,7 @@ from distbench.strategies._torch import (
     describe_optimizer,
     device_name,
     dtype_name,
+    evaluated,
     make_optimizer,
     state_dtype,
     told_scale,
@@ -31,6 +33,8 @@ from distbench.workloads import _weights
 
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
+
+T = TypeVar("T")
 
 
 class ZeroEngine(Engine):
@@ -85,6 +89,13 @@ class ZeroEngine(Engine):
             tensor = _gathered(parameter) if whole is None else whole
             state[_weights.plain_name(name)] = tensor.to("cpu", torch.float32, copy=True)
         return state
+
+    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
+        return evaluated(self._engine, judge)
+
+    @property
+    def skipped_steps(self) -> int:
+        return int(self._engine.skipped_steps)
 
     def standing_whole(self) -> int:
         sharded = [p for p in self._engine.module.parameters() if hasattr(p, "ds_status")]

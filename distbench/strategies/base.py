@@ -11,15 +11,18 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from distbench.case import Case
 from distbench.env import Machine
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from distbench.workloads.base import Workload
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,22 @@ class Engine(ABC):
 
         A collective call; rank 0 gets the whole state, the others may get nothing.
         """
+
+    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
+        """Return ``judge(module)`` with the module in evaluation mode and no gradients kept.
+
+        *module* is what ``forward_backward`` calls, wrappers and all. A collective call, between
+        steps: every rank calls the module equally often. Never called in the ``time`` pass.
+
+        Raises:
+            NotImplementedError: the engine of a plug-in that offers no such call.
+        """
+        raise NotImplementedError(f"{type(self).__name__} offers no evaluation; give it Engine.evaluate")
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps were not taken because gradients overflowed under the loss scale."""
+        return 0
 
     def unsynchronised(self) -> AbstractContextManager[Any] | None:
         """Return a context in which steps reduce no gradients, or None if the strategy offers none.

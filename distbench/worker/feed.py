@@ -26,11 +26,12 @@ class Feed:
         processes: int,
         device: torch.device,
         order: int | None = None,
+        batches: Batches | None = None,
     ) -> None:
-        """Open the data; *order* seeds another order of the rows inside of each global batch."""
+        """Open the data, or take *batches*; *order* seeds another order of the rows of each global batch."""
         source: Source = registry.make("data", case.data)
         size = case.batch.global_batch_size
-        self._batches = source.open(workload.shape, case.seed, size)
+        self._batches = batches or source.open(workload.shape, case.seed, size)
         if order is not None:
             self._batches = _reordered(self._batches, size, order)
         self._device = device

@@ -93,6 +93,38 @@ class NotANumber(Small):
                 self.head.bias.fill_(float("nan"))
 
 
+class BreaksInRankOne(Block):
+    """Puts out NaN in rank 1 of 2 from its fourth forward pass on."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x = super().forward(x)
+        return x * float("nan") if RANK == 1 and self.calls >= 4 else x
+
+
+class NotANumberInOneLayer(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[1] = BreaksInRankOne(16)
+
+
+class BreaksGradients(Small):
+    """From the third step on the gradients of everything before layer 1 are no numbers; the loss is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[0].register_forward_hook(self._spoil)
+
+    def _spoil(self, _module: nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+        if self.calls >= 3 and output.requires_grad:
+            output.register_hook(lambda gradient: gradient * float("nan"))
+        return output
+
+
 class LeavesAChildBehind(Small):
     def trouble(self, calls: int) -> None:
         if calls == 0 and os.fork() == 0:

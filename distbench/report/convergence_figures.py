@@ -1,0 +1,176 @@
+"""The charts of trainings to a target: curves over steps, tokens and seconds, with the target."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from distbench.analysis.convergence import Convergence, Group, Training
+from distbench.analysis.names import short_names
+from distbench.analysis.summary import CaseSummary
+from distbench.report.figures import Chart, Style, drawn, safe
+from distbench.units import number_text
+
+_AXES = {
+    "step": "optimizer steps",
+    "tokens": "tokens",
+    "samples": "samples",
+    "seconds": "seconds of training",
+}
+_REFERENCE = "reference (single)"
+_MOST_POINTS = 200
+_MOST_COLUMNS = 8
+
+Band = tuple[list[float], list[float], list[float], list[float]]
+"""Where, mean, lowest and highest over seeds."""
+
+
+def charts(cases: Sequence[CaseSummary]) -> list[Chart]:
+    """Return the charts of each reference and the cases beside it, if any was trained to a target."""
+    trained = [row.convergence for row in cases if row.convergence]
+    names = short_names([row.case for row in cases if row.convergence])
+    style = Style(sorted({each.group.case.strategy.name for each in trained} | {"single"}))
+    found: dict[str, list[Convergence]] = {}
+    for each in trained:
+        found.setdefault(f"{each.reference.case.id} {each.merit.name}", []).append(each)
+    return [
+        chart
+        for number, same in enumerate(found.values(), start=1)
+        if any(group.trainings for group in (same[0].reference, *(each.group for each in same)))
+        for chart in _Curves(number, same, names, style).charts()
+    ]
+
+
+class _Curves:
+    """The charts of one reference and its cases."""
+
+    def __init__(self, number: int, same: list[Convergence], names: dict[str, str], style: Style) -> None:
+        self._number, self._merit, self._style = number, same[0].merit, style
+        self._groups = [
+            (_REFERENCE, same[0].reference),
+            *((names[each.case_id], each.group) for each in same),
+        ]
+        case = same[0].reference.case
+        self._of = f"{case.workload.name} on {case.data.name}, global batch {case.batch.global_batch_size}"
+        rows = next(group.trainings[0].curve for _, group in self._groups if group.trainings)
+        self._axes = ["step", "tokens" if rows[-1]["tokens"] != rows[-1]["samples"] else "samples", "seconds"]
+
+    def charts(self) -> list[Chart]:
+        """Return the figure of merit over each axis, and the training loss over steps."""
+        return [*(self._merit_chart(axis) for axis in self._axes), self._loss_chart()]
+
+    def _merit_chart(self, axis: str) -> Chart:
+        merit = self._merit
+        traces = self._traces(axis, "value")
+        traces.append(_level(max((max(t["x"]) for t in traces), default=1.0), merit.target))
+        return Chart(
+            f"convergence-{self._number}-{axis}",
+            f"{self._of}: {merit.name} against {_AXES[axis]}",
+            f"{merit.doc} {merit.better.capitalize()} is better; the grey line is the target, "
+            f"{merit.target:g}. Lines are means over seeds, bands their range.",
+            _legend(drawn(traces, _AXES[axis], f"{merit.name} ({merit.unit})" if merit.unit else merit.name)),
+            ["case", f"{_AXES[axis]} to the target", *self._columns("at step")],
+            [[name, _to_target(group, axis), *self._values(group, "value")] for name, group in self._groups],
+            from_zero=False,
+        )
+
+    def _loss_chart(self) -> Chart:
+        return Chart(
+            f"convergence-{self._number}-loss",
+            f"{self._of}: training loss",
+            "Loss of each step before its update, the mean over the global batch. Lines are means over "
+            "seeds, bands their range.",
+            _legend(drawn(self._traces("step", "loss"), _AXES["step"], "loss")),
+            ["case", *self._columns("step")],
+            [[name, *self._values(group, "loss")] for name, group in self._groups],
+            from_zero=False,
+        )
+
+    def _traces(self, axis: str, key: str) -> list[dict[str, Any]]:
+        traces = []
+        for i, (name, group) in enumerate(self._groups):
+            if group.trainings:
+                line = self._style.line(group.case.strategy.name, i)
+                traces += _band_and_line(safe(name), _band(group.trainings, axis, key), line)
+        return traces
+
+    def _steps(self) -> list[int]:
+        """Return some of the steps at which the held-out data were looked at, the last among them."""
+        curve = next(group.trainings[0].curve for _, group in self._groups if group.trainings)
+        steps = [row["step"] for row in curve if row["value"] is not None]
+        every = -(-len(steps) // _MOST_COLUMNS)
+        return steps[::-1][::every][::-1]
+
+    def _columns(self, word: str) -> list[str]:
+        return [f"{word} {step}" for step in self._steps()]
+
+    def _values(self, group: Group, key: str) -> list[str]:
+        return [
+            f"{statistics.fmean(values):.4g}"
+            if (values := [t.curve[step - 1][key] for t in group.trainings if len(t.curve) >= step])
+            else "–"
+            for step in self._steps()
+        ]
+
+
+def _band(trainings: Sequence[Training], axis: str, key: str) -> Band:
+    """Return mean, lowest and highest of *key* over trainings, where all of them have it."""
+    steps = [
+        [training.curve[i] for training in trainings]
+        for i in range(min(len(each.curve) for each in trainings))
+    ]
+    known = [rows for rows in steps if all(row[key] is not None for row in rows)]
+    every = -(-len(known) // _MOST_POINTS)
+    shown = known[::-1][::every][::-1] if known else []
+    places = [statistics.fmean(float(row[axis]) for row in rows) for rows in shown]
+    values = [[float(row[key]) for row in rows] for rows in shown]
+    return places, [statistics.fmean(v) for v in values], [min(v) for v in values], [max(v) for v in values]
+
+
+def _band_and_line(name: str, band: Band, line: dict[str, Any]) -> list[dict[str, Any]]:
+    places, means, low, high = band
+    shared = {"type": "scatter", "mode": "lines", "legendgroup": name}
+    return [
+        {
+            **shared,
+            "x": [*places, *places[::-1]],
+            "y": [*high, *low[::-1]],
+            "fill": "toself",
+            "fillcolor": line["color"],
+            # the bands of honest cases lie on one another
+            "opacity": 0.05,
+            "line": {"width": 0},
+            "hoverinfo": "skip",
+            "showlegend": False,
+            "name": name,
+        },
+        {**shared, "name": name, "x": places, "y": means, "line": line},
+    ]
+
+
+def _level(end: float, target: float) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "target",
+        "x": [0, end],
+        "y": [target, target],
+        "line": {"color": "#888888", "width": 1},
+    }
+
+
+def _legend(made: dict[str, Any]) -> dict[str, Any]:
+    # a band is no entry of its own
+    lines = [trace for trace in made["data"] if trace.get("showlegend", True)]
+    made["layout"]["showlegend"] = drawn(lines, "", "")["layout"]["showlegend"]
+    return made
+
+
+def _to_target(group: Group, axis: str) -> str:
+    reached = group.to_target(axis)
+    if not reached:
+        return "–"
+    told = number_text(statistics.fmean(reached))
+    missed = len(group.trainings) - len(reached)
+    return f"{told} ({missed} of {len(group.trainings)} never)" if missed else told

@@ -1,0 +1,384 @@
+"""Training to a target: verdicts on made-up records, and real trainings that are well or ill."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Finished
+from records import case, info, measured
+
+from distbench.analysis.convergence import P_VALUE, Convergence, compared, convergences
+from distbench.analysis.large_batch import effects
+from distbench.analysis.summary import summarise
+from distbench.case import Batch, Case, Optimizer
+from distbench.env import Machine
+from distbench.errors import SuiteError
+from distbench.job import Job
+from distbench.plan import Plan, make
+from distbench.record import Record, Status
+from distbench.report.convergence_figures import charts
+from distbench.report.convergence_view import table
+from distbench.report.page import render
+from distbench.spec import Suite
+from distbench.spec.places import Places
+from distbench.store import Run
+from distbench.worker.health import Spikes
+
+PLUGINS = Path(__file__).parent / "plugins"
+LAPTOP = Machine(
+    "cpu", 2, {"torch": "1", "deepspeed": "1", "safetensors": "1"}, has_libaio=False, has_compiler=True
+)
+DDP = case()
+REFERENCE = case("single", 1)
+EVERY, STEPS = 10, 100
+LOSS = {"name": "nats_per_token", "unit": "nats/token", "better": "lower", "doc": "Held-out loss."}
+
+
+def trained(
+    of: Case, number: int, reached: float, final: float, *, role: str = "case", seeds: int = 3, **told: object
+) -> Record:
+    """Return the record of one training whose held-out value falls to 1 at step *reached*."""
+    rows = [
+        {
+            "step": step,
+            "samples": step * of.batch.global_batch_size,
+            "tokens": step * of.batch.global_batch_size * 4,
+            "seconds": step * 0.1 / of.world_size,
+            "loss": 5 - step / STEPS,
+            "value": None if step % EVERY else final if step == STEPS else 1.0 if step >= reached else 2.0,
+            "grad_norm": None,
+        }
+        for step in range(1, STEPS + 1)
+    ]
+    options = {"of": of.id, "role": role, "reference": REFERENCE.id, "merit": LOSS, "target": 1.0}
+    seeded = dataclasses.replace(of, seed=of.seed + number)
+    record = measured(seeded, round_=number)
+    return dataclasses.replace(
+        record,
+        values={},
+        samples={},
+        job=Job("converge", {**options, "eval_every": EVERY, "seeds": seeds}),
+        tables={"converge_curve": rows, "converge_findings": told.get("findings", [])},
+    )
+
+
+def reference(reached: list[float], finals: list[float]) -> list[Record]:
+    pairs = enumerate(zip(reached, finals, strict=True))
+    return [trained(REFERENCE, i, at, final, role="reference") for i, (at, final) in pairs]
+
+
+USUAL = reference([40, 50, 60, 40, 50, 60], [0.90, 0.92, 0.94, 0.91, 0.92, 0.93])
+
+
+def verdict(*mine: Record, beside: list[Record] = USUAL) -> Convergence:
+    return convergences([*beside, *mine])[DDP.id]
+
+
+def test_a_case_that_trains_as_its_reference_does_is_said_to():
+    found = verdict(trained(DDP, 0, 40, 0.90), trained(DDP, 1, 50, 0.92), trained(DDP, 2, 60, 0.94))
+    assert found.word == "converges as the reference"
+    assert found.steps and found.steps.mean == 50
+    assert found.final and found.final.reference == pytest.approx(0.92)
+
+
+@pytest.mark.parametrize(
+    ("reached", "final", "word", "told"),
+    [
+        (90, 0.92, "worse", "steps to the target 90, the reference's 50"),
+        (50, 0.99, "worse", "value at the end 0.99, the reference's 0.92"),
+        (10, 0.92, "suspiciously better", "steps to the target 10"),
+        (50, 0.50, "suspiciously better", "value at the end 0.5"),
+        (STEPS + 1, 1.4, "did not reach the target", "3 of 3 trainings; they ended at 1.4 at best"),
+    ],
+)
+def test_a_case_that_trains_otherwise_is_called_so(
+    reached: float, final: float, word: str, told: str
+) -> None:
+    found = verdict(*(trained(DDP, i, reached, final) for i in range(3)))
+    assert found.word == word
+    assert found.why.startswith(told)
+
+
+def test_steps_are_known_to_one_evaluation_only_so_that_much_is_no_difference():
+    same = reference([50] * 6, [0.92, 0.93, 0.91, 0.92, 0.93, 0.91])
+    later = verdict(*(trained(DDP, i, 60, 0.92) for i in range(3)), beside=same)
+    assert later.word == "converges as the reference"
+    much_later = verdict(*(trained(DDP, i, 70, 0.92) for i in range(3)), beside=same)
+    assert much_later.word == "worse"
+
+
+def test_too_few_trainings_and_a_target_that_is_too_far_are_no_verdict():
+    few = verdict(*(trained(DDP, i, 50, 0.92) for i in range(3)), beside=USUAL[:4])
+    assert (few.word, few.why) == ("inconclusive", "the reference has 4 of 6 trainings")
+    one = verdict(trained(DDP, 0, 50, 0.92, seeds=1))
+    assert (one.word, one.why[:11]) == ("inconclusive", "1 trainings")
+    far = reference([50] * 5 + [STEPS + 1], [0.90, 0.92, 0.94, 0.91, 0.92, 1.1])
+    nobody = verdict(*(trained(DDP, i, 50, 0.92) for i in range(3)), beside=far)
+    assert nobody.word == "inconclusive"
+    assert nobody.why.startswith("1 of 6 trainings of the reference did not reach the target either")
+
+
+def test_a_training_that_broke_and_ranks_that_drifted_apart_are_named_before_any_number():
+    good = [trained(DDP, i, 50, 0.92) for i in range(2)]
+    broken = dataclasses.replace(
+        trained(DDP, 2, 50, 0.92), status=Status.INVALID_NAN, reason="the loss was nan"
+    )
+    found = verdict(*good, broken)
+    assert (found.word, found.why) == (
+        "broke down",
+        "1 of 3 trainings: seed 3: invalid_nan: the loss was nan",
+    )
+    drift = {"step": 30, "rank": 1, "module": "head", "kind": "ranks apart", "text": "2 of 4 parameters"}
+    apart = verdict(*good, trained(DDP, 2, 50, 0.92, findings=[drift]))
+    assert (apart.word, apart.why) == ("ranks drifted apart", "rank 1 at step 30: 2 of 4 parameters")
+
+
+def test_a_case_of_the_same_distribution_is_called_worse_as_often_as_p_says():
+    random = np.random.default_rng(7)
+    draws = random.normal(50, 5, (4000, 9))
+    found = [compared(list(row[:3]), list(row[3:])) for row in draws]
+    worse, better = (np.mean([getattr(test, name) for test in found]) for name in ("is_worse", "is_better"))
+    # four standard deviations of a share of 4000
+    assert worse == pytest.approx(P_VALUE, abs=0.014)
+    assert better == pytest.approx(P_VALUE, abs=0.014)
+
+
+def test_a_case_that_shares_its_seeds_with_the_reference_is_called_worse_far_less_often():
+    random = np.random.default_rng(7)
+    shared = [compared(list(row[:3]), list(row)) for row in random.normal(50, 5, (4000, 6))]
+    assert np.mean([test.is_worse for test in shared]) < 0.01
+
+
+def test_a_case_that_is_two_deviations_worse_is_found_more_often_than_not():
+    random = np.random.default_rng(7)
+    draws = random.normal(0, 1, (1000, 9))
+    found = [compared(list(row[:3] + 2), list(row[3:])) for row in draws]
+    assert np.mean([test.is_worse for test in found]) > 0.7
+
+
+def test_the_direction_of_better_decides_what_is_worse():
+    assert compared([0.8, 0.81], [0.9, 0.91, 0.9, 0.92], worse="less").is_worse
+    assert compared([0.8, 0.81], [0.9, 0.91, 0.9, 0.92], worse="greater").is_better
+
+
+def test_throughput_gained_and_convergence_lost_by_a_larger_batch_stand_side_by_side():
+    small = case(world_size=1, batch=Batch(8, 8, 1))
+    large = case(world_size=2, batch=Batch(16, 8, 1), optimizer=Optimizer(lr=2e-3))
+    records = [trained(small, i, 40, 0.9) for i in range(3)] + [trained(large, i, 30, 0.9) for i in range(3)]
+    (effect,) = effects(list(convergences(records).values()))
+    assert effect.throughput == pytest.approx(4.0), "twice the samples a step, steps in half the time"
+    assert effect.samples == pytest.approx(30 * 16 / (40 * 8))
+    assert effect.seconds == pytest.approx(effect.samples / effect.throughput)
+    assert effect.scaled == " (learning rate 0.002 against 0.001)"
+
+
+def test_the_view_and_the_page_show_targets_curves_and_verdicts():
+    records = [*USUAL, *(trained(DDP, i, 90, 0.92) for i in range(3))]
+    cases = summarise(info(DDP), records)
+    shown = table(cases)
+    assert ("transformer on text, global batch 8: nats_per_token ≤ 1",) in shown.rows
+    assert shown.rows[-1][:4] == ("ddp", "worse", "3", "90 ±0")
+    drawn = charts(cases)
+    axes = ["optimizer steps", "tokens", "seconds of training"]
+    assert [chart.title.rpartition("against ")[2] for chart in drawn[:3]] == axes
+    assert [trace["name"] for trace in drawn[0].figure["data"]][-1] == "target"
+    band, line = drawn[0].figure["data"][:2]
+    assert line["x"] == list(range(EVERY, STEPS + 1, EVERY))
+    assert max(band["y"]) == 2.0 and min(band["y"]) == pytest.approx(0.90)
+    page = render(info(DDP), records)
+    assert "Convergence: worse: ddp/ws2/mb4/fp32" in page
+    assert "nats_per_token against tokens" in page
+
+
+def test_a_run_that_trains_to_no_target_says_so_in_a_line_and_shows_no_empty_table_on_the_page():
+    shown = table(summarise(info(DDP), [measured(DDP)]))
+    assert shown.rows == ()
+    assert shown.notes == ("This run trains to no target: its suite has no section converge.",)
+
+
+def test_a_spike_stands_seven_deviations_above_what_was_before_and_falling_is_none():
+    watch = Spikes()
+    steady = [3.0 + 0.01 * (i % 2) for i in range(30)]
+    assert not any(watch.is_spike(value) for value in [*steady, 1.0])
+    assert watch.is_spike(9.0)
+    assert not Spikes().is_spike(9.0), "of the first value nothing is known"
+
+
+SUITE = {
+    "workload": {"transformer": {"seq_len": 16}},
+    "batch": {"global_batch_size": 8},
+    "strategies": ["ddp"],
+    "world_sizes": [1, 2],
+}
+
+
+def planned(**changes: object) -> Plan:
+    return make(Suite.from_tree({**SUITE, **changes}, Places("suite.yaml")), LAPTOP)
+
+
+def asked(**options: object) -> dict[str, object]:
+    return {"measure": {"trials": 0}, "converge": {"targets": {"bits_per_byte": 4.0}, **options}}
+
+
+def test_each_case_is_trained_with_its_seeds_and_one_reference_with_twice_as_many():
+    plan = planned(**asked(seeds=2))
+    kinds = [(task.case.label, task.case.world_size, task.case.seed, task.round) for task in plan.trials]
+    assert kinds == [
+        *(("single", 1, 1234, 0), ("ddp", 1, 1234, 0), ("ddp", 2, 1234, 0)),
+        *(("single", 1, 1235, 1), ("ddp", 1, 1235, 1), ("ddp", 2, 1235, 1)),
+        *(("single", 1, 1236, 2), ("single", 1, 1237, 3)),
+    ]
+    assert {task.job.options["of"] for task in plan.trials[1:3]} == {item.case.id for item in plan.cases}
+
+
+def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(PLUGINS))
+    plan = planned(axes={"data": ["text", "same"]}, **asked())
+    (told,) = {task.problem for task in plan.trials if task.problem}
+    assert told == "data same holds nothing out, so no training on it can be judged"
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ("{}", "converge.targets: missing; it has no default"),
+        ("{targets: {bits_per_byte: 4}, seeds: 0}", "converge.seeds = 0: must be at least 1"),
+        ("{targets: {bits_per_byte: soon}}", "converge.targets.bits_per_byte = 'soon': expected a number"),
+        ("{targets: {bits_per_byte: 4}, sedes: 3}", "converge.sedes = 3: unknown key; did you mean 'seeds'"),
+        (
+            "{targets: {accuracy: 0.9}}",
+            "converge.targets: has no bits_per_byte, by which data text is judged",
+        ),
+        (
+            "{targets: {bits_per_byte: 4, bits_per_bite: 3.5}}",
+            "converge.targets.bits_per_bite = 3.5: judges no case; did you mean 'bits_per_byte'",
+        ),
+    ],
+)
+def test_a_mistake_in_the_section_is_told_with_its_line(
+    section: str, told: str, distbench, tmp_path: Path
+) -> None:
+    file = tmp_path / "suite.yaml"
+    text = "workload: transformer\nbatch: {global_batch_size: 8}\nstrategies: [ddp]\nmeasure: {trials: 0}\n"
+    file.write_text(f"{text}converge: {section}\n")
+    done = distbench("plan", str(file))
+    assert done.returncode == 2
+    assert f"{file}:5: {told}" in done.stderr
+
+
+def test_the_learning_rate_follows_the_batch_if_it_is_asked_to_and_the_case_says_so():
+    batch = {"per_device_batch_size": 8, "lr_batch_size": 8}
+    for scaling, expected in {"none": 1e-3, "sqrt": 2**0.5 * 1e-3, "linear": 2e-3}.items():
+        one, two = (item.case for item in planned(batch={**batch, "lr_scaling": scaling}).cases)
+        assert one.optimizer.lr == 1e-3
+        assert two.optimizer.lr == pytest.approx(expected)
+        assert ("scaled_lr" in two.name) == (scaling != "none")
+    assert (
+        planned(batch={"global_batch_size": 8}).cases[0].case.id
+        == planned(batch={"global_batch_size": 8, "lr_scaling": "none"}).cases[0].case.id
+    )
+    with pytest.raises(SuiteError, match="lr_scaling: sqrt needs lr_batch_size"):
+        planned(batch={"global_batch_size": 8, "lr_scaling": "sqrt"})
+
+
+# ------------------------------------------------------------------------------------ real trainings
+
+TRAIN = """
+workload: {user: {model: "small:%s", length: 32}}
+data: text
+batch: {global_batch_size: 8}
+optimizer: {lr: 0.01}
+measure: {trials: 0}
+limits: {step: 60}
+world_sizes: [2]
+strategies: %s
+converge: {targets: {bits_per_byte: 5.5}, max_steps: 20, eval_every: 5, eval_samples: 33, seeds: 2%s}
+"""
+
+RunSuite = Callable[..., Finished]
+
+
+def found_in(finished: Finished) -> dict[str, Convergence]:
+    run = Run(finished.folder)
+    cases = summarise(run.info(), list(run.records()))
+    return {row.case.label: row.convergence for row in cases if row.convergence}
+
+
+@pytest.mark.train
+def test_a_small_model_reaches_its_target_alike_under_ddp_fsdp_and_zero3(run_suite: RunSuite) -> None:
+    strategies = "[ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [1, 3], offload_optimizer: cpu}}]"
+    finished = run_suite(TRAIN % ("Small", strategies, ", replicas_every: 10"))
+    assert finished.code == 0, finished.errors
+    found = found_in(finished)
+    assert set(found) == {"ddp", "fsdp", "fsdp1", "zero1+offload", "zero3+offload"}
+    for label, each in found.items():
+        assert each.word == "converges as the reference", label
+        assert not each.group.findings
+        for mine, theirs in zip(each.group.trainings, each.reference.trainings, strict=False):
+            for row, other in zip(mine.curve, theirs.curve, strict=True):
+                assert row["loss"] == pytest.approx(other["loss"], rel=1e-4), label
+                assert (row["value"] is None) == (other["value"] is None)
+                assert row["value"] is None or row["value"] == pytest.approx(other["value"], rel=1e-4), label
+            assert mine.curve[-1]["grad_norm"] == pytest.approx(theirs.curve[-1]["grad_norm"], rel=1e-3)
+    assert "convergence" in finished.cases["ddp/ws2/mb4/fp32"]
+
+
+@pytest.mark.train
+def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run_suite: RunSuite) -> None:
+    finished = run_suite(TRAIN % ("NotANumberInOneLayer", "[single, ddp]", ""))
+    assert finished.code == 1
+    assert "broke down" in finished.errors
+    records = [r for r in Run(finished.folder).records() if r.case.label == "ddp"]
+    assert [record.status for record in records] == ["invalid_nan"] * 2
+    for record in records:
+        assert record.failure and record.failure.rank == 1
+        assert record.reason.startswith(
+            "the loss of rank 1 was nan at step 4; first not finite: the output of layers.1"
+        )
+        (row,) = record.tables["converge_findings"]
+        assert (row["step"], row["rank"], row["module"], row["kind"]) == (4, 1, "layers.1", "not finite")
+    assert {r.status for r in Run(finished.folder).records() if r.case.label == "single"} == {"measured"}
+
+
+@pytest.mark.train
+def test_gradients_that_are_not_finite_are_named_before_they_reach_the_loss(run_suite: RunSuite) -> None:
+    finished = run_suite(TRAIN % ("BreaksGradients", "[ddp]", ", gradients_every: 1"))
+    record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")
+    assert record.status == "invalid_nan"
+    assert record.reason.startswith("the gradient of layers.0.down.bias of rank 0 was nan at step 3")
+
+
+@pytest.mark.train
+def test_ranks_that_train_apart_are_found_by_their_parameters(run_suite: RunSuite) -> None:
+    finished = run_suite(TRAIN % ("Small", "[apart]", ", replicas_every: 5"), DISTBENCH_PLUGINS=str(PLUGINS))
+    assert finished.code == 1
+    found = found_in(finished)["apart"]
+    assert found.word == "ranks drifted apart"
+    assert found.why.startswith("rank 1 at step 5: ")
+
+
+@pytest.mark.train
+def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(run_suite: RunSuite) -> None:
+    finished = run_suite(TRAIN % ("Small", "[slow_learner]", ""), DISTBENCH_PLUGINS=str(PLUGINS))
+    assert finished.code == 1
+    found = found_in(finished)["slow-learner"]
+    assert found.word in ("worse", "did not reach the target")
+    assert f"convergence: slow-learner/ws2/mb4/fp32: {found.word}" in finished.errors
+
+
+@pytest.mark.train
+def test_steps_that_overflow_under_the_loss_scale_are_counted(run_suite: RunSuite) -> None:
+    text = TRAIN % ("Small", "[ddp]", "") + "precision: {compute: fp16, loss_scale: 1073741824.0}\n"
+    finished = run_suite(text, "--only", "ddp*")
+    record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")
+    assert record.status == "measured", record.reason
+    kinds = {row["kind"] for row in record.tables["converge_findings"]}
+    assert kinds == {"loss scale"}
+    assert os.environ.get("DISTBENCH_PLUGINS") is None
