@@ -138,11 +138,14 @@ world_sizes: [2]
 precision: {precision}
 optimizer: {{clip_grad_norm: 0.5}}
 check: {{steps: 4, perturbed: 6}}
-strategies: [{{planted: {{bug: [none, {", ".join(BUGS)}]}}}}]
+strategies: [{{planted: {{bug: [none, keeps-its-state, {", ".join(BUGS)}]}}}}]
 """
     done = run_suite(suite, **PLUGINS)
     verdict_of = {name.split("/")[0].removeprefix("planted-"): v for name, v in told(done).items()}
     assert verdict_of.pop("none")["verdict"] == ROUNDING
+    secretive = verdict_of.pop("keeps-its-state")
+    assert secretive["verdict"] == NOT_CHECKED
+    assert {arm["reason"] for arm in secretive["arms"]} == {"this strategy can't gather its parameters"}
     assert {bug: v["verdict"] for bug, v in verdict_of.items()} == dict.fromkeys(BUGS, DIFFERS)
     assert done.code == 1
     assert "not the same training as the reference: planted-summed/ws2" in done.errors

@@ -86,19 +86,25 @@ class Engine(ABC):
         and ``step``. Never called in the ``time`` pass.
         """
 
-    @abstractmethod
     def full_gradients(self) -> dict[str, torch.Tensor]:
         """Return the reduced gradient of every trained parameter, gathered on the CPU, by plain name.
 
         The mean over the global batch, before clipping, without a loss scale. A collective call at
         the same moment as ``grad_norm``; rank 0 gets them all, the others may get nothing.
+
+        Raises:
+            NotImplementedError: they can't be gathered; the message is the reason.
         """
+        raise NotImplementedError(f"{type(self).__name__} can't gather its gradients")
 
     @abstractmethod
     def full_state(self) -> dict[str, torch.Tensor]:
         """Return every parameter, gathered on the CPU, under the plain module's names.
 
         A collective call; rank 0 gets the whole state, the others may get nothing.
+
+        Raises:
+            NotImplementedError: it can't be gathered; the message is the reason.
         """
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:

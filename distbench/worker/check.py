@@ -77,7 +77,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> dict[str, Any]:
     """Return what this rank delivers; all but rank 0 deliver no rows.
 
     Raises:
-        Refused: the model draws random numbers while it trains.
+        Refused: the model draws random numbers while it trains, or its state can't be gathered.
         Mismatch: the engine is not the one that was asked for.
     """
     # kernels that have no deterministic form still run; the reference is trained twice to see
@@ -86,10 +86,14 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> dict[str, Any]:
     asked, kept = trial.job.options, Kept()
     plain = Training("case", asked["steps"], setting.case, setting.weights, seed=setting.case.seed)
     check = _Check(setting, phases, kept)
-    if asked["role"] == "reference":
-        check.reference(plain, asked["perturbed"], asked["parts"])
-    else:
-        check.train(plain)
+    try:
+        if asked["role"] == "reference":
+            check.reference(plain, asked["perturbed"], asked["parts"])
+        else:
+            check.train(plain)
+    except NotImplementedError as error:
+        # an engine says so of what it can't gather
+        raise Refused(str(error)) from error
     is_first = setting.rank == 0
     return {
         "samples": {},

@@ -25,6 +25,7 @@ class Planted(Strategy):
         "epsilon",
         "dropped-micro-batch",
         "norm-of-a-shard",
+        "keeps-its-state",
     ] = "none"
 
     @property
@@ -67,6 +68,11 @@ class Planted(Strategy):
                         parameter.grad /= ranks
                     if bug == "one-rank-alone" and setting.rank == 1:
                         parameter.grad = mine
+
+            def full_state(self) -> dict[str, torch.Tensor]:
+                if bug == "keeps-its-state":
+                    raise NotImplementedError("this strategy can't gather its parameters")
+                return super().full_state()
 
             def grad_norm(self) -> float:
                 return super().grad_norm() / (ranks**0.5 if bug == "norm-of-a-shard" else 1)
