@@ -23,6 +23,7 @@ from distbench.run.stop import StopRequest
 from distbench.run.watch import Ending, Watch
 from distbench.spec import Suite
 from distbench.store import Run, RunInfo, unwritable, utc_now
+from distbench.trial import result_file
 
 _TOO_LARGE = (Status.OOM_GPU, Status.OOM_HOST)
 
@@ -119,6 +120,10 @@ class _Execution:
     def _store(self, task: Task, record: Record) -> None:
         self._run.write_record(record)
         self._remember(record)
+        folder = self._run.trial_folder(task.case, task.round, task.job.kind)
+        for rank in range(task.case.world_size):
+            # the record holds all of it now, ten times smaller
+            result_file(folder, rank).unlink(missing_ok=True)
 
     def _remember(self, record: Record) -> None:
         self._known[record.key] = record.status
