@@ -15,8 +15,11 @@ from distbench.job import MEASURE, Job
 PASSES = ("warmup", "time", "count", "profile", "check", "unsynced")
 """The passes of a trial, in their order."""
 
+CHECKPOINT = "checkpoint"
+"""The phase of a trial of checkpoints; its steps count builds, saves and loads as well as steps."""
+
 SKETCH = tuple(f"s{i:02}" for i in range(16))
-"""The columns of a tensor's sketch in the table ``check_tensors``."""
+"""The columns of a tensor's sketch in the tables ``check_tensors`` and ``checkpoint_tensors``."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,10 @@ class TrialFile:
     weights: str
     """File of the initial weights."""
     job: Job = MEASURE
+    leaves: str = ""
+    """File to leave for later trials of the run; empty: none."""
+    reads: str = ""
+    """File that an earlier trial of the run left; empty: none."""
 
     def write(self, file: Path) -> None:
         """Write the file; the folder exists."""

@@ -10,6 +10,7 @@ from distbench.case import Case
 from distbench.env import Machine, core_count
 from distbench.errors import SuiteError
 from distbench.plan.cells import Cell, cells
+from distbench.plan.checkpoints import saving
 from distbench.plan.checks import Checks
 from distbench.plan.equivalence import checking
 from distbench.plan.naming import base_name, unique
@@ -57,7 +58,8 @@ def make(suite: Suite, machine: Machine) -> Plan:
         message = f"makes {len(runnable) * suite.measure.trials:,} trials, more than {MAX_TRIALS:,}"
         raise SuiteError([suite.places.mistake(("measure", "trials"), message, suite.measure.trials)])
     checks = checking(suite.check, runnable, machine) if suite.check else []
-    return Plan(planned, [*checks, *measuring(suite, runnable)])
+    checkpoints = saving(suite.checkpoint, runnable) if suite.checkpoint else []
+    return Plan(planned, [*checks, *checkpoints, *measuring(suite, runnable)])
 
 
 def _only(suite: Suite, planned: list[Planned]) -> list[Planned]:

@@ -10,7 +10,7 @@ from typing import Any
 from distbench import registry
 from distbench.case import Choice, Limits, Measure
 from distbench.errors import Mistake, SuiteError
-from distbench.job import Check
+from distbench.job import Check, Checkpoint
 from distbench.spec import overrides as overriding
 from distbench.spec.cells import Axis, Exclude, Include, StrategyChoice
 from distbench.spec.checking import Finding, to_plain
@@ -43,6 +43,8 @@ class Suite:
     limits: Limits
     check: Check | None
     """How equivalence is checked; None: it is not."""
+    checkpoint: Checkpoint | None
+    """How checkpoints are tried; None: they are not."""
     launcher: Choice
     metrics: tuple[Choice, ...]
     file: str
@@ -69,6 +71,7 @@ class Suite:
             "measure": to_plain(self.measure),
             "limits": to_plain(self.limits),
             "check": to_plain(self.check) if self.check else None,
+            "checkpoint": to_plain(self.checkpoint) if self.checkpoint else None,
             "launcher": _raw(self.launcher),
             "metrics": [_raw(metric) for metric in self.metrics],
         }
@@ -104,13 +107,12 @@ class Suite:
         include, exclude = reader.axes.include(work, axes), reader.axes.exclude(work, axes)
         world_sizes = reader.world_sizes()
         measure, limits = reader.section(Measure, "measure"), reader.section(Limits, "limits")
-        check = reader.job(Check, "check")
+        check, checkpoint = reader.job(Check, "check"), reader.job(Checkpoint, "checkpoint")
         launcher = reader.plugin("launchers", reader.top.launcher, ("launcher",))
         metrics = reader.metrics()
-        if measure and not measure.trials and not check:
-            reader.findings.append(
-                Finding(("measure", "trials"), "measures nothing, and nothing else is asked for (check)", 0)
-            )
+        if measure and not measure.trials and not check and not checkpoint:
+            message = "measures nothing, and nothing else is asked for (check, checkpoint)"
+            reader.findings.append(Finding(("measure", "trials"), message, 0))
         if reader.findings or measure is None or limits is None or launcher is None:
             raise SuiteError(mistakes(reader.findings, places))
         return cls(
@@ -127,6 +129,7 @@ class Suite:
             measure=measure,
             limits=limits,
             check=check,
+            checkpoint=checkpoint,
             launcher=launcher,
             metrics=metrics,
             file=file,

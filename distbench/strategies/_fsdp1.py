@@ -10,11 +10,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffload,
-    FullStateDictConfig,
     FullyShardedDataParallel,
     MixedPrecision,
     ShardingStrategy,
-    StateDictType,
 )
 from torch.distributed.fsdp.wrap import CustomPolicy
 
@@ -75,9 +73,13 @@ class Fsdp1Engine(TorchEngine):
             return super().full_gradients()
 
     def full_state(self) -> dict[str, torch.Tensor]:
-        config = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
-        with FullyShardedDataParallel.state_dict_type(self.module, StateDictType.FULL_STATE_DICT, config):
-            return {plain_name(name): tensor for name, tensor in self.module.state_dict().items()}
+        # offload from a CPU frees what was gathered: SIGSEGV once a sharded state was saved (torch 2.13);
+        # groups of one rank don't offer it
+        spare = self._setting.device.type == "cuda" and self._setting.world_size > 1
+        whole = {"writeback": False, "rank0_only": spare, "offload_to_cpu": spare}
+        with FullyShardedDataParallel.summon_full_params(self.module, **whole):
+            named = self.module.named_parameters() if self._setting.rank == 0 else ()
+            return {plain_name(name): p.detach().to("cpu", copy=True) for name, p in named}
 
     def standing_whole(self) -> int:
         units = [m for m in self.module.modules() if isinstance(m, FullyShardedDataParallel)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deepspeed
@@ -12,6 +13,7 @@ from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
+from distbench.strategies import _zero_checkpoint
 from distbench.strategies._memory import Ledger
 from distbench.strategies._torch import (
     ComputeProbe,
@@ -26,7 +28,7 @@ from distbench.strategies._torch import (
     trainable_tensors,
 )
 from distbench.strategies._zero_memory import book
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Engine, FullState, Setting
 from distbench.workloads import _weights
 
 if TYPE_CHECKING:
@@ -115,6 +117,23 @@ class ZeroEngine(Engine):
 
     def close(self) -> None:
         self._engine.destroy()
+
+    def save(self, folder: Path) -> None:
+        _zero_checkpoint.save(self._engine, folder)
+
+    def load(self, folder: Path) -> None:
+        _zero_checkpoint.load(self._engine, folder)
+
+    def consolidate(self) -> FullState:
+        buffers = self._engine.module.named_buffers()
+        return FullState(
+            self.full_state(),
+            {_weights.plain_name(name): buffer.detach().cpu() for name, buffer in buffers},
+            _zero_checkpoint.gather_optimizer(self._engine),
+        )
+
+    def load_full(self, state: FullState) -> None:
+        _zero_checkpoint.spread(self._engine, masters(self._engine), state)
 
     def memory(self) -> dict[str, int]:
         ledger = Ledger(self._setting.device)
