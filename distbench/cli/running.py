@@ -9,7 +9,7 @@ from pathlib import Path
 from distbench import __version__, env, plan, spec, store
 from distbench.cli.printing import complain, note, say, say_json
 from distbench.cli.progress import observer
-from distbench.cli.showing import find_run, print_table, summary_of
+from distbench.cli.showing import find_run, print_table, show_view, summary_of
 from distbench.errors import UsageError
 
 INTERRUPTED = 130
@@ -91,8 +91,22 @@ def _execute(
         say_json({**summary_of(info, records), "report": str(report)})
     else:
         print_table(info, records)
+        if suite.checkpoint:
+            say("")
+            show_view(str(run.folder), "checkpoint", out=run.folder.parent)
         say(f"\nreport: {report}")
     if outcome.interrupted:
         note(f"stopped; go on with: distbench run --resume {run.folder}")
         return INTERRUPTED
-    return 1 if any(record.status.is_failure for record in records) else 0
+    failed = any(record.status.is_failure for record in records)
+    return 1 if _broken_checkpoints(run) or failed else 0
+
+
+def _broken_checkpoints(run: store.Run) -> bool:
+    """Complain of every case that does not go on as the same training from a checkpoint."""
+    from distbench.analysis.checkpoint import KIND, broken
+
+    found = broken(list(run.records(KIND)))
+    for sentence in found:
+        complain(sentence)
+    return bool(found)

@@ -10,8 +10,9 @@ import base64
 import hashlib
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -44,14 +45,17 @@ def write(run: Run) -> Path:
     """
     file = run.folder / "report.html"
     try:
-        write_whole(file, render(run.info(), list(run.records())))
+        jobs = {kind: list(run.records(kind)) for kind in views.JOB_VIEWS}
+        write_whole(file, render(run.info(), list(run.records()), jobs))
     except OSError as error:
         raise InfrastructureError(f"{file}: can't be written: {error.strerror}") from error
     return file
 
 
-def render(info: RunInfo, records: Sequence[Record]) -> str:
-    """Return the page."""
+def render(
+    info: RunInfo, records: Sequence[Record], jobs: Mapping[str, Sequence[Record]] = MappingProxyType({})
+) -> str:
+    """Return the page; *jobs* are the records of other jobs than measuring, by kind."""
     cases = summarise(info, records)
     charts = figures.charts(cases, scaling(cases))
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
@@ -63,7 +67,7 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
         said=sentences(cases)[:_MOST_SENTENCES],
         notes=footnotes(cases),
         charts=charts,
-        views=views.tables(cases),
+        views=views.tables(cases, jobs),
         data=Markup(_safe_json([chart.figure for chart in charts])),
         columns={name: column for row in cases for name, column in row.columns.items()},
         missing=_missing(cases),

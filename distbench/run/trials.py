@@ -72,7 +72,10 @@ class _Execution:
         self._metrics: dict[str, Metric] = {
             choice.name: registry.make("metrics", choice) for choice in suite.metrics
         }
-        self._of_job = {"measure": self._metrics, "checkpoint": {"checkpoint": CheckpointCosts()}}
+        self._of_job: dict[str, dict[str, Metric]] = {
+            "measure": self._metrics,
+            "checkpoint": {"checkpoint": CheckpointCosts()},
+        }
         self._known: dict[tuple[str, str, str, int], Status] = {}
         self._references: dict[str, str] = {}
         """Id of a reference -> why it has no result; empty if it has one."""

@@ -56,15 +56,16 @@ def gather_optimizer(
 def spread(module: nn.Module, optimizer: torch.optim.Optimizer, state: FullState) -> None:
     """Put the parameters, buffers and optimizer state of *state*, which every rank has, in their places."""
     whole = StateDictOptions(full_state_dict=True, strict=False)
-    names = get_model_state_dict(module)
-    given = {name: state.parameters.get(plain_name(name)) for name in names}
-    parameters = {name: tensor for name, tensor in given.items() if tensor is not None}
+    # of tied parameters the state has the first name only
+    known = [name for name in get_model_state_dict(module) if plain_name(name) in state.parameters]
+    parameters: Any = {name: state.parameters[plain_name(name)] for name in known}
     set_model_state_dict(module, parameters, options=whole)
     for name, buffer in module.named_buffers():
         buffer.copy_(state.buffers[plain_name(name)])
     if state.optimizer:
-        groups: Any = get_optimizer_state_dict(module, optimizer)["param_groups"]
+        fresh: Any = get_optimizer_state_dict(module, optimizer)
+        groups = fresh["param_groups"]
         names = [name for group in groups for name in group["params"] if plain_name(name) in state.optimizer]
         moments = {name: state.optimizer[plain_name(name)] for name in names}
-        told = {"state": moments, "param_groups": groups}
+        told: Any = {"state": moments, "param_groups": groups}
         set_optimizer_state_dict(module, optimizer, told, options=StateDictOptions(full_state_dict=True))

@@ -78,12 +78,20 @@ class ZeroEngine(Engine):
         return {name: gradient.cpu() for name, gradient in found.items() if gradient is not None}
 
     def full_state(self) -> dict[str, torch.Tensor]:
-        state = {}
+        state, masters = {}, self._whole_masters()
         for name, parameter in self._engine.module.named_parameters():
             whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
-            tensor = parameter.detach() if whole is None else whole
+            tensor = masters.get(parameter, parameter).detach() if whole is None else whole
             state[_weights.plain_name(name)] = tensor.to("cpu", torch.float32, copy=True)
         return state
+
+    def _whole_masters(self) -> dict[torch.Tensor, torch.Tensor]:
+        """Return the master weights of stage 0; the other stages' are asked for one by one."""
+        try:
+            is_whole = self._engine.zero_optimization_stage() == 0
+            return _zero_checkpoint.whole_masters(self._engine) if is_whole else {}
+        except NotImplementedError:
+            return {}
 
     def standing_whole(self) -> int:
         sharded = [p for p in self._engine.module.parameters() if hasattr(p, "ds_status")]

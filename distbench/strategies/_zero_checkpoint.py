@@ -32,7 +32,7 @@ def save(engine: Any, folder: Path) -> None:
 def load(engine: Any, folder: Path) -> None:
     """Take over what ``save`` wrote.
 
-    DeepSpeed reads it by pickle (``torch.load`` without ``weights_only``), so *folder* must be one of our own.
+    DeepSpeed reads it by pickle (``torch.load`` without ``weights_only``): *folder* must be our own.
 
     Raises:
         FileNotFoundError: it found no checkpoint, which it tells by a warning only.
@@ -46,6 +46,8 @@ def gather_optimizer(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
     """Return the optimizer's whole state on the CPU, by the plain names of the parameters."""
     states = list(engine.basic_optimizer.state.values())
     moments = [name for name in _MOMENTS if any(name in state for state in states)]
+    if moments:
+        _link(engine)
     found: dict[str, dict[str, torch.Tensor]] = {}
     for name, parameter in engine.module.named_parameters():
         if parameter.requires_grad and moments:
@@ -54,11 +56,26 @@ def gather_optimizer(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
     return found
 
 
+def whole_masters(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
+    """Return what the optimizer updates for each parameter of stage 0, which keeps no partitions.
+
+    Raises:
+        NotImplementedError: DeepSpeed keeps it in one flat tensor of all parameters.
+    """
+    optimizer = engine.optimizer
+    if hasattr(optimizer, "fp32_groups_flat"):
+        raise NotImplementedError("DeepSpeed's stage 0 in 16 bits keeps the state of its own kernel flat")
+    if hasattr(optimizer, "fp32_groups"):
+        # FP16_UnfusedOptimizer, in bf16 too
+        groups = zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
+        return {low: high for lows, highs in groups for low, high in zip(lows, highs, strict=True)}
+    return {parameter: parameter for parameter in engine.module.parameters()}
+
+
 def _moment(engine: Any, parameter: torch.Tensor, name: str) -> torch.Tensor:
-    whole = safe_get_full_optimizer_state(parameter, name)
+    whole: torch.Tensor | None = safe_get_full_optimizer_state(parameter, name)
     if whole is None:
-        # stage 0 keeps no partitions: the optimizer is torch's own and holds whole tensors
-        whole = engine.basic_optimizer.state[parameter][name]
+        whole = engine.basic_optimizer.state[whole_masters(engine)[parameter]][name]
     return whole.detach().to("cpu", torch.float32, copy=True)
 
 
@@ -70,15 +87,19 @@ def _step(states: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 def spread(engine: Any, updated: list[torch.Tensor], state: FullState) -> None:
     """Put *state*, which every rank has whole, in its places; *updated* are what the optimizer updates."""
     _make_room(engine.basic_optimizer, updated, state)
-    if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
-        # stages 1 and 2 link parameters to their moments in the first step only
-        engine.optimizer._lazy_init_hp_params_optimizer_state()
+    _link(engine)
     put = _put_shards if engine.zero_optimization_stage() == 3 else _put_whole
     for name, parameter in engine.module.named_parameters():
         plain = plain_name(name)
         put(engine, parameter, state.parameters[plain], state.optimizer.get(plain, {}))
     for name, buffer in engine.module.named_buffers():
         buffer.copy_(state.buffers[plain_name(name)])
+
+
+def _link(engine: Any) -> None:
+    """Link parameters to their moments, which stages 1 and 2 do in an engine's first step only."""
+    if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
+        engine.optimizer._lazy_init_hp_params_optimizer_state()
 
 
 def _make_room(optimizer: Any, updated: list[torch.Tensor], state: FullState) -> None:
@@ -99,16 +120,19 @@ def _put_whole(
     engine: Any, parameter: torch.Tensor, value: torch.Tensor, moments: dict[str, torch.Tensor]
 ) -> None:
     parameter.data.copy_(value)
-    safe_set_full_fp32_param(parameter, value)
-    for name in _MOMENTS:
-        if name in moments:
-            if hasattr(parameter, "_hp_mapping"):
-                safe_set_full_optimizer_state(parameter, moments[name], name)
-            else:
-                engine.basic_optimizer.state[parameter][name].copy_(moments[name])
+    given = {name: moments[name] for name in _MOMENTS if name in moments}
+    if hasattr(parameter, "_hp_mapping"):
+        safe_set_full_fp32_param(parameter, value)
+        for name, moment in given.items():
+            safe_set_full_optimizer_state(parameter, moment, name)
+    else:
+        master = whole_masters(engine).get(parameter, parameter)
+        master.data.copy_(value)
+        for name, moment in given.items():
+            engine.basic_optimizer.state[master][name].copy_(moment)
 
 
-def _put_shards(engine: Any, parameter: Any, value: torch.Tensor, moments: dict[str, torch.Tensor]) -> None:
+def _put_shards(_engine: Any, parameter: Any, value: torch.Tensor, moments: dict[str, torch.Tensor]) -> None:
     with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
         parameter.data.copy_(value)
     # the call for whole tensors fails where the ranks don't divide them: it cuts without padding (0.19.8)

@@ -89,15 +89,8 @@ class _Checkpoints:
 
     def own(self) -> None:
         """Train, save in shards and as a whole, go on; then go on again from either."""
-        before, case = self._asked["steps_before"], self._setting.case
-        engine = self._build()
-        self._train(engine, "before", 0, before)
-        no_shards = _why_not(lambda: self._save(engine))
-        no_file = _why_not(lambda: self._consolidate(engine))
-        self._go_on(engine, "continued")
-        self.kept.effective = engine.effective()
-        self._close(engine)
-        del engine
+        case = self._setting.case
+        no_shards, no_file = self._saved()
         self._again("sharded", self._load, case.name, case.id, no_shards)
         self._again("full", self._load_full, case.name, case.id, no_file)
         if self._setting.rank == 0:
@@ -117,30 +110,38 @@ class _Checkpoints:
             raise Refused(lacking)
         self._again("exchanged", self._load_other, source, source_id, lacking)
 
+    def _saved(self) -> tuple[str, str]:
+        """Train, save, and go on; return why there are no shards, and why no whole state."""
+        engine = self._build()
+        self._train(engine, "before", 0, self._asked["steps_before"])
+        lacking = _why_not(self._save, engine), _why_not(self._consolidate, engine)
+        self._go_on(engine, "continued")
+        self.kept.effective = engine.effective()
+        engine.close()
+        return lacking
+
     def _again(self, training: str, load: Load, source: str, source_id: str, lacking: str) -> None:
         """Go on in a fresh engine from what *load* takes over."""
         if not lacking:
             engine = self._build()
-            lacking = _why_not(lambda: load(engine))
+            lacking = _why_not(load, engine)
             if not lacking:
                 self._go_on(engine, training)
-            self._close(engine)
-            del engine
+            engine.close()
         if lacking:
-            self.kept.absent |= dict.fromkeys(_NUMBERS[training], lacking)
+            unknown = [name for name in _NUMBERS[training] if name not in self.kept.samples]
+            self.kept.absent |= dict.fromkeys(unknown, lacking)
         row = {"training": training, "source": source, "source_id": source_id, "lacking": lacking}
         self.kept.parts.append(row)
 
     def _build(self) -> Engine:
         self._at("build")
+        # the engine before this one ends here: a device may hold one only
+        gc.collect()
         torch.manual_seed(self._setting.case.seed)
         engine = self._strategy.build(self._setting)
         checks.check_engine(self._strategy, engine, self._setting.case)
         return engine
-
-    def _close(self, engine: Engine) -> None:
-        engine.close()
-        gc.collect()
 
     def _save(self, engine: Engine) -> None:
         if self._setting.rank == 0:
@@ -173,7 +174,8 @@ class _Checkpoints:
 
     def _go_on(self, engine: Engine, training: str) -> None:
         before = self._asked["steps_before"]
-        self._keep_tensors(engine, training, before - 1)
+        self._keep(training, before - 1, "parameter", engine.full_state())
+        _why_not(lambda engine: self._keep_moments(engine, training, before - 1), engine)
         self._train(engine, training, before, self._asked["steps_after"])
 
     def _train(self, engine: Engine, training: str, first: int, steps: int) -> None:
@@ -185,13 +187,21 @@ class _Checkpoints:
             self.kept.curve.append({"training": training, "step": step, "loss": loss, "grad_norm": norm})
             engine.step()
             if training != "before":
-                self._keep_tensors(engine, training, step)
+                self._keep(training, step, "parameter", engine.full_state())
 
-    def _keep_tensors(self, engine: Engine, training: str, step: int) -> None:
-        """Keep fingerprints of the parameters as they are after *step*."""
-        tensors = engine.full_state()
+    def _keep_moments(self, engine: Engine, training: str, step: int) -> None:
+        self._at("consolidate")
+        by_moment: dict[str, dict[str, torch.Tensor]] = {}
+        for name, moments in engine.consolidate().optimizer.items():
+            for moment, tensor in moments.items():
+                by_moment.setdefault(moment, {})[name] = tensor
+        for moment, tensors in by_moment.items():
+            self._keep(training, step, moment, tensors)
+
+    def _keep(self, training: str, step: int, of: str, tensors: dict[str, torch.Tensor]) -> None:
+        """Keep fingerprints of tensors as they are after *step*."""
         if self._setting.rank == 0:
-            place = {"training": training, "step": step}
+            place = {"training": training, "step": step, "of": of}
             self.kept.tensors += [
                 {**place, "tensor": name, **describe(name, tensor)} for name, tensor in tensors.items()
             ]
@@ -220,10 +230,10 @@ _NUMBERS = {
 """Continuation -> the numbers that are not known without it."""
 
 
-def _why_not(action: Callable[[], None]) -> str:
-    """Do *action*; return why the engine can't, or nothing."""
+def _why_not(action: Load, engine: Engine) -> str:
+    """Do *action* with *engine*; return why the engine can't, or nothing."""
     try:
-        action()
+        action(engine)
     except NotImplementedError as error:
         return str(error) or type(error).__name__
     return ""
