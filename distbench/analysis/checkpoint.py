@@ -110,6 +110,24 @@ def broken(records: Sequence[Record]) -> list[str]:
     return failed + [str(each) for each in continuations(records) if each.verdict == "differs"]
 
 
+def to_json(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return what ``run --json`` prints of checkpoints: valid JSON, null for a difference without a size."""
+    return [
+        {
+            "case": each.case.name,
+            "case_id": each.case.id,
+            "training": each.training,
+            "source": each.source,
+            "verdict": each.verdict,
+            "step": each.step,
+            "what": each.what,
+            "apart": each.apart if math.isfinite(each.apart) else None,
+            "reason": each.reason,
+        }
+        for each in continuations(records)
+    ]
+
+
 def _is_own(record: Record) -> bool:
     return record.job.options.get("role") == "case"
 
@@ -132,7 +150,7 @@ def _continuation(record: Record, part: Mapping[str, Any], saved: _Training | No
     lacking = part["lacking"] or ("" if saved else f"{source} has no result")
     if lacking or saved is None:
         return Continuation(case, training, source, "lacking", reason=lacking)
-    pair = _Pair(saved, _Training(record, training))
+    pair = _Pair(saved, _Training(record, training), sees_moments=not part["unseen"])
     limits = {name: limit.of(case.precision) for name, limit in LIMITS.items()}
     largest = 0.0
     for step, what, apart in pair.differences():
@@ -148,12 +166,16 @@ class _Pair:
 
     saved: _Training
     loaded: _Training
+    sees_moments: bool = True
+    """Whether the engine that loaded could show its optimizer state."""
 
     def differences(self) -> Iterator[tuple[int, str, float]]:
         """Yield (step, what, relative difference), in the order in which things happen."""
         start = min(self.saved.curve) - 1
-        for at, of in self.saved.tensors:
-            if at == start:
+        kinds = [of for step, of in self.saved.tensors if step == start]
+        # what says most comes first: parameters, then moments, then how many steps were counted
+        for of in sorted(kinds, key=lambda of: (of != "parameter", of == "step", of)):
+            if self.sees_moments or of == "parameter":
                 yield from ((start, what, apart) for what, apart in self._loaded_wrongly(start, of))
         for step, row in sorted(self.saved.curve.items()):
             other = self.loaded.curve.get(step, {})
@@ -162,13 +184,18 @@ class _Pair:
             yield step, "parameters", self._against_movement(start, step)
 
     def _loaded_wrongly(self, start: int, of: str) -> Iterator[tuple[str, float]]:
-        found = self.loaded.tensors[start, of]
-        for name, row in self.saved.tensors[start, of].items():
-            other = found.get(name)
-            if other is None or other["digest"] != row["digest"]:
-                told = name if of == "parameter" else f"{of} of {name}"
-                apart = _distance([(row, other)]) / row["norm"] if other and row["norm"] else math.inf
-                yield told, apart or math.inf
+        """Yield the first tensor of that kind that is not what was saved, with the number of the others."""
+        saved, found = self.saved.tensors[start, of], self.loaded.tensors[start, of]
+        wrong = [
+            name for name in saved if name not in found or found[name]["digest"] != saved[name]["digest"]
+        ]
+        if wrong:
+            row, other = saved[wrong[0]], found.get(wrong[0])
+            apart = _distance([(row, other)]) / row["norm"] if other and row["norm"] else math.inf
+            told = wrong[0] if of == "parameter" else f"{of} of {wrong[0]}"
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            # a difference that the sketch is too coarse to see is one all the same
+            yield f"{told}{more}", apart or math.inf
 
     def _against_movement(self, start: int, step: int) -> float:
         """Return how far apart the parameters are after *step*, relative to their movement since *start*."""

@@ -80,33 +80,29 @@ def _strict(run: store.Run) -> int:
 def _execute(
     run: store.Run, info: store.RunInfo, suite: spec.Suite, planned: plan.Plan, *, as_json: bool, quiet: bool
 ) -> int:
+    from distbench.analysis.checkpoint import KIND, broken, to_json
     from distbench.report import page
     from distbench.run import execute
 
     with observer(quiet=quiet) as watcher:
         outcome = execute(run, info, suite, planned, watcher)
     info, records = run.info(), list(run.records())
+    checkpoints = list(run.records(KIND))
     report = page.write(run)
     if as_json:
-        say_json({**summary_of(info, records), "report": str(report)})
+        told = {"checkpoints": to_json(checkpoints)} if suite.checkpoint else {}
+        say_json({**summary_of(info, records), **told, "report": str(report)})
     else:
-        print_table(info, records)
-        if suite.checkpoint:
-            say("")
+        if records or not checkpoints:
+            print_table(info, records)
+        if checkpoints:
+            say()
             show_view(str(run.folder), "checkpoint", out=run.folder.parent)
         say(f"\nreport: {report}")
     if outcome.interrupted:
         note(f"stopped; go on with: distbench run --resume {run.folder}")
         return INTERRUPTED
-    failed = any(record.status.is_failure for record in records)
-    return 1 if _broken_checkpoints(run) or failed else 0
-
-
-def _broken_checkpoints(run: store.Run) -> bool:
-    """Complain of every case that does not go on as the same training from a checkpoint."""
-    from distbench.analysis.checkpoint import KIND, broken
-
-    found = broken(list(run.records(KIND)))
-    for sentence in found:
+    wrong = broken(checkpoints)
+    for sentence in wrong:
         complain(sentence)
-    return bool(found)
+    return 1 if wrong or any(record.status.is_failure for record in records) else 0

@@ -39,7 +39,8 @@ class Kept:
     curve: list[dict[str, Any]] = field(default_factory=list)
     tensors: list[dict[str, Any]] = field(default_factory=list)
     parts: list[dict[str, Any]] = field(default_factory=list)
-    """A row for each continuation: whose state it goes on from, and why there is none."""
+    """A row for each continuation: whose state it goes on from, why there is none, and why the optimizer
+    state that was loaded can't be seen."""
     samples: dict[str, list[float]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     effective: dict[str, Any] = field(default_factory=dict)
@@ -122,17 +123,18 @@ class _Checkpoints:
 
     def _again(self, training: str, load: Load, source: str, source_id: str, lacking: str) -> None:
         """Go on in a fresh engine from what *load* takes over."""
+        unseen = ""
         if not lacking:
             engine = self._build()
             lacking = _why_not(load, engine)
             if not lacking:
-                self._go_on(engine, training)
+                unseen = self._go_on(engine, training)
             engine.close()
         if lacking:
             unknown = [name for name in _NUMBERS[training] if name not in self.kept.samples]
             self.kept.absent |= dict.fromkeys(unknown, lacking)
         row = {"training": training, "source": source, "source_id": source_id, "lacking": lacking}
-        self.kept.parts.append(row)
+        self.kept.parts.append({**row, "unseen": unseen})
 
     def _build(self) -> Engine:
         self._at("build")
@@ -172,11 +174,13 @@ class _Checkpoints:
         self._at("load full")
         engine.load_full(full_state.read(self._reads))
 
-    def _go_on(self, engine: Engine, training: str) -> None:
+    def _go_on(self, engine: Engine, training: str) -> str:
+        """Keep what there is, and train on; return why the optimizer state can't be seen, or nothing."""
         before = self._asked["steps_before"]
         self._keep(training, before - 1, "parameter", engine.full_state())
-        _why_not(lambda engine: self._keep_moments(engine, training, before - 1), engine)
+        unseen = _why_not(lambda engine: self._keep_moments(engine, training, before - 1), engine)
         self._train(engine, training, before, self._asked["steps_after"])
+        return unseen
 
     def _train(self, engine: Engine, training: str, first: int, steps: int) -> None:
         for step in range(first, first + steps):
