@@ -13,7 +13,7 @@ pytestmark = pytest.mark.train
 
 PLUGINS = {"DISTBENCH_PLUGINS": str(Path(__file__).parent / "plugins")}
 
-# five odd rows: no shard of two ranks is as large as the other
+# sizes that two ranks don't divide, a tied weight, a buffer
 SUITE = """
 workload: {user: {model: "small:Uneven", length: 32}}
 data: text
@@ -23,7 +23,6 @@ checkpoint: {steps_before: 2, steps_after: 2}
 limits: {step: 60, build: 120}
 """
 STRATEGIES = """
-world_sizes: [1, 2]
 strategies:
   - single
   - ddp
@@ -32,13 +31,13 @@ strategies:
   - zero: {stage: [0, 1, 2, 3]}
   - zero: {stage: [2, 3], offload_optimizer: cpu}
 """
-CASES = 19
 VARIANTS = {
-    "fp32": "optimizer: {weight_decay: 0.1}",
-    "bf16": "precision: bf16",
-    "momentum": "optimizer: {name: sgd, lr: 0.1, momentum: 0.9, kernel: foreach}",
-    "stateless": "optimizer: {name: sgd, lr: 0.1, kernel: foreach}",
+    "fp32": "world_sizes: [1, 2]\noptimizer: {weight_decay: 0.1}",
+    "bf16": "world_sizes: [2]\nprecision: bf16",
+    "momentum": "world_sizes: [2]\noptimizer: {name: sgd, lr: 0.1, momentum: 0.9, kernel: foreach}",
+    "stateless": "world_sizes: [2]\noptimizer: {name: sgd, lr: 0.1, kernel: foreach}",
 }
+CASES = {"fp32": 19, "bf16": 10, "momentum": 10, "stateless": 10}
 MOMENTS = {"fp32": 2, "bf16": 2, "momentum": 1, "stateless": 0}
 
 
@@ -55,12 +54,12 @@ def records(finished: Finished) -> dict[str, dict[str, Any]]:
 
 
 def test_every_strategy_goes_on_as_the_same_training(variant: tuple[str, Finished]) -> None:
-    _, finished = variant
+    name, finished = variant
     assert finished.code == 0, finished.errors
     told = [(each["training"], each["verdict"]) for each in finished.checkpoints]
-    assert told.count(("sharded", "same")) == told.count(("full", "same")) == CASES, "bit for bit"
+    assert told.count(("sharded", "same")) == told.count(("full", "same")) == CASES[name], "bit for bit"
     exchanged = [verdict for training, verdict in told if training == "exchanged"]
-    assert len(exchanged) == 2 * (CASES - 1)
+    assert len(exchanged) == 2 * (CASES[name] - 1)
     assert set(exchanged) <= {"same", "rounding"}
 
 
@@ -74,13 +73,13 @@ def test_what_is_rounding_is_far_below_the_limit(variant: tuple[str, Finished]) 
 def test_time_and_size_of_all_of_it_are_kept(variant: tuple[str, Finished]) -> None:
     name, finished = variant
     found = records(finished)
-    assert len(found) == CASES
+    assert len(found) == CASES[name]
     parameters = found["single/ws1"]["effective"]["parameters"]
     whole = 4 * parameters * (1 + MOMENTS[name])
     for case, record in found.items():
         values = record["values"]
         assert record["absent"] == {}, case
-        assert values["full_bytes"] == pytest.approx(whole, rel=0.05, abs=4096), case
+        assert values["full_bytes"] == pytest.approx(whole, rel=0.05, abs=6144), case
         assert values["checkpoint_bytes"] > (0.9 if "zero" not in case else 0.5) * whole, case
         for column in ("checkpoint_save_s", "checkpoint_load_s", "full_save_s", "full_load_s"):
             assert 0 < values[column] < 60, case

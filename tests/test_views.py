@@ -7,7 +7,7 @@ from pathlib import Path
 from conftest import call
 
 from distbench.report.tables import Table, as_text
-from distbench.report.views import VIEWS
+from distbench.report.views import JOB_VIEWS, VIEWS
 
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
 
@@ -30,7 +30,15 @@ def test_every_view_of_a_real_run_has_rows_and_says_what_they_are() -> None:
         assert title and caption and len(rest) > 8, name
 
 
+def test_a_view_of_a_job_that_a_run_was_not_asked_for_says_so() -> None:
+    for name in JOB_VIEWS:
+        done = call("show", str(SAMPLE), "--view", name)
+        assert done.returncode == 0, done.stderr
+        assert "Nothing to show." in done.stdout
+        assert "This run tried no checkpoints." in done.stdout
+
+
 def test_a_view_that_is_not_there_is_refused_with_those_that_are() -> None:
     done = call("show", str(SAMPLE), "--view", "memry")
     assert done.returncode == 2
-    assert done.stderr == f"distbench: error: --view = 'memry': allowed: {', '.join(VIEWS)}\n"
+    assert done.stderr == f"distbench: error: --view = 'memry': allowed: {', '.join([*VIEWS, *JOB_VIEWS])}\n"
