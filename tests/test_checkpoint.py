@@ -178,6 +178,17 @@ def test_a_save_that_fails_is_a_failed_trial_and_no_lost_run(run_suite: Callable
     assert {each["verdict"] for each in verdicts(finished, "ddp").values()} <= {"same", "rounding"}
 
 
+def test_a_load_that_never_ends_is_a_hang_at_its_deadline(run_suite: Callable[..., Finished]) -> None:
+    limits = SUITE.replace("build: 120", "build: 8")
+    finished = run_suite(
+        f"{limits}world_sizes: [2]\nstrategies: [{{forgets: {{what: ending}}}}]\n", **PLUGINS
+    )
+    record = records(finished)["forgets-ending/ws2"]
+    assert finished.code == 1
+    assert record["status"] == "hang"
+    assert "limits.build = 8 s" in record["reason"]
+
+
 def test_a_resumed_run_makes_again_what_its_missing_trials_read(
     run_suite: Callable[..., Finished], distbench: Distbench
 ) -> None:

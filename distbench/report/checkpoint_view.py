@@ -34,27 +34,22 @@ def table(records: Sequence[Record]) -> Table:
 
 
 def _row(record: Record, name: str, told: Sequence[Continuation]) -> tuple[str, ...]:
-    mine = {each.training: each for each in told if each.case.id == record.case_id and _is_of(each, record)}
-    given = [each for each in told if each.training == "exchanged" and each.source == record.case.name]
+    mine = {each.training: each for each in told if each.case.id == record.case_id}
+    # the reference has not one partner but all, each of which has a row
+    partner = record.job.options.get("source_id")
+    given = (each for each in told if each.training == "exchanged" and each.source == record.case.name)
     return (
         name,
         value_text(record.values.get("checkpoint_bytes"), "B"),
         *(_seconds(record.values.get(column)) for column in _SECONDS),
         *(_cell(mine.get(training)) for training in ("sharded", "full")),
-        # the reference has not one partner but all
-        "–" if len(given) > 1 else _cell(mine.get("exchanged")),
-        "–" if len(given) > 1 else _cell(given[0] if given else None),
+        _cell(mine.get("exchanged") if partner else None),
+        _cell(next(given, None) if partner else None),
     )
 
 
 def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}" if value < 100 else f"{value:,.0f}"
-
-
-def _is_of(each: Continuation, record: Record) -> bool:
-    """Return whether *each* stands in *record* itself: the reference has more records than one."""
-    source = record.job.options.get("source")
-    return each.training != "exchanged" or each.source == source
 
 
 def _cell(each: Continuation | None) -> str:

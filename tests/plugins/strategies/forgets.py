@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,9 +12,10 @@ from distbench.strategies.base import Engine, Setting, Strategy
 class Forgets(Strategy):
     """DDP whose checkpoints lack something."""
 
-    what: Literal["optimizer", "steps", "later", "gathering", "disk"] = "optimizer"
+    what: Literal["optimizer", "steps", "later", "gathering", "disk", "ending"] = "optimizer"
     """optimizer: its state is not restored. steps: its count of steps is not. later: what was loaded is
-    right, and lost with the first step. gathering: it can't gather its full state. disk: its disk is full."""
+    right, and lost with the first step. gathering: it can't gather its full state. disk: its disk is full.
+    ending: rank 1 never ends its load."""
 
     @property
     def engine(self) -> str:
@@ -52,6 +54,8 @@ class Forgets(Strategy):
 
         def forgetful(load, given):  # type: ignore[no-untyped-def]
             load(given)
+            if self.what == "ending" and setting.rank == 1:
+                time.sleep(1000)
             forget()
             engine.step = late_step if self.what == "later" else step  # type: ignore[method-assign]
 
