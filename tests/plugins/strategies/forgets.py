@@ -16,8 +16,8 @@ class Forgets(Strategy):
 
     what: Literal["optimizer", "steps", "later", "gathering", "disk", "ending"] = "optimizer"
     """optimizer: its state is not restored. steps: its count of steps is not. later: what was loaded is
-    right, and lost with every step after it. gathering: it can't gather its full state. disk: its disk is full.
-    ending: rank 1 never ends its load."""
+    right, and lost with every step after it. gathering: it can't gather its full state.
+    disk: its disk is full. ending: rank 1 never ends its load."""
 
     @property
     def engine(self) -> str:
