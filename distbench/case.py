@@ -118,7 +118,7 @@ class Limits:
     start: float = 120.0
     """From the launch to a process group that all ranks have joined."""
     build: float = 600.0
-    """Building model, engine and optimizer."""
+    """Building model, engine and optimizer; saving or loading a checkpoint."""
     step: float = 120.0
     """One step (the first may compile)."""
     trial: float = 3600.0

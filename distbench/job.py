@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["measure", "check", "converge"]
+Kind = Literal["measure", "check", "checkpoint", "converge"]
 
-FOLDERS: dict[str, str] = {"measure": "trials", "check": "checks", "converge": "convergence"}
+FOLDERS: dict[str, str] = {
+    "measure": "trials",
+    "check": "checks",
+    "checkpoint": "checkpoints",
+    "converge": "convergence",
+}
 """Kind of job -> folder of its records in that of a run."""
 
 
@@ -35,6 +40,16 @@ class Check:
     """Trainings of the reference with rounding-sized changes: their spread is the envelope."""
     false_alarm: float = 0.001
     """Chance that a training that differs by rounding only is called different."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Whether each case goes on as the same training from its checkpoints, and from those of others."""
+
+    steps_before: int = 3
+    """Steps that each case trains before it saves."""
+    steps_after: int = 3
+    """Steps that it goes on for, and that it trains again from each checkpoint that it loads."""
 
 
 @dataclass(frozen=True)

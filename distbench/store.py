@@ -7,7 +7,7 @@ reports/<suite>-<time>-<id>/
     record.json         what came of the trial; written last: without it there was no trial
     *.parquet           its samples and tables
     trial.json, rank<r>.log, ...
-  checks/<case>/...     the same of trials that check instead of measuring (``job.FOLDERS``)
+  checks/, checkpoints/ the same of trials that do something else than measuring (``job.FOLDERS``)
   report.html
 """
 

@@ -15,11 +15,14 @@ from distbench.job import MEASURE, Job
 PASSES = ("warmup", "time", "count", "profile", "check", "unsynced")
 """The passes of a trial that measures, in their order."""
 
-STEPPING = (*PASSES, "converge")
+CHECKPOINT = "checkpoint"
+"""The phase of a trial of checkpoints; its steps count builds, saves and loads as well as steps."""
+
+STEPPING = (*PASSES, CHECKPOINT, "converge")
 """The phases that have steps."""
 
 SKETCH = tuple(f"s{i:02}" for i in range(16))
-"""The columns of a tensor's sketch in the table ``check_tensors``."""
+"""The columns of a tensor's sketch in the tables ``check_tensors`` and ``checkpoint_tensors``."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,10 @@ class TrialFile:
     weights: str
     """File of the initial weights."""
     job: Job = MEASURE
+    leaves: str = ""
+    """File to leave for later trials of the run; empty: none."""
+    reads: str = ""
+    """File that an earlier trial of the run left; empty: none."""
 
     def write(self, file: Path) -> None:
         """Write the file; the folder exists."""

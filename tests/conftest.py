@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class Finished:
     errors: str
     cases: dict[str, dict[str, Any]]
     folder: Path
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    """How each case went on from each checkpoint."""
 
     def record(self, label: str) -> dict[str, Any]:
         """Return the first record of the case whose name begins with *label*."""
@@ -74,7 +76,8 @@ def run_in(folder: Path, text: str, *arguments: str, **variables: str) -> Finish
         return Finished(done.returncode, done.stderr, {}, folder)
     shown = json.loads(done.stdout)
     cases = {case["case"]: case for case in shown["cases"]}
-    return Finished(done.returncode, done.stderr, cases, Path(shown["report"]).parent)
+    place = Path(shown["report"]).parent
+    return Finished(done.returncode, done.stderr, cases, place, shown.get("checkpoints", []))
 
 
 @pytest.fixture

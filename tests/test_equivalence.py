@@ -294,7 +294,10 @@ def test_a_plan_shows_what_is_checked(tmp_path: Path) -> None:
         ("check: {perturbed: 2}", "check.perturbed = 2: must be at least 4"),
         ("check: {false_alarm: 2}", "check.false_alarm = 2: must be at most 0.5"),
         ("check: often", "check = 'often': "),
-        ("check: false", "measure.trials = 0: measures nothing, and nothing else is asked for (check)"),
+        (
+            "check: false",
+            "measure.trials = 0: measures nothing, and nothing else is asked for (check, checkpoint, converge)",
+        ),
     ],
 )
 def test_a_mistake_in_what_to_check_is_named(text: str, message: str, tmp_path: Path) -> None:

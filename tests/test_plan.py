@@ -299,3 +299,25 @@ def test_a_strategy_is_added_by_one_file(suite, tmp_path, monkeypatch):
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))
     plan = make(suite(MINIMAL.replace("[ddp]", "[ddp, {paired: {swaps: [1, 2]}}]")), CPU)
     assert names(plan)[1:] == ["ddp/ws2/mb4/fp32", "paired1/ws2/mb4/fp32", "paired2/ws2/mb4/fp32"]
+
+
+def test_checkpoints_are_exchanged_with_one_reference_only(suite):
+    text = MINIMAL.replace("[ddp]", "[ddp, fsdp, single]") + "checkpoint: true\nmeasure: {trials: 0}\n"
+    plan = make(suite(text), CPU)
+    tasks = [(task.job.options["role"], task.case.label, task.round) for task in plan.trials]
+    own = [("case", "single", 0)] + [("case", label, 0) for label in ("ddp", "fsdp") for _ in range(2)]
+    back = [("back", "single", number) for number in range(1, 5)]
+    assert sorted(tasks) == sorted([*own, *back])
+    assert tasks[0] == own[0], "what the others read comes first"
+    left = [task.leaves for task in plan.trials]
+    assert all(left.index(task.reads) < i for i, task in enumerate(plan.trials) if task.reads)
+    assert len({task.key for task in plan.trials}) == len(plan.trials)
+
+
+def test_checkpoints_are_exchanged_within_the_same_work_only(suite):
+    text = MINIMAL + "precision: [fp32, bf16]\ncheckpoint: true\nmeasure: {trials: 0}\n"
+    plan = make(suite(text), CPU)
+    by_id = {task.case.id: task.case for task in plan.trials}
+    for task in plan.trials:
+        if "source_id" in task.job.options:
+            assert by_id[task.job.options["source_id"]].precision == task.case.precision

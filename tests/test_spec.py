@@ -266,3 +266,38 @@ def test_a_mistake_on_the_command_line_names_the_option(write, setting, message)
 def test_set_does_not_change_a_part_of_what_an_axis_replaces(write):
     (mistake,) = refusal(write(MINIMAL + "axes: {precision: [fp32, bf16]}\n"), "precision.reduce=bf16")
     assert "axes.precision replaces all of precision" in mistake
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "checkpoint: {steps_before: 0}",
+            "checkpoint.steps_before = 0: must be at least 1",
+        ),
+        (
+            "checkpoint: {steps_after: 1.5}",
+            "checkpoint.steps_after = 1.5: expected a whole number",
+        ),
+        (
+            "checkpoint: {step_before: 2}",
+            "checkpoint.step_before = 2: unknown key; did you mean 'steps_before'? "
+            "Allowed: steps_after, steps_before",
+        ),
+        ("checkpoint: 3", "checkpoint = 3: expected a mapping or true or false"),
+        (
+            "checkpoint: false\nmeasure: {trials: 0}",
+            "measure.trials = 0: measures nothing, and nothing else is asked for (check, checkpoint, converge)",
+        ),
+    ],
+)
+def test_a_mistake_in_what_is_asked_of_checkpoints_has_its_place(write, text, message):
+    file = write(MINIMAL + text + "\n")
+    line = (MINIMAL + text).count("\n") + 1
+    assert refusal(file) == [f"mine.yaml:{line}: {message}"]
+
+
+def test_checkpoints_alone_may_be_asked_for(write):
+    suite = load(write(MINIMAL + "checkpoint: true\nmeasure: {trials: 0}\n"))
+    assert suite.checkpoint is not None and suite.checkpoint.steps_before == 3
+    assert load(write(MINIMAL)).checkpoint is None

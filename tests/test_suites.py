@@ -32,7 +32,7 @@ def machine_for(suite: Suite) -> Machine:
 def test_the_promised_suites_are_there():
     assert {file.stem for file in SUITES} >= {
         *("quickstart", "zero", "data_parallel", "fsdp", "offload"),
-        *("scaling_strong", "scaling_weak", "gpu_cluster", "convergence"),
+        *("scaling_strong", "scaling_weak", "gpu_cluster", "convergence", "checkpoint"),
     }
 
 

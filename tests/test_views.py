@@ -8,10 +8,11 @@ import pytest
 from conftest import call
 
 from distbench.report.tables import Table, as_text
-from distbench.report.views import VIEWS
+from distbench.report.views import JOB_VIEWS, VIEWS
 
 NOT_ASKED = {
     "convergence": "This run trains to no target: its suite has no section converge.",
+    "checkpoint": "This run tried no checkpoints.",
     "equivalence": "Nothing was checked: distbench run SUITE --check does it.",
 }
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
@@ -45,4 +46,4 @@ def test_a_view_for_which_a_run_has_nothing_says_so_in_a_line(view: str) -> None
 def test_a_view_that_is_not_there_is_refused_with_those_that_are() -> None:
     done = call("show", str(SAMPLE), "--view", "memry")
     assert done.returncode == 2
-    assert done.stderr == f"distbench: error: --view = 'memry': allowed: {', '.join(VIEWS)}\n"
+    assert done.stderr == f"distbench: error: --view = 'memry': allowed: {', '.join([*VIEWS, *JOB_VIEWS])}\n"

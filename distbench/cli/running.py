@@ -10,7 +10,7 @@ from pathlib import Path
 from distbench import __version__, env, plan, spec, store
 from distbench.cli.printing import complain, note, say, say_json
 from distbench.cli.progress import observer
-from distbench.cli.showing import find_run, print_table, summary_of
+from distbench.cli.showing import find_run, print_table, show_view, summary_of
 from distbench.errors import UsageError
 from distbench.record import Record
 
@@ -95,6 +95,7 @@ def _not_converging(info: store.RunInfo, records: Sequence[Record]) -> bool:
 def _execute(
     run: store.Run, info: store.RunInfo, suite: spec.Suite, planned: plan.Plan, *, as_json: bool, quiet: bool
 ) -> int:
+    from distbench.analysis.checkpoint import broken, to_json
     from distbench.analysis.summary import summarise
     from distbench.analysis.text import listed
     from distbench.report import page
@@ -103,11 +104,16 @@ def _execute(
     with observer(quiet=quiet) as watcher:
         outcome = execute(run, info, suite, planned, watcher)
     info, records = run.info(), list(run.records())
+    checkpoints = [record for record in records if record.job.kind == "checkpoint"]
     report = page.write(run)
     if as_json:
-        say_json({**summary_of(info, records), "report": str(report)})
+        told = {"checkpoints": to_json(checkpoints)} if suite.checkpoint else {}
+        say_json({**summary_of(info, records), **told, "report": str(report)})
     else:
         print_table(info, records)
+        if checkpoints:
+            say()
+            show_view(str(run.folder), "checkpoint", out=run.folder.parent)
         say(f"\nreport: {report}")
     if outcome.interrupted:
         note(f"stopped; go on with: distbench run --resume {run.folder}")
@@ -115,5 +121,8 @@ def _execute(
     differing = [row for row in summarise(info, records) if row.differs]
     if differing:
         complain(f"not the same training as the reference: {listed([row.case.name for row in differing])}")
+    wrong = broken(checkpoints)
+    for sentence in wrong:
+        complain(sentence)
     failed = any(record.status.is_failure for record in records)
-    return 1 if _not_converging(info, records) or differing or failed else 0
+    return 1 if _not_converging(info, records) or differing or wrong or failed else 0

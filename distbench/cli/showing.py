@@ -35,11 +35,15 @@ def show_view(name: str, view: str, *, out: Path) -> int:
     from distbench.analysis.summary import summarise
     from distbench.report.tables import as_text
     from distbench.report.terminal import footnote_lines
-    from distbench.report.views import VIEWS
+    from distbench.report.views import JOB_VIEWS, VIEWS, of_kind
 
-    if view not in VIEWS:
-        raise UsageError(f"--view = {view!r}: allowed: {', '.join(VIEWS)}")
+    if view not in (*VIEWS, *JOB_VIEWS):
+        raise UsageError(f"--view = {view!r}: allowed: {', '.join((*VIEWS, *JOB_VIEWS))}")
     run = find_run(name, out)
+    if view in JOB_VIEWS:
+        run.info()
+        say(as_text(JOB_VIEWS[view](of_kind(list(run.records()), view)), width()))
+        return 0
     cases = summarise(run.info(), list(run.records()))
     shown, notes = as_text(VIEWS[view](cases), width()), footnotes(cases)
     say(shown)

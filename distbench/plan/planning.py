@@ -11,6 +11,7 @@ from distbench.case import Case
 from distbench.env import Machine, core_count
 from distbench.errors import SuiteError
 from distbench.plan.cells import Cell, cells
+from distbench.plan.checkpoints import saving
 from distbench.plan.checks import Checks
 from distbench.plan.convergence import converging, problems
 from distbench.plan.equivalence import checking
@@ -63,8 +64,9 @@ def make(suite: Suite, machine: Machine) -> Plan:
         message = f"makes {len(runnable) * suite.measure.trials:,} trials, more than {MAX_TRIALS:,}"
         raise SuiteError([suite.places.mistake(("measure", "trials"), message, suite.measure.trials)])
     checks = checking(suite.check, runnable, machine) if suite.check else []
+    checkpoints = saving(suite.checkpoint, runnable) if suite.checkpoint else []
     trainings = converging(suite.converge, runnable) if suite.converge else []
-    return Plan(planned, [*checks, *trainings, *measuring(suite, runnable)])
+    return Plan(planned, [*checks, *checkpoints, *trainings, *measuring(suite, runnable)])
 
 
 def _only(suite: Suite, planned: list[Planned]) -> list[Planned]:

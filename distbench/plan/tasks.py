@@ -22,6 +22,10 @@ class Task:
     """Cases to try in its place, one after another, if it runs out of memory."""
     needs: str = ""
     """Id of the case of an earlier task of the same job without whose result this one says nothing."""
+    leaves: str = ""
+    """File in the run's scratch folder that later tasks read; it ends with the run."""
+    reads: str = ""
+    """File in that folder that an earlier task of the same job leaves."""
     problem: str | None = None
     """Why it can't be launched here; its record says so."""
 

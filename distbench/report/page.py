@@ -54,6 +54,7 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
     """Return the page."""
     cases = summarise(info, records)
     # a check trains in deterministic mode, so its surroundings are others
+    every = records
     records = [record for record in records if record.job.kind == "measure"]
     charts = [*figures.charts(cases, scaling(cases)), *convergence_figures.charts(cases)]
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
@@ -65,7 +66,7 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
         said=sentences(cases)[:_MOST_SENTENCES],
         notes=footnotes(cases),
         charts=charts,
-        views=views.tables(cases),
+        views=views.tables(cases, every),
         data=Markup(_safe_json([chart.figure for chart in charts])),
         columns={name: column for row in cases for name, column in row.columns.items()},
         missing=_missing(cases),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from distbench.analysis.summary import CaseSummary
+from distbench.record import Record
 from distbench.report import (
+    checkpoint_view,
     communication_view,
     convergence_view,
     equivalence_view,
@@ -26,9 +28,19 @@ VIEWS: dict[str, Callable[[Sequence[CaseSummary]], Table]] = {
     "telemetry": telemetry_view.table,
 }
 """Word of ``distbench show --view`` -> what makes the table, in the order of the page."""
+JOB_VIEWS: dict[str, Callable[[Sequence[Record]], Table]] = {"checkpoint": checkpoint_view.table}
+"""The same of what was launched for something else than measuring: the kind of job is the view's name."""
 
 
-def tables(cases: Sequence[CaseSummary]) -> list[Table]:
-    """Return every view that has something to show of *cases*."""
+def tables(cases: Sequence[CaseSummary], records: Sequence[Record]) -> list[Table]:
+    """Return every view that has something to show of *cases*, and of all *records* of their run."""
     made = [view(cases) for view in VIEWS.values()]
-    return [table for table in made if table.rows]
+    asked = {record.job.kind for record in records}
+    made += [view(of_kind(records, kind)) for kind, view in JOB_VIEWS.items() if kind in asked]
+    # a job of which nothing came has no rows, but says why
+    return [table for table in made if table.rows or table.name in asked]
+
+
+def of_kind(records: Sequence[Record], kind: str) -> list[Record]:
+    """Return the *records* of jobs of that *kind*."""
+    return [record for record in records if record.job.kind == kind]

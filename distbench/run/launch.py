@@ -47,7 +47,7 @@ def environment_of(strategy: Strategy, case: Case) -> dict[str, str]:
 def job_environment(job: Job) -> dict[str, str]:
     """Return the variables that ranks need for what they are launched for."""
     # without it cuBLAS has no deterministic mode (docs.nvidia.com/cuda/cublas, reproducibility)
-    return {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if job.kind == "check" else {}
+    return {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if job.kind != "measure" else {}
 
 
 def trial_file(run_id: str, folder: Path, suite: Suite, task: Task) -> TrialFile:
@@ -61,7 +61,13 @@ def trial_file(run_id: str, folder: Path, suite: Suite, task: Task) -> TrialFile
         metrics=list(suite.metrics),
         weights=str(weights_file(folder, case)),
         job=task.job,
+        leaves=_scratch(folder, task.leaves),
+        reads=_scratch(folder, task.reads),
     )
+
+
+def _scratch(folder: Path, name: str) -> str:
+    return str(folder / "scratch" / name) if name else ""
 
 
 def weights_file(folder: Path, case: Case) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from distbench import registry
 from distbench.case import Case
 from distbench.launchers.base import LaunchError, Site
+from distbench.metrics._checkpoint import CheckpointCosts
 from distbench.metrics.base import Metric
 from distbench.plan import Plan, Task
 from distbench.plan.equivalence import reference_told
@@ -71,6 +72,10 @@ class _Execution:
         self._metrics: dict[str, Metric] = {
             choice.name: registry.make("metrics", choice) for choice in suite.metrics
         }
+        self._of_job: dict[str, dict[str, Metric]] = {
+            "measure": self._metrics,
+            "checkpoint": {"checkpoint": CheckpointCosts()},
+        }
         self._known: dict[tuple[str, str, str, int], Status] = {}
         self._references: dict[str, str] = {}
         """Id of a reference -> why it has no result; empty if it has one."""
@@ -88,8 +93,15 @@ class _Execution:
         return Outcome(interrupted=self._stop.asked)
 
     def _missing(self, tasks: list[Task]) -> list[Task]:
-        # a trial that was stopped is no result: it is run again
-        return [task for task in tasks if self._known.get(task.key) in (None, Status.CANCELLED)]
+        todo: list[Task] = []
+        wanted: set[str] = set()
+        for task in reversed(tasks):
+            # a trial that was stopped is no result: it is run again; so is one whose file for a later
+            # trial has ended with the run that was stopped
+            if self._known.get(task.key) in (None, Status.CANCELLED) or task.leaves in wanted:
+                todo.append(task)
+                wanted |= {task.reads} - {""}
+        return todo[::-1]
 
     def _prepare(self, cases: list[Case]) -> dict[str, str]:
         preparation = Preparation(self._run.folder, self._suite, self._observer, self._site, self._stop)
@@ -148,7 +160,7 @@ class _Execution:
             ending = Ending(Status.CRASHED, str(error), Failure(rank=None, phase="start"))
             return self._shell(task, started, time.monotonic() - began).record(ending)
         watch = Watch(handle, folder, launch.processes, self._suite.limits, self._stop)
-        metrics = self._metrics if task.job.kind == "measure" else {}
+        metrics = self._of_job.get(task.job.kind, {})
         ending, sampled = self._sampled(task.case, watch, metrics)
         shell = self._shell(task, started, time.monotonic() - began, launched)
         return collect(shell, ending, folder, launch.processes, metrics, sampled)

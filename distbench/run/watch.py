@@ -18,7 +18,15 @@ from distbench.case import Limits
 from distbench.launchers.base import Exit, Handle
 from distbench.record import Failure, Status
 from distbench.run.stop import StopRequest
-from distbench.trial import STEPPING, error_file, log_file, progress_file, read_progress, result_file
+from distbench.trial import (
+    CHECKPOINT,
+    STEPPING,
+    error_file,
+    log_file,
+    progress_file,
+    read_progress,
+    result_file,
+)
 from distbench.units import duration_text
 
 _POLL_S = 0.25
@@ -114,18 +122,14 @@ class Watch:
             return self._timed_out(Status.HANG, "trial", self._limits.trial, self._slowest())
         for rank in self._ranks:
             phase, _, since = read_progress(progress_file(self._folder, rank)) or ("start", 0, self._began)
-            limit, status = self._deadline(phase)
+            # most of a checkpoint's trial is building engines, and writing and reading what they hold
+            key = {"start": "start", "build": "build", CHECKPOINT: "build"}.get(phase, "step")
+            limit = getattr(self._limits, key)
             if rank not in self._exits and now - since > limit:
-                key = phase if phase in ("start", "build") else "step"
-                return self._timed_out(status, key, limit, self._slowest() if key == "step" else rank)
+                if phase == key:
+                    return self._timed_out(Status.INIT_TIMEOUT, key, limit, rank)
+                return self._timed_out(Status.HANG, key, limit, self._slowest())
         return None
-
-    def _deadline(self, phase: str) -> tuple[float, Status]:
-        if phase == "start":
-            return self._limits.start, Status.INIT_TIMEOUT
-        if phase == "build":
-            return self._limits.build, Status.INIT_TIMEOUT
-        return self._limits.step, Status.HANG
 
     def _timed_out(self, status: Status, key: str, limit: float, rank: int | None) -> Ending:
         self._handle.signal(signal.SIGUSR1)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distbench.case import Limits, Measure, Optimizer, Precision
 from distbench.errors import UsageError, did_you_mean
-from distbench.job import Check, Converge
+from distbench.job import Check, Checkpoint, Converge
 from distbench.spec.places import KeyPath
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ _BOUNDS: dict[type, dict[str, Bound]] = {
         "gradients_every": Bound(0, 1_000_000),
         "replicas_every": Bound(0, 1_000_000),
     },
+    # before its first step an optimizer has no state that could be lost
+    Checkpoint: dict.fromkeys(("steps_before", "steps_after"), Bound(1, 10_000)),
     Limits: dict.fromkeys((field.name for field in dataclasses.fields(Limits)), _POSITIVE),
 }
 

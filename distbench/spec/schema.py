@@ -57,6 +57,8 @@ class Top:
     limits: dict[str, Any] = field(default_factory=dict)
     check: dict[str, Any] | bool | None = None
     """true, or steps and the rest: check each case for equivalence before it is measured."""
+    checkpoint: dict[str, Any] | bool | None = None
+    """true, or steps_before and steps_after: save, load and consolidate each case before it is measured."""
     converge: dict[str, Any] | None = None
     """targets and the rest: train each case to a target on held-out data."""
     launcher: Any = "local"

@@ -10,7 +10,7 @@ from typing import Any
 from distbench import registry
 from distbench.case import Choice, Limits, Measure
 from distbench.errors import Mistake, SuiteError
-from distbench.job import Check, Converge
+from distbench.job import Check, Checkpoint, Converge
 from distbench.spec import overrides as overriding
 from distbench.spec.cells import Axis, Exclude, Include, StrategyChoice
 from distbench.spec.checking import Finding, to_plain
@@ -43,6 +43,8 @@ class Suite:
     limits: Limits
     check: Check | None
     """How equivalence is checked; None: it is not."""
+    checkpoint: Checkpoint | None
+    """How checkpoints are tried; None: they are not."""
     converge: Converge | None
     """How each case is trained to a target; None: it is not."""
     launcher: Choice
@@ -71,6 +73,7 @@ class Suite:
             "measure": to_plain(self.measure),
             "limits": to_plain(self.limits),
             "check": to_plain(self.check) if self.check else None,
+            "checkpoint": to_plain(self.checkpoint) if self.checkpoint else None,
             "converge": to_plain(self.converge) if self.converge else None,
             "launcher": _raw(self.launcher),
             "metrics": [_raw(metric) for metric in self.metrics],
@@ -107,11 +110,12 @@ class Suite:
         include, exclude = reader.axes.include(work, axes), reader.axes.exclude(work, axes)
         world_sizes = reader.world_sizes()
         measure, limits = reader.section(Measure, "measure"), reader.section(Limits, "limits")
-        check, converge = reader.job(Check, "check"), reader.job(Converge, "converge")
+        check, checkpoint = reader.job(Check, "check"), reader.job(Checkpoint, "checkpoint")
+        converge = reader.job(Converge, "converge")
         launcher = reader.plugin("launchers", reader.top.launcher, ("launcher",))
         metrics = reader.metrics()
-        if measure and not measure.trials and not check and not converge:
-            message = "measures nothing, and nothing else is asked for (check, converge)"
+        if measure and not measure.trials and not (check or checkpoint or converge):
+            message = "measures nothing, and nothing else is asked for (check, checkpoint, converge)"
             reader.findings.append(Finding(("measure", "trials"), message, 0))
         if reader.findings or measure is None or limits is None or launcher is None:
             raise SuiteError(mistakes(reader.findings, places))
@@ -129,6 +133,7 @@ class Suite:
             measure=measure,
             limits=limits,
             check=check,
+            checkpoint=checkpoint,
             converge=converge,
             launcher=launcher,
             metrics=metrics,

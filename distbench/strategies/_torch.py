@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -13,8 +14,9 @@ from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as check
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from distbench.case import TORCH_NAMES, Case, Optimizer
+from distbench.strategies import _checkpoint
 from distbench.strategies._memory import Ledger, gradients
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Engine, FullState, Setting
 from distbench.workloads._weights import loaded, plain_name
 
 T = TypeVar("T")
@@ -113,6 +115,22 @@ class TorchEngine(Engine):
             "parameters_on": device_name(self.module.parameters()),
             "optimizer_state_on": device_name(_moments(self._optimizer)),
         }
+
+    def save(self, folder: Path) -> None:
+        _checkpoint.save(self.module, self._optimizer, folder)
+
+    def load(self, folder: Path) -> None:
+        _checkpoint.load(self.module, self._optimizer, folder)
+
+    def consolidate(self) -> FullState:
+        return FullState(
+            self.full_state(),
+            {plain_name(name): buffer.detach().cpu() for name, buffer in self.module.named_buffers()},
+            _checkpoint.gather_optimizer(self.module, self._optimizer),
+        )
+
+    def load_full(self, state: FullState) -> None:
+        _checkpoint.spread(self.module, self._optimizer, state)
 
     def memory(self) -> dict[str, int]:
         ledger = Ledger(self._setting.device)

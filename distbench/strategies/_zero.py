@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import deepspeed
@@ -13,6 +14,7 @@ from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
+from distbench.strategies import _zero_checkpoint
 from distbench.strategies._memory import Ledger
 from distbench.strategies._torch import (
     ComputeProbe,
@@ -28,7 +30,7 @@ from distbench.strategies._torch import (
     trainable_tensors,
 )
 from distbench.strategies._zero_memory import book
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Engine, FullState, Setting
 from distbench.workloads import _weights
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ class ZeroEngine(Engine):
         state = {}
         masters = _masters_of_stage_0(self._engine)
         for name, parameter in self._engine.module.named_parameters():
-            whole = masters.get(id(parameter))
+            whole = masters.get(parameter)
             if whole is None:
                 whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
             tensor = _gathered(parameter) if whole is None else whole
@@ -130,6 +132,23 @@ class ZeroEngine(Engine):
     def close(self) -> None:
         self._engine.destroy()
 
+    def save(self, folder: Path) -> None:
+        _zero_checkpoint.save(self._engine, folder)
+
+    def load(self, folder: Path) -> None:
+        _zero_checkpoint.load(self._engine, folder)
+
+    def consolidate(self) -> FullState:
+        buffers = self._engine.module.named_buffers()
+        return FullState(
+            self.full_state(),
+            {_weights.plain_name(name): buffer.detach().cpu() for name, buffer in buffers},
+            _zero_checkpoint.gather_optimizer(self._engine),
+        )
+
+    def load_full(self, state: FullState) -> None:
+        _zero_checkpoint.spread(self._engine, masters(self._engine), state)
+
     def memory(self) -> dict[str, int]:
         ledger = Ledger(self._setting.device)
         book(ledger, self._engine, masters(self._engine))
@@ -164,9 +183,8 @@ def _undo_trial_step(engine: Any) -> None:
     at a rate of 0.001 the masters begin 0.01 % smaller).
     """
     masters = _masters_of_stage_0(engine)
-    for parameter in engine.module.parameters():
-        if id(parameter) in masters:
-            masters[id(parameter)].copy_(parameter.detach())
+    for parameter, master in masters.items():
+        master.data.copy_(parameter.data)
     for state in engine.basic_optimizer.state.values():
         if isinstance(state.get("step"), torch.Tensor):
             state["step"].zero_()
@@ -266,19 +284,16 @@ def masters(engine: Any) -> list[torch.Tensor]:
     return [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
 
 
-def _masters_of_stage_0(engine: Any) -> dict[int, torch.Tensor]:
-    """Return the fp32 master of each 16-bit parameter in stage 0, by its id, which DeepSpeed doesn't link."""
+def _masters_of_stage_0(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
+    """Return what the optimizer updates for each parameter in stage 0, which DeepSpeed doesn't link."""
     optimizer = engine.optimizer
-    if engine.zero_optimization_stage() or not hasattr(optimizer, "fp16_groups"):
+    if engine.zero_optimization_stage():
         return {}
-    groups = getattr(optimizer, "fp32_groups", None)
-    if groups is None:
-        flat = zip(optimizer.fp32_groups_flat, optimizer.fp16_groups, strict=True)
-        groups = [torch._utils._unflatten_dense_tensors(masters, group) for masters, group in flat]
-    pairs = zip(optimizer.fp16_groups, groups, strict=True)
-    return {
-        id(p): master.detach() for group, masters in pairs for p, master in zip(group, masters, strict=True)
-    }
+    if not hasattr(optimizer, "fp32_groups_flat"):
+        return _zero_checkpoint.whole_masters(engine)
+    flat = zip(optimizer.fp32_groups_flat, optimizer.fp16_groups, strict=True)
+    unflat = torch._utils._unflatten_dense_tensors
+    return {low: high for whole, lows in flat for low, high in zip(lows, unflat(whole, lows), strict=True)}
 
 
 def _gathered(parameter: nn.Parameter) -> torch.Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -38,6 +38,21 @@ class Setting:
     world_size: int
     scratch: Path
     """Folder of this trial for files of offload; removed with the trial's processes."""
+
+
+@dataclass(frozen=True)
+class FullState:
+    """A whole training under the plain module's names, on the CPU: what any strategy can go on from.
+
+    Rank 0 has it all, the others may have nothing.
+    """
+
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+    """As the optimizer updates them (master weights where there are some); of tied ones the first name."""
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    optimizer: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    """Parameter -> torch's names of its optimizer state: ``exp_avg``, ``exp_avg_sq`` (of the parameter's
+    shape) and ``step`` (a number) of AdamW, ``momentum_buffer`` of SGD; none of SGD without momentum."""
 
 
 MEMORY_KINDS = ("parameters", "gradients", "optimizer_state", "master", "buffers")
@@ -152,6 +167,40 @@ class Engine(ABC):
         ``distbench.analysis.parity``. Called once, after warm-up, because optimizers make their
         state in the first step; never in a timed window.
         """
+
+    def save(self, folder: Path) -> None:
+        """Write parameters and optimizer state in shards, in the framework's own format.
+
+        A collective call between two steps. *folder* exists, is empty, and is seen by all ranks.
+
+        Raises:
+            NotImplementedError: this engine has no such format; the message is the reason.
+        """
+        raise NotImplementedError(f"{type(self).__name__} saves no checkpoints")
+
+    def load(self, folder: Path) -> None:
+        """Take over what ``save`` of the same strategy at the same world size wrote; a collective call.
+
+        Raises:
+            NotImplementedError: this engine has no such format; the message is the reason.
+        """
+        raise NotImplementedError(f"{type(self).__name__} loads no checkpoints")
+
+    def consolidate(self) -> FullState:
+        """Return the whole state of this training, gathered; a collective call between two steps.
+
+        Raises:
+            NotImplementedError: it can't be gathered; the message is the reason.
+        """
+        raise NotImplementedError(f"{type(self).__name__} can't gather its full state")
+
+    def load_full(self, state: FullState) -> None:
+        """Go on from *state*, whichever strategy gathered it; a collective call, every rank has it all.
+
+        Raises:
+            NotImplementedError: it can't be spread; the message is the reason.
+        """
+        raise NotImplementedError(f"{type(self).__name__} can't spread a full state")
 
     def memory(self) -> dict[str, int] | None:
         """Return the bytes of this rank's live tensors by kind, at this moment; None: it can't tell.

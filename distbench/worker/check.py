@@ -33,7 +33,7 @@ _SAME_IN_FP64 = 1e-9
 
 
 class Refused(Exception):
-    """What can't be checked, and why."""
+    """What can't be tried here, and why."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> dict[str, Any]:
     """
     # kernels that have no deterministic form still run; the reference is trained twice to see
     torch.use_deterministic_algorithms(True, warn_only=True)
-    _refuse_dropout(setting)
+    refuse_dropout(setting)
     asked, kept = trial.job.options, Kept()
     plain = Training("case", asked["steps"], setting.case, setting.weights, seed=setting.case.seed)
     check = _Check(setting, phases, kept)
@@ -164,7 +164,7 @@ class _Check:
             losses.append(engine.forward_backward(batch))
             if training.rounds:
                 round_gradients(engine, training.case.precision.compute)
-        loss = _mean_over_ranks(float(torch.stack([loss.double() for loss in losses]).mean()))
+        loss = mean_over_ranks(float(torch.stack([loss.double() for loss in losses]).mean()))
         norm = engine.grad_norm()
         row = {"training": training.name, "step": step, "loss": loss, "grad_norm": norm}
         self._kept.curve.append(row)
@@ -250,7 +250,7 @@ def _apart(kept: Kept, one: str, other: str) -> float:
     return max(found)
 
 
-def _mean_over_ranks(loss: float) -> float:
+def mean_over_ranks(loss: float) -> float:
     """Return the mean of the ranks' losses: they hold equal shares of the global batch."""
     losses = [0.0] * dist.get_world_size()
     dist.all_gather_object(losses, loss)
@@ -261,13 +261,14 @@ def _modules(setting: Setting) -> dict[str, nn.Module]:
     return dict(_weights.skeleton(setting.workload).named_modules())
 
 
-def _refuse_dropout(setting: Setting) -> None:
+def refuse_dropout(setting: Setting) -> None:
+    """Raise Refused if the model drops numbers at random."""
     for name, module in _modules(setting).items():
         probability = getattr(module, "p", None)
         if "Dropout" in type(module).__name__ and isinstance(probability, float) and probability > 0:
             raise Refused(
                 f"dropout ({name}, p = {probability:g}) draws other numbers on every rank than in one "
-                "process, so nothing can be compared; set it to 0 for the check"
+                "process, so nothing can be compared; set it to 0 for that"
             )
 
 

@@ -55,13 +55,13 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> dict[str, Any]:
         "absent": _merge(result.absent for result in passes),
         "tables": _joined(result.tables for result in passes),
         "warmup_losses": warmup.losses,
-        "not_finite": _first_not_finite([loss for result in passes for loss in result.losses]),
+        "not_finite": first_not_finite([loss for result in passes for loss in result.losses]),
         "effective": loop.effective,
         "window": timed.window,
     }
 
 
-def _first_not_finite(losses: list[float]) -> dict[str, Any] | None:
+def first_not_finite(losses: list[float]) -> dict[str, Any] | None:
     """Return the first step whose loss is no number, and what it was; None: all are."""
     for step, loss in enumerate(losses):
         if not math.isfinite(loss):

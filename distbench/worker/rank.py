@@ -23,7 +23,7 @@ from distbench.case import Case
 from distbench.files import write_whole
 from distbench.strategies.base import Setting
 from distbench.trial import Progress, TrialFile, error_file, progress_file, result_file
-from distbench.worker import check, converge, facts, measure
+from distbench.worker import check, checkpoint, converge, facts, measure
 from distbench.worker.phases import Phases
 from distbench.workloads.base import Workload
 
@@ -31,6 +31,7 @@ from distbench.workloads.base import Workload
 _JOBS: dict[str, Callable[[TrialFile, Setting, Phases], dict[str, Any]]] = {
     "measure": measure.run,
     "check": check.run,
+    "checkpoint": checkpoint.run,
     "converge": converge.run,
 }
 

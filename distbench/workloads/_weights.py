@@ -56,7 +56,7 @@ def save(workload: Workload, seed: int, file: Path, through: str = "fp32") -> No
         tensors[plain_name(name)] = _rounded(tensors[plain_name(name)], _DTYPES[through])
     aside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        save_file(_apart(tensors), aside)
+        save_file(apart(tensors), aside)
         aside.replace(file)
     finally:
         aside.unlink(missing_ok=True)
@@ -140,7 +140,7 @@ def _rounded(tensor: torch.Tensor, through: torch.dtype) -> torch.Tensor:
     return tensor.to(through).float() if tensor.is_floating_point() else tensor
 
 
-def _apart(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def apart(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the tensors each in memory of its own, as safetensors wants them."""
     taken: set[int] = set()
     apart = {}

@@ -43,6 +43,24 @@ class Small(nn.Module):
         pass
 
 
+class Uneven(Small):
+    """Sizes that two ranks don't divide, two names for one weight, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 256, bias=False)
+        self.head.weight = self.embedding.weight
+        self.odd = nn.Linear(16, 16)
+        self.mix = nn.Parameter(torch.ones(7))
+        self.register_buffer("scale", torch.tensor(1.0))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens) * self.scale
+        for layer in self.layers:
+            x = layer(x) * self.mix.mean()
+        return self.head(self.odd(x))
+
+
 class RaisesInRankOne(Small):
     def trouble(self, calls: int) -> None:
         if RANK == 1 and calls == 2:
