@@ -296,7 +296,7 @@ def test_a_plan_shows_what_is_checked(tmp_path: Path) -> None:
         ("check: often", "check = 'often': "),
         (
             "check: false",
-            "measure.trials = 0: measures nothing, and nothing else is asked for (check, checkpoint, converge)",
+            "measure.trials = 0: leaves nothing to do: no check, checkpoint or converge is asked for",
         ),
     ],
 )

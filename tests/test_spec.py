@@ -287,7 +287,7 @@ def test_set_does_not_change_a_part_of_what_an_axis_replaces(write):
         ("checkpoint: 3", "checkpoint = 3: expected a mapping or true or false"),
         (
             "checkpoint: false\nmeasure: {trials: 0}",
-            "measure.trials = 0: measures nothing, and nothing else is asked for (check, checkpoint, converge)",
+            "measure.trials = 0: leaves nothing to do: no check, checkpoint or converge is asked for",
         ),
     ],
 )

@@ -115,7 +115,7 @@ class Suite:
         launcher = reader.plugin("launchers", reader.top.launcher, ("launcher",))
         metrics = reader.metrics()
         if measure and not measure.trials and not (check or checkpoint or converge):
-            message = "measures nothing, and nothing else is asked for (check, checkpoint, converge)"
+            message = "leaves nothing to do: no check, checkpoint or converge is asked for"
             reader.findings.append(Finding(("measure", "trials"), message, 0))
         if reader.findings or measure is None or limits is None or launcher is None:
             raise SuiteError(mistakes(reader.findings, places))
