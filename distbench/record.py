@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,11 @@ class Record:
             return cls(**plain)
         except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"{source}: not a readable record: {error}") from error
+
+
+def of_kind(records: Sequence[Record], kind: str) -> list[Record]:
+    """Return the *records* of jobs of that *kind*."""
+    return [record for record in records if record.job.kind == kind]
 
 
 def check_format(data: object, source: str) -> None:

@@ -14,8 +14,10 @@ from conftest import Finished, call, run_in
 from evidence import DDP, Noise, none, reference, rounding, trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records import info
 
 from distbench.analysis.equivalence import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING, Verdict, verdicts
+from distbench.analysis.summary import summarise, to_json
 from distbench.analysis.verdicts import sentence
 from distbench.record import Record, Status
 
@@ -75,8 +77,12 @@ def test_a_tensor_that_is_missing_or_a_loss_that_is_no_number_differs() -> None:
     broken = trained(none, status=Status.INVALID_NAN)
     curve = [{**row, "loss": None} if row["step"] == 3 else row for row in broken.tables["check_curve"]]
     for record, changed in ((lacking, {"check_tensors": rows}), (broken, {"check_curve": curve})):
-        tables = {**record.tables, **changed}
-        assert verdict(reference(), dataclasses.replace(record, tables=tables)).word == DIFFERS
+        record = dataclasses.replace(record, tables={**record.tables, **changed})
+        assert verdict(reference(), record).word == DIFFERS
+        shown = to_json(info(DDP), summarise(info(DDP), [reference(), record]))
+        # how far it is can't be said in JSON
+        assert "Infinity" not in json.dumps(shown) and "NaN" not in json.dumps(shown)
+        assert shown["cases"][0]["equivalence"]["verdict"] == DIFFERS
 
 
 def test_copies_that_part_are_a_difference_even_where_rank_0_is_right() -> None:

@@ -16,7 +16,7 @@ from distbench.analysis.equivalence import DIFFERS, Verdict, verdicts
 from distbench.analysis.settings import unsteady
 from distbench.case import Case
 from distbench.job import Check
-from distbench.record import Failure, Record, Status
+from distbench.record import Failure, Record, Status, of_kind
 from distbench.store import Run, RunInfo
 from distbench.trial import log_file
 
@@ -117,10 +117,10 @@ class CaseSummary:
 def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
     """Return a summary of each case of the run, in the order of the suite."""
     false_alarm = (info.suite.get("check") or {}).get("false_alarm", Check.false_alarm)
-    verdict = verdicts(_of(records, "check"), false_alarm)
+    verdict = verdicts(of_kind(records, "check"), false_alarm)
     by_case: dict[str, list[Record]] = {}
-    trained = convergences(_of(records, "converge"))
-    records = _of(records, "measure")
+    trained = convergences(of_kind(records, "converge"))
+    records = of_kind(records, "measure")
     for record in records:
         by_case.setdefault(record.case_id, []).append(record)
     cases = {item.case.id: item.case for item in info.cases}
@@ -136,10 +136,6 @@ def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
     ]
     references = {_work(row.case): row for row in reversed(rows) if row.case.label == REFERENCE}
     return [_with_relative(row, references.get(_work(row.case))) for row in rows]
-
-
-def _of(records: Sequence[Record], kind: str) -> list[Record]:
-    return [record for record in records if record.job.kind == kind]
 
 
 def to_json(info: RunInfo, cases: Sequence[CaseSummary]) -> dict[str, Any]:
@@ -197,7 +193,18 @@ def _convergence_json(found: Convergence | None) -> dict[str, Any] | None:
 def _verdict_json(verdict: Verdict | None) -> dict[str, Any] | None:
     if verdict is None:
         return None
-    return {"verdict": verdict.word, "arms": [dataclasses.asdict(arm) for arm in verdict.arms]}
+    return {"verdict": verdict.word, "arms": [_finite(dataclasses.asdict(arm)) for arm in verdict.arms]}
+
+
+def _finite(data: Any) -> Any:
+    """Return *data* with null for what is infinitely far: JSON can't say it."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return data
 
 
 def _estimate_json(row: CaseSummary, name: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from distbench import __version__, env, plan, spec, store
@@ -12,7 +11,6 @@ from distbench.cli.printing import complain, note, say, say_json
 from distbench.cli.progress import observer
 from distbench.cli.showing import find_run, print_table, show_view, summary_of
 from distbench.errors import UsageError
-from distbench.record import Record
 
 INTERRUPTED = 130
 
@@ -79,50 +77,30 @@ def _strict(run: store.Run) -> int:
     return 1 if found else 0
 
 
-def _not_converging(info: store.RunInfo, records: Sequence[Record]) -> bool:
-    """Complain of every case that trains worse than its reference; return whether there is one."""
-    from distbench.analysis.convergence import FAILING
-    from distbench.analysis.summary import summarise
-    from distbench.analysis.text import one_line
-
-    found = [row for row in summarise(info, records) if row.convergence and row.convergence.word in FAILING]
-    for row in found:
-        assert row.convergence
-        complain(f"convergence: {one_line(row.case.name)}: {row.convergence.word}: {row.convergence.why}")
-    return bool(found)
-
-
 def _execute(
     run: store.Run, info: store.RunInfo, suite: spec.Suite, planned: plan.Plan, *, as_json: bool, quiet: bool
 ) -> int:
-    from distbench.analysis.checkpoint import broken, to_json
+    from distbench.analysis.alarms import alarms
     from distbench.analysis.summary import summarise
-    from distbench.analysis.text import listed
     from distbench.report import page
     from distbench.run import execute
 
     with observer(quiet=quiet) as watcher:
         outcome = execute(run, info, suite, planned, watcher)
     info, records = run.info(), list(run.records())
-    checkpoints = [record for record in records if record.job.kind == "checkpoint"]
     report = page.write(run)
     if as_json:
-        told = {"checkpoints": to_json(checkpoints)} if suite.checkpoint else {}
-        say_json({**summary_of(info, records), **told, "report": str(report)})
+        say_json({**summary_of(info, records), "report": str(report)})
     else:
         print_table(info, records)
-        if checkpoints:
+        if suite.checkpoint:
             say()
             show_view(str(run.folder), "checkpoint", out=run.folder.parent)
         say(f"\nreport: {report}")
     if outcome.interrupted:
         note(f"stopped; go on with: distbench run --resume {run.folder}")
         return INTERRUPTED
-    differing = [row for row in summarise(info, records) if row.differs]
-    if differing:
-        complain(f"not the same training as the reference: {listed([row.case.name for row in differing])}")
-    wrong = broken(checkpoints)
+    wrong = alarms(summarise(info, records), records)
     for sentence in wrong:
         complain(sentence)
-    failed = any(record.status.is_failure for record in records)
-    return 1 if _not_converging(info, records) or differing or wrong or failed else 0
+    return 1 if wrong or any(record.status.is_failure for record in records) else 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from distbench.cli.printing import say, say_json, width
 from distbench.errors import UsageError
-from distbench.record import Record
+from distbench.record import Record, of_kind
 from distbench.store import Run, RunInfo
 
 
@@ -35,7 +35,7 @@ def show_view(name: str, view: str, *, out: Path) -> int:
     from distbench.analysis.summary import summarise
     from distbench.report.tables import as_text
     from distbench.report.terminal import footnote_lines
-    from distbench.report.views import JOB_VIEWS, VIEWS, of_kind
+    from distbench.report.views import JOB_VIEWS, VIEWS
 
     if view not in (*VIEWS, *JOB_VIEWS):
         raise UsageError(f"--view = {view!r}: allowed: {', '.join((*VIEWS, *JOB_VIEWS))}")
@@ -75,6 +75,7 @@ def print_table(info: RunInfo, records: Sequence[Record]) -> None:
 
 def summary_of(info: RunInfo, records: Sequence[Record]) -> dict[str, Any]:
     """Return a run as ``--json`` shows it."""
+    from distbench.analysis import checkpoint
     from distbench.analysis.parity import findings
     from distbench.analysis.summary import summarise, to_json
 
@@ -82,6 +83,8 @@ def summary_of(info: RunInfo, records: Sequence[Record]) -> dict[str, Any]:
     shown, unfair = to_json(info, cases), findings(cases)
     for case in shown["cases"]:
         case["parity"] = [dataclasses.asdict(each) for each in unfair.get(case["case_id"], [])]
+    if tried := of_kind(records, "checkpoint"):
+        shown["checkpoints"] = checkpoint.to_json(tried)
     return shown
 
 

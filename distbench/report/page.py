@@ -24,7 +24,7 @@ from distbench.analysis.text import plain, shorten
 from distbench.analysis.words import sentences
 from distbench.errors import InfrastructureError
 from distbench.files import write_whole
-from distbench.record import Record
+from distbench.record import Record, of_kind
 from distbench.report import convergence_figures, figures, views
 from distbench.store import Run, RunInfo
 from distbench.units import value_text
@@ -55,7 +55,7 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
     cases = summarise(info, records)
     # a check trains in deterministic mode, so its surroundings are others
     every = records
-    records = [record for record in records if record.job.kind == "measure"]
+    records = of_kind(records, "measure")
     charts = [*figures.charts(cases, scaling(cases)), *convergence_figures.charts(cases)]
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     library = _plotly()

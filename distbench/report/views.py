@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from distbench.analysis.summary import CaseSummary
-from distbench.record import Record
+from distbench.record import Record, of_kind
 from distbench.report import (
     checkpoint_view,
     communication_view,
@@ -39,8 +39,3 @@ def tables(cases: Sequence[CaseSummary], records: Sequence[Record]) -> list[Tabl
     made += [view(of_kind(records, kind)) for kind, view in JOB_VIEWS.items() if kind in asked]
     # a job of which nothing came has no rows, but says why
     return [table for table in made if table.rows or table.name in asked]
-
-
-def of_kind(records: Sequence[Record], kind: str) -> list[Record]:
-    """Return the *records* of jobs of that *kind*."""
-    return [record for record in records if record.job.kind == kind]
