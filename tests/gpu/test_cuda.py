@@ -79,3 +79,26 @@ def test_the_numbers_of_a_gpu_are_there(ran: dict[str, Record]) -> None:
         assert parts == pytest.approx(values["profile_step_s"], rel=1e-6), label
         assert values["profile_forward_s"] > 0 and values["profile_backward_s"] > 0, label
         assert record.environment["gpu"], label
+
+
+JOBS = """
+workload: {transformer: {dim: 128, depth: 2, heads: 4, kv_heads: 4, seq_len: 64}}
+batch: {global_batch_size: 8, micro_batch_size: 4}
+world_sizes: [1]
+device: cuda
+optimizer: {clip_grad_norm: 1.0}
+measure: {trials: 0}
+strategies: [single, ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [1, 2, 3]}}]
+"""
+
+
+@pytest.mark.parametrize("precision", sorted(PRECISIONS))
+def test_every_strategy_is_the_same_training(precision: str, tmp_path: Path) -> None:
+    done = run_in(tmp_path, f"{JOBS}\nprecision: {PRECISIONS[precision]}\ncheck: {{steps: 10}}\n")
+    told = {name: case["equivalence"] for name, case in done.cases.items()}
+    assert {each["verdict"] for each in told.values()} <= {"equivalent", "equivalent within rounding"}, told
+
+
+def test_every_strategy_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
+    done = run_in(tmp_path, f"{JOBS}\ncheckpoint: true\n")
+    assert done.code == 0, done.errors
