@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from distbench.case import Batch
 from distbench.env import Machine
 from distbench.errors import SuiteError
 from distbench.plan import Plan, make
@@ -321,3 +322,26 @@ def test_checkpoints_are_exchanged_within_the_same_work_only(suite):
     for task in plan.trials:
         if "source_id" in task.job.options:
             assert by_id[task.job.options["source_id"]].precision == task.case.precision
+
+
+def test_a_reference_that_does_not_fit_has_stand_ins_that_do_the_same_work(suite):
+    text = "batch: {global_batch_size: 12, micro_batch_size: 3}\nworld_sizes: [1, 2, 4]\ncheck: true\n"
+    text += "launcher: {local: {oversubscribe: true}}\n"
+    plan = make(suite("workload: transformer\nstrategies: [ddp]\n" + text), CPU)
+    first = plan.trials[0]
+    found = [(case.strategy.name, case.world_size, case.batch) for case in (first.case, *first.instead)]
+    assert found == [
+        ("single", 1, Batch(12, 12, 1)),
+        ("single", 1, Batch(12, 3, 4)),
+        ("fsdp", 2, Batch(12, 3, 2)),
+        ("fsdp", 4, Batch(12, 3, 1)),
+    ]
+    assert all(task.needs == first.case.id for task in plan.trials[1:4])
+    assert [task.case.optimizer.name for task in plan.trials[:9]] == ["adamw"] * 4 + ["sgd"] * 4 + ["adamw"]
+
+
+def test_a_stand_in_that_can_not_run_here_is_left_out(suite):
+    text = "batch: {global_batch_size: 8}\nworld_sizes: [1, 2]\ncheck: true\noptimizer: sgd\n"
+    plan = make(suite("workload: transformer\nstrategies: [ddp]\n" + text), CPU)
+    # FSDP2 has no fused SGD
+    assert [case.strategy.name for case in plan.trials[0].instead] == ["single"]

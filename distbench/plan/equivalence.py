@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from distbench import registry
@@ -24,7 +25,7 @@ def checking(check: Check, cases: Sequence[Case], machine: Machine) -> list[Task
             reference = reference_of(armed)
             asked = {"steps": check.steps, "arm": arm, "of": case.id, "reference": reference.id}
             if reference.id not in groups:
-                groups[reference.id] = [_reference(check, reference, asked, cases)]
+                groups[reference.id] = [_reference(check, reference, asked, cases, machine)]
             problem = None if arm != SGD else _strategy(armed).problem(armed, machine)
             job = Job("check", {**asked, "role": "case"})
             groups[reference.id].append(Task(armed, job=job, needs=reference.id, problem=problem))
@@ -56,12 +57,15 @@ def reference_told(job: Job) -> str | None:
     return str(job.options["reference"]) if job.options.get("role") == "reference" else None
 
 
-def _reference(check: Check, reference: Case, asked: dict[str, object], cases: Sequence[Case]) -> Task:
+def _reference(
+    check: Check, reference: Case, asked: dict[str, object], cases: Sequence[Case], machine: Machine
+) -> Task:
     alike = [case for case in cases if case.batch.global_batch_size == reference.batch.global_batch_size]
     parts = sorted({case.world_size * case.batch.gradient_accumulation_steps for case in alike})
     asked = {**asked, "role": "reference", "perturbed": check.perturbed, "parts": parts}
     job = Job("check", asked)
-    return Task(reference, job=job, instead=tuple(_smaller(reference, cases)))
+    possible = [case for case in _smaller(reference, cases) if not _strategy(case).problem(case, machine)]
+    return Task(reference, job=job, instead=tuple(possible))
 
 
 def _smaller(reference: Case, cases: Sequence[Case]) -> list[Case]:
@@ -73,7 +77,8 @@ def _smaller(reference: Case, cases: Sequence[Case]) -> list[Case]:
     for world_size in sorted({case.world_size for case in cases} - {1}):
         if size % world_size == 0:
             share = size // world_size
-            cut = Batch(size, min(micro, share), share // min(micro, share))
+            part = math.gcd(share, micro)
+            cut = Batch(size, part, share // part)
             found.append(_trusted(reference, Choice("fsdp"), world_size, cut))
     return [case for case in found if case.id != reference.id]
 
