@@ -138,6 +138,15 @@ def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
     return [_with_relative(row, references.get(_work(row.case))) for row in rows]
 
 
+def losses_of(record: Record) -> list[float | None]:
+    """Return the loss of each step of a trial, from its first warm-up step on, mean over ranks."""
+    timed = record.samples.get("loss", [])
+    none: list[float | None] = []
+    # with no warm-up steps a record may have no list of them at all
+    ranks = [[*warm, *rest] for warm, rest in zip_longest(record.warmup_losses, timed, fillvalue=none)]
+    return [_mean(step) for step in zip_longest(*ranks)]
+
+
 def to_json(info: RunInfo, cases: Sequence[CaseSummary]) -> dict[str, Any]:
     """Return what ``show --json`` prints: valid JSON, null for what is not known."""
     return {
@@ -247,7 +256,7 @@ def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:
         degraded="" if sound else good[0].degraded,
         values=values,
         absent={name: _why_absent(counted, name) for name in row.columns if name not in values},
-        losses=_losses(counted[0]),
+        losses=losses_of(counted[0]),
         detail=counted[0],
         unsteady=unsteady(good),
     )
@@ -275,14 +284,6 @@ def _why_absent(records: list[Record], name: str) -> str:
     if any(name in record.values for record in records):
         return "not a finite number"
     return next((record.absent[name] for record in records if name in record.absent), "not measured")
-
-
-def _losses(record: Record) -> list[float | None]:
-    timed = record.samples.get("loss", [])
-    none: list[float | None] = []
-    # with no warm-up steps a record may have no list of them at all
-    ranks = [[*warm, *rest] for warm, rest in zip_longest(record.warmup_losses, timed, fillvalue=none)]
-    return [_mean(step) for step in zip_longest(*ranks)]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

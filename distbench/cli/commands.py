@@ -177,6 +177,24 @@ def report(
 
 
 @app.command()
+def export(
+    name: RunName,
+    to: Annotated[
+        str, typer.Option("--to", metavar="TOOL", help="tensorboard, mlflow or wandb.", show_default=False)
+    ],
+    into: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads it
+        typer.Option("--into", metavar="DIR", help="An empty folder; by default in the run's own."),
+    ] = None,
+    out: Out = _REPORTS,
+) -> int:
+    """Send the curves of a run to another tool."""
+    from distbench.cli.exporting import export_run
+
+    return export_run(name, to, into, out=out)
+
+
+@app.command()
 def query(
     sql: Annotated[
         str, typer.Argument(metavar="SQL", help="A query, in DuckDB's SQL.", show_default=False)

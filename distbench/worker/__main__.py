@@ -3,6 +3,7 @@
 serve DESCRIPTOR MODULE...   a warm parent: imports MODULEs, then forks ranks on request
 rank TRIAL_FILE              one rank, placed by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 prepare FILE                 build C++ ops and initial weights
+export FILE                  send curves to a tracker of experiments
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ def main(arguments: list[str]) -> None:
         from distbench.worker.prepare import prepare
 
         prepare(Path(target))
+    elif command == "export":
+        from distbench.worker.export import export
+
+        export(Path(target))
     else:
         raise ValueError(f"unknown command {command!r}")
 

@@ -1,0 +1,62 @@
+"""``distbench export``: the curves of a run, sent to where people look."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import shlex
+from pathlib import Path
+
+from distbench.cli.printing import say
+from distbench.cli.showing import find_run
+from distbench.errors import UsageError, did_you_mean
+from distbench.files import slug
+
+_DISTRIBUTIONS = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
+"""Tool -> the distribution that has what writes its files."""
+
+_LOOK = {
+    "tensorboard": "look at them with: tensorboard --logdir {}",
+    "mlflow": "look at them, with the whole of mlflow installed, with: "
+    "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}",
+    "wandb": "they are on this machine only; to send them to W&B: wandb sync {}/wandb/offline-run-*",
+}
+
+
+def export_run(name: str, to: str, into: Path | None, *, out: Path) -> int:
+    """Send the curves of a run to the tool *to*, as files in the folder *into*.
+
+    Raises:
+        UsageError: there is no such tool or run, a package is missing, the run has no curves, or the
+            folder is not empty.
+    """
+    from distbench.analysis.curves import curves_of
+    from distbench.run.export import send
+
+    if to not in _DISTRIBUTIONS:
+        raise UsageError(f"--to = {to!r}: {did_you_mean(to, _DISTRIBUTIONS)}")
+    run = find_run(name, out)
+    info = run.info()
+    if missing := [each for each in ("accelerate", "torch", _DISTRIBUTIONS[to]) if not _installed(each)]:
+        raise UsageError(
+            f"--to {to}: needs {', '.join(missing)}; install it with: pip install 'distbench[trackers]'"
+        )
+    found = curves_of(run.records())
+    if not found:
+        raise UsageError(
+            f"{run.folder}: no curves: no trial of this run was measured, and none trained to a target"
+        )
+    folder = (into or run.folder / to).resolve()
+    # of one suite, runs stand side by side
+    project = f"{slug(info.suite_name)}-{slug(info.run_id)}"
+    send(to, folder, project, [dataclasses.asdict(each) for each in found])
+    say(f"{len(found)} runs of {to} in {folder}; {_LOOK[to].format(shlex.quote(str(folder)))}")
+    return 0
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,53 @@
+"""Sending curves to a tracker, in a process of its own: trackers import torch, and this one never does."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from distbench.errors import InfrastructureError, UsageError
+from distbench.store import write_json
+
+
+def send(to: str, into: Path, project: str, runs: list[dict[str, Any]]) -> None:
+    """Send *runs* (``analysis.curves.Curves`` as plain JSON types) to the tool *to*.
+
+    Raises:
+        UsageError: the folder *into* is not empty, or can't be made.
+        InfrastructureError: the tracker failed; nothing of it is left.
+    """
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        if any(into.iterdir()):
+            # a second copy in the same place would draw every point twice
+            raise UsageError(f"--into {into}: is not empty; remove it, or choose another folder")
+    except OSError as error:
+        raise UsageError(f"--into {into}: can't be used: {error.strerror}; choose another folder") from error
+    try:
+        _send(to, into, project, runs)
+    except BaseException:
+        # half of the curves would pass for all of them, and be in the way of the next try
+        shutil.rmtree(into, ignore_errors=True)
+        raise
+
+
+def _send(to: str, into: Path, project: str, runs: list[dict[str, Any]]) -> None:
+    with tempfile.TemporaryDirectory(prefix="distbench-") as scratch:
+        file = Path(scratch) / "export.json"
+        write_json(file, {"to": to, "into": str(into), "project": project, "runs": runs})
+        done = subprocess.run(
+            [sys.executable, "-m", "distbench.worker", "export", str(file)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        why = said[-1] if said else f"it ended with code {done.returncode}"
+        raise InfrastructureError(f"export to {to}: {why}")
