@@ -22,6 +22,7 @@ from distbench.case import Batch, Case, Precision
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.trial import TrialFile
 from distbench.worker import checks
+from distbench.worker.checks import Refused
 from distbench.worker.feed import Feed
 from distbench.worker.perturb import moved, round_gradients
 from distbench.worker.phases import Phases
@@ -30,10 +31,6 @@ from distbench.workloads import _weights
 
 # far above the rounding of fp64, far below any other difference
 _SAME_IN_FP64 = 1e-9
-
-
-class Refused(Exception):
-    """What can't be tried here, and why."""
 
 
 @dataclass(frozen=True)

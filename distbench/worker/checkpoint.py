@@ -23,7 +23,8 @@ from distbench import registry
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.trial import CHECKPOINT, TrialFile
 from distbench.worker import checks, full_state
-from distbench.worker.check import Refused, mean_over_ranks, refuse_dropout
+from distbench.worker.check import mean_over_ranks, refuse_dropout
+from distbench.worker.checks import Refused
 from distbench.worker.feed import Feed
 from distbench.worker.measure import first_not_finite
 from distbench.worker.phases import Phases

@@ -29,6 +29,10 @@ class Mismatch(Exception):
     """What runs is not what was asked for; the message lists every difference."""
 
 
+class Refused(Exception):
+    """What was asked for can't be told of this model or engine; the message is the reason."""
+
+
 def check_engine(strategy: Strategy, engine: Engine, case: Case) -> None:
     """Raise Mismatch unless the live engine and the process group are those asked for."""
     classes = [cls.__name__ for cls in type(engine.live).__mro__]

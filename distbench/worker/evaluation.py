@@ -12,10 +12,7 @@ from torch.nn import functional
 
 from distbench.data.base import Merit
 from distbench.strategies.base import Engine, Setting
-
-
-class Refused(Exception):
-    """What can't be judged, and why."""
+from distbench.worker.checks import Refused
 
 
 class Evaluation:
