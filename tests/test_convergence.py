@@ -27,7 +27,7 @@ from distbench.report.page import render
 from distbench.spec import Suite
 from distbench.spec.places import Places
 from distbench.store import Run
-from distbench.worker.health import Spikes
+from distbench.worker.spikes import Spikes
 
 PLUGINS = Path(__file__).parent / "plugins"
 LAPTOP = Machine(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import deque
 from typing import Any
 
 import torch
@@ -17,12 +16,9 @@ from torch import nn
 
 from distbench.strategies.base import Engine, Setting
 from distbench.worker.sketch import describe
+from distbench.worker.spikes import Spikes
 from distbench.workloads._weights import plain_name
 
-# OLMo 2's "spike score" (arXiv 2501.00656): seven standard deviations from the mean of the last 1000
-_DEVIATIONS, _WINDOW = 7.0, 1000
-# fewer values tell nothing of their spread
-_LEAST = 20
 # a layer whose gradient grows a hundredfold over its own median was never meant to
 _EXPLODED = 100.0
 # below the rounding of fp32 beside the largest: adding it changes nothing
@@ -155,29 +151,6 @@ class Health:
 
     def _add(self, step: int, rank: int, module: str, kind: str, text: str) -> None:
         self.findings.append({"step": step, "rank": rank, "module": module, "kind": kind, "text": text})
-
-
-class Spikes:
-    """Values that stand out of those before them."""
-
-    def __init__(self) -> None:
-        self._before: deque[float] = deque(maxlen=_WINDOW)
-        self._limit = math.inf
-
-    def is_spike(self, value: float) -> bool:
-        """Return whether *value* lies far above those before it; it is one of them from then on."""
-        self._limit = math.inf
-        if len(self._before) >= _LEAST:
-            mean, deviation = statistics.fmean(self._before), statistics.pstdev(self._before)
-            self._limit = mean + _DEVIATIONS * deviation
-        self._before.append(value)
-        return value > self._limit
-
-    def told(self) -> str:
-        """Return the rule by which the last value was one."""
-        return (
-            f"above {self._limit:.4g}, the mean of the steps before and {_DEVIATIONS:g} standard deviations"
-        )
 
 
 def _parameters_into(name: str, broken: set[str]) -> Any:
