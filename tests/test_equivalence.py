@@ -283,6 +283,7 @@ def test_a_check_goes_on_where_it_was_stopped(run_suite: Callable[..., Finished]
     assert lost.is_file()
 
 
+@pytest.mark.train
 def test_a_plan_shows_what_is_checked(tmp_path: Path) -> None:
     suite = tmp_path / "mine.yaml"
     suite.write_text(f"{SMALL.replace('trials: 0', 'trials: 1')}\nstrategies: [single]\nworld_sizes: [1]")

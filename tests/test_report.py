@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,14 +119,3 @@ def test_a_page_that_can_not_be_written_is_an_error_of_the_machine(tmp_path: Pat
     (run.folder / "report.html").mkdir()
     with pytest.raises(InfrastructureError, match=r"report\.html: can't be written"):
         page.write(run)
-
-
-def test_a_thousand_records_are_a_page_within_ten_seconds(tmp_path: Path) -> None:
-    cases = [case(f"zero{i % 4}+v{i}", seed=i) for i in range(334)]
-    run = Run.create(tmp_path, info(*cases), "")
-    for each in cases:
-        for round_ in range(3):
-            run.write_record(measured(each, 1000 + round_, round_=round_))
-    began = time.perf_counter()
-    page.write(run)
-    assert time.perf_counter() - began < 10
