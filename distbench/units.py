@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)")
 
 
 def bytes_text(value: float) -> str:
@@ -13,6 +17,37 @@ def bytes_text(value: float) -> str:
         power += 1
     digits = 0 if power == 0 or abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:.{digits}f} {_BINARY[power]}"
+
+
+def parse_bytes(text: str) -> float:
+    """Return the bytes that *text* names: ``24GiB`` (1024s) or ``24 GB`` (1000s).
+
+    Raises:
+        ValueError: it is no positive number with one of these units.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    scales = {unit.lower(): 1024.0**power for power, unit in enumerate(_BINARY)}
+    scales |= {unit.lower(): 1000.0**power for power, unit in enumerate(_DECIMAL)}
+    scale = scales.get(found[2].lower()) if found else None
+    if found is None or scale is None or not float(found[1]):
+        raise ValueError("expected a size with its unit, such as 24GiB or 512MiB")
+    return float(found[1]) * scale
+
+
+def parse_fraction(text: str) -> float:
+    """Return the fraction that *text* names: ``10%`` or ``0.1``.
+
+    Raises:
+        ValueError: it is no number from 0 to 1.
+    """
+    percent = text.strip().endswith("%")
+    try:
+        value = float(text.strip().removesuffix("%")) / (100 if percent else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise ValueError("expected a part from 0 to 1, such as 10% or 0.1")
+    return value
 
 
 def number_text(value: float) -> str:

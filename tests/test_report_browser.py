@@ -83,6 +83,8 @@ def test_the_page_draws_every_chart_without_an_error_or_a_request(see: See) -> N
     assert seen.page.locator(".chart").count() == 3
     assert seen.page.locator(".chart:has(.scatterlayer .trace)").count() == 3
     assert seen.titles() == [
+        "The answer",
+        "Another wish?",
         "In words",
         "Cases",
         "Throughput against memory",

@@ -45,6 +45,8 @@ class Estimate:
     """Largest trial."""
     n: int
     """Trials."""
+    trials: tuple[float, ...] = ()
+    """The number of each, in the order of the rounds."""
 
     @property
     def spread(self) -> float | None:
@@ -276,7 +278,8 @@ def _estimates(records: list[Record], names: list[str]) -> dict[str, Estimate]:
     for name in names:
         values = [v for record in records if (v := record.values.get(name)) is not None and math.isfinite(v)]
         if values:
-            found[name] = Estimate(statistics.median(values), min(values), max(values), len(values))
+            middle = statistics.median(values)
+            found[name] = Estimate(middle, min(values), max(values), len(values), tuple(values))
     return found
 
 

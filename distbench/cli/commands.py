@@ -177,6 +177,52 @@ def report(
 
 
 @app.command()
+def pick(
+    name: RunName,
+    goal: Annotated[
+        str, typer.Option("--goal", metavar="GOAL", help="throughput, memory or tokens-per-joule.")
+    ] = "throughput",
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="Memory of a device: 24GiB.", show_default=False)
+    ] = "",
+    devices: Annotated[
+        Optional[int],  # noqa: UP045 - typer reads it
+        typer.Option("--devices", metavar="N", help="Devices; the most measured by default."),
+    ] = None,
+    precision: Annotated[
+        str, typer.Option("--precision", metavar="DTYPE", help="fp32, bf16, ...", show_default=False)
+    ] = "",
+    work: Annotated[
+        str,
+        typer.Option("--work", metavar="WORK", help="Which, where a run has several.", show_default=False),
+    ] = "",
+    avoid: Annotated[
+        list[str], typer.Option("--avoid", metavar="GLOB", help="Strategies not to take.", show_default=False)
+    ] = [],  # noqa: B006
+    within: Annotated[
+        str, typer.Option("--within", metavar="PART", help="Goal memory: slower than the fastest by at most.")
+    ] = "10%",
+    out: Out = _REPORTS,
+    as_json: Json = False,
+) -> int:
+    """Say what to train with, and why."""
+    from distbench.cli.picking import pick_case
+
+    return pick_case(
+        name,
+        goal=goal,
+        memory=memory,
+        devices=devices,
+        precision=precision,
+        work=work,
+        avoid=avoid,
+        within=within,
+        out=out,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def export(
     name: RunName,
     to: Annotated[

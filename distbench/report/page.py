@@ -26,6 +26,7 @@ from distbench.errors import InfrastructureError
 from distbench.files import write_whole
 from distbench.record import Record, of_kind
 from distbench.report import convergence_figures, figures, views
+from distbench.report.picker import picker
 from distbench.store import Run, RunInfo
 from distbench.units import value_text
 
@@ -58,11 +59,15 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
     records = of_kind(records, "measure")
     charts = [*figures.charts(cases, scaling(cases)), *convergence_figures.charts(cases)]
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
+    choice_script = (_TEMPLATES / "picker.js").read_text(encoding="utf-8")
+    offered = picker(cases)
     library = _plotly()
     page = _environment().get_template("report.html")
     text = page.render(
         info=info,
         cases=cases,
+        picker=offered,
+        picker_data=Markup(_safe_json(offered.data)),
         said=sentences(cases)[:_MOST_SENTENCES],
         notes=footnotes(cases),
         charts=charts,
@@ -76,8 +81,9 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
         suite=json.dumps(info.suite, indent=2, ensure_ascii=False),
         library=Markup(library),
         script=Markup(script),
+        choice_script=Markup(choice_script),
         style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
-        script_hashes=" ".join([_hash(library), _hash(script)]),
+        script_hashes=" ".join([_hash(library), _hash(script), _hash(choice_script)]),
     )
     # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,189 @@
+"""Which case to take for a wish: the fastest that fits, the leanest, or the cheapest per token.
+
+``templates/picker.js`` makes the same choice in the page, so that its sliders need no server; a
+test holds the two against each other over random records. What a choice rests on is made ready
+in ``candidates.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Literal, get_args
+
+from distbench.analysis.noise import Interval
+
+Goal = Literal["throughput", "memory", "tokens-per-joule"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
+WITHIN = 0.10
+"""How much slower than the fastest the leanest may be by default, as a fraction."""
+SAME_MEMORY = 0.01
+"""An allocator rounds, and small buffers come and go: below that fraction, memory is the same."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What a choice has to know of a case."""
+
+    id: str
+    name: str
+    label: str
+    """The strategy's short name with its options."""
+    devices: int
+    precision: str
+    work: str
+    """What it trains on what; cases of other work are never held against one another."""
+    simplicity: int
+    """Place among all candidates, simplest first."""
+    speed: Interval | None = None
+    """Tokens per second over all devices."""
+    memory: float | None = None
+    """Bytes that the rank that needs most took from its device, the most of any trial."""
+    joules: Interval | None = None
+    """Joules per token."""
+    barred: str = ""
+    """Why it is never recommended: it failed, or is not the same training or not the same work."""
+    unknown: str = ""
+    """Why ``speed`` is None."""
+    memory_unknown: str = ""
+    joules_unknown: str = ""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody wants to train with."""
+
+    goal: Goal = "throughput"
+    memory: float | None = None
+    """Bytes that a device has for it; None: enough."""
+    devices: int | None = None
+    """None: the most that anything was measured on."""
+    precision: str | None = None
+    """None: that of most candidates, the first of the suite if several."""
+    work: str | None = None
+    """None: that of most candidates, the first of the suite if several."""
+    avoid: tuple[str, ...] = ()
+    """Globs of labels that must not be chosen."""
+    within: float = WITHIN
+    """For the goal memory: how much slower than the fastest that fits, as a fraction."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to take, and what became of the others."""
+
+    wish: Wish
+    """With devices, precision and work filled in."""
+    pick: Candidate | None
+    alike: tuple[Candidate, ...]
+    """Those that are not told from the best; the pick is the simplest of them."""
+    ranked: tuple[Candidate, ...]
+    """All that could be taken, best first."""
+    left_out: tuple[tuple[Candidate, str], ...]
+    """All others of the same work, precision and devices, with why not."""
+
+
+def choose(candidates: Sequence[Candidate], wish: Wish) -> Choice:
+    """Return what to take of *candidates* for *wish*."""
+    wish = settle(candidates, wish)
+    asked = [one for one in candidates if _place(one) == (wish.devices, wish.work, wish.precision)]
+    told = [(one, _why_not(one, wish)) for one in asked]
+    fit = [one for one, why in told if not why]
+    left_out = [(one, why) for one, why in told if why]
+    if wish.goal == "memory":
+        fit, slow = _near_the_fastest(fit, wish.within)
+        left_out += slow
+    ranked = sorted(fit, key=lambda one: _merit(one, wish.goal))
+    alike = _alike(ranked, wish.goal)
+    pick = min(alike, key=lambda one: one.simplicity, default=None)
+    return Choice(wish, pick, tuple(alike), tuple(ranked), tuple(left_out))
+
+
+def settle(candidates: Sequence[Candidate], wish: Wish) -> Wish:
+    """Return *wish* with devices, work and precision filled in where it leaves them open."""
+    usable = [one for one in candidates if not one.barred and one.speed] or list(candidates)
+    if wish.devices is None:
+        wish = replace(wish, devices=max((one.devices for one in usable), default=None))
+    usable = [one for one in usable if one.devices == wish.devices]
+    if wish.work is None:
+        wish = replace(wish, work=_most([one.work for one in usable]))
+    usable = [one for one in usable if one.work == wish.work]
+    if wish.precision is None:
+        wish = replace(wish, precision=_most([one.precision for one in usable]))
+    return wish
+
+
+def turns(candidates: Sequence[Candidate], choice: Choice) -> list[tuple[float, Choice]]:
+    """Return what changes the choice as memory shrinks: below how many bytes, and the choice then."""
+    found, now = [], choice
+    while now.pick is not None and now.pick.memory is not None:
+        below = now.pick.memory
+        # the wish is for less than the pick needs: the largest number that is
+        now = choose(candidates, replace(choice.wish, memory=below * (1 - 2**-40)))
+        found.append((below, now))
+    return found
+
+
+def _place(one: Candidate) -> tuple[int, str, str]:
+    return one.devices, one.work, one.precision
+
+
+def _most(words: Sequence[str]) -> str | None:
+    # of as many, max takes the first
+    return max(words, key=words.count, default=None)
+
+
+def _why_not(one: Candidate, wish: Wish) -> str:
+    """Return why *one* can't be taken; nothing if it can."""
+    if one.barred:
+        return one.barred
+    if any(fnmatchcase(one.label, glob) for glob in wish.avoid):
+        return "not wanted"
+    if one.speed is None:
+        return f"its throughput is not known: {one.unknown}"
+    if wish.goal == "tokens-per-joule" and one.joules is None:
+        return f"its energy is not known: {one.joules_unknown}"
+    if one.memory is None:
+        needed = wish.memory is not None or wish.goal == "memory"
+        return f"its memory is not known: {one.memory_unknown}" if needed else ""
+    if wish.memory is not None and one.memory > wish.memory:
+        return "does not fit"
+    return ""
+
+
+def _near_the_fastest(
+    fit: list[Candidate], within: float
+) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
+    fastest = max((one.speed.value for one in fit if one.speed), default=0.0)
+    least = fastest * (1 - within)
+    near = [one for one in fit if one.speed and one.speed.value >= least]
+    return near, [(one, "too slow") for one in fit if one not in near]
+
+
+def _merit(one: Candidate, goal: Goal) -> float:
+    """Return what the best has least of."""
+    assert one.speed is not None
+    if goal == "tokens-per-joule":
+        assert one.joules is not None
+        return one.joules.value
+    return one.memory or 0.0 if goal == "memory" else -one.speed.value
+
+
+def _alike(ranked: list[Candidate], goal: Goal) -> list[Candidate]:
+    """Return the best and those that are not told from it."""
+    if not ranked:
+        return []
+    best = ranked[0]
+    if goal == "tokens-per-joule":
+        return [one for one in ranked if one is best or _same(one.joules, best.joules)]
+    if goal == "memory":
+        # of those with the same memory the fastest, and what is not told from that
+        limit = (best.memory or 0.0) * (1 + SAME_MEMORY)
+        lean = [one for one in ranked if (one.memory or 0.0) <= limit]
+        return _alike(sorted(lean, key=lambda one: _merit(one, "throughput")), "throughput")
+    return [one for one in ranked if one is best or _same(one.speed, best.speed)]
+
+
+def _same(one: Interval | None, other: Interval | None) -> bool:
+    return one is not None and other is not None and not one.is_apart_from(other)

@@ -1,0 +1,202 @@
+"use strict";
+// The choice of analysis/choice.py for any wish, made in the page: the two must stay the same.
+(function () {
+  const data = JSON.parse(document.getElementById("picker-data").textContent);
+  const section = document.getElementById("picker");
+  const form = section.querySelector("form");
+  const energy = Array.from(form.elements.goal.options).some((option) => option.value === "tokens-per-joule");
+  const MOST_ROWS = 300;
+
+  // an interval is [value, half the width of its logarithm or null]
+  function isApart(one, other) {
+    const known = one[1] !== null && other[1] !== null;
+    return Math.abs(Math.log(one[0] / other[0])) > (known ? Math.hypot(one[1], other[1]) : 0);
+  }
+
+  function whyNot(one, wish) {
+    if (one.barred) return one.barred;
+    if (wish.avoid.includes(one.label)) return "not wanted";
+    if (one.speed === null) return "its throughput is not known: " + one.unknown;
+    if (wish.goal === "tokens-per-joule" && one.joules === null) return "its energy is not known: " + one.joules_unknown;
+    if (one.memory === null) {
+      return wish.memory !== null || wish.goal === "memory" ? "its memory is not known: " + one.memory_unknown : "";
+    }
+    return wish.memory !== null && one.memory > wish.memory ? "does not fit" : "";
+  }
+
+  function merit(one, goal) {
+    if (goal === "tokens-per-joule") return one.joules[0];
+    return goal === "memory" ? one.memory : -one.speed[0];
+  }
+
+  function ranked(candidates, goal) {
+    return candidates.slice().sort((one, other) => merit(one, goal) - merit(other, goal));
+  }
+
+  function alike(order, goal) {
+    if (order.length === 0) return [];
+    const best = order[0];
+    if (goal === "memory") {
+      const lean = order.filter((one) => one.memory <= best.memory * (1 + data.same));
+      return alike(ranked(lean, "throughput"), "throughput");
+    }
+    const of = goal === "throughput" ? "speed" : "joules";
+    return order.filter((one) => one === best || !isApart(one[of], best[of]));
+  }
+
+  function choose(wish) {
+    const asked = data.candidates.filter(
+      (one) => one.devices === wish.devices && one.work === wish.work && one.precision === wish.precision
+    );
+    const told = asked.map((one) => [one, whyNot(one, wish)]);
+    let fit = told.filter((pair) => !pair[1]).map((pair) => pair[0]);
+    const leftOut = told.filter((pair) => pair[1]);
+    if (wish.goal === "memory") {
+      const least = Math.max(0, ...fit.map((one) => one.speed[0])) * (1 - wish.within);
+      leftOut.push(...fit.filter((one) => one.speed[0] < least).map((one) => [one, "too slow"]));
+      fit = fit.filter((one) => one.speed[0] >= least);
+    }
+    const order = ranked(fit, wish.goal);
+    const same = alike(order, wish.goal);
+    const pick = same.reduce((best, one) => (best === null || one.simplicity < best.simplicity ? one : best), null);
+    return { pick, alike: same, ranked: order, leftOut };
+  }
+
+  function numberText(value) {
+    if (Math.abs(value) >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString("en-US");
+    return String(Number(value.toPrecision(3)));
+  }
+
+  function bytesText(value) {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let power = 0;
+    for (; Math.abs(value) >= 1024 && power < units.length - 1; power += 1) value /= 1024;
+    return value.toFixed(power === 0 || Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2) + " " + units[power];
+  }
+
+  function range(interval) {
+    if (interval === null || interval[1] === null) return "–";
+    const [value, half] = interval;
+    return numberText(value * Math.exp(-half)) + " to " + numberText(value * Math.exp(half));
+  }
+
+  function value(name) {
+    const field = form.elements[name];
+    // a field with one value to offer is not there
+    return field ? field.value : null;
+  }
+
+  function wishOf() {
+    const memory = form.elements.memory.valueAsNumber;
+    const within = form.elements.within.valueAsNumber;
+    const only = data.candidates[0] || {};
+    return {
+      goal: value("goal"),
+      memory: memory > 0 ? memory * Number(form.elements.unit.value) : null,
+      devices: Number(value("devices")),
+      precision: value("precision") === null ? only.precision : value("precision"),
+      work: value("work") === null ? only.work : value("work"),
+      avoid: Array.from(form.querySelectorAll("[name=avoid]:checked")).map((box) => box.value),
+      within: (Number.isNaN(within) ? data.within * 100 : Math.min(100, Math.max(0, within))) / 100,
+    };
+  }
+
+  function sentence(wish, choice) {
+    const pick = choice.pick;
+    if (pick === null) {
+      const lean = choice.leftOut.filter((pair) => pair[1] === "does not fit").map((pair) => pair[0]);
+      lean.sort((one, other) => one.memory - other.memory);
+      return lean.length === 0
+        ? "Nothing can be recommended for that."
+        : "Nothing that was measured fits in " + bytesText(wish.memory) + ": the leanest, " + lean[0].name + ", needs " + bytesText(lean[0].memory) + ".";
+    }
+    const memory = pick.memory === null ? "memory not known" : bytesText(pick.memory);
+    const others = choice.alike.length - 1;
+    const noise = others === 0 ? "" : " " + others + (others === 1 ? " other is" : " others are") + " within the noise; it is the simplest.";
+    return "Train with " + pick.name + ": " + numberText(pick.speed[0]) + " tokens/s, " + memory + "." + noise;
+  }
+
+  function standing(one, choice) {
+    if (one === choice.pick) return "take this";
+    if (choice.alike.includes(one)) return "within the noise of the best";
+    const times = choice.pick.speed[0] / one.speed[0];
+    return times >= 1 ? times.toFixed(2) + " times slower" : (1 / times).toFixed(2) + " times faster";
+  }
+
+  function row(one, told, look) {
+    const line = document.createElement("tr");
+    line.dataset.id = one.id;
+    line.className = look;
+    const head = line.appendChild(document.createElement("th"));
+    head.scope = "row";
+    const link = head.appendChild(document.createElement("a"));
+    link.href = "#case-" + one.id;
+    link.appendChild(document.createElement("bdi")).textContent = one.name;
+    const cells = [
+      one.speed === null ? "–" : numberText(one.speed[0]),
+      range(one.speed),
+      one.memory === null ? "–" : bytesText(one.memory),
+    ];
+    if (energy) cells.push(one.joules === null ? "–" : numberText(one.joules[0]));
+    cells.forEach((text) => {
+      const cell = line.appendChild(document.createElement("td"));
+      cell.className = "n";
+      cell.textContent = text;
+    });
+    line.appendChild(document.createElement("td")).textContent = told;
+    return line;
+  }
+
+  function show() {
+    const wish = wishOf();
+    const choice = choose(wish);
+    section.querySelector(".within").hidden = wish.goal !== "memory";
+    const picked = document.getElementById("picked");
+    picked.textContent = sentence(wish, choice);
+    picked.dataset.id = choice.pick === null ? "" : choice.pick.id;
+    picked.dataset.alike = choice.alike.map((one) => one.id).join(" ");
+    const look = (one) => (one === choice.pick ? "taken" : "");
+    const rows = choice.ranked.map((one) => row(one, standing(one, choice), look(one)));
+    choice.leftOut.forEach((pair) => rows.push(row(pair[0], pair[1], "left-out")));
+    section.querySelector("tbody").replaceChildren(...rows.slice(0, MOST_ROWS));
+  }
+
+  // the slider goes over the logarithm of what the cases need, from nothing fits to all fit
+  function needs() {
+    const known = data.candidates.map((one) => one.memory).filter((memory) => memory > 0);
+    return known.length === 0 ? null : [Math.min(...known) * 0.98, Math.max(...known) * 1.02];
+  }
+
+  function slide() {
+    const place = form.elements.slider.valueAsNumber / 100;
+    const ends = needs();
+    const unit = Number(form.elements.unit.value);
+    const bytes = ends && place < 1 ? ends[0] * Math.pow(ends[1] / ends[0], place) : null;
+    form.elements.memory.value = bytes === null ? "" : Number((bytes / unit).toPrecision(4));
+  }
+
+  function followMemory() {
+    const ends = needs();
+    const bytes = form.elements.memory.valueAsNumber * Number(form.elements.unit.value);
+    const place = ends && bytes > 0 ? Math.log(bytes / ends[0]) / Math.log(ends[1] / ends[0]) : 1;
+    form.elements.slider.value = Math.round(100 * Math.min(1, Math.max(0, place)));
+  }
+
+  form.addEventListener("input", (event) => {
+    if (event.target.name === "slider") slide();
+    if (event.target.name === "memory" || event.target.name === "unit") followMemory();
+    show();
+  });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  // the fields have their first values again only after the event
+  form.addEventListener("reset", () => setTimeout(begin));
+
+  function begin() {
+    const ends = needs();
+    form.elements.unit.value = ends && ends[1] >= 2 ** 30 ? "1073741824" : "1048576";
+    show();
+  }
+
+  section.hidden = data.candidates.length === 0;
+  begin();
+})();
