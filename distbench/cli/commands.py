@@ -156,11 +156,16 @@ def show(
     view: Annotated[
         str, typer.Option("--view", metavar="VIEW", help="One part in detail.", show_default=False)
     ] = "",
+    markdown: Annotated[bool, typer.Option("--md", help="Print Markdown, for a pull request.")] = False,
     as_json: Json = False,
 ) -> int:
     """Print the table of a run again."""
-    from distbench.cli.showing import show_run, show_view
+    from distbench.cli.showing import show_markdown, show_run, show_view
 
+    if sum((bool(view), markdown, as_json)) > 1:
+        raise UsageError("show: one of --view, --md and --json at a time")
+    if markdown:
+        return show_markdown(name, out=out)
     return show_view(name, view, out=out) if view else show_run(name, out=out, as_json=as_json)
 
 

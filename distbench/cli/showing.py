@@ -25,6 +25,15 @@ def show_run(name: str, *, out: Path, as_json: bool) -> int:
     return 0
 
 
+def show_markdown(name: str, *, out: Path) -> int:
+    """Print a run as Markdown."""
+    from distbench.report import markdown
+
+    run = find_run(name, out)
+    say(markdown.page(run.info(), list(run.records())))
+    return 0
+
+
 def show_view(name: str, view: str, *, out: Path) -> int:
     """Print one view of a run.
 
