@@ -228,6 +228,19 @@ def pick(
 
 
 @app.command()
+def compare(
+    before: Annotated[str, typer.Argument(metavar="RUN_A", help="The run before.", show_default=False)],
+    after: Annotated[str, typer.Argument(metavar="RUN_B", help="The run after.", show_default=False)],
+    out: Out = _REPORTS,
+    as_json: Json = False,
+) -> int:
+    """Show two runs side by side."""
+    from distbench.cli.comparing import compare_runs
+
+    return compare_runs(before, after, out=out, as_json=as_json)
+
+
+@app.command()
 def export(
     name: RunName,
     to: Annotated[

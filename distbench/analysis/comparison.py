@@ -1,0 +1,173 @@
+"""Two runs, case by case: what changed, by how much, and whether they may be compared at all.
+
+The intervals hold what trials of one occasion differ by. Two runs are two occasions: another day,
+another neighbour on the machine, and the difference of those is in no interval here. A comparison
+shows; it takes arms that are run side by side to gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from distbench.analysis.meanings import meaning
+from distbench.analysis.noise import Interval, intervals
+from distbench.analysis.settings import settings, text
+from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, CaseSummary
+from distbench.analysis.text import one_line
+from distbench.case import Case
+
+COLUMNS = (THROUGHPUT, "step_s", MEMORY, COMMUNICATION, LOSS)
+"""What is compared, where both runs have it."""
+Word = Literal["better", "worse", "other", "same", "unknown"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One number of one case in both runs."""
+
+    column: str
+    unit: str
+    before: Interval
+    after: Interval
+    ratio: Interval
+    """After over before."""
+    word: Word
+    """same: within the noise of the trials; other: apart, in a column that has no better direction;
+    unknown: not equal, and no case has a second trial that would tell the noise."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One case in both runs."""
+
+    name: str
+    before: CaseSummary | None
+    after: CaseSummary | None
+    incomparable: str = ""
+    """Why its numbers may not be held against each other."""
+    changes: tuple[Change, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Settings that are not the same and change the pace or the strategy, not the work."""
+
+    def change(self, column: str) -> Change | None:
+        """Return the change of *column*, None if it can't be told."""
+        return next((each for each in self.changes if each.column == column), None)
+
+
+def compare(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> list[Pair]:
+    """Return every case of two runs, in the order of the second; cases of the first alone at the end.
+
+    Cases are the same if they were asked to do the same work (their ids are equal); those that only
+    have the same name are shown side by side and never compared.
+    """
+    by_id = {row.case.id: row for row in before}
+    by_name = {row.case.name: row for row in before}
+    mates = [by_id.get(row.case.id) or by_name.get(row.case.name) for row in after]
+    taken = {mate.case.id for mate in mates if mate}
+    found = [_pair(mate, row) for mate, row in zip(mates, after, strict=True)]
+    found += [
+        Pair(row.case.name, row, None, "only in the first run") for row in before if row.case.id not in taken
+    ]
+    return _with_changes(found)
+
+
+def _pair(before: CaseSummary | None, after: CaseSummary) -> Pair:
+    name = after.case.name
+    if before is None:
+        return Pair(name, None, after, "only in the second run")
+    if before.case.id != after.case.id:
+        return Pair(name, before, after, f"asked to do other work: {_asked(before.case, after.case)}")
+    work, notes = _settings(before, after)
+    return Pair(name, before, after, _unfit(before, after) or work, notes=notes)
+
+
+def _unfit(before: CaseSummary, after: CaseSummary) -> str:
+    """Return why one of the two has no numbers that count."""
+    for row, which in ((before, "first"), (after, "second")):
+        if not row.measured:
+            reason = f": {one_line(row.reason)}" if row.reason else ""
+            return f"{row.status} in the {which} run{reason}"
+        if row.degraded:
+            return f"disturbed in the {which} run: {one_line(row.degraded)}"
+        if row.differs:
+            return f"another training than its reference in the {which} run"
+    return ""
+
+
+def _asked(before: Case, after: Case) -> str:
+    """Return the first things that two cases were asked to do differently."""
+    told = _flat(before.to_json()), _flat(after.to_json())
+    apart = [key for key in told[1] if told[0].get(key) != told[1][key] and key not in ("name", "label")]
+    return ", ".join(f"{key} = {told[1][key]}, was {told[0].get(key, 'not told')}" for key in apart[:3])
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            flat |= _flat(inner, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = text(inner)
+    return flat
+
+
+def _settings(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[str, ...]]:
+    """Return what the engines did differently: why that is other work, and what else."""
+    if before.detail is None or after.detail is None:
+        return "", ()
+    old, new = settings(before.detail), settings(after.detail)
+    work: list[str] = []
+    notes: list[str] = []
+    for key in sorted({*old, *new}):
+        if old.get(key) == new.get(key):
+            continue
+        kind, why = meaning(key)
+        told = [text(each[key]) if key in each else "not told" for each in (old, new)]
+        sentence = f"{key} = {told[1]}, was {told[0]}: {why}"
+        # a setting that only one version of distbench tells of is no other work
+        (work if kind == "work" and "not told" not in told else notes).append(sentence)
+    return (f"did other work: {work[0]}" if work else ""), tuple(notes)
+
+
+def _with_changes(pairs: list[Pair]) -> list[Pair]:
+    """Return *pairs* with their numbers; the noise of a number is that of all its trials of one run."""
+    fit = [pair for pair in pairs if not pair.incomparable]
+    found: dict[str, list[Change]] = {pair.name: [] for pair in fit}
+    for column in COLUMNS:
+        both = [pair for pair in fit if _trials(pair.before, column) and _trials(pair.after, column)]
+        sides = [intervals([_trials(row, column) for row in rows]) for rows in _columns(both)]
+        for pair, before, after in zip(both, *sides, strict=True):
+            found[pair.name].append(_change(pair, column, before, after))
+    return [
+        pair if pair.incomparable else Pair(**{**vars(pair), "changes": tuple(found[pair.name])})
+        for pair in pairs
+    ]
+
+
+def _columns(pairs: list[Pair]) -> tuple[list[CaseSummary | None], list[CaseSummary | None]]:
+    return [pair.before for pair in pairs], [pair.after for pair in pairs]
+
+
+def _trials(row: CaseSummary | None, column: str) -> tuple[float, ...]:
+    """Return the trials of a number that a ratio can be made of; nothing if there is none."""
+    found = row.values.get(column) if row else None
+    return found.trials if found and found.trials and min(found.trials) > 0 else ()
+
+
+def _change(pair: Pair, column: str, before: Interval, after: Interval) -> Change:
+    assert pair.after is not None
+    described = pair.after.columns[column]
+    ratio = after.ratio(before)
+    return Change(column, described["unit"], before, after, ratio, _word(before, after, described["better"]))
+
+
+def _word(before: Interval, after: Interval, better: str | None) -> Word:
+    if not after.is_apart_from(before):
+        return "same"
+    if after.ratio(before).half is None:
+        return "unknown"
+    if better not in ("higher", "lower"):
+        return "other"
+    return "better" if (after.value > before.value) == (better == "higher") else "worse"

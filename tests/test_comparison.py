@@ -1,0 +1,147 @@
+"""Two runs side by side: what changed, what may not be compared, and what else was not the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from records import case, failed, info, measured
+
+from distbench.analysis.comparison import Pair, compare
+from distbench.analysis.summary import summarise
+from distbench.case import Batch, Case
+from distbench.cli import main
+from distbench.record import Record
+from distbench.report import comparison_view
+from distbench.report.comparison_view import Side
+from distbench.report.tables import as_text
+from distbench.store import Run
+
+DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
+
+
+def trials(of: Case, *speeds: float, **values: float) -> list[Record]:
+    return [measured(of, speed, round_=i, **values) for i, speed in enumerate(speeds)]
+
+
+def side(*records: Record) -> Side:
+    named = list({record.case_id: record.case for record in records}.values())
+    return Side(info(*named), records)
+
+
+def pairs(before: Sequence[Record], after: Sequence[Record]) -> dict[str, Pair]:
+    sides = [side(*before), side(*after)]
+    return {pair.name: pair for pair in compare(*(summarise(one.info, one.records) for one in sides))}
+
+
+def shown(before: Sequence[Record], after: Sequence[Record]) -> str:
+    made = comparison_view.comparison(side(*before), side(*after))
+    return " ".join(as_text(comparison_view.table(made), 100).split())
+
+
+BEFORE = [*trials(DDP, 1000, 1010, 990), *trials(FSDP, 800, 805, 795), *trials(ZERO, 600, 606, 594)]
+
+
+def test_a_change_beyond_the_noise_is_told_with_its_direction_and_interval():
+    after = [*trials(DDP, 900, 909, 891), *trials(FSDP, 1200, 1205, 1195), *trials(ZERO, 603, 597, 609)]
+    words = {name.split("/")[0]: pair.change("tokens_per_s") for name, pair in pairs(BEFORE, after).items()}
+    assert {name: change.word for name, change in words.items()} == {
+        "ddp": "worse",
+        "fsdp": "better",
+        "zero2": "same",
+    }
+    ratio = words["ddp"].ratio
+    assert ratio.value == pytest.approx(0.9)
+    assert ratio.low < 0.9 < ratio.high < 1
+    text = shown(BEFORE, after)
+    assert "Throughput of 3 cases: 1 faster beyond the noise of the trials, 1 slower, 1 within it" in text
+    assert "furthest fsdp/ws2/mb4/fp32, 800 tokens/s before and 1,200 tokens/s now." in text
+
+
+def test_of_memory_less_is_better_and_the_same_is_the_same():
+    after = [*trials(DDP, 1000, 1010, 990, memory_peak=2e6), *trials(FSDP, 800, 805, 795)]
+    found = pairs(BEFORE, after)
+    assert found[DDP.name].change("memory_peak").word == "worse"
+    assert found[FSDP.name].change("memory_peak").word == "same"
+
+
+def test_from_one_trial_each_no_difference_is_called_better_or_worse():
+    change = pairs(trials(DDP, 1000), trials(DDP, 500))[DDP.name].change("tokens_per_s")
+    assert (change.word, change.ratio.half) == ("unknown", None)
+
+
+def test_a_case_that_was_asked_to_do_other_work_is_not_compared():
+    larger = replace(DDP, batch=Batch(16, 8, 1))
+    pair = pairs(BEFORE, trials(larger, 2000, 2010))[DDP.name]
+    assert pair.incomparable.startswith("asked to do other work: batch.global_batch_size = 16, was 8")
+    assert pair.changes == ()
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        ([failed(DDP)], "crashed in the second run: rank 1 in time: RuntimeError: no"),
+        (
+            [replace(measured(DDP), degraded="others computed")],
+            "disturbed in the second run: others computed",
+        ),
+    ],
+)
+def test_a_case_without_numbers_that_count_is_not_compared(after, reason):
+    assert pairs(BEFORE, after)[DDP.name].incomparable == reason
+
+
+def test_cases_of_one_run_only_are_named():
+    found = pairs([*trials(DDP, 1000)], [*trials(FSDP, 1000)])
+    assert {name.split("/")[0]: pair.incomparable for name, pair in found.items()} == {
+        "ddp": "only in the first run",
+        "fsdp": "only in the second run",
+    }
+
+
+def told(records: Sequence[Record], effective: dict[str, Any], **environment: Any) -> list[Record]:
+    return [replace(each, effective=effective, environment=environment) for each in records]
+
+
+def test_an_engine_that_did_other_work_is_not_compared_and_another_pace_is_noted():
+    trial = trials(DDP, 1000, 1010)
+    found = pairs(told(trial, {"clip_grad_norm": 1.0}), told(trial, {"clip_grad_norm": None}))[DDP.name]
+    assert found.incomparable == "did other work: clip_grad_norm = none, was 1.0: clips gradients otherwise"
+    found = pairs(told(trial, {}, threads=1), told(trial, {}, threads=4))[DDP.name]
+    assert not found.incomparable
+    assert found.notes == ("process.threads = 4, was 1: another number of threads a rank",)
+
+
+def test_what_differs_in_the_environment_is_told():
+    old = told(trials(DDP, 1000), {}, packages={"torch": "2.12"}, cpu="x")
+    new = told(trials(DDP, 1000), {}, packages={"torch": "2.13"}, cpu="x")
+    assert "Environment: packages.torch: 2.12, now 2.13." in shown(old, new)
+    assert "made in the same environment" in shown(old, old)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[str]:
+    folders = []
+    for number, speed in enumerate((1000, 900)):
+        run = Run.create(tmp_path / str(number), info(DDP), "")
+        for record in trials(DDP, speed, speed * 1.01, speed * 0.99):
+            run.write_record(record)
+        folders.append(str(run.folder))
+    return folders
+
+
+def test_compare_prints_a_table_and_json(two, capsys):
+    assert main(["compare", *two]) == 0
+    assert "0.900 (" in capsys.readouterr().out
+    assert main(["compare", *two, "--json"]) == 0
+    change = json.loads(capsys.readouterr().out)["cases"][0]["changes"]["tokens_per_s"]
+    assert (change["word"], change["ratio"]["value"]) == ("worse", pytest.approx(0.9))
+
+
+def test_a_run_that_is_not_there_is_named(two, capsys):
+    assert main(["compare", two[0], "nowhere"]) == 2
+    assert "nowhere: no such run" in capsys.readouterr().err
