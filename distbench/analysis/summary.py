@@ -58,7 +58,8 @@ class Estimate:
         return self.low <= other.high and other.low <= self.high
 
 
-@dataclass(frozen=True)
+# known by identity: a summary holds a whole record, and what is made of a run is cached by its summaries
+@dataclass(frozen=True, eq=False)
 class CaseSummary:
     """All that the records of one case say together."""
 

@@ -39,6 +39,8 @@ _TITLES = {
 }
 """In the order of the page. What is not named here follows, under the title of its table."""
 
+_READ_FIRST, _READ_LAST = ("convergence",), ("telemetry",)
+
 
 @dataclass(frozen=True)
 class Chapter:
@@ -48,6 +50,11 @@ class Chapter:
     title: str
     charts: Sequence[Chart]
     table: Table | None
+
+    @property
+    def folded(self) -> bool:
+        """Whether the table is opened by who wants it: charts say the same, or nobody reads it first."""
+        return (bool(self.charts) and self.id not in _READ_FIRST) or self.id in _READ_LAST
 
 
 def chapters(cases: Sequence[CaseSummary], records: Sequence[Record]) -> list[Chapter]:

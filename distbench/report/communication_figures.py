@@ -99,7 +99,7 @@ def _bandwidths(cases: Sequence[CaseSummary], style: Style) -> list[Chart]:
         return []
     families = dict.fromkeys(row.case.strategy.name for row, _ in found)
     most = max(found, key=lambda each: each[1].busbw)
-    log = {"type": "log", "exponentformat": "SI"}
+    log = {"type": "log", "dtick": "D2"}
     return [
         Chart(
             "communication-busbw",
@@ -115,7 +115,7 @@ def _bandwidths(cases: Sequence[CaseSummary], style: Style) -> list[Chart]:
                 "bytes of a message",
                 "busbw, GB/s (higher is better)",
                 xaxis=log,
-                yaxis={"type": "log"},
+                yaxis=log,
             ),
             ["case", "collective", "ranks", "message", "busbw, GB/s", "calls"],
             [[shown.names[row.case.id], *_bandwidth(each)] for row, each in found],

@@ -58,7 +58,7 @@ class Style:
         """Return colour and symbol of a strategy; the pair is another for each of 64."""
         lap, place = divmod(self.families.index(family), len(PALETTE))
         symbol = _SYMBOLS[(place + lap) % len(_SYMBOLS)]
-        return {"color": PALETTE[place], "symbol": symbol, "line": {"width": 1, "color": GREY}}
+        return {"color": PALETTE[place], "symbol": symbol}
 
     def line(self, family: str, i: int) -> dict[str, Any]:
         """Return the line of case *i*, in the colour of its strategy."""

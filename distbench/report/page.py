@@ -105,11 +105,12 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _cell(row: CaseSummary, name: str) -> str:
+def _cell(row: CaseSummary, name: str, unit: bool = True) -> str:
     estimate = row.values.get(name)
     if estimate is None:
         return "–"
-    text = value_text(estimate.value, plain(str(row.columns[name]["unit"])))
+    # what stands over a column need not stand in each of its cells
+    text = value_text(estimate.value, plain(str(row.columns[name]["unit"])) if unit else "")
     return text if estimate.spread is None else f"{text} ±{estimate.spread:.1%}"
 
 

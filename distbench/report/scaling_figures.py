@@ -140,7 +140,7 @@ def _losses(series: Sequence[Series]) -> list[Chart]:
     if not found:
         return []
     found.sort(key=lambda each: (each[1].world_size, -each[1].efficiency))
-    names = [f"{each.name} · {point.world_size} devices" for each, point, _ in found]
+    names = [f"{each.name}/ws{point.world_size}" for each, point, _ in found]
     drawn_of = found[:MOST_CASES]
     places = range(len(drawn_of))
     traces = [

@@ -36,7 +36,7 @@ def charts(cases: Sequence[CaseSummary]) -> list[Chart]:
     ]
     layout = {
         "barmode": "stack",
-        "xaxis": {"tickformat": ".0%", "range": [0, 1]},
+        "xaxis": {"tickformat": ".0%", "range": [0, 1.001]},
         "yaxis": shown.axis(shown.rows, steps),
     }
     worst = max(zip(shown.rows, shares, strict=True), key=lambda each: each[1]["exposed_comm"])
@@ -44,8 +44,9 @@ def charts(cases: Sequence[CaseSummary]) -> list[Chart]:
         Chart(
             "time-parts",
             "Parts of a step",
-            "Each bar is one step under the profiler, taken apart (mean over ranks): shares, not times, for "
-            "the profiler takes time too. Beside each name stands the step as timed with nothing else "
+            "Each bar is one step under the profiler, taken apart (mean over ranks; parts in the order of "
+            "the legend): shares, not times, for the profiler takes time too. Beside each name stands the "
+            "step as timed with nothing else "
             f"switched on, lower is better.{shown.left_out}",
             drawn(traces, "share of the profiled step", "", **layout),
             told=f"Most exposed communication: {shown.names[worst[0].case.id]}, "
@@ -57,12 +58,12 @@ def charts(cases: Sequence[CaseSummary]) -> list[Chart]:
 
 def _shares(row: CaseSummary) -> dict[str, float]:
     """Return the share of each part in a profiled step; nothing if any of it is not known."""
-    step = row.values.get("profile_step_s")
-    parts = {part: row.values.get(f"profile_{part}_s") for part in PARTS}
-    if step is None or step.value <= 0:
+    parts = {part: found.value for part in PARTS if (found := row.values.get(f"profile_{part}_s"))}
+    # each is a median over trials, and medians of parts need not add up to that of the whole
+    whole = sum(parts.values())
+    if len(parts) < len(PARTS) or whole <= 0:
         return {}
-    known = {part: found.value / step.value for part, found in parts.items() if found is not None}
-    return known if len(known) == len(parts) else {}
+    return {part: seconds / whole for part, seconds in parts.items()}
 
 
 def _step(row: CaseSummary) -> str:

@@ -6,7 +6,7 @@
   // paper is white, and as wide as this whatever the window is
   const paper = { ink: "#000000", line: "#cccccc", ground: "#ffffff", width: 680 };
   const narrowest = 700;
-  const longestLabel = 16;
+  const longestLabel = 20;
   const elements = Array.from(document.querySelectorAll(".chart"));
 
   function screenLook() {

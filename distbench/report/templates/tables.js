@@ -26,7 +26,7 @@
     return made;
   }
 
-  document.querySelectorAll("button.more").forEach((button) => {
+  document.querySelectorAll("button[data-more]").forEach((button) => {
     button.hidden = false;
     button.addEventListener("click", () => fill(button));
   });
@@ -37,28 +37,44 @@
     if (!target) return;
     for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
     if (target.hidden) clear();
+    if (target.hidden) showAll();
     target.scrollIntoView();
   }
 
   const table = document.querySelector("#cases table");
   const body = table.tBodies[0];
-  const rows = Array.from(body.rows);
+  let rows = Array.from(body.rows);
   const heads = Array.from(table.tHead.rows[0].cells);
   const find = document.getElementById("case-filter");
   const status = document.getElementById("case-status");
   const count = document.getElementById("case-count");
+  // laying out thousands of rows takes seconds, and nobody reads them
+  const most = 200;
+  const all = document.getElementById("case-all");
+  let limit = most;
+  let matching = rows;
   const words = new Map(rows.map((each) => [each, each.textContent.toLowerCase()]));
   document.getElementById("cases-tools").hidden = false;
   document.getElementById("cases-tools").addEventListener("submit", (event) => event.preventDefault());
 
   function filter() {
     const wanted = find.value.trim().toLowerCase();
-    let shown = 0;
-    rows.forEach((each) => {
-      each.hidden = !(words.get(each).includes(wanted) && (!status.value || each.dataset.status === status.value));
-      if (!each.hidden) shown += 1;
-    });
-    count.textContent = shown.toLocaleString("en") + " of " + rows.length.toLocaleString("en") + " cases";
+    matching = rows.filter((each) => (!status.value || each.dataset.status === status.value) && words.get(each).includes(wanted));
+    show();
+  }
+
+  function show() {
+    const shown = new Set(matching.slice(0, limit));
+    rows.forEach((each) => { each.hidden = !shown.has(each); });
+    const told = (number) => number.toLocaleString("en");
+    count.textContent = told(matching.length) + " of " + told(rows.length) + " cases";
+    all.hidden = shown.size === matching.length;
+    all.textContent = "Show the other " + told(matching.length - shown.size) + " cases";
+  }
+
+  function showAll() {
+    limit = rows.length;
+    show();
   }
 
   function clear() {
@@ -77,13 +93,14 @@
   function sort(column, direction) {
     const keys = new Map(rows.map((each) => [each, key(each, column)]));
     const compare = (a, b) => (column < 2 ? letters.compare(a, b) : a - b);
-    const sorted = rows.slice().sort((a, b) => {
+    rows = rows.slice().sort((a, b) => {
       const [x, y] = [keys.get(a), keys.get(b)];
       // what is not known is last in either direction
       if (x === undefined || y === undefined) return (x === undefined) - (y === undefined);
       return direction * compare(x, y);
     });
-    body.append(...sorted);
+    body.append(...rows);
+    filter();
     heads.forEach((head, i) => head.setAttribute("aria-sort", i !== column ? "none" : direction > 0 ? "ascending" : "descending"));
   }
 
@@ -92,14 +109,17 @@
   });
   find.addEventListener("input", filter);
   status.addEventListener("change", filter);
+  all.addEventListener("click", showAll);
+  window.addEventListener("beforeprint", showAll);
+  show();
   window.addEventListener("hashchange", reveal);
   reveal();
 
-  // the cases that the table shows, in its order, as plain objects
+  // the cases that were looked for, in the order of the table
   function chosen() {
     const data = JSON.parse(document.getElementById("case-data").textContent);
     const known = new Map(data.cases.map((each) => [each[0][data.facts.indexOf("case_id")], each]));
-    data.cases = Array.from(body.rows).filter((each) => !each.hidden).map((each) => known.get(each.id.slice("case-".length)));
+    data.cases = matching.map((each) => known.get(each.id.slice("case-".length)));
     return data;
   }
 
