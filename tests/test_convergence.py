@@ -23,6 +23,7 @@ from distbench.plan import Plan, make
 from distbench.record import Record, Status
 from distbench.report.convergence_figures import charts
 from distbench.report.convergence_view import table
+from distbench.report.figures import Style
 from distbench.report.page import render
 from distbench.spec import Suite
 from distbench.spec.places import Places
@@ -183,7 +184,7 @@ def test_the_view_and_the_page_show_targets_curves_and_verdicts():
     shown = table(cases)
     assert ("transformer on text, global batch 8: nats_per_token ≤ 1",) in shown.rows
     assert shown.rows[-1][:4] == ("ddp", "worse", "3", "90 ±0")
-    drawn = charts(cases)
+    drawn = charts(cases, Style.of(cases))
     axes = ["optimizer steps", "tokens", "seconds of training"]
     assert [chart.title.rpartition("against ")[2] for chart in drawn[:3]] == axes
     assert [trace["name"] for trace in drawn[0].figure["data"]][-1] == "target"

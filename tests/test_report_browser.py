@@ -53,6 +53,13 @@ class Seen:
     def titles(self) -> list[str]:
         return self.page.locator("h2").all_inner_texts()
 
+    def scroll_through(self) -> None:
+        """Bring every chart into sight once."""
+        for i in range(self.page.locator(".chart").count()):
+            chart = self.page.locator(".chart").nth(i)
+            chart.scroll_into_view_if_needed()
+            chart.locator(".main-svg").first.wait_for()
+
 
 See = Callable[..., Seen]
 
@@ -79,18 +86,27 @@ SOME = (measured(ONE, 100), measured(DDP, 150), measured(FSDP, 120), failed(case
 
 def test_the_page_draws_every_chart_without_an_error_or_a_request(see: See) -> None:
     seen = see(*SOME)
+    seen.scroll_through()
     assert seen.trouble == []
-    assert seen.page.locator(".chart").count() == 3
-    assert seen.page.locator(".chart:has(.scatterlayer .trace)").count() == 3
+    charts = seen.page.locator(".chart").evaluate_all("all => all.map(e => e.dataset.chart)")
+    assert charts == [
+        "throughput-memory",
+        "scaling-strong-throughput",
+        "scaling-strong-efficiency",
+        "loss-steps",
+        "trials-throughput",
+    ]
+    assert seen.page.locator(".chart:has(.scatterlayer .trace)").count() == len(charts)
     assert seen.titles() == [
         "The answer",
         "Another wish?",
         "In words",
-        "Cases",
         "Throughput against memory",
-        "Scaling efficiency over world sizes",
+        "Scaling",
         "Loss curves",
+        "Trials",
         "What went wrong",
+        "All cases",
         "All values",
         "How it was made",
     ]
@@ -98,6 +114,7 @@ def test_the_page_draws_every_chart_without_an_error_or_a_request(see: See) -> N
 
 def test_the_page_is_told_to_load_nothing_and_offers_to_send_nothing(see: See) -> None:
     seen = see(*SOME)
+    seen.scroll_through()
     blocked = "() => fetch('https://example.org/').then(() => 'sent', () => 'blocked')"
     assert seen.page.evaluate(blocked) == "blocked"
     # by the page itself, not for want of a network
@@ -127,6 +144,7 @@ def test_names_reasons_and_logs_are_text_whatever_they_hold(see: See) -> None:
 
 def test_a_chart_draws_no_markup_out_of_a_name(see: See) -> None:
     seen = see(measured(case("<b>ddp</b>")), measured(case('<a href="https://example.org/">x</a>')))
+    seen.scroll_through()
     assert seen.trouble == []
     assert seen.page.locator("svg a").count() == 0
     assert "<b>ddp</b>" in seen.page.locator("#loss .legendtext").all_text_contents()
@@ -152,6 +170,7 @@ def test_very_long_text_does_not_widen_the_page(see: See, width: int) -> None:
 
 def test_charts_take_on_the_dark_scheme_and_print_on_white(see: See) -> None:
     seen = see(*SOME, color_scheme="dark")
+    seen.scroll_through()
     ink = "getComputedStyle(document.querySelector('.chart .xtick text')).fill"
     assert seen.page.evaluate(ink) == "rgb(230, 233, 236)"
     seen.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
@@ -162,7 +181,7 @@ def test_charts_take_on_the_dark_scheme_and_print_on_white(see: See) -> None:
 
 def test_the_numbers_behind_each_chart_stand_in_a_table(see: See) -> None:
     seen = see(*SOME)
-    seen.page.locator("#scaling summary").click()
-    assert re.search(r"ddp\s+2\s+150\s+0\.750", seen.page.inner_text("#scaling table"))
+    seen.page.locator("#scaling-strong-efficiency summary").click()
+    assert re.search(r"ddp\s+2\s+150\s+0\.750", seen.page.inner_text("#scaling-strong-efficiency table"))
     seen.page.locator("#loss summary").click()
     assert re.search(r"4\s+3\s+2\.5", seen.page.inner_text("#loss table"))

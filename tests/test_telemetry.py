@@ -29,7 +29,8 @@ from distbench.metrics.base import Absent, Trial
 from distbench.metrics.telemetry import Telemetry
 from distbench.record import Record
 from distbench.report import page, terminal
-from distbench.report.figures import charts
+from distbench.report.figures import Style
+from distbench.report.throughput_figures import charts
 from distbench.report.views import VIEWS
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
@@ -390,7 +391,7 @@ def test_a_disturbed_case_takes_no_part_in_scaling() -> None:
 
 def test_a_disturbed_case_is_left_out_of_the_chart_of_throughput_against_memory() -> None:
     rows = summarise(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
-    chart = charts(rows, [])[0]
+    chart = charts(rows, [], Style.of(rows))[0]
     assert [trace["name"] for trace in chart.figure["data"]] == ["ddp"]
     assert "left out" in chart.caption
 

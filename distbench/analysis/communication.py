@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,31 @@ def _traffic(
         wait_s=mean("wait_s"),
         exposed_s=mean("exposed_s"),
     )
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """What collectives of one kind and one message size reached in a trial."""
+
+    op: str
+    group_size: int
+    bytes: float
+    """Payload of one message, in bytes."""
+    busbw: float
+    """Median over calls, ranks and profiled steps, in bytes a second."""
+    calls: int
+    """How many were looked at."""
+
+
+def bandwidths(record: Record) -> list[Bandwidth]:
+    """Return the bus bandwidth by message size: payload over transfer time, times nccl-tests' factor."""
+    found: dict[tuple[str, int, float], list[float]] = {}
+    for row in moving(record):
+        factor, seconds = bus_factor(row["op"], row["group_size"]), row.get("transfer_s")
+        if factor and seconds and row["bytes"]:
+            reached = row["bytes"] / seconds * factor
+            found.setdefault((row["op"], row["group_size"], row["bytes"]), []).append(reached)
+    return [Bandwidth(*key, statistics.median(values), len(values)) for key, values in found.items()]
 
 
 def moving(record: Record) -> list[dict[str, Any]]:

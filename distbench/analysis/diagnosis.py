@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 
 from distbench.analysis.parity import marked_names
+from distbench.analysis.ranks import STRAGGLER, work
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed
 from distbench.analysis.volume import EXPLAINED, volume
 from distbench.metrics._drift import UNSETTLED_CHANGE, UNSETTLED_P
-from distbench.record import Record
-
-STRAGGLER = 1.2
-"""The slowest rank's work over the median rank's from which it is named."""
 
 
 def diagnosis(cases: Sequence[CaseSummary]) -> list[str]:
@@ -64,11 +60,8 @@ def _straggler(row: CaseSummary, name: str) -> str:
     imbalance = row.values.get("imbalance")
     if row.detail is None or imbalance is None or imbalance.value < STRAGGLER:
         return ""
-    work = _work(row.detail)
-    slowest = max(work, key=lambda rank: work[rank])
+    own = work(row.detail)
+    if not own:
+        return ""
+    slowest = max(own, key=lambda rank: own[rank])
     return f"{name}: rank {slowest} works {imbalance.value:.2f} times as long as the median rank."
-
-
-def _work(record: Record) -> dict[int, float]:
-    ranks = enumerate(record.samples.get("work_s", []))
-    return {rank: statistics.fmean(s for s in steps if s is not None) for rank, steps in ranks}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -117,6 +118,12 @@ class Footnotes:
 
 def footnotes(cases: Sequence[CaseSummary]) -> Footnotes:
     """Return the footnotes of all findings of *cases*."""
+    return _footnotes(tuple(cases))
+
+
+# every view asks for those of the same run
+@functools.lru_cache(maxsize=1)
+def _footnotes(cases: tuple[CaseSummary, ...]) -> Footnotes:
     numbers: dict[str, int] = {}
     marks = {}
     for case_id, found in findings(cases).items():

@@ -30,6 +30,12 @@ class Point:
     """``X_n``, in tokens/s."""
     efficiency: float
     """``X_n / (n X_1)``; see ``DEFINITIONS``."""
+    low: float
+    """Efficiency of the slowest trial here against the fastest on one device."""
+    high: float
+    """Efficiency of the fastest trial here against the slowest on one device."""
+    row: CaseSummary
+    """The case at this world size."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ def scaling(cases: Sequence[CaseSummary]) -> list[Series]:
             name=names[series[0].case.id] + (f" ({kind})" if len(kinds) > 1 else ""),
             kind=kind,
             case=series[0].case,
-            points=tuple(_point(row, series[0].values[THROUGHPUT].value) for row in series),
+            points=tuple(_point(row, series[0].values[THROUGHPUT]) for row in series),
         )
         for kind, series in rows
     ]
@@ -88,9 +94,11 @@ def _is_series(sizes: list[int]) -> bool:
     return sizes[0] == 1 and len(sizes) > 1 and len(set(sizes)) == len(sizes)
 
 
-def _point(row: CaseSummary, base: float) -> Point:
-    size, estimate = row.case.world_size, row.values[THROUGHPUT]
-    return Point(size, estimate, estimate.value / (size * base))
+def _point(row: CaseSummary, base: Estimate) -> Point:
+    size, here = row.case.world_size, row.values[THROUGHPUT]
+    # on one device the efficiency is 1 by definition, whatever the trials differ by
+    low, high = (1.0, 1.0) if size == 1 else (here.low / (size * base.high), here.high / (size * base.low))
+    return Point(size, here, here.value / (size * base.value), low, high, row)
 
 
 def _size(batch: Batch, kind: Kind) -> int:
@@ -100,7 +108,7 @@ def _size(batch: Batch, kind: Kind) -> int:
 
 
 def _has_throughput(row: CaseSummary) -> bool:
-    return THROUGHPUT in row.values and row.values[THROUGHPUT].value > 0
+    return THROUGHPUT in row.values and row.values[THROUGHPUT].low > 0
 
 
 def _key(row: CaseSummary) -> str:

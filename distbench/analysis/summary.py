@@ -60,7 +60,8 @@ class Estimate:
         return self.low <= other.high and other.low <= self.high
 
 
-@dataclass(frozen=True)
+# known by identity: a summary holds a whole record, and what is made of a run is cached by its summaries
+@dataclass(frozen=True, eq=False)
 class CaseSummary:
     """All that the records of one case say together."""
 
@@ -72,6 +73,8 @@ class CaseSummary:
     """Trials that were measured."""
     failed: int
     """Trials that were not."""
+    worst: str = ""
+    """How the trial ended that ``reason`` tells of, a word of ``Status``; empty if none failed."""
     degraded_trials: int = 0
     """Measured trials on a disturbed machine. They count only where there is no sound one."""
     degraded: str = ""
@@ -237,6 +240,7 @@ def _summary(case: Case, records: list[Record]) -> CaseSummary:
         case=case,
         status=Status.MEASURED if worst is None or good else worst.status,
         reason="" if worst is None else worst.reason,
+        worst="" if worst is None else worst.status,
         trials=len(good),
         failed=len(bad),
         columns=_columns(records),

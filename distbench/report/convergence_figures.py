@@ -26,11 +26,10 @@ Band = tuple[list[float], list[float], list[float], list[float]]
 """Where, mean, lowest and highest over seeds."""
 
 
-def charts(cases: Sequence[CaseSummary]) -> list[Chart]:
+def charts(cases: Sequence[CaseSummary], style: Style) -> list[Chart]:
     """Return the charts of each reference and the cases beside it, if any was trained to a target."""
     trained = [row.convergence for row in cases if row.convergence]
     names = short_names([row.case for row in cases if row.convergence])
-    style = Style(sorted({each.group.case.strategy.name for each in trained} | {"single"}))
     found: dict[str, list[Convergence]] = {}
     for each in trained:
         found.setdefault(f"{each.reference.case.id} {each.merit.name}", []).append(each)
@@ -69,10 +68,14 @@ class _Curves:
             f"{self._of}: {merit.name} against {_AXES[axis]}",
             f"{merit.doc} {merit.better.capitalize()} is better; the grey line is the target, "
             f"{merit.target:g}. Lines are means over seeds, bands their range.",
-            _legend(drawn(traces, _AXES[axis], f"{merit.name} ({merit.unit})" if merit.unit else merit.name)),
+            drawn(
+                traces,
+                _AXES[axis],
+                f"{merit.name} ({merit.unit})" if merit.unit else merit.name,
+                xaxis={"rangemode": "tozero"},
+            ),
             ["case", f"{_AXES[axis]} to the target", *self._columns("at step")],
             [[name, _to_target(group, axis), *self._values(group, "value")] for name, group in self._groups],
-            from_zero=False,
         )
 
     def _loss_chart(self) -> Chart:
@@ -81,10 +84,9 @@ class _Curves:
             f"{self._of}: training loss",
             "Loss of each step before its update, the mean over the global batch. Lines are means over "
             "seeds, bands their range.",
-            _legend(drawn(self._traces("step", "loss"), _AXES["step"], "loss")),
+            drawn(self._traces("step", "loss"), _AXES["step"], "loss", xaxis={"rangemode": "tozero"}),
             ["case", *self._columns("step")],
             [[name, *self._values(group, "loss")] for name, group in self._groups],
-            from_zero=False,
         )
 
     def _traces(self, axis: str, key: str) -> list[dict[str, Any]]:
@@ -158,13 +160,6 @@ def _level(end: float, target: float) -> dict[str, Any]:
         "y": [target, target],
         "line": {"color": "#888888", "width": 1},
     }
-
-
-def _legend(made: dict[str, Any]) -> dict[str, Any]:
-    # a band is no entry of its own
-    lines = [trace for trace in made["data"] if trace.get("showlegend", True)]
-    made["layout"]["showlegend"] = drawn(lines, "", "")["layout"]["showlegend"]
-    return made
 
 
 def _to_target(group: Group, axis: str) -> str:

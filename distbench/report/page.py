@@ -17,23 +17,26 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from distbench.analysis.parity import footnotes
-from distbench.analysis.scaling import scaling
+from distbench.analysis.advice import ADVICE
+from distbench.analysis.parity import Footnotes, footnotes
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.analysis.text import plain, shorten
 from distbench.analysis.words import sentences
 from distbench.errors import InfrastructureError
 from distbench.files import write_whole
-from distbench.record import Record, of_kind
-from distbench.report import convergence_figures, figures, views
+from distbench.record import Record, Status, of_kind
+from distbench.report.chapters import chapters
+from distbench.report.export import document
 from distbench.report.picker import picker
 from distbench.store import Run, RunInfo
 from distbench.units import value_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_SCRIPTS = ("picker.js", "report.js", "tables.js")
 _LONGEST_TEXT = 20_000
 _LONGEST_NAME = 200
 _MOST_SENTENCES = 40
+_DIGITS = 6
 
 
 def write(run: Run) -> Path:
@@ -57,9 +60,10 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
     # a check trains in deterministic mode, so its surroundings are others
     every = records
     records = of_kind(records, "measure")
-    charts = [*figures.charts(cases, scaling(cases)), *convergence_figures.charts(cases)]
-    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    choice_script = (_TEMPLATES / "picker.js").read_text(encoding="utf-8")
+    notes = footnotes(cases)
+    told = chapters(cases, every)
+    columns = {name: column for row in cases for name, column in row.columns.items()}
+    script = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     offered = picker(cases)
     library = _plotly()
     page = _environment().get_template("report.html")
@@ -69,11 +73,16 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
         picker=offered,
         picker_data=Markup(_safe_json(offered.data)),
         said=sentences(cases)[:_MOST_SENTENCES],
-        notes=footnotes(cases),
-        charts=charts,
-        views=views.tables(cases, every),
-        data=Markup(_safe_json([chart.figure for chart in charts])),
-        columns={name: column for row in cases for name, column in row.columns.items()},
+        notes=notes,
+        chapters=told,
+        data=Markup(_safe_json(_rounded({chart.id: chart.figure for each in told for chart in each.charts}))),
+        export=Markup(_safe_json(document(info, cases, columns))),
+        columns=columns,
+        anchors={name: f"column-{place}" for place, name in enumerate(columns, start=1)},
+        values=_values(cases, list(columns), notes),
+        failed=_by_status(cases),
+        advice=ADVICE,
+        statuses=_statuses(cases),
         missing=_missing(cases),
         worker=_facts(next((record.environment for record in records if record.environment), {})),
         others=_differing(records),
@@ -81,9 +90,8 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
         suite=json.dumps(info.suite, indent=2, ensure_ascii=False),
         library=Markup(library),
         script=Markup(script),
-        choice_script=Markup(choice_script),
         style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
-        script_hashes=" ".join([_hash(library), _hash(script), _hash(choice_script)]),
+        script_hashes=" ".join([_hash(library), _hash(script)]),
     )
     # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -97,15 +105,16 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "cell": _cell}
+    environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "cell": _cell, "json": _json}
     return environment
 
 
-def _cell(row: CaseSummary, name: str) -> str:
+def _cell(row: CaseSummary, name: str, unit: bool = True) -> str:
     estimate = row.values.get(name)
     if estimate is None:
         return "–"
-    text = value_text(estimate.value, plain(str(row.columns[name]["unit"])))
+    # what stands over a column need not stand in each of its cells
+    text = value_text(estimate.value, plain(str(row.columns[name]["unit"])) if unit else "")
     return text if estimate.spread is None else f"{text} ±{estimate.spread:.1%}"
 
 
@@ -160,12 +169,52 @@ def _differing(records: Sequence[Record]) -> dict[str, list[str]]:
     return {key: list(values) for key, values in seen.items() if len(values) > 1}
 
 
+def _by_status(cases: Sequence[CaseSummary]) -> dict[str, list[CaseSummary]]:
+    """Return the cases of which a trial failed by how it ended."""
+    found: dict[str, list[CaseSummary]] = {}
+    for row in cases:
+        if row.failed and row.status != Status.UNSUPPORTED:
+            found.setdefault(row.worst, []).append(row)
+    return found
+
+
+def _statuses(cases: Sequence[CaseSummary]) -> dict[str, int]:
+    """Return the words that the table shows as status, with the number of cases that have each."""
+    found: dict[str, int] = {}
+    for row in cases:
+        word = "differs" if row.differs else row.status
+        found[word] = found.get(word, 0) + 1
+    return found
+
+
+def _values(cases: Sequence[CaseSummary], names: list[str], notes: Footnotes) -> list[list[str]]:
+    """Return the rows of the table of all values, the name of the case first."""
+    return [
+        [row.case.name, notes.marks.get(row.case.id, ""), *(_cell(row, name) for name in names)]
+        for row in cases
+        if row.measured
+    ]
+
+
+def _json(data: Any) -> Markup:
+    return Markup(_safe_json(data))
+
+
 def _safe_json(data: Any) -> str:
     """Return *data* as JSON that can't end a script element or a line of JavaScript."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def _rounded(data: Any) -> Any:
+    """Return *data* with as many digits as a chart can show: the rest is most of the size of a large page."""
+    if isinstance(data, float):
+        return float(f"{data:.{_DIGITS}g}")
+    if isinstance(data, dict):
+        return {key: _rounded(value) for key, value in data.items()}
+    return [_rounded(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def _plotly() -> str:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from distbench.analysis.parity import marked_names
 from distbench.analysis.summary import CaseSummary
 from distbench.report.tables import Table
+from distbench.report.time_figures import PARTS
 from distbench.units import duration_text
 
-_PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
 _CAPTION = (
     "step: as timed with nothing else switched on, median over trials. The shares are of a step under "
     "the profiler (mean over ranks; they add up to 100 %), which takes slow times as long: shares, "
@@ -46,7 +46,7 @@ def _row(name: str, row: CaseSummary) -> tuple[str, ...]:
     return (
         name,
         _seconds(row, "step_s"),
-        *(_share(row, part) for part in _PARTS),
+        *(_share(row, part) for part in PARTS),
         _ratio(row, "profile_slowdown"),
         _ratio(row, "imbalance"),
         _seconds(row, "first_step_s"),

@@ -1,50 +1,105 @@
 "use strict";
+// The charts: drawn when they come into sight, for a page may have dozens and nobody looks at all of them.
 (function () {
   const charts = JSON.parse(document.getElementById("chart-data").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   // paper is white, and as wide as this whatever the window is
-  const paper = { ink: "#000000", line: "#cccccc", width: 680 };
+  const paper = { ink: "#000000", line: "#cccccc", ground: "#ffffff", width: 680 };
+  const narrowest = 700;
+  const longestLabel = 20;
+  const elements = Array.from(document.querySelectorAll(".chart"));
 
   function screenLook() {
     const style = getComputedStyle(document.documentElement);
-    return { ink: style.getPropertyValue("--ink").trim(), line: style.getPropertyValue("--line").trim() };
+    const look = (name) => style.getPropertyValue(name).trim();
+    return { ink: look("--ink"), line: look("--line"), ground: look("--paper") };
   }
 
-  function axis(given, look, rangemode) {
-    return Object.assign({ gridcolor: look.line, zerolinecolor: look.line, automargin: true, rangemode }, given);
+  function shortened(text) {
+    // an entity is one character, and must not be cut
+    const letters = text.match(/&[a-z]+;|./gu) || [];
+    if (letters.length <= longestLabel) return text;
+    return letters.slice(0, longestLabel / 2).join("") + "…" + letters.slice(1 - longestLabel / 2).join("");
+  }
+
+  function axis(given, look, narrow) {
+    const names = narrow && given.ticktext ? { ticktext: given.ticktext.map(shortened) } : {};
+    return Object.assign({ gridcolor: look.line, zerolinecolor: look.line, automargin: true }, given, names);
+  }
+
+  function fitted(trace, look, narrow) {
+    if (trace.type === "bar") {
+      // gaps in the colour of the ground part what colour alone would
+      const marker = Object.assign({}, trace.marker, { line: { width: 1, color: look.ground } });
+      return Object.assign({}, trace, { marker });
+    }
+    return narrow && trace.mode ? Object.assign({}, trace, { mode: trace.mode.replace("+text", "") }) : trace;
   }
 
   function draw(element, look) {
-    const figure = charts[Number(element.dataset.chart)];
-    const narrow = window.innerWidth < 700 || look === paper;
-    const layout = {
+    const figure = charts[element.dataset.chart];
+    const narrow = window.innerWidth < narrowest || look === paper;
+    const below = narrow || figure.layout.barmode;
+    const layout = Object.assign({}, figure.layout, {
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: look.ink, family: "system-ui, sans-serif", size: 13 },
-      margin: { t: 16, r: 16, b: 56, l: 64 },
-      legend: narrow ? { orientation: "h", yref: "container", y: 0, yanchor: "bottom" } : { orientation: "v", y: 1 },
+      margin: { t: 16, r: 16, b: 56, l: narrow ? 48 : 64 },
+      legend: below ? { orientation: "h", yref: "container", y: 0, yanchor: "bottom", traceorder: "normal" } : { orientation: "v", y: 1 },
       // a long legend below a narrow chart leaves no room for the chart
-      showlegend: figure.layout.showlegend && (!narrow || figure.data.length <= 10),
-      hoverlabel: { align: "left", namelength: -1 },
-      xaxis: axis(figure.layout.xaxis, look, "tozero"),
-      yaxis: axis(figure.layout.yaxis, look, element.dataset.zero === "no" ? "normal" : "tozero"),
+      showlegend: figure.layout.showlegend && (!narrow || figure.data.length <= 12),
+      hoverlabel: { align: "left", namelength: -1, bgcolor: look.ground, bordercolor: look.line, font: { color: look.ink } },
+      hovermode: "closest",
+      bargap: 0.3,
+      xaxis: axis(figure.layout.xaxis, look, narrow),
+      yaxis: axis(figure.layout.yaxis, look, narrow),
       width: look.width,
       autosize: look.width === undefined,
-    };
-    const data = narrow ? figure.data.map((trace) => Object.assign({}, trace, { mode: trace.mode.replace("+text", "") })) : figure.data;
-    Plotly.react(element, data, layout, {
+    });
+    Plotly.react(element, figure.data.map((trace) => fitted(trace, look, narrow)), layout, {
       displaylogo: false,
       responsive: true,
       modeBarButtonsToRemove: ["sendDataToCloud", "lasso2d", "select2d"],
     });
+    if (!element.dataset.drawn) {
+      element.dataset.drawn = "yes";
+      element.on("plotly_click", visit);
+    }
   }
 
-  function drawAll(look) {
-    document.querySelectorAll(".chart").forEach((element) => draw(element, look));
+  function visit(event) {
+    const id = event.points[0].customdata;
+    if (!id) return;
+    // the same place twice in a row is no change of place, but still a wish to go there
+    if (location.hash === "#case-" + id) location.hash = "";
+    location.hash = "#case-" + id;
   }
 
-  drawAll(screenLook());
-  dark.addEventListener("change", () => drawAll(screenLook()));
-  window.addEventListener("beforeprint", () => drawAll(paper));
-  window.addEventListener("afterprint", () => drawAll(screenLook()));
+  function redraw(look) {
+    elements.filter((element) => element.dataset.drawn).forEach((element) => draw(element, look));
+  }
+
+  const seen = new IntersectionObserver(
+    (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => {
+      seen.unobserve(entry.target);
+      if (!entry.target.dataset.drawn) draw(entry.target, screenLook());
+    }),
+    { rootMargin: "300px" },
+  );
+  elements.forEach((element) => seen.observe(element));
+
+  let closed = [];
+  function toPaper() {
+    closed = Array.from(document.querySelectorAll("details[data-print]:not([open])"));
+    closed.forEach((details) => { details.open = true; });
+    elements.forEach((element) => draw(element, paper));
+  }
+  function toScreen() {
+    closed.forEach((details) => { details.open = false; });
+    redraw(screenLook());
+  }
+
+  dark.addEventListener("change", () => redraw(screenLook()));
+  window.addEventListener("beforeprint", toPaper);
+  window.addEventListener("afterprint", toScreen);
 })();

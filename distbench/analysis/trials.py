@@ -1,0 +1,30 @@
+"""Every trial's value of a column, so that nobody has to believe a median."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distbench.record import Record, Status
+
+
+@dataclass(frozen=True)
+class TrialValue:
+    """The number of one trial."""
+
+    round: int
+    """0 for the first trial of a case."""
+    value: float
+    disturbed: str
+    """Why it does not count beside sound trials; empty if it does."""
+
+
+def trial_values(records: Sequence[Record], column: str) -> dict[str, list[TrialValue]]:
+    """Return the finite numbers of *column* in measured trials by case id, in the order of the trials."""
+    found: dict[str, list[TrialValue]] = {}
+    for record in sorted(records, key=lambda record: record.round):
+        value = record.values.get(column)
+        if record.status is Status.MEASURED and value is not None and math.isfinite(value):
+            found.setdefault(record.case_id, []).append(TrialValue(record.round, value, record.degraded))
+    return found

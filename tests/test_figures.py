@@ -1,0 +1,210 @@
+"""What the figures rest on: fronts, budgets that add up, every trial; and that each can be told apart."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from records import case, failed, info, measured
+
+from distbench.analysis.advice import ADVICE
+from distbench.analysis.communication import bandwidths
+from distbench.analysis.losses import Budget, budget
+from distbench.analysis.pareto import fronts
+from distbench.analysis.progress import progress
+from distbench.analysis.ranks import grids
+from distbench.analysis.scaling import Point, scaling
+from distbench.analysis.summary import CaseSummary, summarise
+from distbench.analysis.trials import trial_values
+from distbench.case import Case
+from distbench.record import Record, Row, Status
+from distbench.report.chapters import Chapter, chapters
+from distbench.report.figures import MOST_CASES, PALETTE, Chart, Style
+
+ONE, DDP, FSDP = case("ddp", 1), case("ddp"), case("fsdp")
+
+
+def rows(*records: Record) -> list[CaseSummary]:
+    cases = list({record.case_id: record.case for record in records}.values())
+    return summarise(info(*cases), records)
+
+
+def page(*records: Record) -> dict[str, Chapter]:
+    return {chapter.id: chapter for chapter in chapters(rows(*records), records)}
+
+
+def chart(found: dict[str, Chapter], id_: str) -> Chart:
+    (one,) = [chart for chapter in found.values() for chart in chapter.charts if chart.id == id_]
+    return one
+
+
+def profiled(of: Case, tokens_per_s: float, exposed: float, work: list[list[float]]) -> Record:
+    """Return a record whose step takes 10 s under the profiler, *exposed* s of it in communication."""
+    parts = {"data": 0.0, "forward": 3.0, "backward": 6.0 - exposed, "optimizer": 1.0, "other": 0.0}
+    values = {f"profile_{part}_s": seconds for part, seconds in parts.items()}
+    values |= {"profile_step_s": 10.0, "profile_exposed_comm_s": exposed}
+    values |= {"comm_s": exposed, "comm_exposed_s": exposed, "step_s": 9.0, "work_s": 9.0}
+    record = measured(of, tokens_per_s, **values)
+    steps = {"work_s": work, "profile_step_s": [[10.0 for _ in rank] for rank in work]}
+    return replace(record, samples={**record.samples, **steps})
+
+
+def test_the_front_has_the_cases_of_which_no_other_is_faster_and_leaner() -> None:
+    lean, fast = case("zero3"), case("zero1")
+    found = fronts(
+        rows(
+            measured(DDP, 100, memory_peak=50.0),
+            measured(fast, 120, memory_peak=50.0),
+            measured(lean, 60, memory_peak=20.0),
+            measured(FSDP, 60, memory_peak=30.0),
+            measured(ONE, 200, memory_peak=10.0),
+        )
+    )
+    assert [front.world_size for front in found] == [1, 2]
+    assert [row.case.label for row in found[1].rows] == ["zero3", "zero1"]
+
+
+def test_a_disturbed_case_is_on_no_front() -> None:
+    disturbed = replace(measured(FSDP, 900, memory_peak=1.0), degraded="a busy neighbour")
+    (front,) = fronts(rows(measured(DDP), disturbed))
+    assert [row.case.label for row in front.rows] == ["ddp"]
+
+
+def two_devices(record: Record) -> Point:
+    (series,) = scaling(rows(measured(ONE, 100), record))
+    return series.points[1]
+
+
+def test_where_the_efficiency_goes_adds_up_to_one() -> None:
+    found = budget(two_devices(profiled(DDP, 150, 2.0, [[9.0], [10.0]])))
+    assert isinstance(found, Budget)
+    # an average rank waits (1 + 0) / 2 of 10 s; 2 s are exposed in all
+    assert found.efficiency == 0.75
+    assert found.waiting == pytest.approx(0.05)
+    assert found.transfer == pytest.approx(0.15)
+    assert found.efficiency + found.transfer + found.waiting + found.work == pytest.approx(1.0)
+
+
+def test_no_more_is_waited_than_is_exposed_and_more_than_ideal_is_told_as_less_work() -> None:
+    found = budget(two_devices(profiled(DDP, 230, 0.5, [[5.0], [5.0]])))
+    assert isinstance(found, Budget)
+    assert (found.waiting, found.transfer) == (0.05, 0.0)
+    assert found.work == pytest.approx(1 - 1.15 - 0.05)
+
+
+def test_where_the_efficiency_goes_is_not_guessed_without_a_profile() -> None:
+    assert budget(two_devices(measured(DDP, 150))) == "no step was profiled"
+    assert budget(two_devices(profiled(DDP, 150, 2.0, [[9.0]]))) != "no step was profiled"
+
+
+def test_an_efficiency_has_the_range_that_its_trials_allow() -> None:
+    one = [measured(ONE, value, round_=i) for i, value in enumerate((100, 110))]
+    two = [measured(DDP, value, round_=i) for i, value in enumerate((150, 170))]
+    (series,) = scaling(rows(*one, *two))
+    point = series.points[1]
+    assert (point.low, point.high) == pytest.approx((150 / 220, 170 / 200))
+    assert point.low < point.efficiency < point.high
+
+
+def test_every_trial_is_told_and_those_that_do_not_count_with_their_reason() -> None:
+    busy = replace(measured(DDP, 70, round_=1), degraded="a busy neighbour")
+    records = [busy, measured(DDP, 90), failed(DDP, round_=2)]
+    found = trial_values(records, "tokens_per_s")[DDP.id]
+    assert [(trial.round, trial.value, trial.disturbed) for trial in found] == [
+        (0, 90, ""),
+        (1, 70, "a busy neighbour"),
+    ]
+    strip = chart(page(*records), "trials-throughput").figure["data"][0]
+    assert strip["x"] == [90, 70]
+    assert [symbol.endswith("-open") for symbol in strip["marker"]["symbol"]] == [False, True]
+
+
+def test_a_straggler_is_named_and_a_rank_that_is_hardly_behind_is_not() -> None:
+    late = profiled(DDP, 100, 2.0, [[1.0, 1.0], [2.0, 2.0]])
+    even = profiled(FSDP, 100, 2.0, [[1.0, 1.0], [1.1, 1.1]])
+    found = page(late, even)["ranks"].charts
+    assert {each.title: each.told.split(",")[0] for each in found} == {
+        "ddp": "Straggler: rank 1",
+        "fsdp": "No straggler: rank 1 works longest",
+    }
+    assert found[0].rows[1] == ["rank 1", "2000", "2000"]
+
+
+def test_ranks_are_shown_of_few_cases_however_many_there_are() -> None:
+    records = [profiled(case("ddp", seed=i), 100 + i, 2.0, [[1.0], [2.0]]) for i in range(9)]
+    assert len(grids(rows(*records), 4)) == 4
+
+
+def test_bandwidth_is_that_of_the_message_and_its_operation() -> None:
+    def call(op: str, size: int, seconds: float) -> Row:
+        return {
+            "rank": 0,
+            "step": 0,
+            "place": 0,
+            "op": op,
+            "group_size": 4,
+            "dtype": "float32",
+            "bytes": size,
+            "transfer_s": seconds,
+        }
+
+    table = [call("all_reduce", 4000, 1.0), call("all_reduce", 4000, 4.0), call("all_gather", 4000, 1.0)]
+    found = bandwidths(replace(measured(DDP), tables={"collectives": [*table, call("odd", 10, 1.0)]}))
+    # nccl-tests: all-reduce 2(n-1)/n, all-gather (n-1)/n
+    assert [(each.op, each.busbw, each.calls) for each in found] == [
+        ("all_reduce", (6000 + 1500) / 2, 2),
+        ("all_gather", 3000, 1),
+    ]
+
+
+def test_a_loss_is_told_over_tokens_and_over_the_seconds_of_the_slowest_rank() -> None:
+    record = measured(DDP, 100, samples_per_s=10)
+    seconds = {"warmup_step_s": [[3.0], [5.0]], "step_s": [[1.0, 1.0], [2.0, 1.0]]}
+    (row,) = rows(replace(record, samples={**record.samples, **seconds}))
+    found = progress(row)
+    assert found.losses == [4.0, 3.0, 2.5]
+    assert found.tokens == [80, 160, 240]
+    assert found.seconds == [5.0, 7.0, 8.0]
+
+
+def test_a_loss_over_what_is_not_known_is_not_drawn() -> None:
+    assert [chart.id for chart in page(measured(DDP))["loss"].charts] == ["loss-steps"]
+
+
+def test_the_parts_of_a_step_add_up_to_all_of_it() -> None:
+    found = chart(page(profiled(DDP, 100, 2.0, [[9.0], [10.0]])), "time-parts")
+    assert sum(trace["x"][0] for trace in found.figure["data"]) == pytest.approx(1.0)
+    assert found.told == "Most exposed communication: ddp, 20% of its step."
+
+
+def test_bars_and_lines_are_kept_to_what_can_be_told_apart_and_the_caption_says_so() -> None:
+    records = [measured(case("ddp", seed=i), 100.0 + i) for i in range(MOST_CASES + 2)]
+    found = chart(page(*records), "trials-throughput")
+    assert len(found.figure["data"]) == MOST_CASES + 1
+    assert f"the {MOST_CASES} fastest of {MOST_CASES + 2} cases" in found.caption
+    assert len(found.rows) == MOST_CASES + 2
+
+
+def test_every_status_but_measured_has_something_to_try() -> None:
+    assert set(ADVICE) == set(Status) - {Status.MEASURED}
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#14171a"])
+def test_every_colour_stands_out_on_either_ground(ground: str) -> None:
+    # WCAG 2.2, 1.4.11: graphical objects need a contrast of 3 : 1
+    for colour in PALETTE:
+        darker, lighter = sorted((_luminance(colour), _luminance(ground)))
+        assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_each_of_many_families_has_a_mark_of_its_own() -> None:
+    families = [f"plugin{i}" for i in range(40)]
+    style = Style(families)
+    assert len({json.dumps(style.marker(family)) for family in families}) == 40
