@@ -44,6 +44,8 @@ def test_a_chart_is_drawn_when_it_comes_into_sight_and_all_are_before_printing(s
     seen.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert drawn.count() == every
     assert seen.page.locator("#trials details[open]").count() == 1
+    size = "all => all.every(e => e.layout.width === 680 && e.layout.height === parseInt(e.style.height, 10))"
+    assert seen.page.locator(".chart").evaluate_all(size)
     seen.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert seen.page.locator("#trials details[open]").count() == 0
 
@@ -198,6 +200,17 @@ def test_records_of_an_older_version_that_know_little_have_a_page_too(see: See) 
     seen.scroll_through()
     assert seen.trouble == []
     assert names(seen) == ["ddp", "fsdp"]
+
+
+def test_a_window_that_becomes_narrow_gets_its_legends_below_the_charts(see: See) -> None:
+    seen = see(*SOME)
+    seen.scroll_through()
+    legend = "element => element.layout.legend.orientation"
+    chart = seen.page.locator(".chart").first
+    assert chart.evaluate(legend) == "v"
+    seen.page.set_viewport_size({"width": 390, "height": 900})
+    seen.page.wait_for_function("document.querySelector('.chart').layout.legend.orientation === 'h'")
+    assert seen.trouble == []
 
 
 @pytest.mark.parametrize("width", [390, 1600])
