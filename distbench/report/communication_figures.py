@@ -178,7 +178,7 @@ def _exposed(cases: Sequence[CaseSummary]) -> list[Chart]:
             "Exposed communication",
             "Share of a profiled step in which a rank communicates (mean over ranks): what no computation "
             f"hides costs time, lower is better; what is hidden costs little on a GPU.{shown.left_out}",
-            drawn(traces, "share of the profiled step (exposed: lower is better)", "", **layout),
+            drawn(traces, "share of a step (exposed: lower is better)", "", **layout),
             ["case", "exposed", "hidden"],
             [
                 [shown.names[row.case.id], *(f"{share:.1%}" for share in of)]

@@ -165,7 +165,7 @@ def _losses(series: Sequence[Series]) -> list[Chart]:
             "scaling-losses",
             "Where the efficiency goes",
             _BUDGET + cut,
-            drawn(traces, "share of the time of a device", "", **layout),
+            drawn(traces, "share of device time", "", **layout),
             ["series", "devices", *(label for label, _ in _PARTS)],
             [
                 [each.name, str(point.world_size), *(f"{getattr(of, part):.1%}" for _, part in _PARTS)]

@@ -48,7 +48,7 @@ def charts(cases: Sequence[CaseSummary]) -> list[Chart]:
             "the legend): shares, not times, for the profiler takes time too. Beside each name stands the "
             "step as timed with nothing else "
             f"switched on, lower is better.{shown.left_out}",
-            drawn(traces, "share of the profiled step", "", **layout),
+            drawn(traces, "share of a step", "", **layout),
             told=f"Most exposed communication: {shown.names[worst[0].case.id]}, "
             f"{worst[1]['exposed_comm']:.0%} of its step.",
             height=bars_height(len(shares)),

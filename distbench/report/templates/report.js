@@ -5,7 +5,7 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   // paper is white, and as wide as this whatever the window is
   const paper = { ink: "#000000", line: "#cccccc", ground: "#ffffff", width: 680 };
-  const narrowest = 700;
+  const slim = window.matchMedia("(max-width: 699px)");
   const longestLabel = 20;
   const elements = Array.from(document.querySelectorAll(".chart"));
 
@@ -23,8 +23,10 @@
   }
 
   function axis(given, look, narrow) {
-    const names = narrow && given.ticktext ? { ticktext: given.ticktext.map(shortened) } : {};
-    return Object.assign({ gridcolor: look.line, zerolinecolor: look.line, automargin: true }, given, names);
+    const fitting = {};
+    if (narrow && look !== paper && given.ticktext) fitting.ticktext = given.ticktext.map(shortened);
+    if (narrow) fitting.title = { text: given.title.text.replace(" (", "<br>("), font: { size: 12 } };
+    return Object.assign({ gridcolor: look.line, zerolinecolor: look.line, automargin: true }, given, fitting);
   }
 
   function fitted(trace, look, narrow) {
@@ -38,7 +40,7 @@
 
   function draw(element, look) {
     const figure = charts[element.dataset.chart];
-    const narrow = window.innerWidth < narrowest || look === paper;
+    const narrow = slim.matches || look === paper;
     const below = narrow || figure.layout.barmode;
     const layout = Object.assign({}, figure.layout, {
       paper_bgcolor: "rgba(0,0,0,0)",
@@ -54,6 +56,8 @@
       xaxis: axis(figure.layout.xaxis, look, narrow),
       yaxis: axis(figure.layout.yaxis, look, narrow),
       width: look.width,
+      // what is as wide as the paper is not fitted to its place by itself
+      height: parseInt(element.style.height, 10),
       autosize: look.width === undefined,
     });
     Plotly.react(element, figure.data.map((trace) => fitted(trace, look, narrow)), layout, {
@@ -99,7 +103,7 @@
     redraw(screenLook());
   }
 
-  dark.addEventListener("change", () => redraw(screenLook()));
+  [dark, slim].forEach((query) => query.addEventListener("change", () => redraw(screenLook())));
   window.addEventListener("beforeprint", toPaper);
   window.addEventListener("afterprint", toScreen);
 })();
