@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import browser, see
 
 from distbench.store import read_record
+
+# fixtures are found where they stand in a conftest
+__all__ = ["browser", "see"]
 
 MODELS = Path(__file__).parent / "models"
 

@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 import pytest
+from pages import HOSTILE, See
 from playwright.sync_api import Page
 from records import case, failed, info, measured
-from test_report_browser import HOSTILE, See, browser, see  # noqa: F401 - fixtures
 
 from distbench.analysis.candidates import candidates
 from distbench.analysis.choice import Choice, Wish, choose
@@ -107,7 +107,7 @@ def expected(choice: Choice) -> tuple[str, set[str], list[str], list[str]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_wish_is_answered_as_in_python(see: See, seed: int) -> None:  # noqa: F811
+def test_every_wish_is_answered_as_in_python(see: See, seed: int) -> None:
     records = drawn(seed)
     seen = see(*records)
     named = list({record.case_id: record.case for record in records}.values())
@@ -128,7 +128,7 @@ SOME = (
 )
 
 
-def test_the_page_opens_with_the_answer_and_the_slider_changes_it(see: See) -> None:  # noqa: F811
+def test_the_page_opens_with_the_answer_and_the_slider_changes_it(see: See) -> None:
     seen = see(*SOME)
     assert seen.page.inner_text("#answer .lead").startswith("Train with ddp on 2 devices: 1,000")
     assert seen.page.inner_text("#picked").startswith("Train with ddp: 1,000 tokens/s, 400 MiB.")
@@ -145,7 +145,7 @@ def test_the_page_opens_with_the_answer_and_the_slider_changes_it(see: See) -> N
     assert seen.trouble == []
 
 
-def test_what_is_left_out_is_there_with_why_and_leads_to_its_case(see: See) -> None:  # noqa: F811
+def test_what_is_left_out_is_there_with_why_and_leads_to_its_case(see: See) -> None:
     seen = see(*SOME)
     row = seen.page.locator("#picker tr.left-out")
     assert "crashed: rank 1 in time" in row.inner_text()
@@ -153,13 +153,13 @@ def test_what_is_left_out_is_there_with_why_and_leads_to_its_case(see: See) -> N
     assert seen.page.locator(target).count() == 1
 
 
-def test_hostile_names_are_text_in_the_picker_too(see: See) -> None:  # noqa: F811
+def test_hostile_names_are_text_in_the_picker_too(see: See) -> None:
     seen = see(measured(case(HOSTILE)), measured(case(f"ddp{HOSTILE}")), failed(case("fsdp"), HOSTILE))
     assert seen.trouble == []
     assert seen.page.locator("#picker img, #picker b, #answer img").count() == 0
 
 
-def test_a_run_without_cases_has_an_answer_that_says_so_and_no_picker(see: See) -> None:  # noqa: F811
+def test_a_run_without_cases_has_an_answer_that_says_so_and_no_picker(see: See) -> None:
     seen = see()
     assert "Nothing can be recommended" in seen.page.inner_text("#answer")
     assert seen.page.locator("#picker").is_hidden()

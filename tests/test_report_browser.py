@@ -3,85 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
-from records import case, failed, info, measured, unsupported
+from pages import HOSTILE, SOME, See
+from records import case, failed, measured, unsupported
 
 from distbench.record import Record
-from distbench.report import page
-from distbench.store import Run
 
 DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")
-ONE = case("ddp", 1)
-HOSTILE = (
-    "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
-    "'\"<b>{{ 7*7 }}&amp;\u202e\u2028\x1b[2J"
-)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = shutil.which("chromium")
-    assert found, "these tests need Chromium: apt-get install -y chromium"
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-class Seen:
-    """The page of some records, opened in a browser that notes what goes wrong."""
-
-    def __init__(self, browser: Browser, run: Run, **options: Any) -> None:
-        self.file = page.write(run)
-        self.trouble: list[str] = []
-        self.page: Page = browser.new_page(**options)
-        self.page.on("console", lambda message: self.trouble.append(message.text))
-        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
-        self.page.on("request", self._note)
-        self.page.goto(self.file.as_uri())
-        self.page.wait_for_load_state("networkidle")
-
-    def _note(self, request: Request) -> None:
-        if request.url != self.file.as_uri() and not request.url.startswith(("data:", "blob:")):
-            self.trouble.append(f"request for {request.url}")
-
-    def titles(self) -> list[str]:
-        return self.page.locator("h2").all_inner_texts()
-
-    def scroll_through(self) -> None:
-        """Bring every chart into sight once."""
-        for i in range(self.page.locator(".chart").count()):
-            chart = self.page.locator(".chart").nth(i)
-            chart.scroll_into_view_if_needed()
-            chart.locator(".main-svg").first.wait_for()
-
-
-See = Callable[..., Seen]
-
-
-@pytest.fixture
-def see(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[See]:
-    opened: list[Seen] = []
-
-    def call(*records: Record, width: int = 1280, name: str = "tiny", **options: Any) -> Seen:
-        cases = list({record.case_id: record.case for record in records}.values())
-        run = Run.create(tmp_path_factory.mktemp("run"), info(*cases, name=name), "")
-        for record in records:
-            run.write_record(record)
-        opened.append(Seen(browser, run, viewport={"width": width, "height": 900}, **options))
-        return opened[-1]
-
-    yield call
-    for seen in opened:
-        seen.page.close()
-
-
-SOME = (measured(ONE, 100), measured(DDP, 150), measured(FSDP, 120), failed(case("zero2"), log="a log"))
 
 
 def test_the_page_draws_every_chart_without_an_error_or_a_request(see: See) -> None:

@@ -9,13 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pages import SOME, See, Seen
 from playwright.sync_api import Download
 from records import case, failed, measured
-from test_report_browser import SOME, See, Seen, browser, see
 
 from distbench.record import Status
-
-__all__ = ["browser", "see"]
 
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
 THREE = (failed(case("dp"), "it broke"), measured(DDP, 150), measured(FSDP, 1200), measured(ZERO, 90))
