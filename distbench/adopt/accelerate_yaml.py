@@ -40,6 +40,11 @@ def problem(measured: Measured) -> str | None:
     case, strategy = measured.case, measured.strategy
     if isinstance(strategy, DataParallel):
         return "Accelerate has no nn.DataParallel"
+    if isinstance(strategy, Zero) and case.device == "cpu":
+        return (
+            "Accelerate (seen with 1.15) takes each of DeepSpeed's ranks on CPUs for the only one, so that "
+            "all of them train on the same data"
+        )
     if isinstance(strategy, FullyShardedDataParallel):
         if case.device == "cpu":
             # its state.py makes FSDP of MULTI_GPU and the like only

@@ -63,37 +63,35 @@ def _script(measured: Measured) -> str:
     wraps = casts or case.activation_checkpointing == "full"
     join = "deepspeed.init_distributed(dist_init_required=False)" if is_zero else ""
     parts = (
-        _imports(measured, wraps),
         _python.setup(case, alone=_alone(measured), join=join),
         _python.CAST if casts else "",
         _python.WRAP_LAYERS if wraps else "",
         _python.prepare(_prepare(measured)),
         _python.zero_train(case) if is_zero else _python.train(measured),
     )
-    return "\n\n".join(part.strip("\n") + "\n" for part in parts if part)
+    body = "\n\n".join(part.strip("\n") + "\n" for part in parts if part)
+    return f"{_imports(measured, wraps, body)}\n\n\n{body}"
 
 
-def _imports(measured: Measured, wraps: bool) -> str:
-    case, strategy = measured.case, measured.strategy
-    accumulates = case.batch.gradient_accumulation_steps > 1 and not isinstance(strategy, Zero)
-    each = isinstance(strategy, FullyShardedDataParallel) and (
-        strategy.reduce_each_micro_batch or strategy.version == 2
-    )
-    silent = (
-        accumulates and isinstance(strategy, DistributedDataParallel | FullyShardedDataParallel) and not each
-    )
-    alone = _alone(measured)
-    standard = lines(
-        "import itertools" if accumulates else "",
-        "import os" if case.device == "cuda" and not alone else "",
-        "from contextlib import nullcontext" if silent else "",
-    )
+_STANDARD = {
+    "itertools.": "import itertools",
+    "os.environ": "import os",
+    "nullcontext(": "from contextlib import nullcontext",
+}
+_FOREIGN = {
+    "deepspeed.": "import deepspeed",
+    "torch.": "import torch",
+    "dist.": "import torch.distributed as dist",
+    "nn.": "from torch import nn",
+}
+
+
+def _imports(measured: Measured, wraps: bool, body: str) -> str:
+    """Return the imports of what *body* uses."""
+    standard = lines(*(line for used, line in _STANDARD.items() if used in body))
     foreign = lines(
-        "import deepspeed" if isinstance(strategy, Zero) else "",
-        "import torch",
-        "" if alone else "import torch.distributed as dist",
-        "" if isinstance(strategy, Zero) else "from torch import nn",
-        _python.checkpoint_imports(case, wraps),
+        *(line for used, line in _FOREIGN.items() if used in body),
+        _python.checkpoint_imports(measured.case, wraps),
         _wrapper_imports(measured),
     )
     return f"{standard}\n\n{foreign}" if standard else foreign
