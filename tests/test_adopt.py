@@ -326,33 +326,42 @@ def test_accelerate_loads_what_is_written_for_it(name: str, tmp_path: Path) -> N
     assert found.distributed_type.value == types[ALL[name].strategy.name]
 
 
+PARSES = """
+import json, os, sys
+from transformers import HfArgumentParser, TrainingArguments
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    (a,) = HfArgumentParser(TrainingArguments).parse_json_file("trainer_args.json")
+    names = "learning_rate adam_beta2 weight_decay max_grad_norm seed gradient_accumulation_steps "
+    names += "per_device_train_batch_size lr_scheduler_type"
+    told = [getattr(a, name) for name in names.split()]
+    zero = a.deepspeed and a.hf_deepspeed_config.get_value("optimizer")
+    print(json.dumps([told, a.fsdp_plugin_args, zero]))
+"""
+
+
 @pytest.mark.train
-@pytest.mark.parametrize("name", ["ddp", "zero2", "zero3"])
-def test_transformers_loads_what_is_written_for_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # the arguments ask for the device that there is
-    on_cpu = dataclasses.replace(ALL[name], device="cpu")
-    adopted = adopt("transformers", on_cpu, LIVE)
-    for file, text in adopted.files.items():
-        (tmp_path / file).write_text(text)
-    script = (
-        "import json, sys; from transformers import HfArgumentParser, TrainingArguments;"
-        "(a,) = HfArgumentParser(TrainingArguments).parse_json_file('trainer_args.json');"
-        "print(json.dumps([a.learning_rate, a.adam_beta2, a.weight_decay, a.max_grad_norm, a.seed,"
-        " a.lr_scheduler_type, a.gradient_accumulation_steps, a.per_device_train_batch_size]))"
-    )
+def test_transformers_loads_what_is_written_for_it(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("fsdp-late", "fsdp1", "zero3")]
+    for folder in folders:
+        folder.mkdir()
+        for file, text in adopt("transformers", ALL[folder.name], LIVE | SHARDED).files.items():
+            (folder / file).write_text(text)
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
+        [sys.executable, "-c", PARSES, *folders],
         env={**os.environ, "DS_ACCELERATOR": "cpu"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    wanted = [0.00321, 0.83, 0.0453, 0.67, 98765, "constant", 3, 4]
-    assert json.loads(done.stdout.splitlines()[-1]) == wanted
+    (told, fsdp2, _), (_, fsdp1, _), (_, _, zero) = map(json.loads, done.stdout.splitlines()[-3:])
+    assert told == [0.00321, 0.83, 0.0453, 0.67, 98765, 3, 4, "constant"]
+    assert (fsdp2["fsdp_version"], fsdp2["reshard_after_forward"]) == (2, True)
+    assert (fsdp1["fsdp_version"], fsdp1["reshard_after_forward"]) == (1, "shard_grad_op")
+    assert fsdp2["transformer_cls_names_to_wrap"] == "Block"
+    assert fsdp1["activation_checkpointing"] is True
+    assert zero["params"]["betas"] == [0.71, 0.83]
 
 
 SUITE = """
@@ -401,7 +410,8 @@ def test_training_from_what_is_written_gives_the_losses_of_the_case(
     here = Path(__file__).parent.parent
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        # at its end: another ninja than the run's would build DeepSpeed's ops anew, for minutes
+        "PATH": f"{os.environ['PATH']}:{Path(sys.executable).parent}",
         "PYTHONPATH": f"{MODELS}:{here}",
         # the ops that the run above has built
         "TORCH_EXTENSIONS_DIR": Zero().extensions_folder("cpu"),
