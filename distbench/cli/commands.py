@@ -259,6 +259,35 @@ def export(
 
 
 @app.command()
+def adopt(
+    name: RunName,
+    wanted: Annotated[str, typer.Argument(metavar="CASE", help="A case: its name, label or id.")],
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="FORMAT",
+            help="deepspeed, accelerate, transformers, torch or torchtitan.",
+            show_default=False,
+        ),
+    ],
+    into: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads it
+        typer.Option("--into", metavar="DIR", help="Write the files there.", show_default=False),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Adopt a case that differs from its reference, too.")
+    ] = False,
+    out: Out = _REPORTS,
+    as_json: Json = False,
+) -> int:
+    """Write a case as the configuration to paste."""
+    from distbench.cli.adopting import adopt_case
+
+    return adopt_case(name, wanted, format_, into=into, force=force, out=out, as_json=as_json)
+
+
+@app.command()
 def query(
     sql: Annotated[
         str, typer.Argument(metavar="SQL", help="A query, in DuckDB's SQL.", show_default=False)

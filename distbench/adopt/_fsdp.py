@@ -1,0 +1,83 @@
+"""How a script shards a model with FSDP2 or FSDP1."""
+
+from __future__ import annotations
+
+from distbench.adopt._python import block, dtype, lines
+from distbench.case import Case
+from distbench.strategies.fsdp import FullyShardedDataParallel
+
+_STRATEGIES = {"full": "FULL_SHARD", "grad_op": "SHARD_GRAD_OP", "hybrid": "HYBRID_SHARD"}
+
+
+def imports(strategy: FullyShardedDataParallel) -> str:
+    """Return the imports of ``wrap``."""
+    place = "from torch.distributed.fsdp import"
+    if strategy.version == 1:
+        return lines(
+            "from torch.distributed.device_mesh import init_device_mesh"
+            if strategy.sharding == "hybrid"
+            else "",
+            f"{place} CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy",
+            "from torch.distributed.fsdp.wrap import CustomPolicy",
+        )
+    offload = "CPUOffloadPolicy" if strategy.cpu_offload else "OffloadPolicy"
+    return lines(
+        "from torch.distributed.device_mesh import init_device_mesh",
+        f"{place} {', '.join(sorted(['MixedPrecisionPolicy', offload]))}, fully_shard",
+    )
+
+
+def wrap(case: Case, strategy: FullyShardedDataParallel) -> str:
+    """Return the statements that shard ``layers`` and ``model``."""
+    return _fsdp1(case, strategy) if strategy.version == 1 else _fsdp2(case, strategy)
+
+
+def sharding_strategy(strategy: FullyShardedDataParallel) -> str:
+    """Return what FSDP1 calls the sharding."""
+    return _STRATEGIES[strategy.sharding]
+
+
+def policy(case: Case) -> str:
+    """Return the arguments of FSDP's mixed precision."""
+    precision = case.precision
+    compute = "None" if precision.compute == precision.master else dtype(precision.compute)
+    return f"param_dtype={compute}, reduce_dtype={dtype(precision.reduce)}"
+
+
+def _mesh(case: Case, strategy: FullyShardedDataParallel) -> str:
+    if strategy.sharding == "hybrid":
+        shape = f"({strategy.replicas}, {case.world_size // strategy.replicas})"
+        return f'init_device_mesh("{case.device}", {shape}, mesh_dim_names=("replicate", "shard"))'
+    return f'init_device_mesh("{case.device}", ({case.world_size},), mesh_dim_names=("shard",))'
+
+
+def _fsdp2(case: Case, strategy: FullyShardedDataParallel) -> str:
+    offload = (
+        f"CPUOffloadPolicy(pin_memory={case.device == 'cuda'})" if strategy.cpu_offload else "OffloadPolicy()"
+    )
+    return block(f"""
+        shard = {{
+            "mesh": {_mesh(case, strategy)},
+            "mp_policy": MixedPrecisionPolicy({policy(case)}),
+            "offload_policy": {offload},
+        }}
+        for layer in layers:
+            fully_shard(layer, reshard_after_forward={strategy.sharding != "grad_op"}, **shard)
+        fully_shard(model, reshard_after_forward={strategy.reshard_root}, **shard)
+    """)
+
+
+def _fsdp1(case: Case, strategy: FullyShardedDataParallel) -> str:
+    mesh = f"\n            device_mesh={_mesh(case, strategy)}," if strategy.sharding == "hybrid" else ""
+    return block(f"""
+        chosen = {{id(layer) for layer in layers}}
+        model = FullyShardedDataParallel(
+            model,
+            sharding_strategy=ShardingStrategy.{sharding_strategy(strategy)},
+            auto_wrap_policy=CustomPolicy(lambda layer: id(layer) in chosen),
+            cpu_offload=CPUOffload(offload_params={strategy.cpu_offload}),
+            mixed_precision=MixedPrecision({policy(case)}),
+            device_id=device,{mesh}
+            use_orig_params=True,
+        )
+    """)

@@ -1,0 +1,214 @@
+"""Pieces of Python that adopted scripts are put together from."""
+
+from __future__ import annotations
+
+from textwrap import dedent, indent
+
+from distbench.adopt.base import Measured, mixed
+from distbench.case import TORCH_NAMES, Case, Optimizer
+from distbench.strategies.ddp import DistributedDataParallel
+from distbench.strategies.fsdp import FullyShardedDataParallel
+
+CAST = '''
+class Cast(nn.Module):
+    """Runs a module on copies of its parameters in another dtype; gradients keep the parameters' own.
+
+    Around each layer and around the rest, so that recomputing a layer casts again. torch.autocast
+    would keep some operations in fp32, which the measured case did not.
+    """
+
+    def __init__(self, module, dtype):
+        super().__init__()
+        self.module, self.dtype = module, dtype
+        inner = [name for name, child in module.named_modules() if isinstance(child, Cast)]
+        self.names = [
+            name
+            for name, _ in module.named_parameters()
+            if not any(name.startswith(f"{prefix}.") for prefix in inner)
+        ]
+
+    def forward(self, *inputs):
+        parameters = {name: self.module.get_parameter(name).to(self.dtype) for name in self.names}
+        cast = tuple(x.to(self.dtype) if x.is_floating_point() else x for x in inputs)
+        return torch.func.functional_call(self.module, parameters, cast)
+'''
+
+WRAP_LAYERS = '''
+def wrap_layers(model, layers, wrap):
+    """Replace each of *layers* inside *model* by what *wrap* makes of it; return those."""
+    chosen, made = {id(layer) for layer in layers}, []
+
+    def wrap_one(layer):
+        made.append(wrap(layer))
+        return made[-1]
+
+    apply_activation_checkpointing(
+        model, checkpoint_wrapper_fn=wrap_one, check_fn=lambda layer: id(layer) in chosen
+    )
+    return made
+'''
+
+CHECKPOINT = "layers = wrap_layers(model, layers, checkpoint_wrapper)  # recompute activations"
+
+
+def dtype(name: str) -> str:
+    """Return one of our dtypes as Python names it."""
+    return f"torch.{TORCH_NAMES[name]}"
+
+
+def optimizer(spec: Optimizer) -> tuple[str, str]:
+    """Return torch's class of the optimizer, and its keyword arguments, every one of them explicit."""
+    kernel = f"fused={spec.kernel == 'fused'}, foreach={spec.kernel == 'foreach'}"
+    decay = f"weight_decay={spec.weight_decay!r}"
+    if spec.name == "sgd":
+        return "torch.optim.SGD", f"lr={spec.lr!r}, momentum={spec.momentum!r}, {decay}, {kernel}"
+    betas = tuple(spec.betas)
+    return "torch.optim.AdamW", f"lr={spec.lr!r}, betas={betas!r}, eps={spec.eps!r}, {decay}, {kernel}"
+
+
+def make_optimizer(case: Case) -> str:
+    """Return the statement that makes the optimizer of *case* over all parameters of ``model``."""
+    class_, arguments = optimizer(case.optimizer)
+    return f"optimizer = {class_}(\n    model.parameters(), {arguments}\n)"
+
+
+def checkpoint_imports(case: Case, needed: bool) -> str:
+    """Return the import of what ``wrap_layers`` and ``CHECKPOINT`` call."""
+    names = ["apply_activation_checkpointing"] if needed else []
+    names += ["checkpoint_wrapper"] if case.activation_checkpointing == "full" else []
+    place = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+    return f"from {place} import {', '.join(names)}" if names else ""
+
+
+def lines(*pieces: str) -> str:
+    """Return the non-empty *pieces* below each other."""
+    return "\n".join(piece for piece in pieces if piece)
+
+
+def function(head: str, doc: str, body: str) -> str:
+    """Return a function with its docstring."""
+    return f'def {head}:\n    """{doc}"""\n{indent(body, "    ")}\n'
+
+
+def block(text: str) -> str:
+    """Return *text* without its common indentation."""
+    return dedent(text).strip("\n")
+
+
+def setup(case: Case, *, alone: bool, join: str = "") -> str:
+    """Return the function by which a process joins the others; *alone*: there are none."""
+    rank = "0" if alone else 'int(os.environ["LOCAL_RANK"])'
+    device = f'torch.device("cuda", {rank})' if case.device == "cuda" else 'torch.device("cpu")'
+    backend = "cpu:gloo,cuda:nccl" if case.device == "cuda" else "gloo"
+    body = lines(
+        f"torch.set_num_threads({case.threads})",
+        f"torch.manual_seed({case.seed})  # before the model is built: all begin with the same weights",
+        f"device = {device}",
+        "torch.cuda.set_device(device)" if case.device == "cuda" else "",
+        "" if alone else f'dist.init_process_group("{backend}")',
+        join,
+        "return device",
+    )
+    return function("setup()", "Join the other processes; return the device of this one.", body)
+
+
+def prepare(body: str) -> str:
+    """Return the function that makes a model ready to train."""
+    doc = "Return the model as it trains and its optimizer; *layers* are sharded and checkpointed one by one."
+    return function("prepare(model, layers, device)", doc, lines(body, "return model, optimizer"))
+
+
+def train(measured: Measured) -> str:
+    """Return the loop of a case of plain torch."""
+    case = measured.case
+    number = case.batch.gradient_accumulation_steps
+    divisor = number / (case.precision.loss_scale or 1.0)
+    backward = "loss.backward()" if divisor == 1 else f"(loss / {divisor:g}).backward()"
+    if case.precision.loss_scale:
+        backward = (
+            f"(loss / {divisor!r}).backward()  # a constant loss scale of {case.precision.loss_scale!r}"
+        )
+    one = lines("loss = loss_of(model, batch)", backward)
+    if number == 1:
+        body = lines(
+            "for batch in batches:",
+            "    optimizer.zero_grad(set_to_none=True)",
+            indent(one, "    "),
+            indent(_update(measured), "    "),
+            "    yield loss.detach()",
+        )
+    else:
+        sync, context = _synchronised(measured, number)
+        once = lines(
+            sync, lines(context, indent(one, "    ")) if context else one, "losses.append(loss.detach())"
+        )
+        body = lines(
+            "batches = iter(batches)",
+            f"while len(step := list(itertools.islice(batches, {number}))) == {number}:",
+            "    optimizer.zero_grad(set_to_none=True)",
+            "    losses = []",
+            "    for number, batch in enumerate(step, 1):",
+            indent(once, " " * 8),
+            indent(_update(measured), "    "),
+            "    yield torch.stack(losses).mean()",
+        )
+    return _loop(number, body)
+
+
+def zero_train(case: Case) -> str:
+    """Return the loop over DeepSpeed's engine, which counts the micro-batches itself."""
+    number = case.batch.gradient_accumulation_steps
+    body = lines(
+        "losses = []",
+        "for batch in batches:",
+        "    loss = loss_of(model, batch)",
+        "    model.backward(loss)",
+        "    model.step()  # clips and updates after the last micro-batch of an update only",
+        "    losses.append(loss.detach())",
+        f"    if len(losses) == {number}:",
+        "        yield torch.stack(losses).mean()",
+        "        losses = []",
+    )
+    return _loop(number, body)
+
+
+def _loop(number: int, body: str) -> str:
+    doc = f"Yield the loss of each update, this rank's mean; an update takes {number} of *batches*."
+    return function("train(model, optimizer, batches, loss_of)", doc, body)
+
+
+def _synchronised(measured: Measured, number: int) -> tuple[str, str]:
+    """Return the line before a micro-batch, and that around it, which keep gradients from being reduced."""
+    around = f"with nullcontext() if number == {number} else model.no_sync():  # reduced once an update"
+    match measured.strategy:
+        case DistributedDataParallel():
+            return "", around
+        case FullyShardedDataParallel(reduce_each_micro_batch=False, version=2):
+            return f"model.set_requires_gradient_sync(number == {number})  # reduced once an update", ""
+        case FullyShardedDataParallel(reduce_each_micro_batch=False):
+            return "", around
+    return "", ""
+
+
+def _update(measured: Measured) -> str:
+    case, strategy = measured.case, measured.strategy
+    limit, scale = case.optimizer.clip_grad_norm, case.precision.loss_scale
+    version = strategy.version if isinstance(strategy, FullyShardedDataParallel) else None
+    clip = f"nn.utils.clip_grad_norm_(model.parameters(), {limit!r})"
+    clip = f"model.clip_grad_norm_({limit!r})" if version == 1 else clip
+    step = lines("" if limit is None else clip, "optimizer.step()")
+    if scale is None:
+        return step
+    norm = "nn.utils.get_total_norm(gradients)" + (".full_tensor()" if version == 2 else "")
+    norm = 'model.clip_grad_norm_(float("inf"))' if version == 1 else norm
+    return lines(
+        "gradients = [p.grad for p in model.parameters() if p.grad is not None]",
+        f"if torch.isfinite({norm}):  # else they overflowed: no update",
+        f"    torch._foreach_div_(gradients, {scale!r})",
+        indent(step, "    "),
+    )
+
+
+def casts(measured: Measured) -> bool:
+    """Return whether the script has to cast parameters itself: FSDP does that by its policy."""
+    return mixed(measured.case) and not isinstance(measured.strategy, FullyShardedDataParallel)

@@ -1,0 +1,132 @@
+"""A user's training script, as ``distbench adopt`` tells to write it for each of its formats.
+
+It lies as train.py beside the adopted files and case.json, and each rank leaves its losses in a file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distbench import registry
+from distbench.case import Case
+from distbench.worker.feed import Feed
+
+STEPS = 3
+TOLD = json.loads(Path("case.json").read_text())
+CASE = Case.from_json(TOLD["case"])
+WORKLOAD = registry.make("workloads", CASE.workload)
+
+
+def micro_batches(rank: int) -> list[dict[str, torch.Tensor]]:
+    feed = Feed(CASE, WORKLOAD, rank, CASE.world_size, torch.device("cpu"))
+    return [batch for step in range(STEPS) for batch in feed.micro_batches(step)]
+
+
+class Rows(torch.utils.data.Dataset):
+    """The rows of all ranks in the order in which Accelerate deals out whole micro-batches."""
+
+    def __init__(self) -> None:
+        dealt = zip(*(micro_batches(rank) for rank in range(CASE.world_size)), strict=True)
+        batches = list(itertools.chain.from_iterable(dealt))
+        self.columns = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
+        return {name: column[row] for name, column in self.columns.items()}
+
+
+class WithLoss(nn.Module):
+    """The model as Trainer wants it: the labels go in, the loss comes out."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": WORKLOAD.loss(self.module, {"input_ids": input_ids, "labels": labels})}
+
+
+def by_torch() -> list[float]:
+    import adopted_torch as adopted
+
+    device = adopted.setup()
+    module = WORKLOAD.module()
+    model, optimizer = adopted.prepare(module, WORKLOAD.layers(module), device)
+    batches = micro_batches(dist.get_rank())
+    return [float(loss) for loss in adopted.train(model, optimizer, batches, WORKLOAD.loss)]
+
+
+def by_deepspeed() -> list[float]:
+    import deepspeed
+
+    torch.manual_seed(CASE.seed)
+    module = WORKLOAD.module()
+    engine, *_ = deepspeed.initialize(
+        model=module, model_parameters=module.parameters(), config="ds_config.json"
+    )
+    losses = []
+    for batch in micro_batches(dist.get_rank()):
+        loss = WORKLOAD.loss(engine, batch)
+        engine.backward(loss)
+        engine.step()
+        losses.append(float(loss))
+    number = CASE.batch.gradient_accumulation_steps
+    return [sum(losses[i : i + number]) / number for i in range(0, len(losses), number)]
+
+
+def by_accelerate() -> list[float]:
+    import adopted_accelerate as adopted
+
+    accelerator = adopted.setup()
+    module = WORKLOAD.module()
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=CASE.batch.micro_batch_size)
+    model, optimizer, loader = adopted.prepare(accelerator, module, WORKLOAD.layers(module), loader)
+    assert TOLD["wrapper"] == type(model).__name__, type(model)
+    return [float(loss) for loss in adopted.train(accelerator, model, optimizer, loader, WORKLOAD.loss)]
+
+
+def by_transformers() -> list[float]:
+    from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+    class InOrder:
+        """Takes the samples as they come; Trainer would shuffle them."""
+
+        def _get_train_sampler(self, train_dataset: Rows | None = None) -> torch.utils.data.Sampler[int]:
+            return torch.utils.data.SequentialSampler(train_dataset or self.train_dataset)
+
+    if Path("adopted_trainer.py").exists():
+        import adopted_trainer
+
+        adopted_trainer.setup()
+        base = adopted_trainer.AdoptedTrainer
+    else:
+        torch.manual_seed(CASE.seed)
+        base = Trainer
+    (arguments,) = HfArgumentParser(TrainingArguments).parse_json_file("trainer_args.json")
+    arguments.max_steps, arguments.logging_steps, arguments.save_strategy = STEPS, 1, "no"
+    arguments.report_to = []
+    trainer = type("Ordered", (InOrder, base), {})(
+        model=WithLoss(WORKLOAD.module()), args=arguments, train_dataset=Rows()
+    )
+    trainer.train()
+    assert TOLD["wrapper"] == type(trainer.model_wrapped).__name__, type(trainer.model_wrapped)
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+if __name__ == "__main__":
+    found = globals()[f"by_{TOLD['format']}"]()
+    Path(f"losses-{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
+    sys.stdout.flush()
+    # interpreters that end normally after gloo's teardown abort now and then
+    dist.barrier()
+    os._exit(0)

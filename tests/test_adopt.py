@@ -1,0 +1,432 @@
+"""From pick to use: a measured case as others configure it, and the same losses from what was written."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MODELS, run_in
+from records import case, failed, info, measured, unsupported
+from ruamel.yaml import YAML
+
+from distbench.adopt import FORMATS, Measured, adopt, formats_for
+from distbench.analysis.summary import losses_of
+from distbench.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.cli import main
+from distbench.errors import UsageError
+from distbench.record import Record
+from distbench.store import Run
+from distbench.strategies.zero import Zero
+
+Command = Callable[..., tuple[int, str, str]]
+
+LIVE = {"reduce_bucket_size": 1234, "allgather_bucket_size": 2345, "prefetch_bucket_size": 3456}
+LIVE |= {"max_live_parameters": 4567}
+SHARDED = {"engine": "FSDPDecoder", "unit_classes": ["FSDPBlock", "FSDPDecoder"]}
+BF16 = Precision("bf16", "fp32", "fp32", "fp32")
+HOSTILE = 'evil\n"""; import evil  # \u202e\x1b[31m</script>' + "x" * 10_000
+
+
+def of(strategy: str, world_size: int = 2, device: str = "cuda", **changes: Any) -> Case:
+    """Return a case of which no hyper-parameter is anybody's default."""
+    options = changes.pop("options", {})
+    given: dict[str, Any] = {
+        "strategy": Choice(strategy, options),
+        "device": device,
+        "batch": Batch(12 * world_size, 4, 3),
+        "optimizer": Optimizer("adamw", 0.00321, (0.71, 0.83), 3e-7, 0.0, 0.0453, 0.67, "foreach"),
+        "activation_checkpointing": "full",
+        "seed": 98765,
+        **changes,
+    }
+    return case(strategy, world_size, **given)
+
+
+def everything(adopted: Any) -> str:
+    return "\n".join((*adopted.files.values(), adopted.launch, *adopted.notes, *adopted.differs))
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def stored(folder: Path, *records: Record) -> str:
+    run = Run.create(folder, info(*(record.case for record in records)), "")
+    for record in records:
+        run.write_record(record)
+    return str(run.folder)
+
+
+ALL = {
+    "single": of("single", 1),
+    "ddp": of("ddp", options={"bucket_cap_mb": 7.0, "gradient_as_bucket_view": True}),
+    "ddp-bf16": of("ddp", precision=BF16),
+    "ddp-fp16": of("ddp", precision=Precision("fp16", "fp16", "fp32", "fp32", 4096.0)),
+    "dp": of("dp"),
+    "fsdp": of("fsdp", precision=BF16),
+    "fsdp-fp16": of("fsdp", precision=Precision("fp16", "fp32", "fp32", "fp32", 4096.0)),
+    "fsdp-late": of("fsdp", options={"reduce_each_micro_batch": False, "reshard_root": True}),
+    "fsdp-hybrid": of("fsdp", 4, options={"sharding": "hybrid", "cpu_offload": True}),
+    "fsdp1": of("fsdp", options={"version": 1, "sharding": "grad_op"}),
+    "fsdp1-fp16": of(
+        "fsdp", precision=Precision("fp16", "fp32", "fp32", "fp32", 64.0), options={"version": 1}
+    ),
+    "fsdp1-hybrid": of(
+        "fsdp", 4, options={"version": 1, "sharding": "hybrid", "reduce_each_micro_batch": False}
+    ),
+    "zero0-bf16": of("zero", options={"stage": 0}, precision=BF16),
+    "zero2": of("zero", options={"stage": 2, "offload_optimizer": "cpu", "optimizer_kernel": "deepspeed"}),
+    "zero3": of("zero", options={"stage": 3, "offload_parameters": "nvme", "nvme_path": "/fast"}),
+    "sgd": of("ddp", optimizer=Optimizer("sgd", 0.00321, momentum=0.87, weight_decay=0.0453, kernel="loop")),
+}
+SAID = [(name, format_) for name, each in ALL.items() for format_ in formats_for(Measured.of(each, {}))]
+
+
+def test_every_case_can_be_said_in_some_format_and_every_format_can_say_some_case() -> None:
+    assert {name for name, _ in SAID} == set(ALL)
+    assert {format_ for _, format_ in SAID} == set(FORMATS)
+
+
+@pytest.mark.parametrize(("name", "format_"), SAID)
+def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: str, format_: str) -> None:
+    one = ALL[name]
+    text = everything(adopt(format_, one, LIVE | SHARDED))
+    wanted = ["0.00321", "0.0453", "98765", str(one.batch.micro_batch_size), "OMP_NUM_THREADS=1"]
+    wanted += ["momentum", "0.87"] if one.optimizer.name == "sgd" else ["0.71", "0.83", "3e-07", "0.67"]
+    wanted += [str(one.batch.global_batch_size)] if format_ in ("deepspeed", "torchtitan") else []
+    wanted += ["4096"] if one.precision.loss_scale == 4096 else []
+    wanted += ["full", "fp32"]
+    assert [each for each in wanted if each not in text] == []
+
+
+@pytest.mark.parametrize(("name", "format_"), SAID)
+def test_what_is_written_parses(name: str, format_: str) -> None:
+    for file, text in adopt(format_, ALL[name], LIVE | SHARDED).files.items():
+        match Path(file).suffix:
+            case ".py":
+                tree = ast.parse(text)
+                imported = {
+                    a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names
+                }
+                used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+                assert imported <= used, "imported and never used"
+                compile(text, file, "exec")
+            case ".json":
+                assert json.loads(text)
+            case ".yaml":
+                assert YAML(typ="safe").load(text)["num_processes"] == ALL[name].world_size
+            case ".toml":
+                assert tomllib.loads(text)["optimizer"]["lr"] == 0.00321
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_case_that_a_format_cannot_say_is_refused_with_those_that_can(format_: str) -> None:
+    for name, each in ALL.items():
+        if (name, format_) in SAID:
+            continue
+        with pytest.raises(UsageError, match=f"^--as {format_}: .+; for this case: --as ") as refused:
+            adopt(format_, each, {})
+        assert refused.value.exit_code == 2
+        offered = str(refused.value).rpartition("--as ")[2].split(" or ")
+        assert offered == [known for case_, known in SAID if case_ == name]
+
+
+@pytest.mark.parametrize("format_", ["accelerate", "transformers"])
+def test_what_would_quietly_become_another_training_on_cpus_is_refused(format_: str) -> None:
+    with pytest.raises(UsageError, match=r"on CPUs it would quietly run DDP; for this case: --as torch$"):
+        adopt(format_, of("fsdp", device="cpu"), {})
+
+
+def test_sizes_that_the_suite_left_open_are_those_of_the_live_engine() -> None:
+    found = json.loads(adopt("deepspeed", of("zero", options={"stage": 3}), LIVE).files["ds_config.json"])
+    zero = found["zero_optimization"]
+    assert (zero["reduce_bucket_size"], zero["allgather_bucket_size"]) == (1234, 2345)
+    assert (zero["stage3_prefetch_bucket_size"], zero["stage3_max_live_parameters"]) == (3456, 4567)
+    untold = adopt("deepspeed", of("zero", options={"stage": 3, "max_live_parameters": 5}), {})
+    zero = json.loads(untold.files["ds_config.json"])["zero_optimization"]
+    assert zero["stage3_max_live_parameters"] == 5
+    assert "reduce_bucket_size" not in zero
+    assert [each for each in untold.differs if "reduce_bucket_size" in each]
+
+
+def test_what_a_format_cannot_say_is_told_as_a_difference() -> None:
+    def told(format_: str, name: str) -> str:
+        return " ".join(adopt(format_, ALL[name], LIVE).differs)
+
+    assert "torch.autocast" in told("accelerate", "ddp-bf16")
+    assert "torch.autocast" in told("transformers", "ddp-bf16")
+    assert "reduces gradients in bf16, the case in fp32" in told("transformers", "fsdp")
+    assert "gradient_as_bucket_view" in told("transformers", "ddp")
+    assert "0.7 times" in told("deepspeed", "zero0-bf16")
+    assert "buckets of 100 MiB, the case had 7" in told("torchtitan", "ddp")
+    assert told("torch", "ddp-bf16") == told("torch", "fsdp") == told("deepspeed", "zero2") == ""
+
+
+def test_layers_are_named_by_what_the_live_engine_wrapped_or_asked_for() -> None:
+    def wraps(each: Case, live: dict[str, Any]) -> Any:
+        found = YAML(typ="safe").load(adopt("accelerate", each, live).files["accelerate.yaml"])
+        return found["fsdp_config"].get("fsdp_transformer_layer_cls_to_wrap")
+
+    assert wraps(ALL["fsdp"], SHARDED) == "Block"
+    assert wraps(ALL["fsdp"], {"engine": "FSDPD", "unit_classes": ["FSDPCheckpointWrapper", "FSDPD"]}) is None
+    assert wraps(ALL["fsdp1"], {"engine": "FullyShardedDataParallel", "unit_classes": ["A", "B"]}) is None
+    named = of("fsdp", workload=Choice("user", {"layer_classes": ["Mine", 'Ot"her']}))
+    assert wraps(named, SHARDED) == 'Mine,Ot"her'
+    unknown = adopt("accelerate", ALL["fsdp1"], {})
+    assert [note for note in unknown.notes if "add fsdp_transformer_layer_cls_to_wrap" in note]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_hostile_names_stay_text(format_: str, command: Command, tmp_path: Path) -> None:
+    strategy = {"deepspeed": "zero"}.get(format_, "fsdp")
+    options = {"offload_parameters": "nvme", "nvme_path": HOSTILE} if strategy == "zero" else {}
+    each = of(strategy, name=HOSTILE, options=options)
+    each = dataclasses.replace(each, workload=Choice("user", {"layer_classes": [HOSTILE]}))
+    for file, text in adopt(format_, each, {}).files.items():
+        if file.endswith(".py"):
+            assert "evil" not in ast.dump(ast.parse(text))
+            assert "import evil" not in "\n".join(
+                line for line in text.splitlines() if not line.startswith("#")
+            )
+        if file.endswith(".yaml"):
+            names = YAML(typ="safe").load(text)["fsdp_config"]["fsdp_transformer_layer_cls_to_wrap"]
+            assert names == HOSTILE
+    if strategy == "zero":
+        found = json.loads(adopt(format_, each, LIVE).files["ds_config.json"])
+        assert found["zero_optimization"]["offload_param"]["nvme_path"] == HOSTILE
+    code, output, errors = command("adopt", stored(tmp_path, measured(each)), each.id, "--as", format_)
+    assert code == 0, errors
+    assert not {"\x1b", "\u202e"} & set(output + errors)
+
+
+def test_stdout_is_the_file_and_stderr_what_json_cannot_hold(command: Command, tmp_path: Path) -> None:
+    run = stored(tmp_path, measured(of("zero")), measured(of("ddp")))
+    code, output, errors = command("adopt", run, "zero", "--as", "deepspeed")
+    assert code == 0
+    assert json.loads(output)["train_micro_batch_size_per_gpu"] == 4
+    assert "launch: OMP_NUM_THREADS=1 deepspeed --num_gpus=2 train.py\n" in errors
+    assert "note: " in errors
+    code, output, errors = command("adopt", run, "ddp", "--as", "torch")
+    assert (code, errors) == (0, "")
+    assert "# Launch: OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node=2 train.py\n" in output
+    code, output, errors = command("adopt", run, "ddp", "--as", "torch", "--json")
+    assert set(json.loads(output)) == {"files", "launch", "notes", "differs", "warnings"}
+
+
+def test_files_are_written_into_a_folder_and_never_over_others(command: Command, tmp_path: Path) -> None:
+    run, into = stored(tmp_path, measured(of("zero"))), tmp_path / "a b" / "mine"
+    code, output, _ = command("adopt", run, "zero", "--as", "accelerate", "--into", str(into))
+    names = ["accelerate.yaml", "adopted_accelerate.py", "ds_config.json"]
+    assert (code, output.splitlines()) == (0, [str(into / name) for name in names])
+    (into / "accelerate.yaml").unlink()
+    (into / "ds_config.json").write_text("mine")
+    code, output, errors = command("adopt", run, "zero", "--as", "accelerate", "--into", str(into))
+    assert (code, output) == (2, "")
+    assert "already there: adopted_accelerate.py, ds_config.json; nothing was written" in errors
+    assert not (into / "accelerate.yaml").exists()
+    assert (into / "ds_config.json").read_text() == "mine"
+    code, _, errors = command(
+        "adopt", run, "zero", "--as", "deepspeed", "--into", str(into / "ds_config.json")
+    )
+    assert (code, "not a folder" in errors) == (2, True)
+
+
+def test_bad_input_names_what_there_is(command: Command, tmp_path: Path) -> None:
+    run = stored(tmp_path, measured(of("ddp")), measured(of("fsdp")), measured(of("fsdp", 4)))
+    for arguments, told in (
+        (
+            (run, "ddp", "--as", "deepsped"),
+            "--as = 'deepsped': did you mean 'deepspeed'? Allowed: accelerate, ",
+        ),
+        ((run, "dpp", "--as", "torch"), "CASE = 'dpp': no such case; near it: ddp"),
+        (
+            (run, "", "--as", "torch"),
+            "CASE = '': no such case; none is near it. The run has: ddp/ws2/mb4/fp32",
+        ),
+        ((run, "fsdp", "--as", "torch"), "CASE = 'fsdp': more than one case: fsdp/ws2/mb4/fp32 ("),
+        ((str(tmp_path / "no"), "ddp", "--as", "torch"), "no such run"),
+    ):
+        code, output, errors = command("adopt", *arguments)
+        assert (code, output) == (2, ""), errors
+        assert told in errors
+    assert command("adopt", run, of("ddp").id[:6], "--as", "torch")[0] == 0
+
+
+def test_a_case_that_was_not_trained_or_is_another_training_is_refused(
+    command: Command, tmp_path: Path
+) -> None:
+    ddp, fsdp, zero = of("ddp"), of("fsdp"), of("zero")
+    disturbed = dataclasses.replace(measured(of("single", 1)), degraded="the machine slept")
+    run = stored(tmp_path, failed(ddp, "rank 1: it broke"), unsupported(fsdp, "no GPU"), disturbed)
+    code, _, errors = command("adopt", run, "ddp", "--as", "torch")
+    assert (code, "crashed: rank 1: it broke; there is nothing to adopt" in errors) == (2, True)
+    code, _, errors = command("adopt", run, "fsdp", "--as", "torch")
+    assert (code, "unsupported: no GPU; there is nothing to adopt" in errors) == (2, True)
+    code, output, errors = command("adopt", run, "single", "--as", "torch")
+    assert (code, "def prepare(" in output) == (0, True)
+    assert (
+        "distbench: warning: single/ws1/mb4/fp32: measured on a disturbed machine only: the machine" in errors
+    )
+    half = stored(tmp_path / "half", measured(zero), failed(zero, "it broke", round_=1))
+    code, _, errors = command("adopt", half, "zero", "--as", "deepspeed")
+    assert (code, "warning: zero/ws2/mb4/fp32: 1 of 2 trials failed" in errors) == (0, True)
+
+
+def test_a_strategy_of_a_plugin_or_of_another_version_is_refused(command: Command, tmp_path: Path) -> None:
+    plugin, other = of("mine"), of("zero", options={"stage": 3, "no_such_option": 1})
+    run = stored(tmp_path, measured(plugin), measured(other))
+    assert "mine: a strategy of a plug-in" in command("adopt", run, "mine", "--as", "torch")[2]
+    code, _, errors = command("adopt", run, "zero", "--as", "torch")
+    assert (code, "options of another version" in errors) == (2, True)
+    assert "no_such_option" in errors
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", [name for name, format_ in SAID if format_ == "deepspeed"])
+def test_deepspeed_loads_what_is_written_for_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    one = ALL[name]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    data = json.loads(adopt("deepspeed", one, LIVE).files["ds_config.json"])
+    data["train_batch_size"] //= 2
+    found = DeepSpeedConfig(data)
+    assert (found.optimizer_params["lr"], found.gradient_clipping) == (0.00321, 0.67)
+    assert found.zero_config.stage == one.strategy.options["stage"]
+    assert found.zero_config.reduce_bucket_size == 1234
+    assert (found.gradient_accumulation_steps, found.train_micro_batch_size_per_gpu) == (3, 4)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", [name for name, format_ in SAID if format_ == "accelerate"])
+def test_accelerate_loads_what_is_written_for_it(name: str, tmp_path: Path) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(adopt("accelerate", ALL[name], LIVE | SHARDED).files[file.name])
+    found = load_config_from_file(str(file))
+    assert found.num_processes == ALL[name].world_size
+    types = {"single": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP", "zero": "DEEPSPEED"}
+    assert found.distributed_type.value == types[ALL[name].strategy.name]
+
+
+PARSES = """
+import json, os, sys
+from transformers import HfArgumentParser, TrainingArguments
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    (a,) = HfArgumentParser(TrainingArguments).parse_json_file("trainer_args.json")
+    names = "learning_rate adam_beta2 weight_decay max_grad_norm seed gradient_accumulation_steps "
+    names += "per_device_train_batch_size lr_scheduler_type"
+    told = [getattr(a, name) for name in names.split()]
+    zero = a.deepspeed and a.hf_deepspeed_config.get_value("optimizer")
+    print(json.dumps([told, a.fsdp_plugin_args, zero]))
+"""
+
+
+@pytest.mark.train
+def test_transformers_loads_what_is_written_for_it(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("fsdp-late", "fsdp1", "zero3")]
+    for folder in folders:
+        folder.mkdir()
+        for file, text in adopt("transformers", ALL[folder.name], LIVE | SHARDED).files.items():
+            (folder / file).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", PARSES, *folders],
+        env={**os.environ, "DS_ACCELERATOR": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (told, fsdp2, _), (_, fsdp1, _), (_, _, zero) = map(json.loads, done.stdout.splitlines()[-3:])
+    assert told == [0.00321, 0.83, 0.0453, 0.67, 98765, 3, 4, "constant"]
+    assert (fsdp2["fsdp_version"], fsdp2["reshard_after_forward"]) == (2, True)
+    assert (fsdp1["fsdp_version"], fsdp1["reshard_after_forward"]) == (1, "shard_grad_op")
+    assert fsdp2["transformer_cls_names_to_wrap"] == "Block"
+    assert fsdp1["activation_checkpointing"] is True
+    assert zero["params"]["betas"] == [0.71, 0.83]
+
+
+SUITE = """
+workload: {user: {model: "small:Small", length: 32}}
+data: text
+batch: {global_batch_size: 8, micro_batch_size: 2}
+measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}
+limits: {step: 60}
+world_sizes: [2]
+# no biases or norms without decay, no other clipping, no other rate could pass for these
+optimizer: {lr: 0.01, betas: [0.8, 0.9], weight_decay: 2.0, clip_grad_norm: 0.5}
+strategies: [ddp, fsdp, {zero: {stage: 2}}]
+"""
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    """Return the record of each case of a real run, by label."""
+    done = run_in(tmp_path_factory.mktemp("adopt"), SUITE)
+    assert done.code == 0, done.errors
+    return {record.case.label: record for record in Run(done.folder).records()}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("label", "format_"),
+    [
+        ("ddp", "torch"),
+        ("fsdp", "torch"),
+        ("zero2", "deepspeed"),
+        ("ddp", "accelerate"),
+        ("ddp", "transformers"),
+    ],
+)
+def test_training_from_what_is_written_gives_the_losses_of_the_case(
+    label: str, format_: str, trials: dict[str, Record], tmp_path: Path
+) -> None:
+    record = trials[label]
+    adopted = adopt(format_, record.case, record.effective)
+    for name, text in adopted.files.items():
+        (tmp_path / name).write_text(text)
+    shutil.copy(MODELS / "adopted_train.py", tmp_path / "train.py")
+    wrapper = "DistributedDataParallel" if label == "ddp" else ""
+    told = {"case": record.case.to_json(), "format": format_, "wrapper": wrapper}
+    (tmp_path / "case.json").write_text(json.dumps(told))
+    here = Path(__file__).parent.parent
+    environment = {
+        **os.environ,
+        # at its end: another ninja than the run's would build DeepSpeed's ops anew, for minutes
+        "PATH": f"{os.environ['PATH']}:{Path(sys.executable).parent}",
+        "PYTHONPATH": f"{MODELS}:{here}",
+        # the ops that the run above has built
+        "TORCH_EXTENSIONS_DIR": Zero().extensions_folder("cpu"),
+    }
+    done = subprocess.run(
+        adopted.launch,
+        shell=True,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads((tmp_path / f"losses-{rank}.json").read_text()) for rank in range(2)]
+    means = [sum(step) / 2 for step in zip(*ranks, strict=True)]
+    assert means == pytest.approx(losses_of(record), rel=1e-6)
