@@ -231,13 +231,17 @@ def pick(
 def compare(
     before: Annotated[str, typer.Argument(metavar="RUN_A", help="The run before.", show_default=False)],
     after: Annotated[str, typer.Argument(metavar="RUN_B", help="The run after.", show_default=False)],
+    html: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads it
+        typer.Option("--html", metavar="FILE", help="Also write a page that opens without a network."),
+    ] = None,
     out: Out = _REPORTS,
     as_json: Json = False,
 ) -> int:
     """Show two runs side by side."""
     from distbench.cli.comparing import compare_runs
 
-    return compare_runs(before, after, out=out, as_json=as_json)
+    return compare_runs(before, after, html=html, out=out, as_json=as_json)
 
 
 @app.command()

@@ -39,7 +39,7 @@ _TITLES = {
 }
 """In the order of the page. What is not named here follows, under the title of its table."""
 
-_READ_FIRST, _READ_LAST = ("convergence",), ("telemetry",)
+_READ_FIRST, _READ_LAST = ("convergence", "compare"), ("telemetry",)
 
 
 @dataclass(frozen=True)

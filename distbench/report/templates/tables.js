@@ -42,6 +42,8 @@
   }
 
   const table = document.querySelector("#cases table");
+  // a page of two runs has none
+  if (!table) return;
   const body = table.tBodies[0];
   let rows = Array.from(body.rows);
   const heads = Array.from(table.tHead.rows[0].cells);

@@ -1,0 +1,107 @@
+"""Two runs side by side as one offline page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from distbench.analysis.comparison import Change, Pair
+from distbench.analysis.names import short_names
+from distbench.errors import InfrastructureError
+from distbench.files import write_whole
+from distbench.report import html
+from distbench.report.chapters import Chapter
+from distbench.report.comparison_view import Comparison, sentences, table
+from distbench.report.figures import GREY, Chart, bars_height, drawn, hover, rows_axis
+from distbench.units import value_text
+
+_CHARTS = {
+    "tokens_per_s": ("Throughput", "right of 1 is better"),
+    "memory_peak": ("Peak memory", "left of 1 is better"),
+    "comm_bytes": ("Communication a step", "left of 1 is better"),
+}
+_MOST = 60
+
+
+def write(made: Comparison, file: Path) -> None:
+    """Write the page to *file*.
+
+    Raises:
+        InfrastructureError: the file can't be written.
+    """
+    try:
+        write_whole(file, render(made))
+    except OSError as error:
+        raise InfrastructureError(f"{file}: can't be written: {error.strerror}") from error
+
+
+def render(made: Comparison) -> str:
+    """Return the page."""
+    charts = [chart for column in _CHARTS if (chart := _chart(made.pairs, column))]
+    chapter = Chapter("compare", "Case by case", charts, table(made))
+    scripts = ("report.js", "tables.js")
+    return html.render(
+        "comparison.html", scripts, charts, {}, made=made, said=sentences(made), chapter=chapter
+    )
+
+
+def _chart(pairs: Sequence[Pair], column: str) -> Chart | None:
+    """Return the ratio of each case as a mark with its interval; None if nothing changed or is known."""
+    found = [(pair, change) for pair in pairs if (change := pair.change(column)) and pair.after]
+    if all(change.before.value == change.after.value for _, change in found):
+        return None
+    found.sort(key=lambda each: -abs(each[1].ratio.value - 1))
+    shown = found[:_MOST]
+    names = short_names([pair.after.case for pair, _ in shown if pair.after])
+    title, direction = _CHARTS[column]
+    cut = f" Drawn are the {_MOST} of {len(found):,} cases that changed most." if len(found) > _MOST else ""
+    return Chart(
+        f"compare-{column}",
+        f"{title}, after over before",
+        f"Each mark is a case, furthest from 1 first; {direction}. Bars are intervals of 95 % from the noise "
+        f"of the trials; of those that cross the grey line no change can be told.{cut}",
+        drawn(
+            _traces(shown),
+            f"ratio ({direction})",
+            "",
+            yaxis=rows_axis([names[pair.after.case.id] for pair, _ in shown if pair.after]),
+        ),
+        height=bars_height(len(shown)),
+    )
+
+
+def _traces(shown: Sequence[tuple[Pair, Change]]) -> list[dict[str, object]]:
+    ratios = [change.ratio for _, change in shown]
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [1, 1],
+        "y": [-0.5, len(shown) - 0.5],
+        "hoverinfo": "skip",
+        "line": {"color": GREY, "width": 1},
+        "showlegend": False,
+    }
+    marks = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [ratio.value for ratio in ratios],
+        "y": list(range(len(shown))),
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [ratio.high - ratio.value for ratio in ratios],
+            "arrayminus": [ratio.value - ratio.low for ratio in ratios],
+        },
+        "hovertext": [hover(pair.name, *_facts(change)) for pair, change in shown],
+        "hoverinfo": "text",
+        "marker": {"color": "#0072B2", "size": 9, "symbol": "diamond"},
+    }
+    return [
+        {**line, "line": {"color": GREY, "width": 1}, "showlegend": False},
+        {**marks, "showlegend": False},
+    ]
+
+
+def _facts(change: Change) -> list[str]:
+    before, after = (value_text(side.value, change.unit) for side in (change.before, change.after))
+    return [f"{before} before", f"{after} after", f"{change.ratio.value:.3f}, {change.word}"]

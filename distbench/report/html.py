@@ -1,0 +1,116 @@
+"""What every page is made of: one file that opens without a network and runs only its own scripts.
+
+Everything in it that comes from a suite, a model or a log is hostile text: jinja2 escapes what
+stands in the page, and data for the charts goes into JSON blocks in which no tag can begin.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from distbench.analysis.text import plain, shorten
+from distbench.report.figures import Chart
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_LONGEST_TEXT = 20_000
+_LONGEST_NAME = 200
+_DIGITS = 6
+
+
+def render(
+    template: str,
+    scripts: Sequence[str],
+    charts: Iterable[Chart],
+    blocks: dict[str, Any],
+    filters: dict[str, Callable[..., Any]] | None = None,
+    **context: Any,
+) -> str:
+    """Return the page that *template* makes of *context*.
+
+    *scripts* are files beside the templates, *blocks* the data that they find by the id of a script
+    element, *filters* what the template needs besides those of every page.
+    """
+    script = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in scripts)
+    library = _plotly()
+    drawn = _rounded({chart.id: chart.figure for chart in charts})
+    text = (
+        _environment(filters or {})
+        .get_template(template)
+        .render(
+            blocks={"chart-data": drawn, **blocks},
+            library=Markup(library),
+            script=Markup(script),
+            style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+            script_hashes=" ".join([_hash(library), _hash(script)]),
+            **context,
+        )
+    )
+    # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _environment(filters: dict[str, Callable[..., Any]]) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "json": _json, **filters}
+    return environment
+
+
+def _clip(text: str, limit: int = _LONGEST_TEXT) -> str:
+    """Return *text* without control characters, its end left out if it is very long."""
+    shown = plain(text[: 2 * limit])
+    left = len(text) - limit
+    return shown if left <= 0 else f"{shown[:limit]} … ({left:,} more characters)"
+
+
+def _name(text: str) -> str:
+    return shorten(" ".join(plain(text).split()), _LONGEST_NAME)
+
+
+def _parts(text: str) -> Markup:
+    """Return a case's name, escaped, that a line may break between its parts."""
+    return Markup("/<wbr>").join(_name(text).split("/"))
+
+
+def _json(data: Any) -> Markup:
+    """Return *data* as JSON that can't end a script element or a line of JavaScript."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _rounded(data: Any) -> Any:
+    """Return *data* with as many digits as a chart can show: the rest is most of the size of a large page."""
+    if isinstance(data, float):
+        return float(f"{data:.{_DIGITS}g}")
+    if isinstance(data, dict):
+        return {key: _rounded(value) for key, value in data.items()}
+    return [_rounded(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+def _plotly() -> str:
+    """Return plotly's library; reading the file is quicker than importing plotly."""
+    spec = importlib.util.find_spec("plotly")
+    assert spec is not None and spec.submodule_search_locations
+    (folder,) = spec.submodule_search_locations
+    return (Path(folder) / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

@@ -1,0 +1,71 @@
+"""Two runs as a page, in a browser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from pages import HOSTILE, Seen
+from playwright.sync_api import Browser
+from records import case, failed, info, measured
+
+from distbench.cli import main
+from distbench.record import Record
+from distbench.report import comparison_page
+from distbench.report.comparison_view import Side, comparison
+
+DDP, FSDP = case("ddp"), case("fsdp")
+
+
+def trials(label: str, speed: float) -> list[Record]:
+    return [measured(case(label), speed * (1 + 0.01 * i), round_=i) for i in range(3)]
+
+
+def side(*records: Record, name: str = "tiny") -> Side:
+    named = list({record.case_id: record.case for record in records}.values())
+    return Side(info(*named, name=name), records)
+
+
+def seen(browser: Browser, folder: Path, before: Side, after: Side) -> Seen:
+    file = folder / "comparison.html"
+    comparison_page.write(comparison(before, after), file)
+    return Seen(browser, file, viewport={"width": 390, "height": 900})
+
+
+def test_a_change_is_drawn_told_and_in_the_table(browser: Browser, tmp_path: Path) -> None:
+    before = side(*trials("ddp", 1000), *trials("fsdp", 800))
+    page = seen(browser, tmp_path, before, side(*trials("ddp", 900), *trials("fsdp", 801)))
+    page.scroll_through()
+    assert page.trouble == []
+    assert page.page.locator(".chart").count() == 1
+    assert "1 slower, 1 within it" in page.page.inner_text("#words")
+    row = page.page.locator("#compare tbody tr", has_text="ddp")
+    assert row.locator("td").first.inner_text().startswith("0.900 (")
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_names_and_facts_are_text_whatever_they_hold(browser: Browser, tmp_path: Path) -> None:
+    told = [replace(each, environment={HOSTILE: HOSTILE}) for each in trials(HOSTILE, 1000)]
+    other = [replace(each, environment={HOSTILE: "other"}) for each in trials(HOSTILE, 500)]
+    page = seen(
+        browser,
+        tmp_path,
+        side(*told, failed(FSDP, HOSTILE), name=HOSTILE),
+        side(*other, failed(FSDP, HOSTILE), name=HOSTILE),
+    )
+    page.scroll_through()
+    assert page.trouble == []
+    assert page.page.evaluate("document.images.length + document.querySelectorAll('b').length") == 0
+
+
+def test_runs_with_nothing_in_common_have_a_page_that_says_so(browser: Browser, tmp_path: Path) -> None:
+    page = seen(browser, tmp_path, side(*trials("ddp", 1000)), side(failed(FSDP)))
+    assert page.trouble == []
+    assert "No case has a throughput in both runs that may be compared." in page.page.inner_text("#words")
+    assert "only in the first run" in page.page.inner_text("#words")
+
+
+def test_a_page_that_can_not_be_written_is_told(capsys, tmp_path: Path) -> None:
+    sample = str(Path(__file__).parent.parent / "reports" / "sample")
+    assert main(["compare", sample, sample, "--html", str(tmp_path / "no" / "page.html")]) == 4
+    assert "page.html: can't be written: No such file or directory" in capsys.readouterr().err
