@@ -88,3 +88,10 @@ def reference(seed: int = 1, **more: Noise) -> Record:
 def trained(noise: Noise, seed: int = 2, **changes: Any) -> Record:
     """Return the record of a case."""
     return check_record(DDP, "case", {"case": noise}, seed, **changes)
+
+
+def differing(of: Any) -> Record:
+    """Return the record of a case with one layer's gradient wrong by half."""
+    wrong = {"case": lambda step, kind, tensor: 0.5 if (kind, tensor) == ("gradient", "layer") else 0}
+    record = check_record(of, "case", wrong)
+    return dataclasses.replace(record, job=Job("check", {**record.job.options, "of": of.id}))

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import MODELS, run_in
+from evidence import differing, reference
 from records import case, failed, info, measured, unsupported
 from ruamel.yaml import YAML
 
@@ -286,6 +287,18 @@ def test_a_case_that_was_not_trained_or_is_another_training_is_refused(
     half = stored(tmp_path / "half", measured(zero), failed(zero, "it broke", round_=1))
     code, _, errors = command("adopt", half, "zero", "--as", "deepspeed")
     assert (code, "warning: zero/ws2/mb4/fp32: 1 of 2 trials failed" in errors) == (0, True)
+
+
+def test_another_training_than_its_reference_is_adopted_only_by_force(
+    command: Command, tmp_path: Path
+) -> None:
+    bad = case("zero2", strategy=Choice("zero", {"stage": 2}))
+    run = stored(tmp_path, measured(case("single", 1)), measured(bad), reference(), differing(bad))
+    code, _, errors = command("adopt", run, "zero2", "--as", "deepspeed")
+    assert (code, "zero2/ws2/mb4/fp32: differs from its reference" in errors) == (2, True)
+    code, output, errors = command("adopt", run, "zero2", "--as", "deepspeed", "--force")
+    assert (code, json.loads(output)["zero_optimization"]["stage"]) == (0, 2)
+    assert "warning: zero2/ws2/mb4/fp32: differs from its reference" in errors
 
 
 def test_a_strategy_of_a_plugin_or_of_another_version_is_refused(command: Command, tmp_path: Path) -> None:

@@ -174,11 +174,15 @@ def report(
     name: RunName,
     out: Out = _REPORTS,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    png: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads it
+        typer.Option("--png", metavar="DIR", help="Also write each chart as a PNG file."),
+    ] = None,
 ) -> int:
     """Write the report of a run again."""
     from distbench.cli.showing import write_report
 
-    return write_report(name, out=out, open_=open_)
+    return write_report(name, png=png, out=out, open_=open_)
 
 
 @app.command()

@@ -62,14 +62,24 @@ def show_view(name: str, view: str, *, out: Path) -> int:
     return 0
 
 
-def write_report(name: str, *, out: Path, open_: bool) -> int:
-    """Write the report of a run and print its path."""
+def write_report(name: str, *, png: Path | None, out: Path, open_: bool) -> int:
+    """Write the report of a run, and its charts into the folder *png* if given; print the files.
+
+    Raises:
+        UsageError: there is no such run, or what draws charts is missing.
+        InfrastructureError: a file can't be written.
+    """
     run = find_run(name, out)
     run.info()
     from distbench.report import page
 
     file = page.write(run)
     say(str(file))
+    if png:
+        from distbench.report import pictures
+
+        for picture in pictures.write(file, png):
+            say(str(picture))
     if open_:
         webbrowser.open(file.resolve().as_uri())
     return 0

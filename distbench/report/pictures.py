@@ -1,0 +1,74 @@
+"""The charts of a page as PNG files, for slides: drawn by the browser that draws them for readers."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distbench.errors import InfrastructureError, UsageError
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_WIDTH, _HEIGHT, _SCALE = 1280, 900, 2
+
+
+def write(report: Path, folder: Path) -> list[Path]:
+    """Write each chart of the page *report* into *folder* and return the files.
+
+    Raises:
+        UsageError: playwright or a browser is missing.
+        InfrastructureError: a file can't be written.
+    """
+    browser = _browser()
+    from playwright.sync_api import sync_playwright
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with sync_playwright() as playwright:
+            # the sandbox of Chromium does not start for root; the page is our own and loads nothing
+            arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+            started = playwright.chromium.launch(executable_path=browser, args=arguments)
+            page = started.new_page(
+                viewport={"width": _WIDTH, "height": _HEIGHT},
+                device_scale_factor=_SCALE,
+                color_scheme="light",
+            )
+            page.goto(report.resolve().as_uri())
+            files = _draw(page, folder)
+            started.close()
+    except OSError as error:
+        raise InfrastructureError(f"{folder}: can't be written: {error.strerror}") from error
+    return files
+
+
+def _draw(page: Page, folder: Path) -> list[Path]:
+    files = []
+    charts = page.locator("figure:has(.chart)")
+    for place in range(charts.count()):
+        figure = charts.nth(place)
+        figure.scroll_into_view_if_needed()
+        # charts are drawn when they come into sight
+        figure.locator(".main-svg").first.wait_for()
+        name = figure.locator(".chart").get_attribute("data-chart") or f"chart-{place}"
+        files.append(folder / f"{name}.png")
+        figure.screenshot(path=files[-1])
+    return files
+
+
+def _browser() -> str:
+    """Return where a browser lies.
+
+    Raises:
+        UsageError: there is none, or what drives it is not installed.
+    """
+    if importlib.util.find_spec("playwright") is None:
+        raise UsageError("--png: needs playwright; install it with: pip install 'distbench[png]'")
+    found = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        raise UsageError(f"--png: needs a browser on the PATH, one of {', '.join(_BROWSERS)}")
+    return found
