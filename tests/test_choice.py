@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evidence import check_record, differing, reference, rounding
+from choices import DDP, FSDP, KNOWN, MIB, OFFLOAD, ZERO2, ZERO3, trials
 from records import case, failed, info, measured
 
 from distbench.analysis.answer import answer
@@ -19,20 +19,9 @@ from distbench.analysis.choice import Choice, Wish, choose, turns
 from distbench.analysis.noise import intervals
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.case import Case, Precision
-from distbench.case import Choice as Plugin
 from distbench.cli import main
 from distbench.record import Record
 from distbench.store import Run
-
-MIB = 2**20
-DDP, FSDP = case("ddp"), case("fsdp")
-ZERO2 = case("zero2", strategy=Plugin("zero", {"stage": 2}))
-ZERO3 = case("zero3", strategy=Plugin("zero", {"stage": 3}))
-OFFLOAD = case("zero3+offload", strategy=Plugin("zero", {"stage": 3, "offload_optimizer": "cpu"}))
-
-
-def trials(of: Case, *speeds: float, mib: float = 100, **values: float) -> list[Record]:
-    return [measured(of, speed, round_=i, memory_peak=mib * MIB, **values) for i, speed in enumerate(speeds)]
 
 
 def cases_of(*records: Record) -> list[CaseSummary]:
@@ -53,60 +42,20 @@ def names(choice: Choice) -> tuple[str, list[str]]:
     return choice.pick.name if choice.pick else "", [one.name for one in choice.alike]
 
 
-# -- five record sets whose right answer is known
-
-
-def test_of_a_tie_the_simpler_is_taken_and_the_tie_is_told():
-    records = [*trials(ZERO2, 1000, 1010, 990), *trials(DDP, 985, 995, 1005)]
-    assert names(chosen(*records)) == ("ddp", ["zero2", "ddp"])
-    text = said(*records)
-    assert text.startswith("Train with ddp on 2 devices: 995 (")
-    assert "zero2 is within the noise of the trials (zero2: 1.01 (" in text
-    assert "ddp is the simplest of them." in text
-
-
-def test_a_budget_in_which_nothing_fits_is_told_with_what_the_leanest_needs():
-    records = [*trials(DDP, 1000, 1010, 990, mib=300), *trials(ZERO3, 500, 510, 490, mib=200)]
-    assert chosen(*records, memory=199 * MIB).pick is None
-    assert said(*records, memory=199 * MIB) == (
-        "Nothing that was measured fits in 199 MiB: the leanest, zero3, needs 200 MiB."
+@pytest.mark.parametrize("known", KNOWN.values(), ids=list(KNOWN))
+def test_the_right_answer_is_given_where_it_is_known(known):
+    memory = known.mib and known.mib * MIB
+    assert names(chosen(*known.records, memory=memory)) == (
+        known.pick,
+        list(known.alike or ([known.pick] if known.pick else [])),
     )
-    assert names(chosen(*records, memory=200 * MIB))[0] == "zero3"
+    text = said(*known.records, memory=memory)
+    assert [each for each in known.says if each not in text] == []
 
 
-def test_a_case_that_is_another_training_is_never_taken_and_the_reason_is_told():
-    single = case("single", 1)
-    checks = [reference(), differing(ZERO2), check_record(DDP, "case", {"case": rounding})]
-    records = [*trials(single, 10), *trials(DDP, 1000, 1010, 990), *trials(ZERO2, 2000, 2010, 1990), *checks]
-    assert names(chosen(*records)) == ("ddp", ["ddp"])
-    text = said(*records)
-    assert "zero2 was faster, but is not recommended: another training than its reference: differs" in text
-    assert "Same training as its reference? equivalent within rounding" in text
-
-
-@pytest.mark.parametrize(
-    ("fast", "slow"),
-    [
-        ((1500, 1510, 1490), (1000, 1010, 9000)),
-        ((1500, 1510, 90), (1000, 1010, 990)),
-    ],
-)
-def test_one_trial_far_off_changes_nothing(fast, slow):
-    # zero2 is the faster one, and not the simpler: a tie would take ddp
-    others = trials(FSDP, 700, 705, 695)
-    assert names(chosen(*trials(ZERO2, *fast), *trials(DDP, *slow), *others)) == ("zero2", ["zero2"])
-
-
-def test_offload_is_taken_where_nothing_else_fits():
-    records = [
-        *trials(DDP, 1000, 1010, 990, mib=800),
-        *trials(ZERO3, 700, 710, 690, mib=400),
-        *trials(OFFLOAD, 350, 355, 345, mib=100),
-    ]
-    assert names(chosen(*records, memory=200 * MIB))[0] == "zero3+offload"
-    assert "With less than 400 MiB a device take zero3+offload (100 MiB), 2.86 times slower." in said(
-        *records
-    )
+def test_what_would_change_the_answer_is_told_with_what_it_costs():
+    text = said(*KNOWN["offload as the only fit"].records)
+    assert "With less than 400 MiB a device take zero3+offload (100 MiB), 2.86 times slower." in text
 
 
 # -- what may be chosen

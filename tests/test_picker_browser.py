@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from choices import KNOWN, MIB, Known
 from pages import HOSTILE, See
 from playwright.sync_api import Page, expect
 from records import case, failed, info, measured
@@ -16,7 +17,6 @@ from distbench.analysis.summary import summarise
 from distbench.case import Precision
 from distbench.record import Record
 
-MIB = 2**20
 LABELS = ("single", "ddp", "fsdp", "zero1", "zero2", "zero3", "mine")
 
 
@@ -118,6 +118,21 @@ def test_every_wish_is_answered_as_in_python(see: See, seed: int) -> None:
         wish = wished(100 * seed + number, precisions)
         ask(seen.page, wish)
         assert shown(seen.page) == expected(choose(every, wish)), wish
+    assert seen.trouble == []
+
+
+@pytest.mark.parametrize("known", KNOWN.values(), ids=list(KNOWN))
+def test_the_page_gives_the_right_answer_where_it_is_known(see: See, known: Known) -> None:
+    seen = see(*known.records)
+    page = seen.page
+    if known.mib is None:
+        answer = page.inner_text("#answer")
+        assert [each for each in known.says if each not in answer] == []
+    else:
+        page.locator("#picker [name=memory]").fill(str(known.mib))
+        assert known.says[0].partition(" on 2 devices")[0] in page.inner_text("#picked")
+    taken = page.locator("#picker tr.taken th").all_inner_texts()
+    assert taken == ([known.pick] if known.pick else [])
     assert seen.trouble == []
 
 
