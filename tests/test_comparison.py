@@ -138,8 +138,13 @@ def test_compare_prints_a_table_and_json(two, capsys):
     assert main(["compare", *two]) == 0
     assert "0.900 (" in capsys.readouterr().out
     assert main(["compare", *two, "--json"]) == 0
-    change = json.loads(capsys.readouterr().out)["cases"][0]["changes"]["tokens_per_s"]
+    change = json.loads(capsys.readouterr().out)[0]["cases"][0]["changes"]["tokens_per_s"]
     assert (change["word"], change["ratio"]["value"]) == ("worse", pytest.approx(0.9))
+
+
+def test_one_run_alone_is_compared_with_nothing(two, capsys):
+    assert main(["compare", two[0]]) == 2
+    assert "compare: with what?" in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_there_is_named(two, capsys):

@@ -26,9 +26,9 @@ def side(*records: Record, name: str = "tiny") -> Side:
     return Side(info(*named, name=name), records)
 
 
-def seen(browser: Browser, folder: Path, before: Side, after: Side) -> Seen:
+def seen(browser: Browser, folder: Path, before: Side, *after: Side) -> Seen:
     file = folder / "comparison.html"
-    comparison_page.write(comparison(before, after), file)
+    comparison_page.write([comparison(before, each) for each in after], file)
     return Seen(browser, file, viewport={"width": 390, "height": 900})
 
 
@@ -38,7 +38,7 @@ def test_a_change_is_drawn_told_and_in_the_table(browser: Browser, tmp_path: Pat
     page.scroll_through()
     assert page.trouble == []
     assert page.page.locator(".chart").count() == 1
-    assert "1 slower, 1 within it" in page.page.inner_text("#words")
+    assert "1 slower, 1 within it" in page.page.inner_text("#words-1")
     row = page.page.locator("#compare tbody tr", has_text="ddp")
     assert row.locator("td").first.inner_text().startswith("0.900 (")
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -61,8 +61,21 @@ def test_names_and_facts_are_text_whatever_they_hold(browser: Browser, tmp_path:
 def test_runs_with_nothing_in_common_have_a_page_that_says_so(browser: Browser, tmp_path: Path) -> None:
     page = seen(browser, tmp_path, side(*trials("ddp", 1000)), side(failed(FSDP)))
     assert page.trouble == []
-    assert "No case has a throughput in both runs that may be compared." in page.page.inner_text("#words")
-    assert "only in the first run" in page.page.inner_text("#words")
+    assert "No case has a throughput in both runs that may be compared." in page.page.inner_text("#words-1")
+    assert "only in the first run" in page.page.inner_text("#words-1")
+
+
+def test_of_three_runs_the_second_and_third_are_held_against_the_first(
+    browser: Browser, tmp_path: Path
+) -> None:
+    sides = [side(*trials("ddp", speed)) for speed in (1000, 900, 500)]
+    page = seen(browser, tmp_path, *sides)
+    page.scroll_through()
+    assert page.trouble == []
+    rows = page.page.locator("table:has-text('tokens/s') tbody tr td:nth-child(2)").all_inner_texts()
+    assert [row.split(" (")[0] for row in rows] == ["0.900", "0.500"]
+    ids = page.page.locator("[id]").evaluate_all("all => all.map(e => e.id)")
+    assert len(ids) == len(set(ids))
 
 
 def test_a_page_that_can_not_be_written_is_told(capsys, tmp_path: Path) -> None:

@@ -119,3 +119,10 @@ def test_a_page_that_can_not_be_written_is_an_error_of_the_machine(tmp_path: Pat
     (run.folder / "report.html").mkdir()
     with pytest.raises(InfrastructureError, match=r"report\.html: can't be written"):
         page.write(run)
+
+
+def test_the_page_tells_the_noise_that_its_intervals_rest_on() -> None:
+    page_of_three = rendered(*(measured(DDP, speed, round_=i) for i, speed in enumerate((1000, 1020, 980))))
+    # the deviation of the logarithms is 2.00 %, and that of three values is mostly too small: / 0.8326
+    assert "the throughput of a trial scatters by 2.4 % on 2 devices (" in page_of_three
+    assert "scatters by" not in rendered(measured(DDP))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distbench.analysis.choice import Candidate
 from distbench.analysis.names import parts, short_names
-from distbench.analysis.noise import Interval, intervals
+from distbench.analysis.noise import Interval, Noise, intervals, noise_of
 from distbench.analysis.parity import Difference, findings
 from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary, Estimate
 from distbench.analysis.text import one_line
@@ -58,6 +58,12 @@ def _names(cases: Sequence[CaseSummary]) -> dict[str, str]:
     return {key: name for mine in by_size.values() for key, name in short_names(mine).items()}
 
 
+def noises(cases: Sequence[CaseSummary]) -> dict[int, Noise]:
+    """Return the noise of throughput on each number of devices on which a case was measured twice."""
+    found = {size: noise_of(list(trials.values())) for size, trials in _trials(cases, THROUGHPUT).items()}
+    return {size: noise for size, noise in sorted(found.items()) if noise}
+
+
 def _barred(row: CaseSummary, found: Sequence[Difference]) -> str:
     """Return why a case is never recommended; nothing if it may be."""
     if not row.measured:
@@ -80,15 +86,20 @@ def _needed(row: CaseSummary) -> float | None:
 
 def _intervals(cases: Sequence[CaseSummary], column: str) -> dict[str, Interval]:
     """Return the interval of each case; those on as many devices share their noise."""
+    return {
+        case_id: interval
+        for trials in _trials(cases, column).values()
+        for case_id, interval in zip(trials, intervals(list(trials.values())), strict=True)
+    }
+
+
+def _trials(cases: Sequence[CaseSummary], column: str) -> dict[int, dict[str, tuple[float, ...]]]:
+    """Return the trials of each case by its id, by number of devices."""
     by_size: dict[int, dict[str, tuple[float, ...]]] = {}
     for row in cases:
         if (found := row.values.get(column)) and _positive(found):
             by_size.setdefault(row.case.world_size, {})[row.case.id] = found.trials
-    return {
-        case_id: interval
-        for trials in by_size.values()
-        for case_id, interval in zip(trials, intervals(list(trials.values())), strict=True)
-    }
+    return by_size
 
 
 def _positive(estimate: Estimate) -> bool:

@@ -233,8 +233,9 @@ def pick(
 
 @app.command()
 def compare(
-    before: Annotated[str, typer.Argument(metavar="RUN_A", help="The run before.", show_default=False)],
-    after: Annotated[str, typer.Argument(metavar="RUN_B", help="The run after.", show_default=False)],
+    names: Annotated[
+        list[str], typer.Argument(metavar="RUN_A RUN_B...", help="The run before, and those after.")
+    ],
     html: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads it
         typer.Option("--html", metavar="FILE", help="Also write a page that opens without a network."),
@@ -242,10 +243,10 @@ def compare(
     out: Out = _REPORTS,
     as_json: Json = False,
 ) -> int:
-    """Show two runs side by side."""
+    """Show two or more runs side by side."""
     from distbench.cli.comparing import compare_runs
 
-    return compare_runs(before, after, html=html, out=out, as_json=as_json)
+    return compare_runs(names, html=html, out=out, as_json=as_json)
 
 
 @app.command()

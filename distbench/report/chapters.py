@@ -39,7 +39,7 @@ _TITLES = {
 }
 """In the order of the page. What is not named here follows, under the title of its table."""
 
-_READ_FIRST, _READ_LAST = ("convergence", "compare"), ("telemetry",)
+_READ_FIRST, _READ_LAST = ("convergence",), ("telemetry",)
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,8 @@ class Chapter:
     charts: Sequence[Chart]
     table: Table | None
 
-    @property
-    def folded(self) -> bool:
-        """Whether the table is opened by who wants it: charts say the same, or nobody reads it first."""
-        return (bool(self.charts) and self.id not in _READ_FIRST) or self.id in _READ_LAST
+    folded: bool = False
+    """Whether the table is opened by who wants it."""
 
 
 def chapters(cases: Sequence[CaseSummary], records: Sequence[Record]) -> list[Chapter]:
@@ -63,10 +61,17 @@ def chapters(cases: Sequence[CaseSummary], records: Sequence[Record]) -> list[Ch
     tables = {table.name: table for table in views.tables(cases, records)}
     order = list(dict.fromkeys([*_TITLES, *tables]))
     return [
-        Chapter(name, _TITLES.get(name) or tables[name].title, charts.get(name, []), tables.get(name))
+        _chapter(name, charts.get(name, []), tables.get(name))
         for name in order
         if charts.get(name) or name in tables
     ]
+
+
+def _chapter(name: str, charts: Sequence[Chart], table: Table | None) -> Chapter:
+    title = _TITLES.get(name) or (table.title if table else name)
+    # charts say the same as their table, and some tables nobody reads first
+    folded = (bool(charts) and name not in _READ_FIRST) or name in _READ_LAST
+    return Chapter(name, title, charts, table, folded)
 
 
 def _charts(cases: Sequence[CaseSummary], measured: Sequence[Record]) -> dict[str, list[Chart]]:

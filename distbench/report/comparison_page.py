@@ -1,12 +1,14 @@
-"""Two runs side by side as one offline page."""
+"""Runs side by side as one offline page: the first, and what changed from it to each of the others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distbench.analysis.comparison import Change, Pair
 from distbench.analysis.names import short_names
+from distbench.analysis.text import one_line
 from distbench.errors import InfrastructureError
 from distbench.files import write_whole
 from distbench.report import html
@@ -23,8 +25,17 @@ _CHARTS = {
 _MOST = 60
 
 
-def write(made: Comparison, file: Path) -> None:
-    """Write the page to *file*.
+@dataclass(frozen=True)
+class _Part:
+    """What the page says of one of the later runs."""
+
+    made: Comparison
+    said: list[str]
+    chapter: Chapter
+
+
+def write(made: Sequence[Comparison], file: Path) -> None:
+    """Write the page of comparisons with the same first run to *file*.
 
     Raises:
         InfrastructureError: the file can't be written.
@@ -35,17 +46,23 @@ def write(made: Comparison, file: Path) -> None:
         raise InfrastructureError(f"{file}: can't be written: {error.strerror}") from error
 
 
-def render(made: Comparison) -> str:
-    """Return the page."""
-    charts = [chart for column in _CHARTS if (chart := _chart(made.pairs, column))]
-    chapter = Chapter("compare", "Case by case", charts, table(made))
+def render(made: Sequence[Comparison]) -> str:
+    """Return the page of comparisons with the same first run."""
+    parts = [_part(each, f"-{place}" if place > 1 else "") for place, each in enumerate(made, 1)]
+    charts = [chart for part in parts for chart in part.chapter.charts]
     scripts = ("report.js", "tables.js")
-    return html.render(
-        "comparison.html", scripts, charts, {}, made=made, said=sentences(made), chapter=chapter
-    )
+    return html.render("comparison.html", scripts, charts, {}, before=made[0].before, parts=parts)
 
 
-def _chart(pairs: Sequence[Pair], column: str) -> Chart | None:
+def _part(made: Comparison, suffix: str) -> _Part:
+    charts = [chart for column in _CHARTS if (chart := _chart(made.pairs, column, suffix))]
+    title = f"Case by case: {one_line(made.after.info.run_id)} over {one_line(made.before.info.run_id)}"
+    # the notes of the table stand above, in words
+    behind = replace(table(made), notes=())
+    return _Part(made, sentences(made), Chapter(f"compare{suffix}", title, charts, behind, folded=False))
+
+
+def _chart(pairs: Sequence[Pair], column: str, suffix: str) -> Chart | None:
     """Return the ratio of each case as a mark with its interval; None if nothing changed or is known."""
     found = [(pair, change) for pair in pairs if (change := pair.change(column)) and pair.after]
     if all(change.before.value == change.after.value for _, change in found):
@@ -56,7 +73,7 @@ def _chart(pairs: Sequence[Pair], column: str) -> Chart | None:
     title, direction = _CHARTS[column]
     cut = f" Drawn are the {_MOST} of {len(found):,} cases that changed most." if len(found) > _MOST else ""
     return Chart(
-        f"compare-{column}",
+        f"compare-{column}{suffix}",
         f"{title}, after over before",
         f"Each mark is a case, furthest from 1 first; {direction}. Bars are intervals of 95 % from the noise "
         f"of the trials; of those that cross the grey line no change can be told.{cut}",

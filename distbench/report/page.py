@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distbench.analysis.advice import ADVICE
+from distbench.analysis.candidates import noises
 from distbench.analysis.environment import environment, facts
 from distbench.analysis.parity import Footnotes, footnotes
 from distbench.analysis.summary import CaseSummary, summarise
@@ -69,6 +70,7 @@ def render(info: RunInfo, records: Sequence[Record]) -> str:
         advice=ADVICE,
         statuses=_statuses(cases),
         missing=_missing(cases),
+        noises=noises(cases),
         worker=facts(next((record.environment for record in records if record.environment), {})),
         others={key: found for key, found in environment(records, {}).items() if len(found) > 1},
         machine=facts(info.machine),
