@@ -6,6 +6,7 @@ from typing import Any
 
 from distbench.adopt.base import Measured
 from distbench.case import Case
+from distbench.strategies._zero_config import configuration, open_sizes
 from distbench.strategies.zero import Zero
 
 FILE = "ds_config.json"
@@ -17,25 +18,9 @@ def config(measured: Measured) -> dict[str, Any]:
     Sizes that the suite left open are those that the live engine had; one that nobody told is left
     out, and ``differs`` says so.
     """
-    case = measured.case
-    return {
-        "train_batch_size": case.batch.global_batch_size,
-        "train_micro_batch_size_per_gpu": case.batch.micro_batch_size,
-        "gradient_accumulation_steps": case.batch.gradient_accumulation_steps,
-        # unset it would clip at 1.0; 0 is never
-        "gradient_clipping": case.optimizer.clip_grad_norm or 0.0,
-        "communication_data_type": case.precision.reduce,
-        "bf16": {"enabled": case.precision.compute == "bf16"},
-        # a scale of 0 would be a dynamic one
-        "fp16": {"enabled": case.precision.compute == "fp16", "loss_scale": case.precision.loss_scale or 1.0},
-        "optimizer": _optimizer(measured),
-        # torch's optimizers, SGD and those under offload too, instead of DeepSpeed's kernels
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "wall_clock_breakdown": False,
-        "steps_per_print": None,
-        "zero_optimization": _section(measured),
-    }
+    zero = _strategy(measured)
+    told = {key: size for key in open_sizes(zero) if (size := measured.told(key)) is not None}
+    return {**configuration(zero, measured.case, told), "optimizer": _optimizer(measured)}
 
 
 def differs(measured: Measured) -> list[str]:
@@ -43,7 +28,7 @@ def differs(measured: Measured) -> list[str]:
     case, zero = measured.case, _strategy(measured)
     found = [
         f"the record doesn't tell {key}: DeepSpeed's default stands"
-        for key in _sizes(zero)
+        for key in open_sizes(zero)
         if measured.told(key) is None
     ]
     if zero.stage == 0 and case.precision.compute in ("bf16", "fp16"):
@@ -104,34 +89,3 @@ def _optimizer(measured: Measured) -> dict[str, Any]:
     if _strategy(measured).optimizer_kernel == "deepspeed":
         return {"type": "AdamW", "params": adam}
     return {"type": "AdamW", "params": {**adam, "torch_adam": True, **kernel}}
-
-
-def _sizes(zero: Zero) -> dict[str, str]:
-    """Return the sizes that a suite may leave open: our name -> DeepSpeed's."""
-    sizes = {"reduce_bucket_size": "reduce_bucket_size", "allgather_bucket_size": "allgather_bucket_size"}
-    if zero.stage == 3:
-        sizes["max_live_parameters"] = "stage3_max_live_parameters"
-        sizes["prefetch_bucket_size"] = "stage3_prefetch_bucket_size"
-    return sizes
-
-
-def _section(measured: Measured) -> dict[str, Any]:
-    zero = _strategy(measured)
-    section: dict[str, Any] = {
-        "stage": zero.stage,
-        "overlap_comm": zero.overlap_comm,
-        "contiguous_gradients": True,
-        "reduce_scatter": True,
-    }
-    for key, theirs in _sizes(zero).items():
-        if (size := measured.told(key)) is not None:
-            section[theirs] = size
-    if zero.stage == 3:
-        section["stage3_param_persistence_threshold"] = zero.param_persistence_threshold
-        section["stage3_max_reuse_distance"] = zero.max_reuse_distance
-    places = {"offload_optimizer": zero.offload_optimizer, "offload_param": zero.offload_parameters}
-    for theirs, place in places.items():
-        if place != "none":
-            folder = {"nvme_path": zero.nvme_path} if place == "nvme" else {}
-            section[theirs] = {"device": place, "pin_memory": measured.case.device == "cuda", **folder}
-    return section

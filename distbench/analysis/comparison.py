@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from distbench.analysis.environment import facts
 from distbench.analysis.meanings import meaning
 from distbench.analysis.noise import Interval, intervals
 from distbench.analysis.settings import settings, text
@@ -98,19 +99,9 @@ def _unfit(before: CaseSummary, after: CaseSummary) -> str:
 
 def _asked(before: Case, after: Case) -> str:
     """Return the first things that two cases were asked to do differently."""
-    told = _flat(before.to_json()), _flat(after.to_json())
+    told = facts(before.to_json()), facts(after.to_json())
     apart = [key for key in told[1] if told[0].get(key) != told[1][key] and key not in ("name", "label")]
     return ", ".join(f"{key} = {told[1][key]}, was {told[0].get(key, 'not told')}" for key in apart[:3])
-
-
-def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            flat |= _flat(inner, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = text(inner)
-    return flat
 
 
 def _settings(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[str, ...]]:

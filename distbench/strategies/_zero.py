@@ -1,4 +1,4 @@
-"""The worker's side of ``zero``: DeepSpeed's configuration, its engine, and reading it back."""
+"""The worker's side of ``zero``: DeepSpeed's engine, and reading it back."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from distbench.strategies._torch import (
     told_scale,
     trainable_tensors,
 )
+from distbench.strategies._zero_config import configuration, for_layers
 from distbench.strategies._zero_memory import book
 from distbench.strategies.base import Engine, FullState, Setting
 from distbench.workloads import _weights
@@ -161,7 +162,8 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
     deepspeed.init_distributed(dist_init_required=False)
     skeleton = _weights.skeleton(setting.workload)
     sizes = [sum(p.numel() for p in layer.parameters()) for layer in setting.workload.layers(skeleton)]
-    config = configuration(strategy, setting, max([*sizes, *(p.numel() for p in skeleton.parameters())]))
+    unit = max([*sizes, *(p.numel() for p in skeleton.parameters())])
+    config = configuration(strategy, setting.case, for_layers(strategy, unit))
     module = _sharded(setting, config) if strategy.stage == 3 else _whole(setting)
     layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
     engine, *_ = deepspeed.initialize(
@@ -191,62 +193,6 @@ def _undo_trial_step(engine: Any) -> None:
         elif "step" in state:
             # DeepSpeed's own Adam counts in a plain number
             state["step"] = 0
-
-
-def configuration(strategy: Zero, setting: Setting, unit: int) -> dict[str, Any]:
-    """Return DeepSpeed's configuration, every hyper-parameter explicit.
-
-    *unit* is the number of elements of the model's largest layer, the size of buckets that
-    the suite leaves open.
-    """
-    case = setting.case
-    return {
-        "train_batch_size": case.batch.global_batch_size,
-        "train_micro_batch_size_per_gpu": case.batch.micro_batch_size,
-        "gradient_accumulation_steps": case.batch.gradient_accumulation_steps,
-        # DeepSpeed clips at 1.0 unless it is told not to
-        "gradient_clipping": case.optimizer.clip_grad_norm or 0.0,
-        "communication_data_type": case.precision.reduce,
-        "bf16": {"enabled": case.precision.compute == "bf16"},
-        # 0 would mean a dynamic scale, by which stage 0 divides bf16 gradients that it never multiplied
-        "fp16": {"enabled": case.precision.compute == "fp16", "loss_scale": case.precision.loss_scale or 1.0},
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "wall_clock_breakdown": False,
-        "steps_per_print": None,
-        "zero_optimization": _zero_section(strategy, setting, unit),
-    }
-
-
-def _zero_section(strategy: Zero, setting: Setting, unit: int) -> dict[str, Any]:
-    pin = setting.device.type == "cuda"
-    section: dict[str, Any] = {
-        "stage": strategy.stage,
-        "reduce_bucket_size": strategy.reduce_bucket_size or unit,
-        "allgather_bucket_size": strategy.allgather_bucket_size or unit,
-        "overlap_comm": strategy.overlap_comm,
-        "contiguous_gradients": True,
-        "reduce_scatter": True,
-    }
-    folder = {"nvme_path": strategy.nvme_path} if strategy.nvme_path else {}
-    if strategy.offload_optimizer != "none":
-        place = {"device": strategy.offload_optimizer, "pin_memory": pin}
-        section["offload_optimizer"] = place | (folder if strategy.offload_optimizer == "nvme" else {})
-    if strategy.stage == 3:
-        section |= {
-            "stage3_param_persistence_threshold": strategy.param_persistence_threshold,
-            "stage3_max_live_parameters": 3 * unit
-            if strategy.max_live_parameters is None
-            else strategy.max_live_parameters,
-            "stage3_max_reuse_distance": strategy.max_reuse_distance,
-            "stage3_prefetch_bucket_size": unit
-            if strategy.prefetch_bucket_size is None
-            else strategy.prefetch_bucket_size,
-        }
-    if strategy.offload_parameters != "none":
-        place = {"device": strategy.offload_parameters, "pin_memory": pin}
-        section["offload_param"] = place | (folder if strategy.offload_parameters == "nvme" else {})
-    return section
 
 
 def _whole(setting: Setting) -> nn.Module:

@@ -129,14 +129,15 @@ def plain_step(model: torch.nn.Module, feed: Feed) -> Step:
 def zero2_by_hand(setting: Setting, feed: Feed) -> Step:
     import deepspeed
 
-    from distbench.strategies._zero import configuration
+    from distbench.strategies._zero_config import configuration, for_layers
 
     model = _weights.loaded(setting.workload, setting.weights, setting.device)
     unit = max(sum(p.numel() for p in layer.parameters()) for layer in setting.workload.layers(model))
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
-    config = configuration(registry.make("strategies", setting.case.strategy), setting, unit)
+    strategy = registry.make("strategies", setting.case.strategy)
+    config = configuration(strategy, setting.case, for_layers(strategy, unit))
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=config, dist_init_required=False
     )
