@@ -94,3 +94,10 @@ def distbench() -> Distbench:
 def run_suite(tmp_path: Path) -> Callable[..., Finished]:
     """Write a suite, run it, and return what it left."""
     return functools.partial(run_in, tmp_path)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what looks at a page, so that one environment of several need do it."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("page")

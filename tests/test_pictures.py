@@ -11,6 +11,7 @@ from records import info
 from distbench.cli import main
 from distbench.store import Run
 
+pytestmark = pytest.mark.page
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
