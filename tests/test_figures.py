@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from evidence import check_record, differing, none, reference, rounding
 from records import case, failed, info, measured
 
 from distbench.analysis.advice import ADVICE
@@ -22,7 +23,8 @@ from distbench.record import Record, Row, Status
 from distbench.report.chapters import Chapter, chapters
 from distbench.report.figures import MOST_CASES, PALETTE, Chart, Style
 
-ONE, DDP, FSDP = case("ddp", 1), case("ddp"), case("fsdp")
+ONE, DDP, FSDP, ZERO = case("ddp", 1), case("ddp"), case("fsdp"), case("zero2")
+ENVELOPE = "equivalence-envelope"
 
 
 def rows(*records: Record) -> list[CaseSummary]:
@@ -208,3 +210,21 @@ def test_each_of_many_families_has_a_mark_of_its_own() -> None:
     families = [f"plugin{i}" for i in range(40)]
     style = Style(families)
     assert len({json.dumps(style.marker(family)) for family in families}) == 40
+
+
+def test_distances_from_the_reference_stand_beside_what_rounding_allows() -> None:
+    same = check_record(FSDP, "case", {"case": none})
+    same = replace(same, job=replace(same.job, options={**same.job.options, "of": FSDP.id}))
+    checks = [reference(), check_record(DDP, "case", {"case": rounding}), differing(ZERO), same]
+    found = chart(page(*(measured(each) for each in (case("single", 1), DDP, FSDP, ZERO)), *checks), ENVELOPE)
+    limit, *marks = found.figure["data"]
+    assert limit["x"] == [1, 1]
+    furthest: dict[str, float] = {}
+    for mark in marks:
+        for x, of in zip(mark["x"], mark["customdata"], strict=True):
+            furthest[of] = max(x, furthest.get(of, 0.0))
+    # what is the same in every bit has no place on a logarithm, and is told
+    assert set(furthest) == {DDP.id, ZERO.id}
+    assert furthest[DDP.id] < 1 < furthest[ZERO.id]
+    assert found.told == "3 cases checked: 1 differ, 1 are the same in every bit."
+    assert found.figure["layout"]["yaxis"]["ticktext"][0].startswith("zero2")

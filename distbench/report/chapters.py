@@ -11,6 +11,7 @@ from distbench.record import Record, of_kind
 from distbench.report import (
     communication_figures,
     convergence_figures,
+    equivalence_figures,
     loss_figures,
     memory_figures,
     rank_figures,
@@ -39,7 +40,7 @@ _TITLES = {
 }
 """In the order of the page. What is not named here follows, under the title of its table."""
 
-_READ_FIRST, _READ_LAST = ("convergence",), ("telemetry",)
+_READ_FIRST, _READ_LAST = ("convergence", "equivalence"), ("telemetry",)
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def _charts(cases: Sequence[CaseSummary], measured: Sequence[Record]) -> dict[st
         "time": time_figures.charts(cases),
         "memory": memory_figures.charts(cases),
         "communication": communication_figures.charts(cases, style),
+        "equivalence": equivalence_figures.charts(cases),
         "convergence": convergence_figures.charts(cases, style),
         "loss": loss_figures.charts(cases, style),
         "ranks": rank_figures.charts(cases),
