@@ -301,6 +301,16 @@ def test_another_training_than_its_reference_is_adopted_only_by_force(
     assert "warning: zero2/ws2/mb4/fp32: differs from its reference" in errors
 
 
+def test_other_work_than_its_reference_is_warned_of(command: Command, tmp_path: Path) -> None:
+    ddp, fsdp = of("ddp"), of("fsdp")
+    told = {"dtypes": {"reduce": "fp32"}, "clip_grad_norm": 1.0}
+    other = dataclasses.replace(measured(fsdp), effective={**told, "clip_grad_norm": None})
+    run = stored(tmp_path, dataclasses.replace(measured(ddp), effective=told), other)
+    code, _, errors = command("adopt", run, "fsdp", "--as", "torch")
+    assert (code, "not the same work as its reference: clip_grad_norm = none" in errors) == (0, True)
+    assert "the same work" not in command("adopt", run, "ddp", "--as", "torch")[2]
+
+
 def test_a_strategy_of_a_plugin_or_of_another_version_is_refused(command: Command, tmp_path: Path) -> None:
     plugin, other = of("mine"), of("zero", options={"stage": 3, "no_such_option": 1})
     run = stored(tmp_path, measured(plugin), measured(other))

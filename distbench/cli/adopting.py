@@ -35,8 +35,9 @@ def adopt_case(
         raise UsageError(f"--as = {format_!r}: {did_you_mean(format_, FORMATS)}")
     run = find_run(name, out)
     records = list(run.records())
-    row = _find(summarise(run.info(), records), wanted)
-    warnings = _check(row, force=force)
+    cases = summarise(run.info(), records)
+    row = _find(cases, wanted)
+    warnings = _check(row, force=force) + _unfair(row, cases)
     adopted = adopt(format_, row.case, _effective(row, records))
     for warning in warnings:
         note(f"distbench: warning: {warning}")
@@ -108,6 +109,17 @@ def _check(row: CaseSummary, *, force: bool) -> list[str]:
 
 
 _UNTRIED = ("pending", "unmeasured")
+
+
+def _unfair(row: CaseSummary, cases: Sequence[CaseSummary]) -> list[str]:
+    """Return in what the live engine did other work than its reference, or may have."""
+    from distbench.analysis.parity import findings
+
+    name = one_line(row.case.name, 100)
+    return [
+        f"{name}: not {'' if each.is_known else 'known to be '}the same work as its reference: {each}"
+        for each in findings(cases).get(row.case.id, [])
+    ]
 
 
 def _effective(row: CaseSummary, records: Sequence[Record]) -> dict[str, Any]:
