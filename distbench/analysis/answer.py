@@ -35,9 +35,11 @@ class Answer:
     """Sentences: what it beats, what it is not told from, what would change it, what is not known."""
 
 
-def answer(cases: Sequence[CaseSummary], wish: Wish | None = None) -> Answer:
-    """Return what to take of the cases of a run."""
-    every = candidates(cases)
+def answer(
+    cases: Sequence[CaseSummary], wish: Wish | None = None, every: Sequence[Candidate] | None = None
+) -> Answer:
+    """Return what to take of the cases of a run; *every* are its candidates, where they are known."""
+    every = candidates(cases) if every is None else every
     choice = choose(every, wish or Wish())
     return Answer(headline(every, choice), tuple(reasons(every, choice, cases)))
 

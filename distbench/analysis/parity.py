@@ -68,18 +68,24 @@ class Comparison:
         return [each for kind in ("work", "unknown") for each in found if each.kind == kind]
 
 
-def comparisons(cases: Sequence[CaseSummary]) -> list[Comparison]:
+def comparisons(cases: Sequence[CaseSummary]) -> tuple[Comparison, ...]:
     """Return the measured cases by the work that they were asked to do, each group with its reference.
 
     The reference is ``single`` (nothing of a strategy is in its way), else ``ddp``, else the first
     case; one that told nothing of itself can't be it. What a suite asks for on purpose (another
     precision, optimizer or global batch) makes another comparison.
     """
+    return _comparisons(tuple(cases))
+
+
+# everything that is said of a run asks for those of the same cases
+@functools.lru_cache(maxsize=1)
+def _comparisons(cases: tuple[CaseSummary, ...]) -> tuple[Comparison, ...]:
     groups: dict[str, list[CaseSummary]] = {}
     for row in cases:
         if row.detail is not None:
             groups.setdefault(_asked(row), []).append(row)
-    return [_compare(rows) for rows in groups.values()]
+    return tuple(_compare(rows) for rows in groups.values())
 
 
 def findings(cases: Sequence[CaseSummary]) -> dict[str, list[Difference]]:
@@ -121,7 +127,6 @@ def footnotes(cases: Sequence[CaseSummary]) -> Footnotes:
     return _footnotes(tuple(cases))
 
 
-# every view asks for those of the same run
 @functools.lru_cache(maxsize=1)
 def _footnotes(cases: tuple[CaseSummary, ...]) -> Footnotes:
     numbers: dict[str, int] = {}

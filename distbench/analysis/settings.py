@@ -13,13 +13,16 @@ _PROCESS = ("threads", "tf32", "matmul_precision", "attention", "deterministic",
 
 def settings(record: Record) -> dict[str, Any]:
     """Return what a trial's engine and process really did, flat: ``optimizer.lr``, ``process.threads``."""
-    process = {f"process.{key}": record.environment.get(key) for key in _PROCESS}
-    known = {key: value for key, value in process.items() if value is not None}
-    return {**dict(_flat(record.effective, "")), **known}
+    effective, process = _source(record)
+    known = {f"process.{key}": value for key, value in process.items() if value is not None}
+    return {**dict(_flat(effective, "")), **known}
 
 
 def unsteady(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
     """Return the settings that are not the same in all *records* of one case, with what they were."""
+    first = records[0]
+    if all(_source(record) == _source(first) for record in records):
+        return {}
     told = [settings(record) for record in records]
     values = {
         key: tuple(dict.fromkeys(text(each[key]) if key in each else "not told" for each in told))
@@ -35,6 +38,10 @@ def text(value: Any) -> str:
     if isinstance(value, list):
         return one_line(", ".join(map(text, value)))
     return str(value).lower() if isinstance(value, bool) else one_line(str(value))
+
+
+def _source(record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
+    return record.effective, {key: record.environment.get(key) for key in _PROCESS}
 
 
 def _flat(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,9 @@ def plain(text: str) -> str:
 
 def one_line(text: str, limit: int = 300) -> str:
     """Return the first line of *text* that says something, *limit* characters at most."""
+    if text.isascii() and text.isprintable():
+        # nearly all names are that, and a page asks for a million of them
+        return shorten(" ".join(text.split()), limit)
     lines = (" ".join(line.split()) for line in plain(text).splitlines())
     return shorten(next((line for line in lines if line), ""), limit)
 

@@ -56,7 +56,7 @@ def pick_case(
         avoid=tuple(avoid),
         within=choice.WITHIN if slower is None else slower,
     )
-    made, told = choice.choose(every, wish), answer.answer(cases, wish)
+    made, told = choice.choose(every, wish), answer.answer(cases, wish, every)
     if as_json:
         say_json(choice_view.to_json(told, made, choice.turns(every, made)))
     else:

@@ -45,7 +45,7 @@ def picker(cases: Sequence[CaseSummary]) -> Picker:
     every = candidates(cases)
     energy = any(one.joules for one in every)
     return Picker(
-        answer=answer(cases),
+        answer=answer(cases, every=every),
         goals={goal: _GOAL_WORDS[goal] for goal in GOALS if energy or goal != "tokens-per-joule"},
         devices=sorted({one.devices for one in every}),
         precisions=_once([one.precision for one in every]),
