@@ -38,6 +38,16 @@
     return narrow && trace.mode ? Object.assign({}, trace, { mode: trace.mode.replace("+text", "") }) : trace;
   }
 
+  // reading the library takes seconds on a small machine: the page is there, and answers, before that
+  function plotly() {
+    if (!window.Plotly) {
+      const script = document.createElement("script");
+      script.textContent = document.getElementById("library").textContent;
+      document.head.append(script);
+    }
+    return window.Plotly;
+  }
+
   function draw(element, look) {
     const figure = charts[element.dataset.chart];
     const narrow = slim.matches || look === paper;
@@ -60,7 +70,7 @@
       height: parseInt(element.style.height, 10),
       autosize: look.width === undefined,
     });
-    Plotly.react(element, figure.data.map((trace) => fitted(trace, look, narrow)), layout, {
+    plotly().react(element, figure.data.map((trace) => fitted(trace, look, narrow)), layout, {
       displaylogo: false,
       responsive: true,
       modeBarButtonsToRemove: ["sendDataToCloud", "lasso2d", "select2d"],
