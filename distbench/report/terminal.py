@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from distbench.analysis.answer import answer
 from distbench.analysis.names import parts
 from distbench.analysis.parity import Footnotes, footnotes
 from distbench.analysis.summary import (
@@ -66,6 +67,7 @@ def table(info: RunInfo, records: Sequence[Record], width: int = 80) -> str:
     blocks = [
         lines,
         footnote_lines(notes, width),
+        _answer(cases, width),
         _verdicts(cases, width),
         trained,
         said,
@@ -73,6 +75,17 @@ def table(info: RunInfo, records: Sequence[Record], width: int = 80) -> str:
         legend,
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _answer(cases: Sequence[CaseSummary], width: int) -> list[str]:
+    """Return what to train with, and why; nothing where nothing was measured."""
+    if not any(row.measured for row in cases):
+        return []
+    told = answer(cases)
+    return [
+        *_wrap(told.headline, width, "  "),
+        *(line for reason in told.reasons for line in _wrap(f"  - {reason}", width, "    ")),
+    ]
 
 
 def footnote_lines(notes: Footnotes, width: int) -> list[str]:
