@@ -18,7 +18,7 @@ from distbench.analysis.candidates import candidates
 from distbench.analysis.choice import Choice, Wish, choose, turns
 from distbench.analysis.noise import intervals
 from distbench.analysis.summary import CaseSummary, summarise
-from distbench.case import Case, Precision
+from distbench.case import Batch, Case, Precision
 from distbench.cli import main
 from distbench.record import Record
 from distbench.store import Run
@@ -97,8 +97,6 @@ def test_other_precisions_and_devices_are_never_held_against_one_another():
 
 
 def test_cases_of_another_global_batch_are_other_work():
-    from distbench.case import Batch
-
     large = case("ddp", name="ddp/ws2/mb8/fp32", batch=Batch(16, 8, 1))
     choice = chosen(*trials(DDP, 1000), *trials(FSDP, 900), *trials(large, 3000))
     assert {one.name for one in choice.ranked} == {"ddp/mb4", "fsdp/mb4"}
@@ -106,8 +104,6 @@ def test_cases_of_another_global_batch_are_other_work():
 
 
 def test_a_world_size_with_a_larger_batch_is_the_same_work_on_more_devices():
-    from distbench.case import Batch
-
     weak = [case("ddp", size, batch=Batch(4 * size, 4, 1)) for size in (1, 2, 4)]
     assert {one.work for one in candidates(cases_of(*(measured(each) for each in weak)))} == {""}
 
@@ -138,6 +134,13 @@ def test_the_leanest_is_sought_among_those_near_the_fastest():
 def test_of_the_same_memory_the_faster_is_taken():
     records = [*trials(DDP, 1000, 1001, mib=300), *trials(ZERO2, 1080, 1081, mib=301)]
     assert names(chosen(*records, goal="memory"))[0] == "zero2"
+
+
+def test_a_leaner_one_that_is_slower_is_not_said_to_be_beaten_by_its_memory():
+    records = [*trials(DDP, 1000, 1001, mib=301), *trials(ZERO2, 950, 951, mib=300)]
+    assert names(chosen(*records, goal="memory"))[0] == "ddp"
+    assert "It is 1.05 (" in said(*records, goal="memory")
+    assert "of the memory of" not in said(*records, goal="memory")
 
 
 def test_the_cheapest_per_token_is_told_by_energy_and_without_it_nothing_is():

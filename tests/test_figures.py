@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 
 import pytest
 from evidence import check_record, differing, none, reference, rounding
@@ -18,7 +19,7 @@ from distbench.analysis.ranks import grids
 from distbench.analysis.scaling import Point, scaling
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.analysis.trials import trial_values
-from distbench.case import Case
+from distbench.case import Case, Limits
 from distbench.record import Record, Row, Status
 from distbench.report.chapters import Chapter, chapters
 from distbench.report.figures import MOST_CASES, PALETTE, Chart, Style
@@ -190,6 +191,12 @@ def test_bars_and_lines_are_kept_to_what_can_be_told_apart_and_the_caption_says_
 
 def test_every_status_but_measured_has_something_to_try() -> None:
     assert set(ADVICE) == set(Status) - {Status.MEASURED}
+
+
+def test_what_is_said_to_be_raised_is_a_field_of_the_suite() -> None:
+    named = set(re.findall(r"limits\.(\w+)", " ".join(ADVICE.values())))
+    assert named
+    assert named <= {field.name for field in fields(Limits)}
 
 
 @pytest.mark.parametrize("ground", ["#ffffff", "#14171a"])

@@ -37,3 +37,13 @@ def test_without_a_browser_it_says_what_it_needs_and_the_page_is_there(run, caps
     assert main(["report", str(run.folder), "--png", "pictures"]) == 2
     assert "--png: needs a browser on the PATH, one of chromium, " in capsys.readouterr().err
     assert (run.folder / "report.html").is_file()
+
+
+def test_a_browser_that_fails_is_an_error_of_the_machine(run, tmp_path, capsys, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    broken = tmp_path / "bin" / "chromium"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert main(["report", str(run.folder), "--png", str(tmp_path / "png")]) == 4
+    assert f"--png: {broken}: " in capsys.readouterr().err

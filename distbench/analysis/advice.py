@@ -15,7 +15,8 @@ ADVICE: dict[str, str] = {
     Status.HANG: "One rank stopped coming. Look at what each rank did last: the one that is behind is the "
     "cause, the others wait for it. Raise limits.step if steps are known to take that long.",
     Status.INIT_TIMEOUT: "The ranks never met, or the engine was not ready in time. Check that every host is "
-    "reached on its address and port; raise limits.init where building the model takes long.",
+    "reached on its address and port; raise limits.start where joining, or limits.build where building the "
+    "model, is known to take that long.",
     Status.INVALID_NAN: "The loss was no longer finite. Try a lower learning rate, gradient clipping, "
     "or bf16 in the place of fp16; if single trains well with the same numbers, suspect the strategy.",
     Status.MISMATCH: "The engine did something else than the suite asked for, so its numbers would belong to "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.candidates import candidates
-from distbench.analysis.choice import Candidate, Choice, Goal, Wish, choose, turns
+from distbench.analysis.choice import SAME_MEMORY, Candidate, Choice, Goal, Wish, choose, turns
 from distbench.analysis.noise import Interval
 from distbench.analysis.parity import findings
 from distbench.analysis.summary import CaseSummary
@@ -18,11 +18,6 @@ _MOST_TURNS = 3
 # a turn that saves less than that is not worth a sentence
 _WORTH_SAVING = 0.05
 _MOST_BARRED = 3
-_BEST: dict[Goal, str] = {
-    "throughput": "fastest",
-    "memory": "leanest",
-    "tokens-per-joule": "cheapest in energy",
-}
 
 
 @dataclass(frozen=True)
@@ -86,11 +81,8 @@ def _nothing(every: Sequence[Candidate], choice: Choice) -> str:
     if not every:
         return "Nothing can be recommended: the run has no cases."
     if not any(one.devices == wish.devices for one in every):
-        sizes = sorted({one.devices for one in every})
-        there = (
-            f"there are cases on {listed([str(size) for size in sizes])}" if sizes else "there are no cases"
-        )
-        return f"Nothing can be recommended on {_devices(wish.devices or 0)}: {there}."
+        there = listed([str(size) for size in sorted({one.devices for one in every})])
+        return f"Nothing can be recommended on {_devices(wish.devices or 0)}: there are cases on {there}."
     known = [one for one, why in choice.left_out if why == "does not fit" and one.memory]
     if known and wish.memory is not None:
         least = min(known, key=lambda one: one.memory or 0.0)
@@ -129,7 +121,8 @@ def _lead(choice: Choice, pick: Candidate) -> list[str]:
         said.append("It is the only one that can be recommended.")
     if pick.speed and pick.speed.half is None:
         said.append(
-            "No case was measured twice, so the noise is not known: measure.trials = 3 or more tells it."
+            "No case on as many devices was measured twice, so the noise is not known: "
+            "measure.trials = 3 or more tells it."
         )
     return said
 
@@ -144,10 +137,15 @@ def _best(choice: Choice, pick: Candidate) -> str:
 
 def _is_beaten(one: Candidate, pick: Candidate, goal: Goal) -> bool:
     """Return whether the pick is better by more than the noise: the best may beat what it does not."""
-    if goal == "memory":
-        return True
+    if goal == "memory" and not _same_memory(pick, one):
+        return (pick.memory or 0.0) < (one.memory or 0.0)
     mine, theirs = (pick.joules, one.joules) if goal == "tokens-per-joule" else (pick.speed, one.speed)
     return mine is not None and theirs is not None and mine.is_apart_from(theirs)
+
+
+def _same_memory(one: Candidate, other: Candidate) -> bool:
+    less, more = sorted((one.memory or 0.0, other.memory or 0.0))
+    return more <= less * (1 + SAME_MEMORY)
 
 
 def _goal(choice: Choice) -> str:
@@ -157,7 +155,7 @@ def _goal(choice: Choice) -> str:
 
 
 def _against(one: Candidate, other: Candidate, goal: Goal) -> str:
-    if goal == "memory" and one.memory and other.memory and one.memory != other.memory:
+    if goal == "memory" and one.memory and other.memory and not _same_memory(one, other):
         return f"at {one.memory / other.memory:.0%} of the memory of"
     mine, theirs = (one.joules, other.joules) if goal == "tokens-per-joule" else (one.speed, other.speed)
     assert mine and theirs

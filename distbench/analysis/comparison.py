@@ -8,7 +8,7 @@ shows; it takes arms that are run side by side to gate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from distbench.analysis.environment import facts
@@ -131,10 +131,7 @@ def _with_changes(pairs: list[Pair]) -> list[Pair]:
         sides = [intervals([_trials(row, column) for row in rows]) for rows in _columns(both)]
         for pair, before, after in zip(both, *sides, strict=True):
             found[pair.name].append(_change(pair, column, before, after))
-    return [
-        pair if pair.incomparable else Pair(**{**vars(pair), "changes": tuple(found[pair.name])})
-        for pair in pairs
-    ]
+    return [pair if pair.incomparable else replace(pair, changes=tuple(found[pair.name])) for pair in pairs]
 
 
 def _columns(pairs: list[Pair]) -> tuple[list[CaseSummary | None], list[CaseSummary | None]]:

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distbench.analysis.text import one_line
 from distbench.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ def write(report: Path, folder: Path) -> list[Path]:
 
     Raises:
         UsageError: playwright or a browser is missing.
-        InfrastructureError: a file can't be written.
+        InfrastructureError: the browser fails, or a file can't be written.
     """
     browser = _browser()
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import Error, sync_playwright
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,6 +42,8 @@ def write(report: Path, folder: Path) -> list[Path]:
             page.goto(report.resolve().as_uri())
             files = _draw(page, folder)
             started.close()
+    except Error as error:
+        raise InfrastructureError(f"--png: {browser}: {one_line(str(error))}") from error
     except OSError as error:
         raise InfrastructureError(f"{folder}: can't be written: {error.strerror}") from error
     return files
