@@ -13,7 +13,7 @@ from distbench.analysis.scaling import scaling
 from distbench.analysis.summary import summarise, to_json
 from distbench.analysis.text import listed, one_line, plain, shorten
 from distbench.analysis.words import sentences
-from distbench.case import Batch, Choice
+from distbench.case import Batch, Choice, Precision
 from distbench.record import Status
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
@@ -174,6 +174,12 @@ def test_the_leanest_is_named_only_if_memory_differs() -> None:
     assert "Leanest on 2 devices: fsdp" in sentences(rows)[1]
     rows = summarise(info(DDP, FSDP), [measured(DDP), measured(FSDP)])
     assert "no difference in memory" in sentences(rows)[1]
+
+
+def test_another_precision_is_never_called_faster() -> None:
+    half = case("ddp", name="ddp/ws2/mb4/bf16", precision=Precision(compute="bf16"))
+    said = sentences(summarise(info(case("ddp"), half), [measured(case("ddp"), 100), measured(half, 900)]))
+    assert not [sentence for sentence in said if sentence.startswith("Fastest")]
 
 
 def test_cases_of_one_strategy_are_told_apart_by_what_differs() -> None:

@@ -19,7 +19,7 @@ from distbench.analysis.ranks import grids
 from distbench.analysis.scaling import Point, scaling
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.analysis.trials import trial_values
-from distbench.case import Case, Limits
+from distbench.case import Case, Limits, Precision
 from distbench.record import Record, Row, Status
 from distbench.report.chapters import Chapter, chapters
 from distbench.report.figures import MOST_CASES, PALETTE, Chart, Style
@@ -66,6 +66,13 @@ def test_the_front_has_the_cases_of_which_no_other_is_faster_and_leaner() -> Non
     )
     assert [front.world_size for front in found] == [1, 2]
     assert [row.case.label for row in found[1].rows] == ["zero3", "zero1"]
+
+
+def test_cases_of_another_precision_have_a_front_of_their_own() -> None:
+    half = case("ddp", name="ddp/ws2/mb4/bf16", precision=Precision(compute="bf16"))
+    slow = measured(DDP, 100, memory_peak=50.0)
+    found = fronts(rows(slow, measured(half, 900, memory_peak=10.0)))
+    assert [(front.precision, len(front.rows)) for front in found] == [("fp32", 1), ("bf16", 1)]
 
 
 def test_a_disturbed_case_is_on_no_front() -> None:

@@ -13,22 +13,26 @@ class Front:
     """The Pareto front of the cases that train the same on as many devices."""
 
     world_size: int
+    precision: str
+    """Dtype of compute."""
     rows: tuple[CaseSummary, ...]
     """From the leanest to the fastest. By medians: neighbours may be within the noise of each other."""
 
 
 def fronts(cases: Sequence[CaseSummary]) -> list[Front]:
-    """Return a front for each number of devices, and for each workload, that has cases to compare.
+    """Return a front for each number of devices and each work in one precision that has cases to compare.
 
     A case is left out if another has at least its throughput with no more memory, and is better in one
     of the two. Of cases alike in both, the first of the suite stands for all.
     """
-    groups: dict[tuple[int, str], list[CaseSummary]] = {}
+    groups: dict[tuple[int, str, str], list[CaseSummary]] = {}
     for row in cases:
         if row.comparable and THROUGHPUT in row.values and MEMORY in row.values:
             case = row.case
-            groups.setdefault((case.world_size, repr((case.workload, case.data))), []).append(row)
-    made = [Front(size, _front(rows)) for (size, _), rows in groups.items()]
+            batch = case.batch.global_batch_size
+            work = repr((case.workload, case.data, case.precision, case.optimizer, case.seed, batch))
+            groups.setdefault((case.world_size, case.precision.compute, work), []).append(row)
+    made = [Front(size, precision, _front(rows)) for (size, precision, _), rows in groups.items()]
     return sorted(made, key=lambda front: front.world_size)
 
 

@@ -11,6 +11,7 @@ from distbench.analysis.names import parts, shared_parts
 from distbench.analysis.parity import marked_names
 from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary
 from distbench.analysis.text import listed, one_line
+from distbench.case import Case
 from distbench.record import Status
 from distbench.units import bytes_text, number_text
 
@@ -113,9 +114,13 @@ class _Group:
 
 
 def _comparable(rows: list[CaseSummary]) -> list[list[CaseSummary]]:
-    """Return the cases by what can't be compared: devices, and what is trained on what."""
-    found = _by(rows, lambda row: (row.case.world_size, repr((row.case.workload, row.case.data))))
+    """Return the cases by what can't be compared: devices, precision, and what is trained on what."""
+    found = _by(rows, lambda row: (row.case.world_size, _work(row.case)))
     return sorted((rows for rows in found if len(rows) > 1), key=lambda rows: rows[0].case.world_size)
+
+
+def _work(case: Case) -> str:
+    return repr((case.workload, case.data, case.precision, case.optimizer))
 
 
 def _where(rows: list[CaseSummary], measured: list[CaseSummary]) -> str:

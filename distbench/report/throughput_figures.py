@@ -64,15 +64,19 @@ def _left_out(cases: Sequence[CaseSummary]) -> str:
 
 
 def _told(front: Front, names: dict[str, str]) -> str:
-    where = f"{front.world_size} device{'s' if front.world_size > 1 else ''}"
-    return f"On {where}, from the leanest to the fastest: {listed([names[r.case.id] for r in front.rows])}."
+    told = listed([names[row.case.id] for row in front.rows])
+    return f"On {_where(front)}, from the leanest to the fastest: {told}."
+
+
+def _where(front: Front) -> str:
+    return f"{front.world_size} device{'s' if front.world_size > 1 else ''} in {front.precision}"
 
 
 def _front(front: Front, i: int) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": f"front, {front.world_size} device{'s' if front.world_size > 1 else ''}",
+        "name": f"front, {_where(front)}",
         "x": [row.values[MEMORY].value / 2**20 for row in front.rows],
         "y": [row.values[THROUGHPUT].value for row in front.rows],
         # what fits into less memory than the next case needs is the case before
