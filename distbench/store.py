@@ -94,8 +94,18 @@ class Run:
         Raises:
             UsageError: the folder can't be made, or its disk is full.
         """
-        stamp = info.created.replace("-", "").replace(":", "").partition(".")[0].replace("T", "-")
-        run = cls(out / f"{slug(info.suite_name)}-{stamp}-{info.run_id}")
+        return cls.made_at(
+            out / f"{slug(info.suite_name)}-{stamp_of(info.created)}-{info.run_id}", info, suite_text
+        )
+
+    @classmethod
+    def made_at(cls, folder: Path, info: RunInfo, suite_text: str) -> Run:
+        """Make *folder*, that of a new run, and write what is known.
+
+        Raises:
+            UsageError: the folder can't be made, or its disk is full.
+        """
+        run, out = cls(folder), folder.parent
         try:
             (run.folder / "trials").mkdir(parents=True)
         except OSError as error:
@@ -194,6 +204,11 @@ def new_run_id() -> str:
 def utc_now() -> str:
     """Return the time in UTC as ISO 8601, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def stamp_of(time_: str) -> str:
+    """Return a time of ``utc_now`` as it stands in the names of folders."""
+    return time_.replace("-", "").replace(":", "").partition(".")[0].replace("T", "-")
 
 
 def write_json(file: Path, data: Any) -> None:

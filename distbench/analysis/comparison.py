@@ -80,7 +80,7 @@ def _pair(before: CaseSummary | None, after: CaseSummary) -> Pair:
         return Pair(name, None, after, "only in the second run")
     if before.case.id != after.case.id:
         return Pair(name, before, after, f"asked to do other work: {_asked(before.case, after.case)}")
-    work, notes = _settings(before, after)
+    work, notes = settings_apart(before, after)
     return Pair(name, before, after, _unfit(before, after) or work, notes=notes)
 
 
@@ -104,7 +104,7 @@ def _asked(before: Case, after: Case) -> str:
     return ", ".join(f"{key} = {told[1][key]}, was {told[0].get(key, 'not told')}" for key in apart[:3])
 
 
-def _settings(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[str, ...]]:
+def settings_apart(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[str, ...]]:
     """Return what the engines did differently: why that is other work, and what else."""
     if before.detail is None or after.detail is None:
         return "", ()

@@ -56,38 +56,48 @@ def scaling(cases: Sequence[CaseSummary]) -> list[Series]:
     Cases belong to one series if they differ in nothing but the world size and what follows from
     it: with the global batch fixed the share of a device, with that share fixed the global batch.
     """
-    alike = _grouped([row for row in cases if row.comparable and _has_throughput(row)], _key)
-    rows = [(kind, series) for group in alike for kind in DEFINITIONS for series in _series_rows(group, kind)]
-    names = short_names([series[0].case for _, series in rows])
-    kinds = {kind for kind, _ in rows}
+    rows = {row.case.id: row for row in cases if row.comparable and _has_throughput(row)}
+    found = series_of([row.case for row in rows.values()])
+    names = short_names([series[0] for _, series in found])
+    kinds = {kind for kind, _ in found}
     return [
         Series(
-            name=names[series[0].case.id] + (f" ({kind})" if len(kinds) > 1 else ""),
+            name=names[series[0].id] + (f" ({kind})" if len(kinds) > 1 else ""),
             kind=kind,
-            case=series[0].case,
-            points=tuple(_point(row, series[0].values[THROUGHPUT]) for row in series),
+            case=series[0],
+            points=tuple(_point(rows[case.id], rows[series[0].id].values[THROUGHPUT]) for case in series),
         )
-        for kind, series in rows
+        for kind, series in found
     ]
 
 
-def _series_rows(group: list[CaseSummary], kind: Kind) -> list[list[CaseSummary]]:
-    """Return the rows of each series of *kind* in *group*, by world size, that of one device first."""
+def series_of(cases: Sequence[Case]) -> list[tuple[Kind, list[Case]]]:
+    """Return the cases of each series, by world size, that of one device first."""
+    return [(kind, one) for group in families(cases) for kind in DEFINITIONS for one in _series(group, kind)]
+
+
+def families(cases: Sequence[Case]) -> list[list[Case]]:
+    """Return groups of cases that differ in nothing but world size and batch, in their order."""
+    return _grouped(cases, _key)
+
+
+def _series(group: Sequence[Case], kind: Kind) -> list[list[Case]]:
+    """Return the cases of each series of *kind* in *group*, by world size, that of one device first."""
     found = []
-    for same_size in _grouped(group, lambda row: _size(row.case.batch, kind)):
+    for same_size in _grouped(group, lambda case: _size(case.batch, kind)):
         # where a world size cuts its batch in several ways, the same micro-batch or the same
         # number of them makes a series: whichever takes in more of the cases
-        by_micro = _whole(_grouped(same_size, lambda row: row.case.batch.micro_batch_size))
-        by_count = _whole(_grouped(same_size, lambda row: row.case.batch.gradient_accumulation_steps))
+        by_micro = _whole(_grouped(same_size, lambda case: case.batch.micro_batch_size))
+        by_count = _whole(_grouped(same_size, lambda case: case.batch.gradient_accumulation_steps))
         either = [_whole([same_size]), by_micro, by_count]
         found += max(either, key=lambda all_series: sum(map(len, all_series)))
     return found
 
 
-def _whole(groups: list[list[CaseSummary]]) -> list[list[CaseSummary]]:
+def _whole(groups: list[list[Case]]) -> list[list[Case]]:
     """Return those groups that have one case a world size, one device among them and not alone."""
-    ordered = [sorted(group, key=lambda row: row.case.world_size) for group in groups]
-    return [group for group in ordered if _is_series([row.case.world_size for row in group])]
+    ordered = [sorted(group, key=lambda case: case.world_size) for group in groups]
+    return [group for group in ordered if _is_series([case.world_size for case in group])]
 
 
 def _is_series(sizes: list[int]) -> bool:
@@ -111,14 +121,14 @@ def _has_throughput(row: CaseSummary) -> bool:
     return THROUGHPUT in row.values and row.values[THROUGHPUT].low > 0
 
 
-def _key(row: CaseSummary) -> str:
+def _key(case: Case) -> str:
     # the label is part of it, the name is not: names hold the world size
-    work = row.case.to_json()
+    work = case.to_json()
     return repr({key: value for key, value in work.items() if key not in ("name", "world_size", "batch")})
 
 
-def _grouped(rows: Sequence[CaseSummary], key: Callable[[CaseSummary], Hashable]) -> list[list[CaseSummary]]:
-    found: dict[Hashable, list[CaseSummary]] = {}
-    for row in rows:
-        found.setdefault(key(row), []).append(row)
+def _grouped(cases: Sequence[Case], key: Callable[[Case], Hashable]) -> list[list[Case]]:
+    found: dict[Hashable, list[Case]] = {}
+    for case in cases:
+        found.setdefault(key(case), []).append(case)
     return list(found.values())

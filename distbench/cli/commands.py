@@ -1,55 +1,31 @@
-"""The commands and their options. Each imports what it needs when it runs: ``--help`` is quick."""
+"""The commands. Each imports what it needs when it runs: ``--help`` is quick."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from distbench import __version__
-from distbench.cli.printing import complain, say
-from distbench.errors import DistbenchError, UsageError
-
-app = typer.Typer(
-    name="distbench",
-    help="Which parallel strategy should I train with? Fair benchmarks of distributed training.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    no_args_is_help=True,
+from distbench.cli.options import (
+    REPORTS,
+    Check,
+    Device,
+    Json,
+    MaybeSuite,
+    Only,
+    Out,
+    Quiet,
+    RunName,
+    Set,
+    Suite,
+    WorldSizes,
+    app,
+    overrides,
 )
-
-# typer keeps its exceptions in other places from version to version; this one it exports
-_Refused: type[Exception] = typer.BadParameter.__bases__[0]
-
-Suite = Annotated[Path, typer.Argument(metavar="SUITE", help="A suite's YAML file.", show_default=False)]
-MaybeSuite = Annotated[
-    Optional[Path], typer.Argument(metavar="[SUITE]", help="A suite's YAML file.", show_default=False)  # noqa: UP045
-]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or the start of its id.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the runs.")]
-Set = Annotated[
-    list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a field: measure.steps=10.", show_default=False),
-]
-Only = Annotated[
-    list[str],
-    typer.Option("--only", metavar="GLOB", help="Keep cases of this name or label.", show_default=False),
-]
-WorldSizes = Annotated[
-    str, typer.Option("--world-sizes", metavar="N,N", help="Numbers of devices.", show_default=False)
-]
-Device = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.", show_default=False)
-]
-Check = Annotated[bool, typer.Option("--check", help="First check that each case is the same training.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-
-_REPORTS = Path("reports")
+from distbench.cli.printing import say
+from distbench.errors import UsageError
 
 
 def _print_version(asked: bool) -> None:
@@ -70,7 +46,7 @@ def _distbench(
 @app.command()
 def run(
     suite: MaybeSuite = None,
-    out: Out = _REPORTS,
+    out: Out = REPORTS,
     set_: Set = [],  # noqa: B006 - typer copies its defaults
     only: Only = [],  # noqa: B006
     world_sizes: WorldSizes = "",
@@ -92,12 +68,12 @@ def run(
     from distbench.cli.running import resume_run, run_suite
 
     changes = [*set_, *(["measure.keep_traces=true"] if keep_traces else [])]
-    overrides = _overrides(changes, only, world_sizes, device, check=check)
+    changed = overrides(changes, only, world_sizes, device, check=check)
     how = {"as_json": as_json, "quiet": quiet, "strict_parity": strict_parity}
     if not resume:
         if suite is None:
             raise UsageError("run: which suite? distbench run SUITE, or distbench run --resume RUN")
-        return run_suite(suite, overrides, out=out, **how)
+        return run_suite(suite, changed, out=out, **how)
     if suite is not None or any((changes, only, world_sizes, device, check)):
         raise UsageError("--resume: a run goes on as it was begun; it takes no suite and changes none")
     return resume_run(resume, out=out, **how)
@@ -106,7 +82,7 @@ def run(
 @app.command()
 def plan(
     suite: Suite,
-    out: Out = _REPORTS,
+    out: Out = REPORTS,
     set_: Set = [],  # noqa: B006
     only: Only = [],  # noqa: B006
     world_sizes: WorldSizes = "",
@@ -117,8 +93,8 @@ def plan(
     """Show what a run would do; launches nothing."""
     from distbench.cli.planning import show_plan
 
-    overrides = _overrides(set_, only, world_sizes, device, check=check)
-    return show_plan(suite, overrides, out=out, as_json=as_json)
+    changed = overrides(set_, only, world_sizes, device, check=check)
+    return show_plan(suite, changed, out=out, as_json=as_json)
 
 
 @app.command()
@@ -133,7 +109,7 @@ def prepare(
     """Build what a suite needs once (C++ ops)."""
     from distbench.cli.running import prepare_suite
 
-    return prepare_suite(suite, _overrides(set_, only, world_sizes, device), quiet=quiet)
+    return prepare_suite(suite, overrides(set_, only, world_sizes, device), quiet=quiet)
 
 
 @app.command("list")
@@ -152,7 +128,7 @@ def list_(
 @app.command()
 def show(
     name: RunName,
-    out: Out = _REPORTS,
+    out: Out = REPORTS,
     view: Annotated[
         str, typer.Option("--view", metavar="VIEW", help="One part in detail.", show_default=False)
     ] = "",
@@ -172,7 +148,7 @@ def show(
 @app.command()
 def report(
     name: RunName,
-    out: Out = _REPORTS,
+    out: Out = REPORTS,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     png: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads it
@@ -211,7 +187,7 @@ def pick(
     within: Annotated[
         str, typer.Option("--within", metavar="PART", help="Goal memory: slower than the fastest by at most.")
     ] = "10%",
-    out: Out = _REPORTS,
+    out: Out = REPORTS,
     as_json: Json = False,
 ) -> int:
     """Say what to train with, and why."""
@@ -240,7 +216,7 @@ def compare(
         Optional[Path],  # noqa: UP045 - typer reads it
         typer.Option("--html", metavar="FILE", help="Also write a page that opens without a network."),
     ] = None,
-    out: Out = _REPORTS,
+    out: Out = REPORTS,
     as_json: Json = False,
 ) -> int:
     """Show two or more runs side by side."""
@@ -259,7 +235,7 @@ def export(
         Optional[Path],  # noqa: UP045 - typer reads it
         typer.Option("--into", metavar="DIR", help="An empty folder; by default in the run's own."),
     ] = None,
-    out: Out = _REPORTS,
+    out: Out = REPORTS,
 ) -> int:
     """Send the curves of a run to another tool."""
     from distbench.cli.exporting import export_run
@@ -287,7 +263,7 @@ def adopt(
     force: Annotated[
         bool, typer.Option("--force", help="Adopt a case that differs from its reference, too.")
     ] = False,
-    out: Out = _REPORTS,
+    out: Out = REPORTS,
     as_json: Json = False,
 ) -> int:
     """Write a case as the configuration to paste."""
@@ -305,7 +281,7 @@ def query(
         Optional[list[str]],  # noqa: UP045 - typer reads it
         typer.Argument(metavar="[RUN]...", help="Runs to ask; all by default.", show_default=False),
     ] = None,
-    out: Out = _REPORTS,
+    out: Out = REPORTS,
     format_: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="table, csv, json or markdown.")
     ] = "table",
@@ -317,52 +293,3 @@ def query(
     if tables:
         return show_tables([name for name in (sql, *(names or [])) if name], out=out, format_=format_)
     return ask(sql, names or [], out=out, format_=format_)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            # a terminal that can't write a character gets a question mark, not a traceback
-            stream.reconfigure(errors="replace")
-    try:
-        return int(app(args=arguments, prog_name="distbench", standalone_mode=False) or 0)
-    except _Refused as error:
-        return _usage(error)
-    except typer.Abort:
-        return 130
-    except DistbenchError as error:
-        complain(error)
-        return error.exit_code
-
-
-def _usage(error: Any) -> int:
-    message = error.format_message()
-    if message.startswith("Usage:"):
-        say(message)
-    else:
-        complain(message)
-    return 2
-
-
-def _overrides(
-    set_: Sequence[str], only: Sequence[str], world_sizes: str, device: str, *, check: bool = False
-) -> Any:
-    from distbench.spec import Overrides
-
-    return Overrides(
-        set=set_,
-        only=only,
-        world_sizes=_sizes(world_sizes),
-        device=device or None,
-        jobs=["check"] if check else [],
-    )
-
-
-def _sizes(text: str) -> list[int] | None:
-    if not text:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise UsageError(f"--world-sizes = {text!r}: expected whole numbers, as in 1,2,4")
-    return [int(part) for part in parts]

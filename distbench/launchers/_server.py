@@ -6,25 +6,29 @@ import json
 import select
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distbench.launchers.base import LaunchError
+from distbench.launchers.base import HERE, LaunchError, Place
 
 
-def server_command(descriptor: str, imports: Sequence[str]) -> list[str]:
+def server_command(descriptor: str, imports: Sequence[str], place: Place = HERE) -> list[str]:
     """Return the command of a warm parent that listens on socket *descriptor*."""
-    return [sys.executable, "-m", "distbench.worker", "serve", descriptor, *imports]
+    return [place.python, "-m", "distbench.worker", "serve", descriptor, *imports]
 
 
 class Server:
     """A running warm parent, ready for requests."""
 
     def __init__(
-        self, imports: Sequence[str], environment: Mapping[str, str], log: Path, timeout_s: float
+        self,
+        imports: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        timeout_s: float,
+        place: Place = HERE,
     ) -> None:
         """Start it and wait until it is ready.
 
@@ -34,8 +38,9 @@ class Server:
         self._socket, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
             self._process = subprocess.Popen(
-                server_command(str(theirs.fileno()), imports),
+                server_command(str(theirs.fileno()), imports, place),
                 env=dict(environment),
+                cwd=place.folder,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

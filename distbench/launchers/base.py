@@ -6,6 +6,7 @@ the launcher.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,22 @@ from distbench.env import Machine
 
 class LaunchError(Exception):
     """The processes of a trial can't be started; a result of the case, not the end of the run."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """With which Python, and from which folder, the processes of a run are started."""
+
+    python: str = sys.executable
+    """Path of the interpreter; it finds distbench and what the strategies import."""
+    folder: str | None = None
+    """Working directory, from which a model of one's own is imported; None: that of the command."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that rule over those of the strategies and the inherited ones."""
+
+
+HERE = Place()
+"""The Python and the folder of the command itself."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,7 @@ class Launch:
     """Modules that a warm parent may import before it forks the ranks."""
     leftovers: Sequence[str] = ()
     """Glob patterns of files to remove afterwards; ``{port}`` stands for ``MASTER_PORT``."""
+    place: Place = HERE
 
 
 @dataclass(frozen=True)

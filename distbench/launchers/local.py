@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,12 +43,12 @@ class Local(Launcher):
 
     def commands(self, launch: Launch) -> list[list[str]]:
         """Return the warm parent's command; what it forks runs the same code as ``worker rank``."""
-        worker = [sys.executable, "-m", "distbench.worker", launch.entry, str(launch.file)]
+        worker = [launch.place.python, "-m", "distbench.worker", launch.entry, str(launch.file)]
         ranks = [
             ["env", f"RANK={rank}", f"WORLD_SIZE={launch.processes}", *worker]
             for rank in range(launch.processes)
         ]
-        return [server_command("CONTROL_SOCKET", launch.imports if self.warm else ()), *ranks]
+        return [server_command("CONTROL_SOCKET", launch.imports if self.warm else (), launch.place), *ranks]
 
     def open(self, run_id: str) -> Site:
         return _LocalSite(self, run_id)
@@ -71,7 +70,7 @@ class _LocalSite(Site):
                     "entry": launch.entry,
                     "file": str(launch.file),
                     "processes": launch.processes,
-                    "environment": dict(launch.environment),
+                    "environment": {**launch.environment, **launch.place.environment},
                     "leftovers": list(launch.leftovers),
                 }
             }
@@ -85,21 +84,23 @@ class _LocalSite(Site):
         kill_tagged(self._run_id)
 
     def _server(self, launch: Launch) -> Server:
-        key = (tuple(launch.imports), tuple(sorted(launch.environment.items())))
+        place = launch.place
+        environment = {**launch.environment, **place.environment}
+        key = (tuple(launch.imports), tuple(sorted(environment.items())), place.python, place.folder)
         kept = self._servers.pop(key, None)
         if kept is not None and self._options.warm and kept.alive:
             self._servers[key] = kept
             return kept
         if kept is not None:
             kept.close()
-        environment = {**os.environ, **launch.environment, RUN_ID: self._run_id}
+        environment = {**os.environ, **environment, RUN_ID: self._run_id}
         log = launch.file.parent / "warm_parent.log"
         timeout_s = self._options.start_timeout
-        server = Server(launch.imports if self._options.warm else (), environment, log, timeout_s)
+        server = Server(launch.imports if self._options.warm else (), environment, log, timeout_s, place)
         if server.cuda_touched:
             # the ranks then import for themselves; the record says so (environment.warm)
             server.close()
-            server = Server((), environment, log, timeout_s)
+            server = Server((), environment, log, timeout_s, place)
         self._servers[key] = server
         return server
 

@@ -31,11 +31,11 @@ def page(info: RunInfo, records: Sequence[Record]) -> str:
     blocks = [
         f"## distbench: {escaped(info.suite_name)}",
         f"**{escaped(told.headline)}**",
-        _bullets(told.reasons),
-        _folded(f"All {len(cases)} cases", _table(cases)),
-        _folded("What to know of them", _bullets([*_notes(cases), *findings(cases)])),
-        _folded("Same training?", _bullets(_verdicts(cases))),
-        _folded("What failed or cannot run here", _bullets(failures(cases))),
+        bullets(told.reasons),
+        folded(f"All {len(cases)} cases", _table(cases)),
+        folded("What to know of them", bullets([*_notes(cases), *findings(cases)])),
+        folded("Same training?", bullets(_verdicts(cases))),
+        folded("What failed or cannot run here", bullets(failures(cases))),
         f"<sub>run {escaped(info.run_id)}, {escaped(info.created)}, distbench {escaped(info.version)}; "
         "medians over trials ± half their range; ↑ higher, ↓ lower is better</sub>",
     ]
@@ -48,23 +48,25 @@ def escaped(text: str) -> str:
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", one_line(text, _LONGEST))
 
 
-def _bullets(sentences: Sequence[str]) -> str:
+def bullets(sentences: Sequence[str]) -> str:
+    """Return foreign *sentences* as a list."""
     return "\n".join(f"- {escaped(sentence)}" for sentence in sentences)
 
 
-def _folded(title: str, content: str) -> str:
+def folded(title: str, content: str) -> str:
     """Return *content* in a fold; nothing if there is none. Markdown in it needs the empty lines."""
     return f"<details><summary>{title}</summary>\n\n{content}\n\n</details>" if content else ""
 
 
 def _table(cases: Sequence[CaseSummary]) -> str:
     names = marked_names(cases, cases)
-    lines = [_line(_HEADINGS), _line(["---", "---", *["---:"] * (len(_HEADINGS) - 2)])]
-    lines += [_line([escaped(names[row.case.id]), *_cells(row)]) for row in cases]
+    lines = [line(_HEADINGS), line(["---", "---", *["---:"] * (len(_HEADINGS) - 2)])]
+    lines += [line([escaped(names[row.case.id]), *_cells(row)]) for row in cases]
     return "\n".join(lines) if cases else ""
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """Return a row of a table; its cells are Markdown already."""
     return f"| {' | '.join(cells)} |"
 
 

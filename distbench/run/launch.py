@@ -9,7 +9,7 @@ from pathlib import Path
 from distbench import registry
 from distbench.case import Case
 from distbench.job import Job
-from distbench.launchers.base import Launch
+from distbench.launchers.base import HERE, Launch, Place
 from distbench.plan import Task
 from distbench.spec import Suite
 from distbench.store import Run
@@ -18,7 +18,7 @@ from distbench.trial import TrialFile
 from distbench.workloads.base import Workload
 
 
-def launch_for(folder: Path, task: Task) -> Launch:
+def launch_for(folder: Path, task: Task, place: Place = HERE) -> Launch:
     """Return what is launched for *task* in the run of *folder*."""
     case = task.case
     strategy: Strategy = registry.make("strategies", case.strategy)
@@ -30,6 +30,7 @@ def launch_for(folder: Path, task: Task) -> Launch:
         environment=environment_of(strategy, case) | job_environment(task.job),
         imports=("distbench.worker.warm", *strategy.imports(case), *workload.imports),
         leftovers=strategy.leftovers,
+        place=place,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case
-from distbench.launchers.base import Launch, LaunchError, Site
+from distbench.launchers.base import HERE, Launch, LaunchError, Place, Site
 from distbench.plan import Plan, Task
 from distbench.run.launch import environment_of, launch_for, weights_file
 from distbench.run.observer import Observer
@@ -33,9 +33,17 @@ def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Obser
 class Preparation:
     """What is built before anything is timed, by one process for each environment."""
 
-    def __init__(self, folder: Path, suite: Suite, observer: Observer, site: Site, stop: StopRequest) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        suite: Suite,
+        observer: Observer,
+        site: Site,
+        stop: StopRequest,
+        place: Place = HERE,
+    ) -> None:
         self._folder, self._suite, self._observer = folder, suite, observer
-        self._site, self._stop = site, stop
+        self._site, self._stop, self._place = site, stop, place
 
     def run(self, cases: list[Case]) -> dict[str, str]:
         """Return what could not be built, by item, with the reason."""
@@ -68,7 +76,7 @@ class Preparation:
         metrics = [dataclasses.asdict(choice) for choice in self._suite.metrics]
         todo = {"metrics": metrics, "cases": list(by_strategy.values()), "weights": weights}
         write_json(file, todo)
-        shape = launch_for(self._folder, Task(cases[0]))
+        shape = launch_for(self._folder, Task(cases[0]), self._place)
         launch = dataclasses.replace(shape, entry="prepare", file=file, processes=1, leftovers=())
         try:
             return self._watch(launch, folder)

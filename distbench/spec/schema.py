@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from distbench import registry
 from distbench.case import Choice
+from distbench.spec import gate as gating
 from distbench.spec.axes import AxisReader, sizes
 from distbench.spec.cells import (
     StrategyChoice,
@@ -61,6 +62,8 @@ class Top:
     """true, or steps_before and steps_after: save, load and consolidate each case before it is measured."""
     converge: dict[str, Any] | None = None
     """targets and the rest: train each case to a target on held-out data."""
+    gate: dict[str, Any] | None = None
+    """What may change between two arms (distbench gate): tokens_per_s: 3% and the rest."""
     launcher: Any = "local"
     metrics: list[Any] | None = None
     """Default: all."""
@@ -109,6 +112,12 @@ class Reader:
         value, findings = check(cls, {} if raw is True else raw, (key,))
         self.findings += findings
         return value
+
+    def gate(self) -> gating.Gate:
+        """Return the rules of the gate, all at their defaults where the suite has none."""
+        rules, findings = gating.read(self.top.gate or {})
+        self.findings += findings
+        return rules or gating.Gate()
 
     def world_sizes(self) -> tuple[int, ...] | None:
         """Return the world sizes asked for; None: auto."""

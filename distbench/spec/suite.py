@@ -14,6 +14,7 @@ from distbench.job import Check, Checkpoint, Converge
 from distbench.spec import overrides as overriding
 from distbench.spec.cells import Axis, Exclude, Include, StrategyChoice
 from distbench.spec.checking import Finding, to_plain
+from distbench.spec.gate import Gate
 from distbench.spec.overrides import Overrides
 from distbench.spec.places import Places
 from distbench.spec.reading import parse, read_text
@@ -47,6 +48,8 @@ class Suite:
     """How checkpoints are tried; None: they are not."""
     converge: Converge | None
     """How each case is trained to a target; None: it is not."""
+    gate: Gate
+    """What may change between two arms, and how sure a verdict has to be."""
     launcher: Choice
     metrics: tuple[Choice, ...]
     file: str
@@ -75,6 +78,7 @@ class Suite:
             "check": to_plain(self.check) if self.check else None,
             "checkpoint": to_plain(self.checkpoint) if self.checkpoint else None,
             "converge": to_plain(self.converge) if self.converge else None,
+            "gate": self.gate.resolved(),
             "launcher": _raw(self.launcher),
             "metrics": [_raw(metric) for metric in self.metrics],
         }
@@ -112,6 +116,7 @@ class Suite:
         measure, limits = reader.section(Measure, "measure"), reader.section(Limits, "limits")
         check, checkpoint = reader.job(Check, "check"), reader.job(Checkpoint, "checkpoint")
         converge = reader.job(Converge, "converge")
+        gate = reader.gate()
         launcher = reader.plugin("launchers", reader.top.launcher, ("launcher",))
         metrics = reader.metrics()
         if measure and not measure.trials and not (check or checkpoint or converge):
@@ -135,6 +140,7 @@ class Suite:
             check=check,
             checkpoint=checkpoint,
             converge=converge,
+            gate=gate,
             launcher=launcher,
             metrics=metrics,
             file=file,

@@ -1,0 +1,130 @@
+"""Two arms run side by side: what their pairs of trials tell, and when they have told enough.
+
+The sample is the pair: one trial of each arm, next to each other in time, so that what the machine
+differs by from one hour to the next is in both and falls out of their ratio. Every number is a cost
+(seconds of a step, or the reciprocal of an efficiency), so a ratio above 1 is worse throughout.
+
+Stopping: on the width of the interval, never on its first significance, which would double the false
+alarms; a normal mean and the width of its interval are independent. An effect beyond doubt ends the
+series early (Haybittle 1971, Peto et al. 1976: an interval of 99.9 %).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import stats
+
+Word = Literal["pass", "regressed", "improved", "inconclusive"]
+
+CONFIDENCE = 0.95
+"""Of the interval that is told and decides."""
+BEYOND_DOUBT = 0.999
+"""Of the interval that may end a series early."""
+LOOKS = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
+"""Numbers of pairs after which a series may end."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What counts as a change, and how sure a verdict has to be."""
+
+    effect: float
+    """The smallest change of a cost that counts, as a fraction: 0.03 is a step 1.03 times as long."""
+    least: int = 5
+    """Pairs before the first look."""
+    most: int = 20
+    """Pairs of a series at most."""
+
+    @property
+    def limit(self) -> float:
+        """``effect`` as a logarithm: what the mean must reach, and what half the interval may be wide."""
+        return math.log1p(self.effect)
+
+    def is_look(self, pairs: int) -> bool:
+        """Return whether a series of so many pairs may end."""
+        return pairs >= self.least and (pairs in LOOKS or pairs in (self.least, self.most))
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a series of pairs tells so far."""
+
+    pairs: int
+    ratio: float
+    """Cost of the candidate over that of the baseline: geometric mean over pairs."""
+    low: float
+    """Lower end of its interval of 95 %."""
+    high: float
+    """Upper end."""
+    deviation: float
+    """Standard deviation of the natural logarithm of a pair's ratio."""
+    word: Word
+    ended: bool
+    """Whether more pairs would be wasted: the interval is narrow enough, or the effect beyond doubt."""
+    needed: int
+    """Pairs that an interval narrow enough would take, by this deviation."""
+
+
+def look(log_ratios: Sequence[float], rule: Rule) -> Look:
+    """Return what pairs tell whose costs have these natural logarithms of candidate over baseline.
+
+    The interval is Student's t over pairs, which holds from three pairs on; a bootstrap over so few
+    is too narrow, and one over steps takes those of a trial for independent.
+
+    Raises:
+        ValueError: fewer than two pairs, or a ratio that is no finite number.
+    """
+    if len(log_ratios) < 2:
+        raise ValueError(f"{len(log_ratios)} pairs tell nothing of their spread; at least 2 are needed")
+    if wrong := [value for value in log_ratios if not math.isfinite(value)]:
+        raise ValueError(f"a ratio of costs is no positive number: its logarithm is {wrong[0]}")
+    count = len(log_ratios)
+    mean, deviation = statistics.fmean(log_ratios), statistics.stdev(log_ratios)
+    half = half_width(deviation, count)
+    is_narrow = half <= rule.limit
+    beyond_doubt = abs(mean) >= max(rule.limit, half_width(deviation, count, BEYOND_DOUBT))
+    return Look(
+        pairs=count,
+        ratio=math.exp(mean),
+        low=math.exp(mean - half),
+        high=math.exp(mean + half),
+        deviation=deviation,
+        word=_word(mean, half, rule),
+        ended=is_narrow or beyond_doubt,
+        needed=count if is_narrow else pairs_for(deviation, rule.effect),
+    )
+
+
+def _word(mean: float, half: float, rule: Rule) -> Word:
+    if mean - half > 0 and mean >= rule.limit:
+        return "regressed"
+    if mean + half < 0 and mean <= -rule.limit:
+        return "improved"
+    return "pass" if half <= rule.limit else "inconclusive"
+
+
+def half_width(deviation: float, pairs: int, confidence: float = CONFIDENCE) -> float:
+    """Return half the width of the interval of a mean log ratio; *pairs* is at least 2."""
+    return _quantile(pairs - 1, confidence) * deviation / math.sqrt(pairs)
+
+
+def resolvable(deviation: float, pairs: int) -> float:
+    """Return the smallest effect, as a fraction, that *pairs* of this deviation can tell from none."""
+    return math.expm1(half_width(deviation, pairs))
+
+
+def pairs_for(deviation: float, effect: float, most: int = 10_000) -> int:
+    """Return the pairs that make half the interval as narrow as *effect*; *most* if more were needed."""
+    return next((n for n in range(2, most) if resolvable(deviation, n) <= effect), most)
+
+
+# scipy takes a millisecond for what every look at as many pairs has in common
+@functools.cache
+def _quantile(freedom: int, confidence: float) -> float:
+    return float(stats.t.ppf((1 + confidence) / 2, freedom))

@@ -1,0 +1,172 @@
+"""``distbench gate``: two arms side by side, and the verdict in the forms that CI reads."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from distbench import spec
+from distbench.cli.printing import note, say, say_json, width
+from distbench.cli.progress import observer
+from distbench.errors import InfrastructureError, UsageError, did_you_mean
+from distbench.gate.arms import Arm, kind_of, opened
+from distbench.launchers.base import Place
+
+_INTERRUPTED = 130
+_INCONCLUSIVE = ("tell", "pass", "fail")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be held against what, as the command line says it."""
+
+    suite: Path
+    baseline: str
+    overrides: spec.Overrides
+    baseline_overrides: spec.Overrides
+    set_baseline: tuple[str, ...]
+    variables: tuple[tuple[str, ...], tuple[str, ...]]
+    """NAME=VALUE of the baseline's ranks, and of the candidate's."""
+    self_test: bool
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """In which forms the verdict is told, besides the terminal's."""
+
+    junit: Path | None
+    metrics: Path | None
+    github: bool
+    markdown: bool
+    as_json: bool
+
+
+def gate_suite(
+    wanted: Wanted, outputs: Outputs, *, inconclusive: str, dry_run: bool, out: Path, quiet: bool
+) -> int:
+    """Gate a suite and tell the verdict; return its exit code.
+
+    Raises:
+        UsageError: options that don't go together, or a baseline that can't be had.
+        SuiteError: a suite that is wrong.
+        InfrastructureError: the disk is full, or an output can't be written.
+    """
+    from distbench.gate import view
+    from distbench.gate.gating import Gate
+
+    if inconclusive not in _INCONCLUSIVE:
+        raise UsageError(f"--inconclusive = {inconclusive!r}: {did_you_mean(inconclusive, _INCONCLUSIVE)}")
+    if outputs.as_json and outputs.markdown:
+        raise UsageError("gate: one of --md and --json at a time")
+    with _arms(wanted) as (baseline, candidate):
+        if dry_run:
+            from distbench.gate.forecast import forecast
+
+            made = forecast(baseline, candidate)
+            say_json(made.to_json()) if outputs.as_json else say(view.forecast_text(made, width()))
+            return 0
+        with observer(quiet=quiet) as watcher:
+            gate = Gate(out, baseline, candidate, watcher)
+            result = gate.run()
+    _tell(result, outputs)
+    if result.state == "interrupted":
+        return _INTERRUPTED
+    return result.exit_code(inconclusive)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _arms(wanted: Wanted) -> Iterator[tuple[Arm, Arm]]:
+    """Yield baseline and candidate."""
+    _one_difference(wanted)
+    suites = [spec.load(wanted.suite, each) for each in (wanted.baseline_overrides, wanted.overrides)]
+    # the rules are the candidate's; what either arm has to do besides measuring is the gate's to say
+    suites = [_ready(suite) for suite in suites]
+    places = [Place(environment=_variables(given)) for given in wanted.variables]
+    changed = [*wanted.set_baseline, *wanted.variables[0]]
+    candidate = Arm(", ".join(wanted.variables[1]) or "the suite as it stands", suites[1], places[1])
+    told = "the same" if wanted.self_test else ", ".join(changed) or "the suite as it stands"
+    baseline = Arm(told, suites[0], places[0])
+    if not wanted.baseline:
+        yield baseline, candidate
+        return
+    kind = kind_of(wanted.baseline)
+    if kind == "revision":
+        _names_code(suites[1], wanted.baseline)
+    with (
+        tempfile.TemporaryDirectory(prefix="distbench-") as folder,
+        opened(kind, wanted.baseline, baseline, Path(folder)) as moved,
+    ):
+        yield moved, candidate
+
+
+def _one_difference(wanted: Wanted) -> None:
+    """Raise UsageError unless something, or expressly nothing, tells the arms apart."""
+    apart = bool(wanted.baseline or wanted.set_baseline or any(wanted.variables))
+    if wanted.self_test and apart:
+        raise UsageError("--self-test: both arms are the same; it goes with no baseline and no change")
+    if not (apart or wanted.self_test):
+        raise UsageError(
+            "gate: against what? --baseline with a git revision or a Python environment, --set-baseline "
+            "KEY=VALUE, --env-baseline NAME=VALUE, or --self-test"
+        )
+
+
+def _ready(suite: spec.Suite) -> spec.Suite:
+    """Return *suite* with the jobs that its gate demands switched on."""
+    from distbench.job import Check
+
+    if suite.gate.equivalence == "required" and suite.check is None:
+        return replace(suite, check=Check())
+    return suite
+
+
+def _names_code(suite: spec.Suite, revision: str) -> None:
+    """Raise UsageError unless *suite* names code that another revision may have otherwise."""
+    if "user" not in suite.work.get("workload", {}):
+        raise UsageError(
+            f"--baseline {revision}: a revision is of the code that the suite names (workload: user: model: "
+            "package.module:callable), and this suite names none: both arms would be the same. Another "
+            "torch or deepspeed: give a Python environment"
+        )
+
+
+def _variables(given: Sequence[str]) -> dict[str, str]:
+    pairs = [(each, *each.partition("=")) for each in given]
+    if wrong := [each for each, name, equals, _ in pairs if not (equals and name.isidentifier())]:
+        raise UsageError(f"--env {wrong[0]!r}: expected NAME=VALUE")
+    return {name: value for _, name, _, value in pairs}
+
+
+def _tell(result: Any, outputs: Outputs) -> None:
+    from distbench.gate import github, junit, markdown, openmetrics, view
+
+    if outputs.as_json:
+        say_json(result.to_json())
+    elif outputs.markdown:
+        say(markdown.page(result))
+    else:
+        say(view.text(result, width()))
+    for file, text in ((outputs.junit, junit.text), (outputs.metrics, openmetrics.text)):
+        if file:
+            _write(file, text(result))
+    if outputs.github:
+        for line in github.commands(result):
+            say(line)
+        if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+            with Path(summary).open("a") as stream:
+                stream.write(markdown.page(result) + "\n")
+    note(f"records: {result.folder}")
+
+
+def _write(file: Path, text: str) -> None:
+    from distbench.files import write_whole
+
+    try:
+        write_whole(file, text)
+    except OSError as error:
+        raise InfrastructureError(f"{file}: can't be written: {error.strerror}") from error

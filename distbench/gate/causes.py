@@ -1,0 +1,81 @@
+"""Where a loss of pace comes from, as far as the records of both arms tell."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+from distbench.gate.judging import Pairs
+from distbench.gate.verdicts import Finding
+from distbench.units import duration_text
+
+_PARTS = {
+    "profile_exposed_comm_s": "exposed communication",
+    "profile_forward_s": "the forward pass",
+    "profile_backward_s": "the backward pass",
+    "profile_optimizer_s": "the optimizer step",
+    "profile_data_s": "loading data",
+}
+_LEAST_SHARE = 0.3
+"""Of the longer step that a part has to make up to be named."""
+_UNEVEN = 0.02
+"""Rise of the imbalance, the slowest rank's work over the mean's, that is told."""
+
+
+def cause(pace: Finding | None, base: Finding | None, pairs: Pairs) -> str:
+    """Return where the pace of a case is lost; nothing if it is not.
+
+    Args:
+        pace: Its throughput.
+        base: The throughput of the same on one device.
+        pairs: Its trials.
+    """
+    if pace is None or pace.word != "regressed":
+        return ""
+    told = _one_device(base)
+    if uneven := _imbalance(pairs):
+        told.append(uneven)
+    if parts := _parts(pairs):
+        told.append(f"under the profiler a step is longer by {parts}")
+    return "; ".join(told)
+
+
+def _one_device(base: Finding | None) -> list[str]:
+    if base is None or base.ratio is None:
+        return []
+    if base.word == "regressed":
+        return [f"computation: one device alone is {(base.ratio - 1) * 100:.1f}% slower too"]
+    if base.word in ("pass", "improved"):
+        return ["communication or imbalance: one device alone is no slower"]
+    return []
+
+
+def _imbalance(pairs: Pairs) -> str:
+    before, after = (_median(pairs, "imbalance", side) for side in (0, 1))
+    if before is None or after is None or after - before < _UNEVEN:
+        return ""
+    return f"imbalance: the busiest rank works {after:.2f} times the mean, was {before:.2f}"
+
+
+def _parts(pairs: Pairs) -> str:
+    grown = _growth(pairs)
+    whole = sum(value for value in grown.values() if value > 0)
+    named = sorted(
+        ((name, value) for name, value in grown.items() if value > _LEAST_SHARE * whole > 0),
+        key=lambda item: -item[1],
+    )
+    return ", ".join(f"{duration_text(value)} in {_PARTS[name]}" for name, value in named)
+
+
+def _growth(pairs: Pairs) -> Mapping[str, float]:
+    grown = {}
+    for name in _PARTS:
+        before, after = (_median(pairs, name, side) for side in (0, 1))
+        if before is not None and after is not None:
+            grown[name] = after - before
+    return grown
+
+
+def _median(pairs: Pairs, column: str, side: int) -> float | None:
+    values = [pair[side].values[column] for pair in pairs if column in pair[side].values]
+    return statistics.median(values) if values else None

@@ -1,0 +1,96 @@
+"""What a gate would do, before it does it: trials, time, and the smallest change that it could see."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from distbench import env, plan
+from distbench.analysis.paired import pairs_for
+from distbench.analysis.text import one_line
+from distbench.gate.arms import Arm
+from distbench.gate.calibration import Calibrated, load
+from distbench.gate.gating import match
+from distbench.spec.gate import NOISY, Gate, Tolerances
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is foreseen for one case."""
+
+    case: str
+    trials: tuple[int, int]
+    """At least and at most, of both arms, the two of the warm-up among them."""
+    minutes: tuple[float, float] | None
+    """The same in minutes; None: this machine has not been calibrated for it."""
+    sees: float | None
+    """The smallest slow-down, as a fraction, that so many pairs at most can tell from none."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a gate would do."""
+
+    title: str
+    caption: str
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON types."""
+        return dataclasses.asdict(self)
+
+
+def forecast(baseline: Arm, candidate: Arm) -> Forecast:
+    """Return what a gate of these arms would do; launches nothing.
+
+    Raises:
+        SuiteError: what can't work, known before anything is launched.
+    """
+    rules = candidate.suite.gate
+    plans = [plan.make(arm.suite, env.detect(arm.suite.device)) for arm in (baseline, candidate)]
+    matched, known = match(*plans), load(candidate.suite.measure)
+    cases = [slot.candidate for slot in matched.slots]
+    rows = tuple(
+        _row(case.name, rules, rules.of(case.label, case.name), known.get(case.id)) for case in cases
+    )
+    notes = [f"{one_line(each.case)}: {each.said}." for each in matched.verdicts]
+    notes += [f"{one_line(name)}: not run: {one_line(why)}." for name, why in matched.skipped.items()]
+    if foreseen := [row.minutes for row in rows if row.minutes]:
+        low, high = (sum(minutes[i] for minutes in foreseen) for i in (0, 1))
+        notes.insert(0, f"In all {low:.0f} to {high:.0f} minutes for {len(foreseen)} of {len(rows)} cases.")
+    if len(foreseen) < len(rows):
+        notes.insert(
+            0,
+            f"{len(rows) - len(foreseen)} cases have not been calibrated on this machine: how long they take "
+            "and what can be seen is not known; distbench calibrate SUITE tells.",
+        )
+    return Forecast(
+        title=" ".join(map(one_line, (candidate.suite.name + ":", candidate.told, "against", baseline.told))),
+        caption=(
+            f"Pairs of trials, {rules.min_pairs} to {rules.max_pairs} a case, one of each arm in turn; a "
+            "flagged case is run as long again. sees: the smallest slow-down of a step that the pairs "
+            "allowed can tell from none at 95%."
+        ),
+        rows=rows,
+        notes=tuple(notes),
+    )
+
+
+def _row(name: str, rules: Gate, own: Tolerances, told: Calibrated | None) -> Row:
+    trials = (2 * (1 + rules.min_pairs), 2 * (1 + rules.max_pairs))
+    if told is None:
+        return Row(name, trials, None, None)
+    likely = rules.min_pairs
+    for metric in NOISY:
+        limit = getattr(own, metric)
+        if limit is not None and metric in told.deviations:
+            likely = max(likely, pairs_for(told.deviations[metric], limit))
+    pairs = (1 + min(likely, rules.max_pairs), 1 + rules.max_pairs)
+    return Row(
+        name,
+        trials,
+        (pairs[0] * told.minutes_per_pair, pairs[1] * told.minutes_per_pair),
+        told.smallest("tokens_per_s", rules.max_pairs),
+    )

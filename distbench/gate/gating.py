@@ -1,0 +1,348 @@
+"""Runs a gate: two arms of a suite side by side, a second series for what is flagged, one result."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from distbench import __version__, env, plan
+from distbench.analysis.comparison import settings_apart
+from distbench.analysis.convergence import FAILING as FAILED_TO_CONVERGE
+from distbench.analysis.environment import differences, environment
+from distbench.analysis.equivalence import DIFFERS, NOT_CHECKED
+from distbench.analysis.summary import CaseSummary, summarise
+from distbench.analysis.text import one_line
+from distbench.analysis.verdicts import sentence
+from distbench.case import Case
+from distbench.gate.arms import Arm
+from distbench.gate.calibration import load, refuse_blind
+from distbench.gate.causes import cause
+from distbench.gate.judging import findings
+from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
+from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word
+from distbench.plan import Plan, Planned
+from distbench.record import Record, Status
+from distbench.run import Bench, Observer, StopRequest
+from distbench.store import Run, RunInfo, new_run_id, stamp_of, utc_now, write_json
+
+RESULT_FILE = "gate.json"
+_WORK = ("workload", "data", "world_size", "device", "optimizer", "precision", "seed")
+
+
+@dataclass(frozen=True)
+class Match:
+    """The cases of two arms, held against each other."""
+
+    slots: list[Slot]
+    verdicts: list[CaseVerdict]
+    """Of cases that can't be run in pairs."""
+    skipped: dict[str, str]
+    """Case that can't run here in either arm -> why."""
+
+
+def match(baseline: Plan, candidate: Plan) -> Match:
+    """Pair the cases of two plans: those of the same id or name, else those at the same place."""
+    mates = _mates(baseline.cases, candidate.cases)
+    found = Match([], [], {})
+    taken = {mate.case.id for mate in mates if mate}
+    for mine, mate in zip(candidate.cases, mates, strict=True):
+        if mate is None:
+            found.verdicts.append(
+                _verdict(mine.case, _trial("incomparable", "the baseline has no such case"))
+            )
+        elif mine.problem and mate.problem:
+            found.skipped[mine.case.name] = mine.problem
+        elif mine.problem:
+            found.verdicts.append(
+                _verdict(mine.case, _trial("broken", f"runs in the baseline: {mine.problem}"))
+            )
+        elif mate.problem:
+            said = f"can't run in the baseline: {mate.problem}"
+            found.verdicts.append(_verdict(mine.case, _trial("incomparable", said)))
+        elif apart := _other_work(mate, mine):
+            found.verdicts.append(
+                _verdict(mine.case, _trial("incomparable", f"asked to do other work: {apart}"))
+            )
+        else:
+            found.slots.append(Slot(mate.case, mine.case))
+    for gone in (item for item in baseline.cases if item.case.id not in taken and not item.problem):
+        found.verdicts.append(_verdict(gone.case, _trial("missing", "the candidate has no such case")))
+    return found
+
+
+def _mates(baseline: Sequence[Planned], candidate: Sequence[Planned]) -> list[Planned | None]:
+    by_id = {item.case.id: item for item in baseline}
+    by_name = {item.case.name: item for item in baseline}
+    same = [by_id.get(item.case.id) or by_name.get(item.case.name) for item in candidate]
+    if len(baseline) == len(candidate) and not any(same):
+        # what is changed stands in every name
+        return list(baseline)
+    left = [item for item in baseline if item not in same]
+    lacking = [i for i, mate in enumerate(same) if mate is None]
+    if len(left) == len(lacking):
+        for i, mate in zip(lacking, left, strict=True):
+            same[i] = mate
+    return same
+
+
+def _other_work(baseline: Planned, candidate: Planned) -> str:
+    before, after = baseline.case.to_json(), candidate.case.to_json()
+    apart = [key for key in _WORK if before[key] != after[key]]
+    if before["batch"]["global_batch_size"] != after["batch"]["global_batch_size"]:
+        apart.append("batch.global_batch_size")
+    return ", ".join(apart)
+
+
+class Gate:
+    """One gate in its folder."""
+
+    def __init__(
+        self, out: Path, baseline: Arm, candidate: Arm, observer: Observer, *, calibrates: bool = False
+    ) -> None:
+        """Plan both arms and make the folder.
+
+        Args:
+            calibrates: Only the spread is wanted: any tolerance will do, and nothing is confirmed.
+
+        Raises:
+            SuiteError: what can't work, known before anything is launched.
+            UsageError: the folder can't be made, or a tolerance is below what this machine can resolve.
+        """
+        self._arms, self._observer = (baseline, candidate), observer
+        self._rules = candidate.suite.gate
+        self._plans = [plan.make(arm.suite, env.detect(arm.suite.device)) for arm in self._arms]
+        self._match = match(*self._plans)
+        self._calibrates = calibrates
+        self.cases = [slot.candidate for slot in self._match.slots]
+        """What is run in pairs."""
+        if not calibrates:
+            refuse_blind(self._rules, self.cases, load(candidate.suite.measure))
+        self.gate_id = new_run_id()
+        # processes are started from other folders
+        self.folder = out.resolve() / f"gate-{stamp_of(utc_now())}-{self.gate_id}"
+        self._clock = Clock(self._rules.minutes)
+        self._runs = self._made_runs()
+
+    def _made_runs(self) -> tuple[Run, Run]:
+        baseline, candidate = (
+            _run(self.folder / name, arm, made.cases)
+            for name, arm, made in zip(("baseline", "candidate"), self._arms, self._plans, strict=True)
+        )
+        return baseline, candidate
+
+    def run(self) -> Result:
+        """Run both arms until each case has its verdict, and leave the result in the folder.
+
+        Raises:
+            InfrastructureError: the disk is full; what was stored is whole.
+            KeyboardInterrupt: a second Ctrl-C; no process is left.
+        """
+        stop = StopRequest()
+        first: list[Track] = []
+        second: dict[str, Track] = {}
+        with stop.listening():
+            rounds = self._series(first, self._match.slots, stop, first_round=0, is_second=False)
+            flagged = [] if self._calibrates else self._flagged(first)
+            if flagged and not stop.asked and not self._clock.is_over:
+                self._observer.note(f"{len(flagged)} flagged; a fresh series will confirm or clear")
+                again: list[Track] = []
+                self._series(again, self._again(flagged), stop, first_round=rounds, is_second=True)
+                second = {track.slot.candidate.id: track for track in again}
+        for run in self._runs:
+            run.write_info(dataclasses.replace(run.info(), state="interrupted" if stop.asked else "finished"))
+        result = self._result(first, second, interrupted=stop.asked)
+        write_json(self.folder / RESULT_FILE, result.to_json())
+        return result
+
+    def _series(
+        self, into: list[Track], slots: list[Slot], stop: StopRequest, *, first_round: int, is_second: bool
+    ) -> int:
+        """Run a series of *slots* with processes of its own, into new tracks; return the next round."""
+        efficiency = any(
+            self._rules.of(slot.candidate.label, slot.name).efficiency is not None for slot in slots
+        )
+        blocks = tracks_of(slots, efficiency=efficiency)
+        into += [track for block in blocks for track in block]
+        sessions = [
+            Bench.opened(run, arm.suite, self._observer, stop, arm.place)
+            for run, arm in zip(self._runs, self._arms, strict=True)
+        ]
+        with sessions[0] as baseline, sessions[1] as candidate:
+            for bench, side in ((baseline, 0), (candidate, 1)):
+                bench.prepare([slot.cases[side] for slot in slots])
+            if not is_second:
+                self._extra(candidate, stop)
+            series = Series((baseline, candidate), self._rules, self._observer, stop, self._clock)
+            return series.run(blocks, first_round=first_round, candidate_first=is_second)
+
+    def _extra(self, candidate: Bench, stop: StopRequest) -> None:
+        """Make the candidate's checks and trainings, where they are required."""
+        kinds = {"check": self._rules.equivalence, "converge": self._rules.convergence}
+        wanted = [task for task in self._plans[1].trials if kinds.get(task.job.kind) == "required"]
+        if wanted:
+            candidate.prepare([case for task in wanted for case in (task.case, *task.instead)])
+        for done, task in enumerate(wanted):
+            if stop.asked:
+                return
+            self._observer.trial_started(task, done, len(wanted), None)
+            self._observer.trial_ended(candidate.make(task))
+
+    def _flagged(self, tracks: list[Track]) -> list[Track]:
+        return [track for track in tracks if any(one.word == "regressed" for one in self._noisy(track))]
+
+    def _noisy(self, track: Track) -> list[Finding]:
+        return [one for one in self._findings(track) if one.low is not None]
+
+    def _again(self, flagged: list[Track]) -> list[Slot]:
+        """Return the slots of a fresh series: what was flagged, and the same on one device."""
+        slots = {track.slot.candidate.id: track.slot for track in flagged}
+        slots |= {track.base.slot.candidate.id: track.base.slot for track in flagged if track.base}
+        return list(slots.values())
+
+    def _findings(self, track: Track) -> list[Finding]:
+        if track.failure:
+            return [_failed(track.failure)]
+        if not track.pairs:
+            return [_trial("inconclusive", "no undisturbed pair of trials was made in the time given")]
+        case = track.slot.candidate
+        return findings(track.measured(), self._rules, self._rules.of(case.label, case.name))
+
+    def _result(self, first: list[Track], second: dict[str, Track], *, interrupted: bool) -> Result:
+        told = [self._summaries(side) for side in (0, 1)]
+        cases = [
+            *(self._verdict(track, second.get(track.slot.candidate.id), told) for track in first),
+            *self._match.verdicts,
+        ]
+        order = {item.case.name: i for i, item in enumerate(self._plans[1].cases)}
+        return Result(
+            gate_id=self.gate_id,
+            suite=self._arms[1].suite.name,
+            baseline=self._arms[0].told,
+            candidate=self._arms[1].told,
+            cases=tuple(sorted(cases, key=lambda case: order.get(case.case, len(order)))),
+            environment=self._environment(),
+            skipped=self._match.skipped,
+            minutes=round(self._clock.spent, 2),
+            state="interrupted" if interrupted else "finished",
+            folder=str(self.folder),
+        )
+
+    def _verdict(
+        self, track: Track, again: Track | None, told: Sequence[dict[str, CaseSummary]]
+    ) -> CaseVerdict:
+        case = track.slot.candidate
+        mine = self._findings(track)
+        first: tuple[Finding, ...] = ()
+        if again is not None:
+            first, mine = tuple(mine), _confirmed(mine, self._findings(again))
+        before, after = told[0].get(track.slot.baseline.id), told[1].get(case.id)
+        work, notes = settings_apart(before, after) if before and after else ("", ())
+        if work:
+            mine = [_trial("incomparable", work)]
+        mine += self._demanded(after)
+        by_name = {one.metric: one for one in mine}
+        base = {one.metric: one for one in self._findings(track.base)} if track.base else {}
+        pairs = [*track.pairs, *(again.pairs if again else [])]
+        return CaseVerdict(
+            case=case.name,
+            label=case.label,
+            world_size=case.world_size,
+            findings=tuple(mine),
+            cause=cause(by_name.get("tokens_per_s"), base.get("tokens_per_s"), pairs),
+            notes=notes,
+            minutes_per_pair=track.measured().minutes_per_pair,
+            first=first,
+        )
+
+    def _demanded(self, row: CaseSummary | None) -> list[Finding]:
+        found = []
+        if self._rules.equivalence == "required":
+            found.append(_equivalence(row))
+        if self._rules.convergence == "required":
+            found.append(_convergence(row))
+        return found
+
+    def _summaries(self, side: int) -> dict[str, CaseSummary]:
+        run = self._runs[side]
+        return {row.case.id: row for row in summarise(run.info(), list(run.records()))}
+
+    def _environment(self) -> dict[str, tuple[str, str]]:
+        told = []
+        for run, arm in zip(self._runs, self._arms, strict=True):
+            told.append(environment(list(run.records()), dict(arm.machine)))
+        return differences(*told)
+
+
+def _confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
+    """Return the findings of two series: what the first flagged stands only if the second says so too."""
+    again = {one.metric: one for one in second}
+    found = []
+    for one in first:
+        other = again.get(one.metric)
+        if one.word != "regressed" or one.low is None or other is None:
+            found.append(one)
+        elif other.word == "regressed":
+            found.append(
+                dataclasses.replace(one, said=f"{one.said}; confirmed by a fresh series: {other.said}")
+            )
+        else:
+            said = f"flagged once ({one.said}) and not confirmed by a fresh series: {other.said}"
+            found.append(dataclasses.replace(other, said=said))
+    # a trial that failed in the second series is no less broken
+    return found + [one for one in second if one.metric == "trial"]
+
+
+def _failed(failure: tuple[Record | None, Record | None]) -> Finding:
+    baseline, candidate = failure
+    if candidate is None:
+        assert baseline is not None
+        return _trial("incomparable", f"the baseline ended twice as {_ending(baseline)}")
+    word: Word = "invalid" if candidate.status is Status.INVALID_NAN else "broken"
+    return _trial(word, f"runs in the baseline and ended twice as {_ending(candidate)}")
+
+
+def _ending(record: Record) -> str:
+    return f"{record.status}: {one_line(record.reason)}"
+
+
+def _equivalence(row: CaseSummary | None) -> Finding:
+    verdict = row.verdict if row else None
+    if verdict is None or verdict.word == NOT_CHECKED:
+        return Finding("equivalence", "missing", sentence(verdict) if verdict else "it was not checked")
+    word: Word = "invalid" if verdict.word == DIFFERS else "pass"
+    return Finding("equivalence", word, sentence(verdict))
+
+
+def _convergence(row: CaseSummary | None) -> Finding:
+    found = row.convergence if row else None
+    if found is None:
+        return Finding("convergence", "missing", "it was not trained to a target: the suite has no converge")
+    if found.word in FAILED_TO_CONVERGE:
+        return Finding("convergence", "invalid", found.word)
+    return Finding("convergence", "inconclusive" if found.word == "inconclusive" else "pass", found.word)
+
+
+def _trial(word: Word, said: str) -> Finding:
+    return Finding("trial", word, said)
+
+
+def _verdict(case: Case, finding: Finding) -> CaseVerdict:
+    return CaseVerdict(case.name, case.label, case.world_size, (finding,))
+
+
+def _run(folder: Path, arm: Arm, cases: list[Planned]) -> Run:
+    info = RunInfo(
+        run_id=new_run_id(),
+        suite_name=arm.suite.name,
+        version=__version__,
+        created=utc_now(),
+        state="running",
+        command=["distbench", *sys.argv[1:]],
+        suite=arm.suite.resolved(),
+        machine=dict(arm.machine),
+        cases=cases,
+    )
+    return Run.made_at(folder, info, arm.suite.text)

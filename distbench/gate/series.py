@@ -1,0 +1,188 @@
+"""A series: pairs of trials of two arms, next to each other in time, until they tell enough.
+
+Cases of one strategy at several world sizes are run as a block, A1 A2 A4 B4 B2 B1, and the next time
+the other way round, B1 B2 B4 A4 A2 A1: so every case has its pairs A B | B A, in which a drift of the
+machine cancels, and so has every ratio of N devices to one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from distbench.analysis.paired import Rule
+from distbench.analysis.scaling import families, series_of
+from distbench.case import Case
+from distbench.gate.judging import Measured, has_ended, pairs_expected, rules
+from distbench.plan import Task
+from distbench.record import Record, Status
+from distbench.run import Bench, Observer, StopRequest
+from distbench.spec.gate import Gate
+
+_BASELINE, _CANDIDATE = 0, 1
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One case in both arms."""
+
+    baseline: Case
+    candidate: Case
+
+    @property
+    def cases(self) -> tuple[Case, Case]:
+        """The case in each arm."""
+        return self.baseline, self.candidate
+
+    @property
+    def name(self) -> str:
+        """Name of the candidate's case."""
+        return self.candidate.name
+
+
+@dataclass
+class Track:
+    """What a series has made of one slot so far."""
+
+    slot: Slot
+    base: Track | None = None
+    """The same on one device, where the slot is part of a scaling series."""
+    pairs: list[tuple[Record, Record]] = field(default_factory=list)
+    failure: tuple[Record | None, Record | None] | None = None
+    """The trials that ended it: of the arm that failed, even when tried again."""
+    seconds: float = 0.0
+
+    def measured(self) -> Measured:
+        """Return its pairs for judging."""
+        per_pair = self.seconds / 60 / max(1, len(self.pairs))
+        return Measured(self.pairs, self.base.pairs if self.base else (), per_pair)
+
+
+@dataclass
+class Clock:
+    """How long a gate may go on, and for how many blocks."""
+
+    minutes: float | None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def spent(self) -> float:
+        """Minutes since it began."""
+        return (time.monotonic() - self.began) / 60
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further block may begin."""
+        return self.minutes is not None and self.spent >= self.minutes
+
+
+def tracks_of(slots: Sequence[Slot], *, efficiency: bool) -> list[list[Track]]:
+    """Return the slots in blocks: those of a strategy together where its scaling is gated."""
+    tracks = {slot.candidate.id: Track(slot) for slot in slots}
+    if not efficiency:
+        return [[track] for track in tracks.values()]
+    cases = [slot.candidate for slot in slots]
+    for _, series in series_of(cases):
+        for case in series[1:]:
+            tracks[case.id].base = tracks[series[0].id]
+    blocks = []
+    for family in families(cases):
+        of_series = [case for case in family if tracks[case.id].base or _is_base(tracks, case)]
+        blocks += [[tracks[case.id] for case in sorted(of_series, key=lambda case: case.world_size)]]
+        blocks += [[tracks[case.id]] for case in family if case not in of_series]
+    return [block for block in blocks if block]
+
+
+def _is_base(tracks: dict[str, Track], case: Case) -> bool:
+    return any(track.base is tracks[case.id] for track in tracks.values())
+
+
+class Series:
+    """Runs blocks of two benches, baseline and candidate, until each has ended."""
+
+    def __init__(
+        self, benches: tuple[Bench, Bench], gate: Gate, observer: Observer, stop: StopRequest, clock: Clock
+    ) -> None:
+        self._benches, self._gate, self._observer = benches, gate, observer
+        self._stop, self._clock = stop, clock
+        self._blocks: list[list[Track]] = []
+        self._made, self._began = 0, time.monotonic()
+
+    def run(self, blocks: list[list[Track]], *, first_round: int = 0, candidate_first: bool = False) -> int:
+        """Fill the tracks of *blocks*; return the round after the last.
+
+        Args:
+            first_round: Number of the first trial of each case in its run's folder.
+            candidate_first: Which arm begins the first block.
+        """
+        self._blocks, self._made, self._began = blocks, 0, time.monotonic()
+        for track in (track for block in blocks for track in block):
+            self._warm_up(track, first_round)
+        open_blocks = [block for block in blocks if self._is_open(block)]
+        number = 0
+        # a disturbed pair does not count and is made again, but not for ever
+        most = 2 * self._gate.max_pairs
+        while open_blocks and number < most:
+            for block in open_blocks:
+                if self._stop.asked or self._clock.is_over:
+                    return first_round + number + 1
+                self._block(block, first_round + number, candidate_first=(number % 2 == 1) != candidate_first)
+            number += 1
+            open_blocks = [block for block in open_blocks if self._is_open(block)]
+        return first_round + number
+
+    def _is_open(self, block: list[Track]) -> bool:
+        alive = [track for track in block if not track.failure]
+        return any(not has_ended(track.measured(), self._rules(track)) for track in alive)
+
+    def _rules(self, track: Track) -> dict[str, Rule]:
+        case = track.slot.candidate
+        return rules(self._gate, self._gate.of(case.label, case.name))
+
+    def _trials_of(self, block: list[Track]) -> int:
+        """Return the trials that *block* should take in all, as far as its pairs tell by now."""
+        alive = [track for track in block if not track.failure]
+        pairs = max((pairs_expected(track.measured(), self._rules(track)) for track in alive), default=0)
+        return 2 * len(block) * (1 + pairs)
+
+    def _warm_up(self, track: Track, round_: int) -> None:
+        """Make one trial of each arm that is thrown away: it pays for caches, clocks and autotuning."""
+        for arm in (_BASELINE, _CANDIDATE):
+            if not (track.failure or self._stop.asked):
+                self._trial(track, arm, round_, keep=False)
+
+    def _block(self, block: list[Track], round_: int, *, candidate_first: bool) -> None:
+        alive = [track for track in block if not track.failure]
+        arms = (_CANDIDATE, _BASELINE) if candidate_first else (_BASELINE, _CANDIDATE)
+        # the arm that begins goes up through the world sizes, the other comes back down; in every
+        # second block, up and down change places with the arms
+        order = [*((track, arms[0]) for track in alive), *((track, arms[1]) for track in reversed(alive))]
+        records: dict[tuple[int, int], Record] = {}
+        for track, arm in order:
+            if self._stop.asked:
+                return
+            if not track.failure:
+                records[id(track), arm] = self._trial(track, arm, round_)
+        # all or none of a block: the pairs of N devices and of one must be of the same block
+        if self._stop.asked or any(record.degraded for record in records.values()):
+            return
+        for track in alive:
+            if not track.failure:
+                track.pairs.append((records[id(track), _BASELINE], records[id(track), _CANDIDATE]))
+
+    def _trial(self, track: Track, arm: int, round_: int, *, keep: bool = True) -> Record:
+        task = Task(track.slot.cases[arm], round_)
+        total = max(self._made + 1, sum(map(self._trials_of, self._blocks)))
+        left = (time.monotonic() - self._began) / self._made * (total - self._made) if self._made else None
+        self._observer.trial_started(task, self._made, total, left)
+        record = self._benches[arm].make(task, keep=keep)
+        if record.status.is_failure and record.status is not Status.CANCELLED:
+            # once more: what a machine does once is no verdict on a change of code
+            record = self._benches[arm].make(task, keep=keep)
+        self._made += 1
+        track.seconds += record.wall_s
+        if record.status is not Status.MEASURED and record.status is not Status.CANCELLED:
+            track.failure = (record, None) if arm == _BASELINE else (None, record)
+        self._observer.trial_ended(record)
+        return record
