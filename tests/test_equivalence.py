@@ -284,6 +284,23 @@ def test_a_check_goes_on_where_it_was_stopped(run_suite: Callable[..., Finished]
 
 
 @pytest.mark.train
+def test_a_run_that_was_measured_is_checked_later(run_suite: Callable[..., Finished]) -> None:
+    measured = SMALL.replace("trials: 0", "trials: 1")
+    done = run_suite(f"{measured}\nstrategies: [ddp]\nworld_sizes: [2]")
+    trial = next(done.folder.glob("trials/*/0/record.json"))
+    before = trial.stat().st_mtime_ns
+    added = ("--check", "--set", "check.steps=2", "--set", "check.perturbed=4")
+    again = call("run", "--resume", str(done.folder), *added, "--json")
+    assert again.returncode == 0, again.stderr
+    (row,) = json.loads(again.stdout)["cases"]
+    assert row["equivalence"]["verdict"] in (EQUIVALENT, ROUNDING)
+    assert trial.stat().st_mtime_ns == before
+    refused = call("run", "--resume", str(done.folder), "--check")
+    assert refused.returncode == 2
+    assert "was begun with --check" in refused.stderr
+
+
+@pytest.mark.train
 def test_a_plan_shows_what_is_checked(tmp_path: Path) -> None:
     suite = tmp_path / "mine.yaml"
     suite.write_text(f"{SMALL.replace('trials: 0', 'trials: 1')}\nstrategies: [single]\nworld_sizes: [1]")

@@ -74,9 +74,13 @@ def run(
         if suite is None:
             raise UsageError("run: which suite? distbench run SUITE, or distbench run --resume RUN")
         return run_suite(suite, changed, out=out, **how)
-    if suite is not None or any((changes, only, world_sizes, device, check)):
-        raise UsageError("--resume: a run goes on as it was begun; it takes no suite and changes none")
-    return resume_run(resume, out=out, **how)
+    others = [change for change in changes if not (check and change.startswith("check."))]
+    if suite is not None or any((others, only, world_sizes, device)):
+        raise UsageError(
+            "--resume: a run goes on as it was begun; it takes no suite and changes none; --check (and "
+            "--set check.KEY=VALUE with it) adds what was not asked for then"
+        )
+    return resume_run(resume, changed if check else None, out=out, **how)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import tempfile
 from pathlib import Path
@@ -37,17 +38,31 @@ def run_suite(
     return _strict(run) or code if strict_parity and code in (0, 1) else code
 
 
-def resume_run(name: str, *, out: Path, as_json: bool, quiet: bool, strict_parity: bool) -> int:
-    """Go on with what a run lacks and print what came of it."""
+def resume_run(
+    name: str, added: spec.Overrides | None, *, out: Path, as_json: bool, quiet: bool, strict_parity: bool
+) -> int:
+    """Go on with what a run lacks and print what came of it.
+
+    Args:
+        added: The check that the run was begun without.
+    """
     run = find_run(name, out)
     info = run.info()
-    suite = spec.Suite.from_resolved(info.suite)
+    if added and info.suite.get("check"):
+        raise UsageError(f"--resume {name} --check: the run was begun with --check; leave it out to go on")
+    suite = spec.Suite.from_resolved(info.suite, added)
     planned = plan.make(suite, env.detect(suite.device))
     if [item.case.id for item in planned.cases] != [item.case.id for item in info.cases]:
         raise UsageError(
             f"--resume {name}: this machine, or this version, makes other cases of the suite than the "
             f"run was begun with; begin a new run with: distbench run {run.folder / 'suite.yaml'}"
         )
+    if added:
+        # the command that does all of it at once, for who repeats it
+        settings = [word for setting in added.set for word in ("--set", setting)]
+        command = [*info.command, "--check", *settings]
+        info = dataclasses.replace(info, suite=suite.resolved(), command=command)
+        run.write_info(info)
     code = _execute(run, info, suite, planned, as_json=as_json, quiet=quiet)
     return _strict(run) or code if strict_parity and code in (0, 1) else code
 

@@ -20,7 +20,7 @@ from distbench.case import Case
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import load, refuse_blind
 from distbench.gate.causes import cause
-from distbench.gate.judging import findings
+from distbench.gate.judging import Pairs, findings
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word
 from distbench.plan import Plan, Planned
@@ -206,7 +206,7 @@ class Gate:
         if track.failure:
             return [_failed(track.failure)]
         if not track.pairs:
-            return [_trial("inconclusive", "no undisturbed pair of trials was made in the time given")]
+            return [_trial("inconclusive", "no pair of trials was made in the time given")]
         case = track.slot.candidate
         return findings(track.measured(), self._rules, self._rules.of(case.label, case.name))
 
@@ -252,7 +252,7 @@ class Gate:
             world_size=case.world_size,
             findings=tuple(mine),
             cause=cause(by_name.get("tokens_per_s"), base.get("tokens_per_s"), pairs),
-            notes=notes,
+            notes=(*notes, *_disturbed(pairs)),
             minutes_per_pair=track.measured().minutes_per_pair,
             first=first,
         )
@@ -274,6 +274,14 @@ class Gate:
         for run, arm in zip(self._runs, self._arms, strict=True):
             told.append(environment(list(run.records()), dict(arm.machine)))
         return differences(*told)
+
+
+def _disturbed(pairs: Pairs) -> list[str]:
+    """Return how many trials ran on a disturbed machine: both arms may, and the interval is wider by it."""
+    found = [record.degraded for pair in pairs for record in pair if record.degraded]
+    if not found:
+        return []
+    return [f"{len(found)} of {2 * len(pairs)} trials ran on a disturbed machine, as {one_line(found[0])}"]
 
 
 def _confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:

@@ -73,7 +73,7 @@ def case_sentences(case: CaseVerdict) -> list[str]:
         if one.word != "pass" or "diluted" in one.said or "flagged" in one.said
     ]
     told += [f"{name}: cause: {one_line(case.cause, 600)}."] if case.cause else []
-    return told + [f"{name}: not the same in both: {one_line(note, 600)}." for note in case.notes]
+    return told + [f"{name}: {one_line(note, 600)}." for note in case.notes]
 
 
 def cells(case: CaseVerdict) -> list[str]:

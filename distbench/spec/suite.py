@@ -93,13 +93,17 @@ class Suite:
         return {**self.work, "data": {registry.load("workloads", workload).default_data: {}}}
 
     @classmethod
-    def from_resolved(cls, data: Mapping[str, Any]) -> Suite:
-        """Return the suite that ``resolved`` gave.
+    def from_resolved(cls, data: Mapping[str, Any], overrides: Overrides | None = None) -> Suite:
+        """Return the suite that ``resolved`` gave, changed by *overrides*.
 
         Raises:
-            SuiteError: a plug-in that it names is gone, or takes other options today.
+            SuiteError: a plug-in that it names is gone, or takes other options today; or what is wrong
+                with *overrides*.
         """
-        return cls.from_tree(dict(data), Places("the suite of the run"))
+        tree, places = dict(data), Places("the suite of the run")
+        if wrong := overriding.apply(tree, places, overrides or Overrides()):
+            raise SuiteError(wrong)
+        return cls.from_tree(tree, places)
 
     @classmethod
     def from_tree(cls, tree: Raw, places: Places, *, file: str = "", text: str = "") -> Suite:
