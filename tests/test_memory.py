@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Finished, call, run_in
+from conftest import QUICK, Finished, call, run_in
 
 pytestmark = pytest.mark.train
 
@@ -160,3 +160,10 @@ strategies:
     for name, case in finished.cases.items():
         values = {column: value["value"] for column, value in case["values"].items()}
         assert values["memory_states"] == pytest.approx(values["memory_states_theory"], rel=0.02), name
+
+
+def test_memory_that_is_freed_by_its_address_alone_is_counted_too(run_suite: Callable[..., Finished]) -> None:
+    gelu = run_suite(QUICK.replace("small:Small", "small:Gelu") + "strategies: [ddp]")
+    (case,) = gelu.cases.values()
+    assert case["status"] == "measured", case["reason"]
+    assert gelu.record("ddp")["values"]["memory_peak"] > 0

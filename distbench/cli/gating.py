@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,11 +95,9 @@ def _arms(wanted: Wanted) -> Iterator[tuple[Arm, Arm]]:
         yield baseline, candidate
         return
     kind = kind_of(wanted.baseline)
-    if kind == "revision":
-        _names_code(suites[1], wanted.baseline)
     with (
         tempfile.TemporaryDirectory(prefix="distbench-") as folder,
-        opened(kind, wanted.baseline, baseline, Path(folder)) as moved,
+        opened(kind, wanted.baseline, baseline, Path(folder), _loader(wanted)) as moved,
     ):
         yield moved, candidate
 
@@ -125,14 +123,8 @@ def _ready(suite: spec.Suite) -> spec.Suite:
     return suite
 
 
-def _names_code(suite: spec.Suite, revision: str) -> None:
-    """Raise UsageError unless *suite* names code that another revision may have otherwise."""
-    if "user" not in suite.work.get("workload", {}):
-        raise UsageError(
-            f"--baseline {revision}: a revision is of the code that the suite names (workload: user: model: "
-            "package.module:callable), and this suite names none: both arms would be the same. Another "
-            "torch or deepspeed: give a Python environment"
-        )
+def _loader(wanted: Wanted) -> Callable[[Path], spec.Suite]:
+    return lambda file: _ready(spec.load(file, wanted.baseline_overrides))
 
 
 def _variables(given: Sequence[str]) -> dict[str, str]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,21 +45,34 @@ def kind_of(baseline: str) -> Kind:
 
 
 @contextmanager
-def opened(kind: Kind, baseline: str, arm: Arm, folder: Path) -> Iterator[Arm]:
+def opened(kind: Kind, baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite]) -> Iterator[Arm]:
     """Yield *arm* as the baseline: moved into an environment, or to a revision, of the name *baseline*.
+
+    A suite that lies in the repository is that of the revision too, as far as it says what is trained;
+    how it is measured is the candidate's to say, for both alike.
 
     Args:
         folder: Where a revision is checked out, and what leads an interpreter to this harness; what is
             made there is taken away again.
+        load: Reads the suite of a revision, with what the command line changes in it.
 
     Raises:
         UsageError: there is no such revision or environment, or it lacks what trials need.
+        SuiteError: the revision's suite is wrong.
     """
     if kind == "python":
         yield _in_environment(baseline, arm, folder)
     elif kind == "revision":
-        with _checked_out(baseline, folder) as (place, told):
-            yield Arm(told, arm.suite, _with(arm.place, place), arm.machine)
+        with _checked_out(baseline, folder) as (tree, root, told):
+            place = _moved(baseline, tree, root)
+            suite = _suite_there(arm.suite, tree, root, load)
+            if suite.resolved() == arm.suite.resolved() and "user" not in arm.suite.work["workload"]:
+                raise UsageError(
+                    f"--baseline {baseline}: both arms would be the same: the suite has not changed since, "
+                    "and it names no code of this repository (workload: user: model: module:callable). "
+                    "Another torch or deepspeed: give a Python environment"
+                )
+            yield Arm(told, suite, _with(arm.place, place), arm.machine)
     else:
         yield arm
 
@@ -117,35 +130,42 @@ def _asked(python: Path, place: Place, name: str) -> dict[str, Any]:
         raise UsageError(f"--baseline {name}: its Python does not answer: {error}") from error
 
 
+def _suite_there(suite: Suite, tree: Path, root: Path, load: Callable[[Path], Suite]) -> Suite:
+    """Return the suite of a checkout *tree* of the repository *root*; *suite* itself if it lies elsewhere."""
+    file = Path(suite.file).resolve()
+    there = tree / file.relative_to(root) if file.is_relative_to(root) else None
+    if there is None or not there.is_file():
+        return suite
+    how = {name: getattr(suite, name) for name in ("measure", "limits", "launcher", "metrics", "gate")}
+    return replace(load(there), name=suite.name, **how)
+
+
+def _moved(revision: str, tree: Path, root: Path) -> Place:
+    """Return the working directory, and the search path, as they are in a checkout *tree* of *root*."""
+    inside = Path.cwd().resolve().relative_to(root)
+    if not (tree / inside).is_dir():
+        raise UsageError(f"--baseline {revision}: has no folder {inside}")
+    paths = []
+    for path in (Path(part).resolve() for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part):
+        paths.append(str(tree / path.relative_to(root)) if path.is_relative_to(root) else str(path))
+    return Place(folder=str(tree / inside), environment={"PYTHONPATH": os.pathsep.join(paths)})
+
+
 @contextmanager
-def _checked_out(revision: str, folder: Path) -> Iterator[tuple[Place, str]]:
-    """Yield where code of *revision* is started, and what it is called; the checkout ends with it.
+def _checked_out(revision: str, folder: Path) -> Iterator[tuple[Path, Path, str]]:
+    """Yield a checkout of *revision*, the root of the repository, and what the revision is called.
 
     Raises:
         UsageError: this is no git repository, or it has no such revision.
     """
-    here = Path.cwd()
     root = Path(_git(revision, "rev-parse", "--show-toplevel"))
     commit = _git(revision, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     tree = folder / "worktree"
     _git(revision, "worktree", "add", "--detach", "--force", str(tree), commit)
     try:
-        moved = {"PYTHONPATH": _moved(os.environ.get("PYTHONPATH", ""), root, tree)}
-        place = Place(folder=str(tree / here.resolve().relative_to(root)), environment=moved)
-        if not Path(place.folder or "").is_dir():
-            raise UsageError(f"--baseline {revision}: has no folder {here.resolve().relative_to(root)}")
-        yield place, f"{revision} ({commit[:10]})"
+        yield tree, root, f"{revision} ({commit[:10]})"
     finally:
         _git(revision, "worktree", "remove", "--force", str(tree))
-
-
-def _moved(paths: str, root: Path, tree: Path) -> str:
-    """Return a search path with what lies in the repository taken from the checkout."""
-    parts = []
-    for part in filter(None, paths.split(os.pathsep)):
-        path = Path(part).resolve()
-        parts.append(str(tree / path.relative_to(root)) if path.is_relative_to(root) else str(path))
-    return os.pathsep.join(parts)
 
 
 def _git(revision: str, *words: str) -> str:

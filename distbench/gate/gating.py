@@ -40,7 +40,7 @@ class Match:
     verdicts: list[CaseVerdict]
     """Of cases that can't be run in pairs."""
     skipped: dict[str, str]
-    """Case that can't run here in either arm -> why."""
+    """Case that is new, or can't run here in either arm -> why."""
 
 
 def match(baseline: Plan, candidate: Plan) -> Match:
@@ -50,9 +50,7 @@ def match(baseline: Plan, candidate: Plan) -> Match:
     taken = {mate.case.id for mate in mates if mate}
     for mine, mate in zip(candidate.cases, mates, strict=True):
         if mate is None:
-            found.verdicts.append(
-                _verdict(mine.case, _trial("incomparable", "the baseline has no such case"))
-            )
+            found.skipped[mine.case.name] = "new: the baseline has no such case"
         elif mine.problem and mate.problem:
             found.skipped[mine.case.name] = mine.problem
         elif mine.problem:

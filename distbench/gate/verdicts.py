@@ -105,7 +105,7 @@ class Result:
     environment: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Facts of the machine and the packages that differ: baseline, candidate."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """Case that can't run here in either arm -> why."""
+    """Case that is new, or can't run here in either arm -> why."""
     minutes: float = 0.0
     state: Literal["finished", "interrupted"] = "finished"
     folder: str = ""

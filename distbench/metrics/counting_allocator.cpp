@@ -20,7 +20,11 @@ constexpr size_t kHeader = 64;
 std::atomic<int64_t> current{0};
 std::atomic<int64_t> peak{0};
 
-void release(void* block) {
+void release(void* data) {
+  if (data == nullptr) {
+    return;
+  }
+  void* block = static_cast<char*>(data) - kHeader;
   current.fetch_sub(*static_cast<int64_t*>(block), std::memory_order_relaxed);
   c10::free_cpu(block);
 }
@@ -37,8 +41,12 @@ struct CountingAllocator final : c10::Allocator {
     int64_t seen = peak.load(std::memory_order_relaxed);
     while (now > seen && !peak.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
     }
-    return {static_cast<char*>(block) + kHeader, block, &release, cpu};
+    // the data is its own context: oneDNN's kernels (GELU is one) allocate and free by address alone
+    void* data = static_cast<char*>(block) + kHeader;
+    return {data, data, &release, cpu};
   }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
 
   void copy_data(void* target, const void* source, size_t bytes) const override {
     std::memcpy(target, source, bytes);

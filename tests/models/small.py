@@ -43,6 +43,14 @@ class Small(nn.Module):
         pass
 
 
+class Gelu(Small):
+    """oneDNN's GELU takes and frees memory by its address alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16), nn.GELU()])
+
+
 class Uneven(Small):
     """Sizes that two ranks don't divide, two names for one weight, and a buffer."""
 
