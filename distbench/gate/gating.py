@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,18 +72,29 @@ def match(baseline: Plan, candidate: Plan) -> Match:
 
 
 def _mates(baseline: Sequence[Planned], candidate: Sequence[Planned]) -> list[Planned | None]:
+    """Return the mate of each candidate's case, None if it is new.
+
+    A change of an option may stand in the names, so what is left over by id and name is paired in its
+    order: within a strategy and world size if both arms have as many, then as a whole.
+    """
     by_id = {item.case.id: item for item in baseline}
     by_name = {item.case.name: item for item in baseline}
-    same = [by_id.get(item.case.id) or by_name.get(item.case.name) for item in candidate]
-    if len(baseline) == len(candidate) and not any(same):
-        # what is changed stands in every name
-        return list(baseline)
-    left = [item for item in baseline if item not in same]
-    lacking = [i for i, mate in enumerate(same) if mate is None]
-    if len(left) == len(lacking):
-        for i, mate in zip(lacking, left, strict=True):
-            same[i] = mate
-    return same
+    found = [by_id.get(item.case.id) or by_name.get(item.case.name) for item in candidate]
+    for kind in (lambda item: (item.case.strategy.name, item.case.world_size), lambda _: None):
+        left = _grouped([item for item in baseline if item not in found], kind)
+        lacking = _grouped([item for item, mate in zip(candidate, found, strict=True) if mate is None], kind)
+        for key, items in lacking.items():
+            if len(left.get(key, [])) == len(items):
+                for item, mate in zip(items, left[key], strict=True):
+                    found[candidate.index(item)] = mate
+    return found
+
+
+def _grouped(items: Sequence[Planned], kind: Callable[[Planned], object]) -> dict[object, list[Planned]]:
+    groups: dict[object, list[Planned]] = {}
+    for item in items:
+        groups.setdefault(kind(item), []).append(item)
+    return groups
 
 
 def _other_work(baseline: Planned, candidate: Planned) -> str:

@@ -107,6 +107,18 @@ class HangsIfAsked(Small):
             time.sleep(600)
 
 
+class Changed(Small):
+    """What a change of code does to it stands in variables, so that the arms of a gate may differ."""
+
+    def trouble(self, calls: int) -> None:
+        time.sleep(float(os.environ.get("SMALL_SLEEPS", "0")))
+        if "SMALL_RAISES" in os.environ:
+            raise RuntimeError("the change broke it")
+        if "SMALL_BREAKS_DOWN" in os.environ:
+            with torch.no_grad():
+                self.head.bias.fill_(float("nan"))
+
+
 class OutOfMemory(Small):
     def trouble(self, calls: int) -> None:
         torch.empty(1 << 60, dtype=torch.uint8)
