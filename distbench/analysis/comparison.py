@@ -21,6 +21,8 @@ from distbench.case import Case
 
 COLUMNS = (THROUGHPUT, "step_s", MEMORY, COMMUNICATION, LOSS)
 """What is compared, where both runs have it."""
+_LEAST = 0.0005
+"""A smaller change, of what is counted to the byte, would be shown as 1.000; the gate sees it."""
 Word = Literal["better", "worse", "other", "same", "unknown"]
 
 
@@ -35,8 +37,8 @@ class Change:
     ratio: Interval
     """After over before."""
     word: Word
-    """same: within the noise of the trials; other: apart, in a column that has no better direction;
-    unknown: not equal, and no case has a second trial that would tell the noise."""
+    """same: within the noise of the trials, or less than 0.05 %; other: apart, in a column that has no
+    better direction; unknown: not equal, and no case has a second trial that would tell the noise."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def _change(pair: Pair, column: str, before: Interval, after: Interval) -> Chang
 
 
 def _word(before: Interval, after: Interval, better: str | None) -> Word:
-    if not after.is_apart_from(before):
+    if not after.is_apart_from(before) or abs(after.value / before.value - 1) < _LEAST:
         return "same"
     if after.ratio(before).half is None:
         return "unknown"
