@@ -28,6 +28,8 @@ CONFIDENCE = 0.95
 """Of the interval that is told and decides."""
 BEYOND_DOUBT = 0.999
 """Of the interval that may end a series early."""
+MOST = 10_000
+"""Pairs that are counted: a spread that asks for more will not be averaged away."""
 LOOKS = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 """Numbers of pairs after which a series may end."""
 
@@ -70,7 +72,7 @@ class Look:
     ended: bool
     """Whether more pairs would be wasted: the interval is narrow enough, or the effect beyond doubt."""
     needed: int
-    """Pairs that an interval narrow enough would take, by this deviation."""
+    """Pairs that an interval narrow enough would take, by this deviation; ``MOST``: so many or more."""
 
 
 def look(log_ratios: Sequence[float], rule: Rule) -> Look:
@@ -131,16 +133,16 @@ def resolvable(deviation: float, pairs: int) -> float:
     return _exp(half_width(deviation, pairs)) - 1
 
 
-def pairs_for(deviation: float, effect: float, most: int = 10_000) -> int:
-    """Return the pairs that make half the interval as narrow as *effect*; *most* if more were needed."""
+def pairs_for(deviation: float, effect: float) -> int:
+    """Return the pairs that make half the interval as narrow as *effect*; ``MOST`` if more were needed."""
     limit = math.log1p(effect)
-    counts = range(2, most)
+    counts = range(2, MOST)
     return 2 + bisect.bisect_left(counts, True, key=lambda pairs: half_width(deviation, pairs) <= limit)
 
 
 def _exp(logarithm: float) -> float:
     # what lies beyond has no float, and is no ratio of two times either
-    return math.exp(min(logarithm, 700.0))
+    return math.exp(max(-700.0, min(logarithm, 700.0)))
 
 
 # scipy takes a millisecond for what every look at as many pairs has in common

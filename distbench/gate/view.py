@@ -96,6 +96,8 @@ def _cell(one: Finding | None) -> str:
 def _change(ratio: float) -> str:
     """Return ``+3.1%``; more digits where they are what there is."""
     percent = (ratio - 1) * 100
+    if percent >= 10_000:
+        return f"{percent:+.0e}%"
     return f"{percent:+.1f}%" if abs(percent) >= 0.05 else f"{percent:+.2g}%"
 
 
