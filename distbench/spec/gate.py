@@ -134,7 +134,7 @@ def _tolerance(key: str, value: Any) -> float | None:
     """
     if isinstance(value, dict) and len(value) == 1 and not {*value} - {"max_drop", "max_increase"}:
         (value,) = value.values()
-    if value is False or value is None:
+    if value is False:
         return None
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         fraction = parse_fraction(str(value))
