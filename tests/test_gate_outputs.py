@@ -192,8 +192,15 @@ def test_no_name_gives_github_a_command(text):
         properties = line.removeprefix("::").partition("::")[0]
         assert properties.count("=") <= 1 + text.count("=")
         assert "," not in properties
-        # of a percent sign only what we wrote ourselves is left
-        assert all(part[:2] in ("25", "0A", "0D", "3A", "2C") for part in line.split("%")[1:])
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_github_reads_the_sentences_as_they_were_written(text):
+    told = all_hostile(text)
+    message = next(github.commands(told)).removeprefix("::").partition("::")[2]
+    # as the runner does: the percent sign last
+    read = message.replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%")
+    assert read.split("\n") == view.case_sentences(told.cases[0])
 
 
 # the terminal and Markdown
