@@ -11,6 +11,7 @@ series early (Haybittle 1971, Peto et al. 1976: an interval of 99.9 %).
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import statistics
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from scipy import stats
 
 Word = Literal["pass", "regressed", "improved", "inconclusive"]
@@ -26,6 +28,8 @@ CONFIDENCE = 0.95
 """Of the interval that is told and decides."""
 BEYOND_DOUBT = 0.999
 """Of the interval that may end a series early."""
+MOST = 10_000
+"""Pairs that are counted: a spread that asks for more will not be averaged away."""
 LOOKS = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 """Numbers of pairs after which a series may end."""
 
@@ -68,7 +72,7 @@ class Look:
     ended: bool
     """Whether more pairs would be wasted: the interval is narrow enough, or the effect beyond doubt."""
     needed: int
-    """Pairs that an interval narrow enough would take, by this deviation."""
+    """Pairs that an interval narrow enough would take, by this deviation; ``MOST``: so many or more."""
 
 
 def look(log_ratios: Sequence[float], rule: Rule) -> Look:
@@ -85,20 +89,30 @@ def look(log_ratios: Sequence[float], rule: Rule) -> Look:
     if wrong := [value for value in log_ratios if not math.isfinite(value)]:
         raise ValueError(f"a ratio of costs is no positive number: its logarithm is {wrong[0]}")
     count = len(log_ratios)
-    mean, deviation = statistics.fmean(log_ratios), statistics.stdev(log_ratios)
+    mean, deviation = statistics.fmean(log_ratios), float(np.std(log_ratios, ddof=1))
     half = half_width(deviation, count)
     is_narrow = half <= rule.limit
     beyond_doubt = abs(mean) >= max(rule.limit, half_width(deviation, count, BEYOND_DOUBT))
     return Look(
         pairs=count,
-        ratio=math.exp(mean),
-        low=math.exp(mean - half),
-        high=math.exp(mean + half),
+        ratio=_exp(mean),
+        low=_exp(mean - half),
+        high=_exp(mean + half),
         deviation=deviation,
         word=_word(mean, half, rule),
         ended=is_narrow or beyond_doubt,
         needed=count if is_narrow else pairs_for(deviation, rule.effect),
     )
+
+
+def has_ended(log_ratios: Sequence[float], rule: Rule) -> bool:
+    """Return whether a series ends with these pairs: it may, and has told enough, or all are made.
+
+    Raises:
+        ValueError: as of ``look``.
+    """
+    count = len(log_ratios)
+    return count >= rule.most or (rule.is_look(count) and look(log_ratios, rule).ended)
 
 
 def _word(mean: float, half: float, rule: Rule) -> Word:
@@ -116,12 +130,19 @@ def half_width(deviation: float, pairs: int, confidence: float = CONFIDENCE) -> 
 
 def resolvable(deviation: float, pairs: int) -> float:
     """Return the smallest effect, as a fraction, that *pairs* of this deviation can tell from none."""
-    return math.expm1(half_width(deviation, pairs))
+    return _exp(half_width(deviation, pairs)) - 1
 
 
-def pairs_for(deviation: float, effect: float, most: int = 10_000) -> int:
-    """Return the pairs that make half the interval as narrow as *effect*; *most* if more were needed."""
-    return next((n for n in range(2, most) if resolvable(deviation, n) <= effect), most)
+def pairs_for(deviation: float, effect: float) -> int:
+    """Return the pairs that make half the interval as narrow as *effect*; ``MOST`` if more were needed."""
+    limit = math.log1p(effect)
+    counts = range(2, MOST)
+    return 2 + bisect.bisect_left(counts, True, key=lambda pairs: half_width(deviation, pairs) <= limit)
+
+
+def _exp(logarithm: float) -> float:
+    # what lies beyond has no float, and is no ratio of two times either
+    return math.exp(max(-700.0, min(logarithm, 700.0)))
 
 
 # scipy takes a millisecond for what every look at as many pairs has in common

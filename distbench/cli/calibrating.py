@@ -29,7 +29,7 @@ def calibrate_suite(file: Path, overrides: spec.Overrides, *, out: Path, as_json
         gate = Gate(out, baseline, candidate, watcher, calibrates=True)
         result = gate.run()
     found = calibration.calibrated(result, gate.cases, suite.measure)
-    kept = calibration.save(found, suite.measure)
+    kept = calibration.save(found)
     if as_json:
         say_json({"cases": {key: dataclasses.asdict(told) for key, told in found.items()}})
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from distbench.store import utc_now
 from distbench.units import duration_text
 
 FORMAT = 1
+_MOST_TAKEN = 1000
+"""What ``gate.max_pairs`` takes at most."""
 _FINGERPRINT = ("cpu", "cpu_cores", "memory_bytes", "gpus", "gpu_driver")
 
 
@@ -57,23 +60,45 @@ def file_here() -> Path:
 
 def load(measure: Measure) -> dict[str, Calibrated]:
     """Return what is known of this machine by id of the case, of trials with as many steps."""
-    try:
-        data = json.loads(file_here().read_text())
-        known = {key: Calibrated(**told) for key, told in data["cases"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # a cache: what can't be read is as good as not there, and is measured again
-        return {}
-    return {key: told for key, told in known.items() if told.steps == measure.steps}
+    return {key: told for key, told in _kept().items() if told.steps == measure.steps}
 
 
-def save(found: Mapping[str, Calibrated], measure: Measure) -> Path:
+def save(found: Mapping[str, Calibrated]) -> Path:
     """Keep *found*, by id of the case, beside what is known of other cases; return the file."""
     file = file_here()
-    known = load(measure) | dict(found)
     file.parent.mkdir(parents=True, exist_ok=True)
-    cases = {key: dataclasses.asdict(told) for key, told in known.items()}
+    cases = {key: dataclasses.asdict(told) for key, told in (_kept() | dict(found)).items()}
     write_whole(file, json.dumps({"format": FORMAT, "cases": cases}))
     return file
+
+
+def _kept() -> dict[str, Calibrated]:
+    try:
+        data = json.loads(file_here().read_text())
+        # a cache: what can't be read is as good as not there, and is measured again
+        return {key: _read(told) for key, told in data["cases"].items()} if data["format"] == FORMAT else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _read(told: Mapping[str, Any]) -> Calibrated:
+    """Return what *told* says.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: it is nothing that ``save`` has written.
+    """
+    numbers = {str(name): float(value) for name, value in told["deviations"].items()}
+    minutes = float(told["minutes_per_pair"])
+    if not all(0 <= value < math.inf for value in (*numbers.values(), minutes)):
+        raise ValueError("a spread or a time that is no number")
+    return Calibrated(
+        case=str(told["case"]),
+        deviations=numbers,
+        pairs=int(told["pairs"]),
+        minutes_per_pair=minutes,
+        steps=int(told["steps"]),
+        when=str(told["when"]),
+    )
 
 
 def calibrated(result: Result, cases: Sequence[Case], measure: Measure) -> dict[str, Calibrated]:
@@ -113,8 +138,8 @@ def refuse_blind(rules: Gate, cases: Sequence[Case], known: Mapping[str, Calibra
 def _sentence(name: str, metric: str, limit: float, smallest: float, pairs: int, told: Calibrated) -> str:
     needed = pairs_for(told.deviations[metric], limit)
     time = duration_text(needed * told.minutes_per_pair * 60)
+    more = f", or gate.max_pairs to {needed} (some {time})" if needed <= _MOST_TAKEN else ""
     return (
         f"gate.{metric} = {limit * 100:g}%: for {name} this machine resolves {smallest * 100:.1f}% in "
-        f"{pairs} pairs (distbench calibrate, {told.when}); raise it, or gate.max_pairs to {needed} "
-        f"(some {time}), or measure.steps"
+        f"{pairs} pairs (distbench calibrate, {told.when}); raise it{more}, or measure.steps"
     )

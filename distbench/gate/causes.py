@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 
-from distbench.gate.judging import Pairs
+from distbench.gate.pairs import Pairs, median
 from distbench.gate.verdicts import Finding
-from distbench.units import duration_text
+from distbench.units import bytes_text, duration_text, number_text
 
 _PARTS = {
     "profile_exposed_comm_s": "exposed communication",
@@ -32,7 +31,7 @@ def cause(pace: Finding | None, base: Finding | None, pairs: Pairs) -> str:
     """
     if pace is None or pace.word != "regressed":
         return ""
-    told = _one_device(base)
+    told = _one_device(base) + _traffic(pairs)
     if uneven := _imbalance(pairs):
         told.append(uneven)
     if parts := _parts(pairs):
@@ -50,9 +49,19 @@ def _one_device(base: Finding | None) -> list[str]:
     return []
 
 
+def _traffic(pairs: Pairs) -> list[str]:
+    """Return how much more is communicated in a step, if it is more."""
+    grown = []
+    for column, text, noun in (("comm_calls", number_text, " collectives"), ("comm_bytes", bytes_text, "")):
+        before, after = (median(pairs, column, side) for side in (0, 1))
+        if before is not None and after is not None and after > before:
+            grown.append(f"{text(after)}{noun}, was {text(before)}")
+    return [f"communication: in a step {'; '.join(grown)}"] if grown else []
+
+
 def _imbalance(pairs: Pairs) -> str:
-    before, after = (_median(pairs, "imbalance", side) for side in (0, 1))
-    if before is None or after is None or after - before < _UNEVEN:
+    before, after = (median(pairs, "imbalance", side) for side in (0, 1))
+    if before is None or after is None or not after - before >= _UNEVEN:
         return ""
     return f"imbalance: the busiest rank works {after:.2f} times the mean, was {before:.2f}"
 
@@ -70,12 +79,7 @@ def _parts(pairs: Pairs) -> str:
 def _growth(pairs: Pairs) -> Mapping[str, float]:
     grown = {}
     for name in _PARTS:
-        before, after = (_median(pairs, name, side) for side in (0, 1))
+        before, after = (median(pairs, name, side) for side in (0, 1))
         if before is not None and after is not None:
             grown[name] = after - before
     return grown
-
-
-def _median(pairs: Pairs, column: str, side: int) -> float | None:
-    values = [pair[side].values[column] for pair in pairs if column in pair[side].values]
-    return statistics.median(values) if values else None

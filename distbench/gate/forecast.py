@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from distbench.analysis.paired import pairs_for
 from distbench.analysis.text import one_line
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import Calibrated, load
-from distbench.gate.gating import match
+from distbench.gate.gating import Match, match
 from distbench.spec.gate import NOISY, Gate, Tolerances
 
 
@@ -48,23 +49,27 @@ def forecast(baseline: Arm, candidate: Arm) -> Forecast:
     Raises:
         SuiteError: what can't work, known before anything is launched.
     """
-    rules = candidate.suite.gate
     plans = [plan.make(arm.suite, env.detect(arm.suite.device)) for arm in (baseline, candidate)]
-    matched, known = match(*plans), load(candidate.suite.measure)
+    return foreseen(baseline, candidate, match(*plans), load(candidate.suite.measure))
+
+
+def foreseen(baseline: Arm, candidate: Arm, matched: Match, known: Mapping[str, Calibrated]) -> Forecast:
+    """Return what a gate of these cases would do, as far as it is *known*, by id of the case."""
+    rules = candidate.suite.gate
     cases = [slot.candidate for slot in matched.slots]
     rows = tuple(
         _row(case.name, rules, rules.of(case.label, case.name), known.get(case.id)) for case in cases
     )
     notes = [f"{one_line(each.case)}: {each.said}." for each in matched.verdicts]
     notes += [f"{one_line(name)}: not run: {one_line(why)}." for name, why in matched.skipped.items()]
-    if foreseen := [row.minutes for row in rows if row.minutes]:
-        low, high = (sum(minutes[i] for minutes in foreseen) for i in (0, 1))
-        notes.insert(0, f"In all {low:.0f} to {high:.0f} minutes for {len(foreseen)} of {len(rows)} cases.")
-    if len(foreseen) < len(rows):
+    if spans := [row.minutes for row in rows if row.minutes]:
+        low, high = (sum(minutes[i] for minutes in spans) for i in (0, 1))
+        notes.insert(0, f"In all {low:.0f} to {high:.0f} minutes for {len(spans)} of {len(rows)} cases.")
+    if blind := len(rows) - len(spans):
         notes.insert(
             0,
-            f"{len(rows) - len(foreseen)} cases have not been calibrated on this machine: how long they take "
-            "and what can be seen is not known; distbench calibrate SUITE tells.",
+            f"{blind} case{'s' * (blind != 1)} not calibrated on this machine: how long and what can be seen "
+            "is not known; distbench calibrate SUITE tells.",
         )
     return Forecast(
         title=" ".join(map(one_line, (candidate.suite.name + ":", candidate.told, "against", baseline.told))),

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from distbench.analysis.paired import Look, Rule, look
+from distbench.analysis import paired
+from distbench.analysis.paired import Rule, look
 from distbench.analysis.text import one_line
+from distbench.gate.counted import counted
+from distbench.gate.pairs import Pairs, median
 from distbench.gate.verdicts import Finding, Word
+from distbench.gate.wording import pairs_text, sentence
 from distbench.record import Record
 from distbench.spec.gate import Gate, Tolerances
-from distbench.units import number_text, value_text
-
-Pairs = Sequence[tuple[Record, Record]]
-"""Trials of baseline and candidate, next to each other in time."""
-
-COUNTED = {"peak_memory": "memory_peak", "comm_bytes": "comm_bytes", "comm_calls": "comm_calls"}
-"""Gated number that does not differ from trial to trial -> its column."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +47,12 @@ def rules(gate: Gate, own: Tolerances) -> dict[str, Rule]:
 
 def has_ended(measured: Measured, by: dict[str, Rule]) -> bool:
     """Return whether more pairs of a case would tell nothing that a verdict needs."""
-    count = len(measured.pairs)
     costs = {name: values for name, values in measured.costs().items() if name in by}
-    if not costs:
-        return count >= 1
-    return all(
+    return bool(measured.pairs) and all(
         not all(map(math.isfinite, values))
-        or len(values) >= by[name].most
-        or (by[name].is_look(len(values)) and look(values, by[name]).ended)
+        # on one device it has failed, and no more will come
+        or len(values) < len(measured.pairs)
+        or paired.has_ended(values, by[name])
         for name, values in costs.items()
     )
 
@@ -76,27 +70,35 @@ def pairs_expected(measured: Measured, by: dict[str, Rule]) -> int:
 
 def findings(measured: Measured, gate: Gate, own: Tolerances) -> list[Finding]:
     """Return what the pairs of a case say of each number that is gated."""
-    by = rules(gate, own)
-    told = [
-        _measured(name, values, by[name], measured) for name, values in measured.costs().items() if name in by
-    ]
-    return [*_together(told), *_counted(measured.pairs, own)]
+    costs, by = measured.costs(), rules(gate, own)
+    told = {name: _measured(name, costs[name], by[name], measured) for name in costs if name in by}
+    if "efficiency" in told:
+        # gated or not, the pace tells what a lower efficiency means
+        pace = told.get("tokens_per_s") or _measured(
+            "tokens_per_s", costs["tokens_per_s"], by["efficiency"], measured
+        )
+        told["efficiency"] = _beside_pace(told["efficiency"], pace)
+    return [*told.values(), *counted(measured.pairs, own)]
 
 
 def _measured(name: str, values: Sequence[float], rule: Rule, measured: Measured) -> Finding:
-    if len(values) < 2:
-        return Finding(
-            name, "inconclusive", f"{len(values)} pairs tell nothing; {rule.least} are needed", rule.effect
-        )
     if not all(map(math.isfinite, values)):
-        return _unusable(name, rule, measured.pairs)
+        return _unusable(name, rule, [*measured.pairs, *measured.base])
+    if len(values) < 2:
+        said = f"{pairs_text(len(values))} tell{'s' * (len(values) == 1)} nothing; {rule.least} are needed"
+        return Finding(name, "inconclusive", said, rule.effect, pairs=len(values), needed=rule.least)
+    if len(values) < len(measured.pairs):
+        said = (
+            f"only {len(values)} of {pairs_text(len(measured.pairs))} were made on one device; see that case"
+        )
+        return Finding(name, "inconclusive", said, rule.effect, pairs=len(values))
     seen = look(values, rule)
     column, unit = ("tokens_per_s", "tokens/s") if name == "tokens_per_s" else ("", "")
-    sides = [_median(measured.pairs, column, i) for i in (0, 1)] if column else [None, None]
+    sides = [median(measured.pairs, column, i) for i in (0, 1)] if column else [None, None]
     return Finding(
         metric=name,
         word=seen.word,
-        said=_sentence(name, seen, rule, measured.minutes_per_pair),
+        said=sentence(name, seen, rule, measured.minutes_per_pair),
         limit=rule.effect,
         ratio=seen.ratio,
         low=seen.low,
@@ -112,114 +114,42 @@ def _measured(name: str, values: Sequence[float], rule: Rule, measured: Measured
 
 def _unusable(name: str, rule: Rule, pairs: Pairs) -> Finding:
     """Return what is wrong where a pair has no ratio of step times."""
-    for side, word in ((1, "missing"), (0, "incomparable")):
-        lacking = [pair[side] for pair in pairs if "step_s" not in pair[side].values]
-        if lacking:
-            which = "candidate" if side else "baseline"
-            why = one_line(lacking[0].absent.get("step_s", "no metric of the suite tells it"))
-            return Finding(
-                name,
-                "missing" if word == "missing" else "incomparable",
-                f"no step time in the {which}: {why}",
-                rule.effect,
-            )
-    return Finding(name, "invalid", "a step time that is no positive number", rule.effect)
+    for side, arm in ((1, "candidate"), (0, "baseline")):
+        for record in (pair[side] for pair in pairs):
+            if problem := _no_time(record):
+                word, said = problem
+                # what the baseline lacks is no fault of the candidate's
+                return Finding(name, word if side else "incomparable", f"{said} in the {arm}", rule.effect)
+    raise AssertionError("two positive times have a ratio")
 
 
-def _sentence(name: str, seen: Look, rule: Rule, minutes_per_pair: float) -> str:
-    worse, better = ("slower", "faster") if name == "tokens_per_s" else ("less efficient", "more efficient")
-    range_ = f"{_percent(seen.low)} to {_percent(seen.high)}"
-    limit = f"{rule.effect * 100:g}%"
-    if seen.word == "pass":
-        most = _percent(max(seen.high, 1.0))
-        return f"more than {most} {worse} is excluded at 97.5% ({seen.pairs} pairs; limit {limit})"
-    if seen.word == "regressed":
-        return f"{_percent(seen.ratio)} {worse} ({range_}; {seen.pairs} pairs; limit {limit})"
-    if seen.word == "improved":
-        range_ = f"{_percent(1 / seen.high)} to {_percent(1 / seen.low)}"
-        return f"{_percent(1 / seen.ratio)} {better} ({range_}; {seen.pairs} pairs)"
-    more = seen.needed - seen.pairs
-    minutes = f", some {max(1, round(more * minutes_per_pair))} more minutes" if minutes_per_pair else ""
-    return (
-        f"{range_} {worse} after {seen.pairs} pairs is too wide for {limit}; about {seen.needed} pairs would "
-        f"tell{minutes}: raise gate.max_pairs, the tolerance, or measure.steps, or quiet the machine"
-    )
+def _no_time(record: Record) -> tuple[Word, str] | None:
+    """Return what is wrong with the step time of *record*, or None."""
+    if "step_s" not in record.values:
+        why = one_line(record.absent.get("step_s", "no metric of the suite tells it"))
+        return "missing", f"no step time ({why})"
+    value = record.values["step_s"]
+    return None if 0 < value < math.inf else ("invalid", f"a step time of {value:g} s")
 
 
-def _together(told: list[Finding]) -> list[Finding]:
-    """Return *told* with the efficiency held against the pace: alone it misleads.
+def _beside_pace(efficiency: Finding, pace: Finding) -> Finding:
+    """Return *efficiency* held against the pace of all devices together: alone it misleads.
 
-    Where both arms' steps on one device change, the ratio moves the other way: a slower model scales
-    better. The pace on all devices is gated by itself, so an efficiency that falls while the pace rises
-    is diluted and no regression.
+    A model that computes faster scales worse: its efficiency falls while its pace rises, which is
+    diluted and no regression. The other way round, a slower model scales better: its pace is gated too.
     """
-    by_name = {one.metric: one for one in told}
-    pace, efficiency = by_name.get("tokens_per_s"), by_name.get("efficiency")
-    if not (pace and efficiency and efficiency.word == "regressed" and pace.word == "improved"):
-        return told
-    assert efficiency.ratio is not None
-    said = (
-        f"diluted, not a regression: {_percent(efficiency.ratio)} less efficient because one device became "
-        "faster by more than all together did"
-    )
-    diluted = Finding(**{**vars(efficiency), "word": "pass", "said": said})
-    return [diluted if one is efficiency else one for one in told]
-
-
-def _counted(pairs: Pairs, own: Tolerances) -> list[Finding]:
-    found = []
-    for metric, column in COUNTED.items():
-        limit = getattr(own, metric)
-        before, after = _median(pairs, column, 0), _median(pairs, column, 1)
-        if limit is None or before is None:
-            # what the baseline does not tell either is gated by nothing that could be missing
-            continue
-        found.append(_one_counted(metric, column, limit, before, after, pairs))
-    return found
-
-
-def _one_counted(
-    metric: str, column: str, limit: float, before: float, after: float | None, pairs: Pairs
-) -> Finding:
-    if after is None:
-        why = pairs[0][1].absent.get(column, "no record tells it")
-        said = f"measured in the baseline, absent in the candidate: {one_line(why)}"
-        return Finding(metric, "missing", said, limit, baseline=before)
-    unit = str(pairs[0][0].columns.get(column, {}).get("unit", ""))
-    ratio = after / before if before else (1.0 if after == before else math.inf)
-    texts = [value_text(value, unit) if unit else number_text(value) for value in (before, after)]
-    if texts[0] == texts[1] and before != after:
-        texts = [f"{value:,.0f} {unit}".rstrip() for value in (before, after)]
-    told = "unchanged" if before == after else f"{texts[1]}, was {texts[0]}"
-    word: Word = "pass"
-    if ratio > 1 + limit:
-        word = "regressed"
-    elif ratio < 1 / (1 + limit):
-        word = "improved"
-    return Finding(
-        metric,
-        word,
-        f"{told} (limit {limit * 100:g}%)" if word == "regressed" else told,
-        limit,
-        ratio if math.isfinite(ratio) else None,
-        pairs=len(pairs),
-        baseline=before,
-        candidate=after,
-        unit=unit,
-    )
-
-
-def _median(pairs: Pairs, column: str, side: int) -> float | None:
-    values = [pair[side].values[column] for pair in pairs if column in pair[side].values]
-    return statistics.median(values) if values else None
+    if efficiency.word != "regressed" or pace.high is None:
+        return efficiency
+    if pace.high < 1:
+        said = f"diluted, not a regression: {efficiency.said}: one device gained more than all together did"
+        return replace(efficiency, word="pass", said=said)
+    if pace.word == "pass":
+        return replace(efficiency, said=f"{efficiency.said}: one device became faster, all together did not")
+    return efficiency
 
 
 def _log_ratio(pair: tuple[Record, Record]) -> float:
-    """Return the log ratio of the mean step times; NaN where one is absent or not positive."""
+    """Return the log ratio of the mean step times; NaN where one is absent or no positive number."""
     before, after = (record.values.get("step_s", math.nan) for record in pair)
-    return math.log(after / before) if before > 0 and after > 0 else math.nan
-
-
-def _percent(ratio: float) -> str:
-    """Return by how much a ratio is above 1: ``3.1%``."""
-    return f"{(ratio - 1) * 100:.1f}%"
+    # not the logarithm of the quotient, which may be too large or too small for a float
+    return math.log(after) - math.log(before) if before > 0 and after > 0 else math.nan

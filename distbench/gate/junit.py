@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from distbench.analysis.text import plain
+from distbench.analysis.text import one_line, plain
 from distbench.gate.verdicts import FAILING, CaseVerdict, Result
 from distbench.gate.view import case_sentences, headline
 
@@ -19,7 +19,7 @@ def text(result: Result) -> str:
     skipped = sum(_is_skipped(case) for case in result.cases) + len(result.skipped)
     suite = ElementTree.Element(
         "testsuite",
-        name=_clean(f"distbench gate {result.suite}"),
+        name=_name(f"distbench gate {result.suite}"),
         tests=str(len(result.cases) + len(result.skipped)),
         failures=str(failed),
         skipped=str(skipped),
@@ -29,7 +29,7 @@ def text(result: Result) -> str:
     for case in result.cases:
         _case(suite, case, result)
     for name, why in result.skipped.items():
-        test = ElementTree.SubElement(suite, "testcase", classname=_clean(result.suite), name=_clean(name))
+        test = ElementTree.SubElement(suite, "testcase", classname=_name(result.suite), name=_name(name))
         ElementTree.SubElement(test, "skipped", message=_clean(why))
     ElementTree.SubElement(suite, "system-out").text = _clean(headline(result))
     root = ElementTree.Element("testsuites")
@@ -39,7 +39,7 @@ def text(result: Result) -> str:
 
 
 def _case(suite: ElementTree.Element, case: CaseVerdict, result: Result) -> None:
-    test = ElementTree.SubElement(suite, "testcase", classname=_clean(result.suite), name=_clean(case.case))
+    test = ElementTree.SubElement(suite, "testcase", classname=_name(result.suite), name=_name(case.case))
     said = "\n".join(case_sentences(case))
     if case.word in FAILING:
         failure = ElementTree.SubElement(test, "failure", type=case.word, message=_clean(case.said))
@@ -54,3 +54,7 @@ def _is_skipped(case: CaseVerdict) -> bool:
 
 def _clean(told: str) -> str:
     return _NO_XML.sub("?", plain(told))
+
+
+def _name(told: str) -> str:
+    return _clean(one_line(told))

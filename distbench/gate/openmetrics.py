@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distbench.analysis.text import plain
+from distbench.analysis.text import one_line
 from distbench.gate.verdicts import Result
 
 _HELP = "Cost of the candidate over that of the baseline; above 1 is worse."
@@ -21,4 +21,4 @@ def text(result: Result) -> str:
 
 
 def _label(value: str) -> str:
-    return plain(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return one_line(value).replace("\\", "\\\\").replace('"', '\\"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ COLUMNS = {
     "comm_calls": "calls",
 }
 """Number -> its heading in tables."""
+_COMMANDS = re.compile(r"^\s*::|##(?=\w*\[)", re.MULTILINE)
 _SIGNS = {"pass": "", "improved": " +", "regressed": " !", "inconclusive": " ?"}
 CAPTION = (
     "Cost of the candidate against the baseline's, run side by side: +2% is a step 2% longer, an efficiency "
@@ -39,7 +41,15 @@ def text(result: Result, width: int) -> str:
     table = Table(
         "gate", title, CAPTION, ("case", "verdict", *COLUMNS.values()), rows, tuple(sentences(result))
     )
-    return as_text(table, width) + "\n\n" + "\n".join(textwrap.wrap(headline(result), width))
+    return _no_commands(as_text(table, width) + "\n\n" + "\n".join(textwrap.wrap(headline(result), width)))
+
+
+def _no_commands(told: str) -> str:
+    """Return *told* without what the runner of a CI takes for its commands, wherever lines were broken.
+
+    A line of a log that begins with ``::`` is one to GitHub's, and ``##[`` anywhere to that and to Azure's.
+    """
+    return _COMMANDS.sub(lambda found: found[0][:-1] + " " + found[0][-1], told)
 
 
 def headline(result: Result) -> str:
@@ -96,6 +106,8 @@ def _cell(one: Finding | None) -> str:
 def _change(ratio: float) -> str:
     """Return ``+3.1%``; more digits where they are what there is."""
     percent = (ratio - 1) * 100
+    if percent >= 10_000:
+        return f"{percent:+.0e}%"
     return f"{percent:+.1f}%" if abs(percent) >= 0.05 else f"{percent:+.2g}%"
 
 

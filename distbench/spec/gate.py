@@ -94,15 +94,8 @@ def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[Gate | None
     keys, findings = check(_Keys, raw, path)
     base, wrong = _tolerances({k: v for k, v in raw.items() if k in _TOLERANCES}, path, Tolerances())
     findings += wrong
-    strategies: dict[str, Tolerances] = {}
-    for glob, own in (keys.strategies if keys else {}).items():
-        _, unknown = check(
-            Tolerances, dict.fromkeys(set(own) - set(_TOLERANCES)), (*path, "strategies", glob)
-        )
-        strategies[glob], wrong = _tolerances(
-            {k: v for k, v in own.items() if k in _TOLERANCES}, (*path, "strategies", glob), base
-        )
-        findings += [*unknown, *wrong]
+    strategies, wrong = _of_strategies(raw.get("strategies"), (*path, "strategies"), base)
+    findings += wrong
     if keys and keys.min_pairs > keys.max_pairs:
         message = f"must be at most max_pairs = {keys.max_pairs}"
         findings.append(Finding((*path, "min_pairs"), message, keys.min_pairs))
@@ -111,6 +104,19 @@ def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[Gate | None
     plain = {one.name: getattr(keys, one.name) for one in dataclasses.fields(keys)}
     rest = {key: value for key, value in plain.items() if key not in (*_TOLERANCES, "strategies")}
     return Gate(tolerances=base, strategies=strategies, **rest), []
+
+
+def _of_strategies(raw: Any, path: KeyPath, base: Tolerances) -> tuple[dict[str, Tolerances], list[Finding]]:
+    """Return the tolerances by glob, and what is wrong within them; what is no mapping is told elsewhere."""
+    found: dict[str, Tolerances] = {}
+    findings = []
+    for glob, own in raw.items() if isinstance(raw, Mapping) else ():
+        if isinstance(own, Mapping):
+            known = {key: value for key, value in own.items() if key in _TOLERANCES}
+            _, unknown = check(Tolerances, {key: None for key in own if key not in known}, (*path, glob))
+            found[str(glob)], wrong = _tolerances(known, (*path, glob), base)
+            findings += [*unknown, *wrong]
+    return found, findings
 
 
 def _tolerances(
@@ -134,14 +140,14 @@ def _tolerance(key: str, value: Any) -> float | None:
     """
     if isinstance(value, dict) and len(value) == 1 and not {*value} - {"max_drop", "max_increase"}:
         (value,) = value.values()
-    if value is False or value is None:
+    if value is False:
         return None
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         fraction = parse_fraction(str(value))
         if not fraction and key in NOISY:
             raise ValueError("no measurement is so sure; a part above 0, such as 3%, or false for no gate")
         return fraction
-    raise ValueError("expected a part from 0 to 1, such as 3% or 0.03, or false")
+    raise ValueError("expected a part from 0 to 1, such as 3%, 0.03 or {max_drop: 3%}, or false")
 
 
 def _shown(tolerances: Mapping[str, float | None]) -> dict[str, float | bool]:

@@ -1,0 +1,297 @@
+"""What ``gate:`` in a suite allows, which cases of two plans go together, and what a machine can resolve."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import records
+
+from distbench.analysis.paired import resolvable
+from distbench.case import Choice, Measure
+from distbench.errors import SuiteError, UsageError
+from distbench.gate import calibration, view
+from distbench.gate.arms import Arm
+from distbench.gate.calibration import Calibrated
+from distbench.gate.forecast import forecast, foreseen
+from distbench.gate.gating import match
+from distbench.gate.verdicts import CaseVerdict, Finding, Result
+from distbench.plan import Plan, Planned
+from distbench.spec import Suite, load
+from distbench.spec.gate import Gate, Tolerances
+
+SUITE = """\
+workload: transformer
+batch: {global_batch_size: 8}
+strategies: [ddp, {zero: {stage: [2, 3]}}]
+world_sizes: [2]
+device: cpu
+gate: """
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write_suite(gate: str) -> Path:
+        file = tmp_path / "mine.yaml"
+        file.write_text(SUITE + gate + "\n")
+        return file
+
+    return write_suite
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DISTBENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def refusal(file: Path) -> list[str]:
+    with pytest.raises(SuiteError) as refused:
+        load(file)
+    return [str(mistake).replace(str(file), "mine.yaml") for mistake in refused.value.mistakes]
+
+
+# the rules of a suite
+
+
+@pytest.mark.parametrize("written", ["3%", "3 %", "0.03", "'0.03'", "{max_drop: 3%}", "{max_increase: 0.03}"])
+def test_a_tolerance_may_be_written_in_any_of_these_forms(write, written):
+    tolerances = load(write(f"{{tokens_per_s: {written}, peak_memory: {written}}}")).gate.tolerances
+    assert tolerances == Tolerances(tokens_per_s=0.03, peak_memory=0.03)
+
+
+def test_what_is_false_is_not_gated_and_what_is_counted_may_be_exact(write):
+    tolerances = load(write("{efficiency: false, peak_memory: 0, comm_bytes: 0%}")).gate.tolerances
+    assert tolerances == Tolerances(efficiency=None, peak_memory=0.0, comm_bytes=0.0)
+
+
+def test_the_first_glob_that_matches_a_label_or_a_name_rules_over_what_the_suite_says(write):
+    gate = load(
+        write(
+            "{tokens_per_s: 4%, strategies: {zero3*: {efficiency: 9%}, '*/ws2/*': {tokens_per_s: 8%}, "
+            "ddp: {tokens_per_s: 1%}}}"
+        )
+    ).gate
+    assert gate.of("zero3", "zero3/ws2/mb4") == Tolerances(tokens_per_s=0.04, efficiency=0.09)
+    assert gate.of("ddp", "ddp/ws2/mb4").tokens_per_s == 0.08
+    assert gate.of("ddp", "ddp/ws4/mb4").tokens_per_s == 0.01
+    assert gate.of("fsdp", "fsdp/ws4/mb4") == gate.tolerances
+
+
+def test_what_is_resolved_is_a_suite_with_the_same_rules(write):
+    suite = load(
+        write(
+            "{efficiency: false, comm_bytes: 1%, strategies: {'zero*': {peak_memory: false}}, min_pairs: 6, "
+            "max_pairs: 12, minutes: 30, equivalence: required}"
+        )
+    )
+    again = Suite.from_resolved(json.loads(json.dumps(suite.resolved())))
+    assert again.gate == suite.gate
+    assert again.gate.of("zero3", "").peak_memory is None
+
+
+_PART = "expected a part from 0 to 1, such as"
+
+
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [
+        ("{efficency: 3%}", "mine.yaml:6: gate.efficency = '3%': unknown key; did you mean 'efficiency'?"),
+        (
+            "{tokens_per_s: 0}",
+            "mine.yaml:6: gate.tokens_per_s = 0: no measurement is so sure; a part above 0",
+        ),
+        ("{efficiency: 200%}", f"mine.yaml:6: gate.efficiency = '200%': {_PART}"),
+        ("{peak_memory: -1%}", f"mine.yaml:6: gate.peak_memory = '-1%': {_PART}"),
+        ("{comm_bytes: true}", f"mine.yaml:6: gate.comm_bytes = True: {_PART}"),
+        ("{tokens_per_s: }", f"mine.yaml:6: gate.tokens_per_s: {_PART}"),
+        ("{tokens_per_s: {max_drp: 3%}}", f"mine.yaml:6: gate.tokens_per_s = {{'max_drp': '3%'}}: {_PART}"),
+        ("{min_pairs: 2}", "mine.yaml:6: gate.min_pairs = 2: must be at least 3"),
+        ("{min_pairs: 9, max_pairs: 5}", "mine.yaml:6: gate.min_pairs = 9: must be at most max_pairs = 5"),
+        ("{minutes: 0}", "mine.yaml:6: gate.minutes = 0: must be above 0"),
+        ("{convergence: maybe}", "mine.yaml:6: gate.convergence = 'maybe': Allowed: ignored, required"),
+        ("{strategies: {ddp: {tokens: 3%}}}", "mine.yaml:6: gate.strategies.ddp.tokens: unknown key;"),
+        ("{strategies: {ddp: 3%}}", "mine.yaml:6: gate.strategies.ddp = '3%': expected a mapping"),
+        ("3%", "mine.yaml:6: gate = '3%': expected a mapping"),
+    ],
+)
+def test_a_bad_rule_is_refused_where_it_stands(write, gate, said):
+    (mistake,) = refusal(write(gate))
+    assert mistake.startswith(said)
+
+
+def test_all_that_is_wrong_is_told_at_once(write):
+    mistakes = refusal(write("{max_pairs: 1.5, comm_calls: x, strategies: {ddp: {efficiency: 0, other: 1}}}"))
+    keys = [mistake.split(" ")[1].rstrip(":") for mistake in mistakes]
+    assert sorted(keys) == [
+        "gate.comm_calls",
+        "gate.max_pairs",
+        "gate.strategies.ddp.efficiency",
+        "gate.strategies.ddp.other",
+    ]
+
+
+# cases of two plans
+
+
+def plan(*cases, **problems: str) -> Plan:
+    return Plan([Planned(case, problems.get(case.label)) for case in cases], [])
+
+
+DDP, ZERO = records.case("ddp"), records.case("zero3")
+BUCKET = records.case("ddp", strategy=Choice("ddp", {"bucket_cap_mb": 1}))
+
+
+def words(found) -> dict[str, str]:
+    return {each.case: each.word for each in found.verdicts}
+
+
+def test_cases_of_the_same_work_go_together():
+    found = match(plan(DDP, ZERO), plan(ZERO, DDP))
+    assert [slot.cases for slot in found.slots] == [(ZERO, ZERO), (DDP, DDP)]
+    assert (found.verdicts, found.skipped) == ([], {})
+
+
+def test_cases_of_the_same_name_go_together_where_a_value_is_changed():
+    (slot,) = match(plan(BUCKET), plan(DDP)).slots
+    assert slot.cases == (BUCKET, DDP)
+
+
+def test_cases_whose_names_tell_the_changed_value_go_together_by_place():
+    small, large = records.case("ddp+1"), records.case("ddp+25")
+    found = match(plan(small, ZERO), plan(large, ZERO))
+    assert [slot.cases for slot in found.slots] == [(small, large), (ZERO, ZERO)]
+
+
+def test_a_case_that_is_gone_is_missing_and_a_new_one_incomparable():
+    assert words(match(plan(DDP, ZERO), plan(DDP))) == {ZERO.name: "missing"}
+    assert words(match(plan(DDP), plan(DDP, ZERO))) == {ZERO.name: "incomparable"}
+
+
+def test_what_only_one_arm_can_run_is_broken_or_incomparable_and_what_none_can_is_skipped():
+    assert words(match(plan(DDP), plan(DDP, ddp="no GPU"))) == {DDP.name: "broken"}
+    assert words(match(plan(DDP, ddp="no GPU"), plan(DDP))) == {DDP.name: "incomparable"}
+    none = match(plan(DDP, ddp="no GPU"), plan(DDP, ddp="no GPU"))
+    assert (none.skipped, none.verdicts, none.slots) == ({DDP.name: "no GPU"}, [], [])
+
+
+def test_other_work_is_never_compared():
+    other = replace(DDP, seed=2)
+    (told,) = match(plan(DDP), plan(other)).verdicts
+    assert (told.word, told.said) == ("incomparable", "trial: asked to do other work: seed")
+
+
+# what a machine can resolve
+
+
+def known(spread: float = 0.103, steps: int = 10, **changes) -> Calibrated:
+    told = Calibrated("ddp", {"tokens_per_s": spread, "efficiency": spread}, 10, 0.5, steps, "2026-01-01")
+    return replace(told, **changes)
+
+
+def test_what_was_calibrated_is_kept_beside_what_was_known(cache):
+    file = calibration.save({"a": known(steps=10)})
+    assert calibration.save({"b": known(steps=20)}) == file
+    assert file.is_relative_to(cache)
+    assert calibration.load(Measure(steps=10)) == {"a": known(steps=10)}
+    assert calibration.load(Measure(steps=20)) == {"b": known(steps=20)}
+    assert calibration.load(Measure(steps=30)) == {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "\x00",
+        '{"format": 1}',
+        '{"format": 1, "cases": {"a": 1}}',
+        '{"format": 1, "cases": {"a": {"case": "ddp"}}}',
+        '{"format": 2, "cases": {"a": KNOWN}}',
+        '{"format": 1, "cases": {"a": WIDE}}',
+    ],
+)
+def test_a_calibration_that_is_no_such_file_is_as_good_as_not_there(cache, content):
+    file = calibration.save({"a": known()})
+    of_case = json.dumps(json.loads(file.read_text())["cases"]["a"])
+    wide = of_case.replace("0.103", "NaN")
+    file.write_text(content.replace("KNOWN", of_case).replace("WIDE", wide))
+    assert calibration.load(Measure()) == {}
+    calibration.save({"b": known()})
+    assert calibration.load(Measure()) == {"b": known()}
+
+
+def test_what_pairs_of_equal_arms_have_shown_is_the_calibration():
+    noisy = Finding("tokens_per_s", "pass", "", 0.03, 1.0, 0.99, 1.01, 8, deviation=0.02)
+    counted = Finding("comm_bytes", "pass", "unchanged", 0.0, 1.0)
+    cases = (
+        CaseVerdict(DDP.name, "ddp", 2, (noisy, counted), minutes_per_pair=0.5),
+        CaseVerdict(ZERO.name, "zero3", 2, (Finding("trial", "broken", "ended"),)),
+    )
+    found = calibration.calibrated(Result("", "", "", "", cases), [DDP, ZERO], Measure(steps=10))
+    assert [*found] == [DDP.id]
+    assert (found[DDP.id].deviations, found[DDP.id].pairs) == ({"tokens_per_s": 0.02}, 8)
+
+
+def test_a_tolerance_below_what_the_machine_resolves_is_refused_with_the_numbers():
+    with pytest.raises(UsageError) as refused:
+        calibration.refuse_blind(Gate(), [DDP], {DDP.id: known()})
+    smallest = resolvable(0.103, 20)
+    assert str(refused.value).split("; ")[0] == (
+        f"gate.tokens_per_s = 3%: for {DDP.name} this machine resolves {smallest * 100:.1f}% in 20 pairs "
+        "(distbench calibrate, 2026-01-01)"
+    )
+    assert "raise it, or gate.max_pairs to 50 (some 25 min 00 s), or measure.steps" in str(refused.value)
+    with pytest.raises(UsageError, match="raise it, or measure"):
+        calibration.refuse_blind(Gate(), [DDP], {DDP.id: known(0.9)})
+
+
+def test_a_tolerance_that_the_machine_resolves_or_that_is_not_known_is_not_refused():
+    calibration.refuse_blind(Gate(), [DDP], {DDP.id: known(0.044)})
+    calibration.refuse_blind(Gate(), [DDP], {ZERO.id: known()})
+    off = Gate(tolerances=Tolerances(tokens_per_s=None, efficiency=None))
+    calibration.refuse_blind(off, [DDP], {DDP.id: known()})
+
+
+# what is foreseen
+
+
+def test_a_forecast_tells_time_and_what_can_be_seen_as_far_as_it_is_known(write):
+    suite = load(write("{min_pairs: 5, max_pairs: 20}"))
+    arms = Arm("main", suite, machine={}), Arm("mine", suite, machine={})
+    found = match(plan(DDP, ZERO), plan(DDP, ZERO))
+    made = foreseen(*arms, found, {DDP.id: known(0.044)})
+    row, blind = made.rows
+    # a warm-up, and the pairs that this spread takes for 3 %
+    assert (row.case, row.trials, row.minutes) == (DDP.name, (12, 42), (6.5, 10.5))
+    assert row.sees == pytest.approx(resolvable(0.044, 20))
+    assert (blind.trials, blind.minutes, blind.sees) == ((12, 42), None, None)
+    lines = view.forecast_text(made, 120).splitlines()
+    assert lines[0] == "mine: mine against main"
+    assert [DDP.name, "12–42", "6.5–10.5", "2.1%"] in [line.split() for line in lines]
+    assert [ZERO.name, "12–42", "–", "–"] in [line.split() for line in lines]
+    assert "In all 6 to 10 minutes for 1 of 2 cases." in lines
+    assert any(line.startswith("1 case not calibrated on this machine: ") for line in lines)
+    assert json.loads(json.dumps(made.to_json()))["rows"][0]["case"] == DDP.name
+
+
+def test_a_forecast_tells_what_will_not_be_run_in_pairs(write):
+    arm = Arm("main", load(write("{}")), machine={})
+    found = match(plan(DDP, ZERO, ddp="no GPU"), plan(DDP, ddp="no GPU"))
+    made = foreseen(arm, arm, found, {})
+    assert made.rows == ()
+    assert made.notes == (
+        f"{ZERO.name}: trial: the candidate has no such case.",
+        f"{DDP.name}: not run: no GPU.",
+    )
+
+
+def test_a_forecast_of_a_suite_launches_nothing_and_leaves_nothing(write, cache):
+    arm = Arm("main", load(write("{}")), machine={})
+    made = forecast(arm, arm)
+    # without torch no case can be run, and each says so
+    assert len(made.rows) + sum("not run: " in note for note in made.notes) == 3
+    assert not cache.exists()

@@ -1,0 +1,135 @@
+"""The gate's false alarms and its power, simulated: what it promises holds for made-up machines."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import noise_model
+import numpy as np
+import pytest
+from noise_model import LAUNCHES_ONLY, NOISY, QUIET, STEPS, TYPICAL, Noise
+from scipy import stats
+
+from distbench.analysis.paired import Look, Rule, has_ended, look, pairs_for, resolvable
+
+SERIES, CASES = 3000, 20
+LEVELS = {"quiet": QUIET, "typical": TYPICAL, "noisy": NOISY}
+METRICS = ("throughput", "efficiency")
+everywhere = pytest.mark.parametrize("level", LEVELS)
+of_each = pytest.mark.parametrize("metric", METRICS)
+
+
+def simulated(noise: Noise, series: int, seed: int) -> dict[str, np.ndarray]:
+    """Return log ratios of costs of equal arms by metric: (series, pairs)."""
+    found = noise_model.blocks(noise, series, Rule(0.03).most, np.random.default_rng(seed))
+    return {"throughput": found[..., 1], "efficiency": found[..., 1] - found[..., 0]}
+
+
+@functools.cache
+def unchanged(level: str, seed: int = 6) -> dict[str, np.ndarray]:
+    return simulated(LEVELS[level], SERIES, seed)
+
+
+def told(log_ratios: np.ndarray, rule: Rule) -> Look:
+    """Return what a series tells where the gate ends it."""
+    pairs = log_ratios.tolist()
+    return next(look(pairs[:n], rule) for n in range(1, rule.most + 1) if has_ended(pairs[:n], rule))
+
+
+def share(series: np.ndarray, effect: float = 0.03, word: str = "regressed") -> float:
+    return [told(pairs, Rule(effect)).word for pairs in series].count(word) / len(series)
+
+
+@functools.cache
+def false_alarms(level: str, metric: str, seed: int = 6) -> float:
+    return share(unchanged(level, seed)[metric])
+
+
+@pytest.mark.parametrize(
+    ("level", "spread", "of_efficiency"),
+    [("quiet", 0.019, 0.026), ("typical", 0.044, 0.062), ("noisy", 0.103, 0.145)],
+)
+def test_the_made_up_machines_have_the_spread_of_the_reference(level, spread, of_efficiency):
+    assert np.std(unchanged(level)["throughput"]) == pytest.approx(spread, rel=0.1)
+    assert np.std(unchanged(level)["efficiency"]) == pytest.approx(of_efficiency, rel=0.1)
+
+
+@everywhere
+@of_each
+def test_one_series_of_equal_arms_is_called_regressed_in_3_5_percent_at_most(level, metric):
+    assert false_alarms(level, metric) <= 0.035
+
+
+@everywhere
+@of_each
+def test_with_a_second_series_2_percent_of_suites_have_a_false_alarm_at_most(level, metric):
+    # launched anew: whether it is wrong a second time has nothing to do with the first
+    confirmed = false_alarms(level, metric) * false_alarms(level, metric, seed=7)
+    assert 1 - (1 - confirmed) ** CASES <= 0.02
+
+
+def test_a_slow_down_of_6_percent_is_seen_on_a_typical_machine():
+    assert share(unchanged("typical")["throughput"] + np.log(1.06)) >= 0.95
+
+
+@pytest.mark.parametrize("effect", [0.03, 0.05])
+def test_an_efficiency_lower_by_10_percent_is_seen_on_a_typical_machine(effect):
+    assert share(unchanged("typical")["efficiency"] + np.log(1.10), effect) >= 0.98
+
+
+@everywhere
+def test_no_slow_down_of_10_percent_passes(level):
+    """Not even where the machine is too noisy to be sure of it: it is inconclusive then."""
+    assert share(unchanged(level)["throughput"] + np.log(1.10), word="pass") <= 0.01
+
+
+def test_a_machine_too_noisy_for_the_tolerance_does_not_pass_it():
+    assert share(unchanged("noisy")["throughput"], word="inconclusive") > 0.8
+    assert resolvable(0.103, 20) > 0.03
+
+
+def test_steps_are_no_sample():
+    """Nothing but launches differ: whoever takes steps for independent sees differences everywhere."""
+    count = 10
+    steps = noise_model.launches(LAUNCHES_ONLY, (400, count, 2), np.random.default_rng(8))
+    by_arm = noise_model.by_arm(steps)
+    before, after = (by_arm[:, :, arm].reshape(len(steps), count * STEPS) for arm in (0, 1))
+    assert np.mean(stats.ttest_ind(before, after, axis=1, equal_var=False).pvalue < 0.05) > 0.6
+    assert np.mean(stats.mannwhitneyu(before, after, axis=1, method="asymptotic").pvalue < 0.05) > 0.6
+    means = np.log(by_arm.mean(axis=-1))
+    ratios = means[:, :, 1] - means[:, :, 0]
+    assert np.mean([look(pairs.tolist(), Rule(0.03)).word == "regressed" for pairs in ratios]) <= 0.035
+
+
+def test_a_drift_alone_is_no_regression():
+    """A machine that slows down by 4 % from launch to launch, without any other noise to hide it."""
+    times = np.exp(0.04 * np.arange(40)).reshape(1, 20, 2)
+    drift = np.log(noise_model.by_arm(times))
+    assert told(np.diff(drift[0])[:, 0], Rule(0.03)).word == "pass"
+    in_one_order = np.diff(np.log(times[0]))[:, 0]
+    assert told(in_one_order, Rule(0.03)).word == "regressed"
+
+
+def test_a_drift_that_wanders_is_no_regression():
+    drifting = simulated(replace(QUIET, drift=0.05), 2000, seed=9)
+    assert [metric for metric in METRICS if share(drifting[metric]) > 0.035] == []
+
+
+def test_stalls_of_a_few_steps_are_caught_by_the_mean_and_by_no_median():
+    """Steps that take twice as long: 6 % of the candidate's, 1 % of the baseline's; 5 % more on average."""
+    stalls = np.full((500, 20, 2, 1), 0.01)
+    stalls[:, 0::2, 1] = stalls[:, 1::2, 0] = 0.06
+    steps = noise_model.by_arm(noise_model.launches(TYPICAL, (500, 20, 2), np.random.default_rng(10), stalls))
+    mean, median = np.log(steps.mean(axis=-1)), np.log(np.median(steps, axis=-1))
+    assert share(mean[:, :, 1] - mean[:, :, 0]) >= 0.85
+    assert share(median[:, :, 1] - median[:, :, 0]) <= 0.1
+
+
+def test_what_is_foreseen_is_what_a_series_takes():
+    """Pairs that the spread asks for, against the reference's table (half-width 3 % and 5 %)."""
+    table = {0.02: (5, 3), 0.03: (7, 4), 0.04: (10, 5), 0.05: (14, 7), 0.06: (18, 9), 0.08: (30, 13)}
+    for spread, (of_3, of_5) in table.items():
+        # the table's widths are of the logarithm
+        assert (pairs_for(spread, np.expm1(0.03)), pairs_for(spread, np.expm1(0.05))) == (of_3, of_5)
+    assert pairs_for(3.0, 0.03) == 10_000
