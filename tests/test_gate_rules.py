@@ -16,7 +16,7 @@ from distbench.gate import calibration, view
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import Calibrated
 from distbench.gate.forecast import forecast, foreseen
-from distbench.gate.gating import match
+from distbench.gate.matching import match
 from distbench.gate.verdicts import CaseVerdict, Finding, Result
 from distbench.plan import Plan, Planned
 from distbench.spec import Suite, load
@@ -160,14 +160,18 @@ def test_cases_of_the_same_name_go_together_where_a_value_is_changed():
 
 
 def test_cases_whose_names_tell_the_changed_value_go_together_by_place():
-    small, large = records.case("ddp+1"), records.case("ddp+25")
+    small, large = (
+        records.case(label, strategy=Choice("ddp", {"bucket": label})) for label in ("ddp+1", "ddp+25")
+    )
     found = match(plan(small, ZERO), plan(large, ZERO))
     assert [slot.cases for slot in found.slots] == [(small, large), (ZERO, ZERO)]
 
 
-def test_a_case_that_is_gone_is_missing_and_a_new_one_incomparable():
+def test_a_case_that_is_gone_is_missing_and_a_new_one_is_told():
     assert words(match(plan(DDP, ZERO), plan(DDP))) == {ZERO.name: "missing"}
-    assert words(match(plan(DDP), plan(DDP, ZERO))) == {ZERO.name: "incomparable"}
+    found = match(plan(DDP), plan(DDP, ZERO))
+    assert not found.verdicts
+    assert found.skipped == {ZERO.name: "new: the baseline has no such case"}
 
 
 def test_what_only_one_arm_can_run_is_broken_or_incomparable_and_what_none_can_is_skipped():

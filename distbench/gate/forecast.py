@@ -12,7 +12,7 @@ from distbench.analysis.paired import pairs_for
 from distbench.analysis.text import one_line
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import Calibrated, load
-from distbench.gate.gating import Match, match
+from distbench.gate.matching import Match, match
 from distbench.spec.gate import NOISY, Gate, Tolerances
 
 

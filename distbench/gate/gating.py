@@ -4,105 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from distbench import __version__, env, plan
 from distbench.analysis.comparison import settings_apart
-from distbench.analysis.convergence import FAILING as FAILED_TO_CONVERGE
 from distbench.analysis.environment import differences, environment
-from distbench.analysis.equivalence import DIFFERS, NOT_CHECKED
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.analysis.text import one_line
-from distbench.analysis.verdicts import sentence
-from distbench.case import Case
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import load, refuse_blind
 from distbench.gate.causes import cause
-from distbench.gate.judging import Pairs, findings
+from distbench.gate.demands import convergence, equivalence
+from distbench.gate.judging import findings
+from distbench.gate.matching import match, trial
+from distbench.gate.pairs import Pairs
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word
-from distbench.plan import Plan, Planned
+from distbench.plan import Planned
 from distbench.record import Record, Status
 from distbench.run import Bench, Observer, StopRequest
 from distbench.store import Run, RunInfo, new_run_id, stamp_of, utc_now, write_json
 
 RESULT_FILE = "gate.json"
-_WORK = ("workload", "data", "world_size", "device", "optimizer", "precision", "seed")
-
-
-@dataclass(frozen=True)
-class Match:
-    """The cases of two arms, held against each other."""
-
-    slots: list[Slot]
-    verdicts: list[CaseVerdict]
-    """Of cases that can't be run in pairs."""
-    skipped: dict[str, str]
-    """Case that is new, or can't run here in either arm -> why."""
-
-
-def match(baseline: Plan, candidate: Plan) -> Match:
-    """Pair the cases of two plans: those of the same id or name, else those at the same place."""
-    mates = _mates(baseline.cases, candidate.cases)
-    found = Match([], [], {})
-    taken = {mate.case.id for mate in mates if mate}
-    for mine, mate in zip(candidate.cases, mates, strict=True):
-        if mate is None:
-            found.skipped[mine.case.name] = "new: the baseline has no such case"
-        elif mine.problem and mate.problem:
-            found.skipped[mine.case.name] = mine.problem
-        elif mine.problem:
-            found.verdicts.append(
-                _verdict(mine.case, _trial("broken", f"runs in the baseline: {mine.problem}"))
-            )
-        elif mate.problem:
-            said = f"can't run in the baseline: {mate.problem}"
-            found.verdicts.append(_verdict(mine.case, _trial("incomparable", said)))
-        elif apart := _other_work(mate, mine):
-            found.verdicts.append(
-                _verdict(mine.case, _trial("incomparable", f"asked to do other work: {apart}"))
-            )
-        else:
-            found.slots.append(Slot(mate.case, mine.case))
-    for gone in (item for item in baseline.cases if item.case.id not in taken and not item.problem):
-        found.verdicts.append(_verdict(gone.case, _trial("missing", "the candidate has no such case")))
-    return found
-
-
-def _mates(baseline: Sequence[Planned], candidate: Sequence[Planned]) -> list[Planned | None]:
-    """Return the mate of each candidate's case, None if it is new.
-
-    A change of an option may stand in the names, so what is left over by id and name is paired in its
-    order: within a strategy and world size if both arms have as many, then as a whole.
-    """
-    by_id = {item.case.id: item for item in baseline}
-    by_name = {item.case.name: item for item in baseline}
-    found = [by_id.get(item.case.id) or by_name.get(item.case.name) for item in candidate]
-    for kind in (lambda item: (item.case.strategy.name, item.case.world_size), lambda _: None):
-        left = _grouped([item for item in baseline if item not in found], kind)
-        lacking = _grouped([item for item, mate in zip(candidate, found, strict=True) if mate is None], kind)
-        for key, items in lacking.items():
-            if len(left.get(key, [])) == len(items):
-                for item, mate in zip(items, left[key], strict=True):
-                    found[candidate.index(item)] = mate
-    return found
-
-
-def _grouped(items: Sequence[Planned], kind: Callable[[Planned], object]) -> dict[object, list[Planned]]:
-    groups: dict[object, list[Planned]] = {}
-    for item in items:
-        groups.setdefault(kind(item), []).append(item)
-    return groups
-
-
-def _other_work(baseline: Planned, candidate: Planned) -> str:
-    before, after = baseline.case.to_json(), candidate.case.to_json()
-    apart = [key for key in _WORK if before[key] != after[key]]
-    if before["batch"]["global_batch_size"] != after["batch"]["global_batch_size"]:
-        apart.append("batch.global_batch_size")
-    return ", ".join(apart)
 
 
 class Gate:
@@ -215,7 +139,7 @@ class Gate:
         if track.failure:
             return [_failed(track.failure)]
         if not track.pairs:
-            return [_trial("inconclusive", "no pair of trials was made in the time given")]
+            return [trial("inconclusive", "no pair of trials was made in the time given")]
         case = track.slot.candidate
         return findings(track.measured(), self._rules, self._rules.of(case.label, case.name))
 
@@ -245,12 +169,14 @@ class Gate:
         case = track.slot.candidate
         mine = self._findings(track)
         first: tuple[Finding, ...] = ()
-        if again is not None:
+        if again is not None and (again.pairs or again.failure):
             first, mine = tuple(mine), _confirmed(mine, self._findings(again))
+        elif not self._calibrates:
+            mine = [_unconfirmed(one) for one in mine]
         before, after = told[0].get(track.slot.baseline.id), told[1].get(case.id)
         work, notes = settings_apart(before, after) if before and after else ("", ())
         if work:
-            mine = [_trial("incomparable", work)]
+            mine = [trial("incomparable", work)]
         mine += self._demanded(after)
         by_name = {one.metric: one for one in mine}
         base = {one.metric: one for one in self._findings(track.base)} if track.base else {}
@@ -269,9 +195,9 @@ class Gate:
     def _demanded(self, row: CaseSummary | None) -> list[Finding]:
         found = []
         if self._rules.equivalence == "required":
-            found.append(_equivalence(row))
+            found.append(equivalence(row))
         if self._rules.convergence == "required":
-            found.append(_convergence(row))
+            found.append(convergence(row))
         return found
 
     def _summaries(self, side: int) -> dict[str, CaseSummary]:
@@ -291,6 +217,14 @@ def _disturbed(pairs: Pairs) -> list[str]:
     if not found:
         return []
     return [f"{len(found)} of {2 * len(pairs)} trials ran on a disturbed machine, as {one_line(found[0])}"]
+
+
+def _unconfirmed(one: Finding) -> Finding:
+    """Return a finding that a fresh series would have confirmed, had there been the time."""
+    if one.word != "regressed" or one.low is None:
+        return one
+    said = f"flagged ({one.said}), and stopped before a fresh series could confirm it"
+    return dataclasses.replace(one, word="inconclusive", said=said)
 
 
 def _confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
@@ -316,38 +250,13 @@ def _failed(failure: tuple[Record | None, Record | None]) -> Finding:
     baseline, candidate = failure
     if candidate is None:
         assert baseline is not None
-        return _trial("incomparable", f"the baseline ended twice as {_ending(baseline)}")
+        return trial("incomparable", f"the baseline ended twice as {_ending(baseline)}")
     word: Word = "invalid" if candidate.status is Status.INVALID_NAN else "broken"
-    return _trial(word, f"runs in the baseline and ended twice as {_ending(candidate)}")
+    return trial(word, f"runs in the baseline and ended twice as {_ending(candidate)}")
 
 
 def _ending(record: Record) -> str:
     return f"{record.status}: {one_line(record.reason)}"
-
-
-def _equivalence(row: CaseSummary | None) -> Finding:
-    verdict = row.verdict if row else None
-    if verdict is None or verdict.word == NOT_CHECKED:
-        return Finding("equivalence", "missing", sentence(verdict) if verdict else "it was not checked")
-    word: Word = "invalid" if verdict.word == DIFFERS else "pass"
-    return Finding("equivalence", word, sentence(verdict))
-
-
-def _convergence(row: CaseSummary | None) -> Finding:
-    found = row.convergence if row else None
-    if found is None:
-        return Finding("convergence", "missing", "it was not trained to a target: the suite has no converge")
-    if found.word in FAILED_TO_CONVERGE:
-        return Finding("convergence", "invalid", found.word)
-    return Finding("convergence", "inconclusive" if found.word == "inconclusive" else "pass", found.word)
-
-
-def _trial(word: Word, said: str) -> Finding:
-    return Finding("trial", word, said)
-
-
-def _verdict(case: Case, finding: Finding) -> CaseVerdict:
-    return CaseVerdict(case.name, case.label, case.world_size, (finding,))
 
 
 def _run(folder: Path, arm: Arm, cases: list[Planned]) -> Run:
