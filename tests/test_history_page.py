@@ -37,6 +37,9 @@ def test_steps_and_breaks_are_drawn_told_and_in_the_table(browser: Browser, tmp_
     words = page.page.inner_text("#words-1")
     assert "-10.0%, worse, from 1,000 tokens/s to 900 tokens/s" in words
     assert "packages.torch = 2.13.0, was 2.12.1" in words
+    told = page.page.inner_text("figure .told")
+    assert "Environment changed before run day004 (2026-01-05)" in told
+    assert "with it no change that can be told." in told
     names = page.page.evaluate("document.querySelector('.chart').data.map(trace => trace.name)")
     assert names == ["run", "level", "environment changed", "step, worse"]
     marked = page.page.evaluate("document.querySelector('.chart').data[3].x")
@@ -80,7 +83,7 @@ def test_short_flat_and_long_histories_have_a_page(
     page = seen(browser, tmp_path, days(values))
     page.scroll_through()
     assert page.trouble == []
-    assert "No step that neither noise nor drift explains." in page.page.inner_text("main")
+    assert "No step that noise and drift don't explain." in page.page.inner_text("main")
 
 
 def test_the_command_writes_the_page_and_tells_what_it_could_not_read(

@@ -264,7 +264,9 @@ def _breaks(gathered: _Gathered) -> dict[int, tuple[str, ...]]:
     for place in range(1, len(gathered.points)):
         facts = gathered.surroundings[place - 1].apart(gathered.surroundings[place])
         work, _ = settings_apart(*gathered.rows[place - 1 : place + 1])
-        told = [f"{key} = {one_line(now)}, was {one_line(was)}" for key, (was, now) in facts.items()]
+        told = [
+            f"{one_line(key)} = {one_line(now)}, was {one_line(was)}" for key, (was, now) in facts.items()
+        ]
         if told or work:
             found[place] = (*told, *([work] if work else []))
     return found

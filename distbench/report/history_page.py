@@ -15,12 +15,22 @@ from distbench.files import write_whole
 from distbench.report import html
 from distbench.report.chapters import Chapter
 from distbench.report.figures import GREY, PALETTE, Chart, drawn, hover
-from distbench.report.history_view import History, change_text, sentences, step_sentences, table, title, when
+from distbench.report.history_view import (
+    History,
+    break_sentences,
+    change_text,
+    sentences,
+    step_sentences,
+    table,
+    title,
+    when,
+)
 from distbench.units import value_text
 
 _MOST = 60
 """Charts of a metric; the table has all cases."""
 _MOST_DATES = 8
+_MOST_TOLD = 4
 _HEADINGS = ("run", "made", "value", "lowest trial", "highest trial", "trials", "from here on")
 _LOOKS: dict[Word, tuple[str, str, str]] = {
     "worse": ("step, worse", PALETTE[1], "triangle-down"),
@@ -77,7 +87,9 @@ def _part(made: History, number: int) -> _Part:
 
 
 def _chart(series: Series, made: History, id_: str) -> Chart:
-    steps = step_sentences(series)
+    steps = step_sentences(series) or ["no step that noise and drift don't explain"]
+    # a break each night says nothing more by its thirtieth
+    said = [*steps, *break_sentences(series)[-_MOST_TOLD:]]
     return Chart(
         id_,
         made.names[series.case.id],
@@ -92,7 +104,7 @@ def _chart(series: Series, made: History, id_: str) -> Chart:
         ),
         _HEADINGS,
         [_row(series, place) for place in range(len(series.points))],
-        told=f"{'; '.join(steps)}." if steps else "No step that neither noise nor drift explains.",
+        told=" ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said),
     )
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from distbench.analysis.change_points import CHANCE, LEAST_POINTS
-from distbench.analysis.history import Change, Occasion, Point, Series, history
+from distbench.analysis.history import Break, Change, Occasion, Point, Series, history
 from distbench.analysis.names import short_names
 from distbench.analysis.text import listed, one_line
 from distbench.report.tables import Table
@@ -77,6 +77,15 @@ def step_sentences(series: Series) -> list[str]:
         f"{place - starts[place]} runs before, {ends[place] - place} after"
         for change in series.changes
         for place in [change.step.place]
+    ]
+
+
+def break_sentences(series: Series) -> list[str]:
+    """Return what is to be said of each break, without the name of the case."""
+    return [
+        f"environment changed before run {when(series.points[each.place])}: {listed(each.facts, 8)}; "
+        f"with it {_at(each)}"
+        for each in series.breaks
     ]
 
 
@@ -214,9 +223,7 @@ def _breaks(made: History) -> list[str]:
     for series in made.series:
         for each in series.breaks:
             key = when(series.points[each.place]), each.facts
-            found.setdefault(key, []).append(
-                f"{made.names[series.case.id]} {_at(each.change, each.is_known)}"
-            )
+            found.setdefault(key, []).append(f"{made.names[series.case.id]} {_at(each)}")
     told = [
         f"Environment changed before run {run}: {listed(facts, 8)}. With it: {listed(cases, 8)}."
         for (run, facts), cases in found.items()
@@ -227,10 +234,10 @@ def _breaks(made: History) -> list[str]:
     )
 
 
-def _at(change: Change | None, is_known: bool) -> str:
-    if change:
-        return f"{effect_text(change)} ({change.word})"
-    return "no change that can be told" if is_known else "unknown, too few runs on one side"
+def _at(found: Break) -> str:
+    if found.change:
+        return f"{effect_text(found.change)} ({found.change.word})"
+    return "no change that can be told" if found.is_known else "unknown, too few runs on one side"
 
 
 def _left_out(made: History) -> list[str]:
