@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -199,7 +200,8 @@ def test_all_runs_below_the_folders_count_and_of_a_gate_the_candidate(
     assert len(found[DDP.name]["points"]) == 11  # type: ignore[arg-type]
     assert found[DDP.name]["steps"][0]["run_id"] == "day006"  # type: ignore[index]
     assert found == told(capsys, "--out", str(bucket))
-    # a copy is no second point
+    # neither a folder that is named twice nor a copy is a second point
+    shutil.copytree(bucket / "nightly/3", bucket / "copy")
     assert found == told(capsys, str(bucket), str(bucket / "nightly"))
 
 

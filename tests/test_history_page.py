@@ -65,10 +65,12 @@ def test_names_and_facts_are_text_whatever_they_hold(browser: Browser, tmp_path:
     made = []
     for i, value in enumerate([1.0] * 6 + [1e308, -1e308] * 3):
         environment = {"packages": {HOSTILE: f"{HOSTILE}{i > 3}"}}
-        record = replace(
-            measured(case(HOSTILE), **{HOSTILE: value}), columns=columns, environment=environment
-        )
-        made.append(replace(occasion(i, record), run_id=HOSTILE))
+        told = {"columns": columns, "environment": environment}
+        trials = [
+            replace(measured(case(HOSTILE), round_=round_, **{HOSTILE: each}), **told)
+            for round_, each in enumerate((value, value, -value))
+        ]
+        made.append(replace(occasion(i, *trials), run_id=HOSTILE))
     page = seen(browser, tmp_path, made, HOSTILE)
     page.scroll_through()
     assert page.trouble == []

@@ -6,8 +6,13 @@ a step is looked for by ruptures (the splits that leave the least squares), and 
 mixture of white noise and drift that the series may come from: drift is an autoregression of first
 order, and the mixtures that count are those inside the 95 % interval of their likelihood (of the
 residuals: Patterson & Thompson 1971). A step is called if the least favourable of them makes it a
-matter of less than one history in a thousand, all places where it might have stood included; with a
-hundred points that is p = 1e-5 a place.
+matter of less than three histories in a thousand, all places where it might have stood included; with
+a hundred points that is p = 3e-5 a place.
+
+Measured on made-up histories of 100 points of 5 launches, with typical noise (2.4 % a point): called in
+none of 300 with noise alone and in 0.3 % with drift from day to day of 0.8, 4 % with drift if each other
+day of a hundred is looked at; a step of 10 % is found within 5 points in 93 %, of 5 % in 11 % (28 % within
+10). With drift on top: 79 % and 9 %.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from scipy import linalg, stats
 
 LEAST_POINTS = 3
 """On each side of a step. Fewer may be a spell of bad luck, and tell nothing of their spread."""
-CHANCE = 1e-3
+CHANCE = 3e-3
 """Of a history without any step to be told one."""
 PERSISTENCE = 0.9
 """Correlation of the drift from one point to the next: above what is seen from day to day (0.8), for

@@ -172,7 +172,7 @@ def _caption(made: History) -> str:
         "Each run is one point, the median over its trials; a break is where the environment changed, and "
         f"steps are looked for between breaks only, with {LEAST_POINTS} runs or more on each side and of "
         f"{100 * made.least:.3g} % or more. A step is told if noise and slow drift would make one as clear "
-        f"in fewer than one of {1 / CHANCE:,.0f} histories. This is a monitor: it takes several runs to "
+        f"in fewer than {1000 * CHANCE:.0f} of 1,000 histories. This is a monitor: it takes several runs to "
         "see a step, and arms that are run side by side (distbench gate) to stop one."
     )
 
