@@ -118,3 +118,39 @@ def calibrate(
     rules = [f"gate.min_pairs={pairs}", f"gate.max_pairs={pairs}"]
     changed = overrides([*set_, *rules], only, world_sizes, device)
     return calibrate_suite(suite, changed, out=out, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def history(
+    folders: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(
+            metavar="[RUN_FOLDER]...", help="Folders with runs, at any depth.", show_default=False
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str],
+        typer.Option(
+            "--metric", metavar="NAME", help="tokens_per_s by default; efficiency.", show_default=False
+        ),
+    ] = [],  # noqa: B006
+    case: Annotated[
+        list[str],
+        typer.Option("--case", metavar="GLOB", help="Keep cases of this name or label.", show_default=False),
+    ] = [],  # noqa: B006
+    least: Annotated[
+        str, typer.Option("--least", metavar="FRACTION", help="The smallest step to tell.")
+    ] = "3%",
+    html: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--html", metavar="FILE", help="Also write a page, with charts."),
+    ] = None,
+    out: Out = REPORTS,
+    as_json: Json = False,
+) -> int:
+    """Show metrics over runs, and where they changed."""
+    from distbench.cli.recalling import recall_runs
+
+    return recall_runs(
+        folders or [], wanted=metric, globs=case, least=least, html=html, out=out, as_json=as_json
+    )

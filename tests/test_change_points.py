@@ -1,0 +1,145 @@
+"""Steps are found where there are some, and neither noise nor drift is taken for one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from noise_model import NOISY, QUIET, TYPICAL, Noise, launches
+from scipy import stats
+
+from distbench.analysis.change_points import step_at, steps
+
+LEAST = 0.03
+SEED = 20260101
+PERSISTENCE = 0.8
+SESSION = {QUIET: 0.01, TYPICAL: 0.02, NOISY: 0.04}
+"""Deviation of the logarithm from one occasion to another, as the reference has it for each level."""
+
+
+def points(noise: Noise, histories: int, days: int, rng: np.random.Generator, *, drifts: bool) -> np.ndarray:
+    """Return throughputs: a day is the median over five launches, and offset as a whole.
+
+    The offsets of days are independent, or a first-order autoregression of the same deviation.
+    """
+    launched = launches(noise, histories * days, 5, rng).mean(axis=-1)
+    own = np.log(np.median(launched, axis=-1)).reshape(histories, days)
+    return np.exp(-own - _offsets(histories, days, SESSION[noise], PERSISTENCE if drifts else 0.0, rng))
+
+
+def _offsets(histories: int, days: int, scale: float, keep: float, rng: np.random.Generator) -> np.ndarray:
+    news = rng.normal(0, scale, (days, histories))
+    found = [news[0]]
+    for day in news[1:]:
+        found.append(keep * found[-1] + np.sqrt(1 - keep**2) * day)
+    return np.array(found).T
+
+
+def share_called(histories: np.ndarray) -> float:
+    return float(np.mean([bool(steps(list(values), LEAST)) for values in histories]))
+
+
+def share_found(histories: np.ndarray, place: int, within: int) -> float:
+    """Return the part of *histories* whose step is told when so many points have followed it, or earlier."""
+    looks = range(place + 3, place + within + 1)
+    return float(np.mean([any(is_found(values[:end], place) for end in looks) for values in histories]))
+
+
+def is_found(values: np.ndarray, place: int) -> bool:
+    return any(abs(step.place - place) <= 2 for step in steps(list(values), LEAST))
+
+
+@pytest.mark.parametrize("noise", [QUIET, TYPICAL, NOISY], ids=["quiet", "typical", "noisy"])
+def test_noise_alone_is_no_step(noise: Noise) -> None:
+    rng = np.random.default_rng(SEED)
+    assert share_called(points(noise, 200, 100, rng, drifts=False)) <= 0.01
+
+
+@pytest.mark.parametrize("noise", [QUIET, TYPICAL, NOISY], ids=["quiet", "typical", "noisy"])
+def test_drift_alone_is_no_step(noise: Noise) -> None:
+    rng = np.random.default_rng(SEED)
+    assert share_called(points(noise, 200, 100, rng, drifts=True)) <= 0.05
+
+
+def test_drift_is_what_least_squares_alone_take_for_a_step() -> None:
+    """The histories above are a trap: a t test at the best split, p = 1e-3, falls into it."""
+    rng = np.random.default_rng(SEED)
+    logs = np.log(points(TYPICAL, 200, 100, rng, drifts=True))
+    chances = [stats.ttest_ind(logs[:, :k], logs[:, k:], axis=1).pvalue for k in range(3, 98)]
+    assert np.mean(np.min(chances, axis=0) <= 1e-3) >= 0.5
+
+
+def test_a_lasting_step_of_a_tenth_is_told_within_five_points() -> None:
+    rng = np.random.default_rng(SEED)
+    histories = points(TYPICAL, 200, 65, rng, drifts=False)
+    histories[:, 60:] /= 1.1
+    assert share_found(histories, 60, 5) >= 0.9
+
+
+def test_a_spell_that_came_and_went_is_two_steps() -> None:
+    rng = np.random.default_rng(SEED)
+    values = 1000 * np.exp(rng.normal(0, 0.01, 60))
+    # of one split, in its middle or at an end, nothing could be told
+    values[27:33] *= 0.9
+    found = steps(list(values), LEAST)
+    assert [step.place for step in found] == [27, 33]
+    assert [step.effect for step in found] == pytest.approx([-0.1, 0.11], abs=0.02)
+
+
+def test_a_step_smaller_than_asked_for_is_not_told() -> None:
+    values = [100.0, 100.1, 99.9] * 6 + [98.0, 98.1, 97.9] * 6
+    assert [step.place for step in steps(values, 0.01)] == [18]
+    assert steps(values, 0.03) == []
+
+
+@pytest.mark.parametrize(("after", "told"), [(2, []), (3, [6])])
+def test_it_takes_three_points_on_each_side(after: int, told: list[int]) -> None:
+    assert [step.place for step in steps([5.0] * 6 + [6.0] * after, LEAST)] == told
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "effect"),
+    [
+        (5e6, 6e6, 0.2),
+        (0.0, 6.0, float("inf")),
+        (-1.0, -3.0, -2.0),
+        (1e-320, 1e308, float("inf")),
+        (6.0, 0.0, -1.0),
+    ],
+)
+def test_numbers_without_any_spread_have_certain_steps(before: float, now: float, effect: float) -> None:
+    (step,) = steps([before] * 5 + [now] * 5, LEAST)
+    assert (step.place, step.before, step.after) == (5, before, now)
+    assert step.effect == pytest.approx(effect)
+    assert step.chance < 1e-10
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [0.0] * 20, [7.5] * 20, [-1e308, 1e308] * 10])
+def test_series_without_a_step_have_none(values: list[float]) -> None:
+    assert steps(values, LEAST) == []
+
+
+def test_a_number_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a finite number"):
+        steps([1.0] * 9 + [float("nan")] * 3, LEAST)
+
+
+def test_another_unit_or_order_of_time_changes_nothing_but_the_sign() -> None:
+    rng = np.random.default_rng(SEED)
+    values = np.exp(rng.normal(0, 0.02, 40))
+    values[25:] *= 1.2
+    (plain,) = steps(list(values), LEAST)
+    (scaled,) = steps(list(values * 1e9), LEAST)
+    (reverse,) = steps(list(values[::-1]), LEAST)
+    assert (scaled.place, reverse.place) == (plain.place, 40 - plain.place)
+    assert scaled.chance == pytest.approx(plain.chance, rel=1e-6)
+    assert reverse.chance == pytest.approx(plain.chance, rel=1e-6)
+
+
+def test_at_a_known_place_no_search_is_paid_for() -> None:
+    values = [100.0, 101.0, 99.0] * 6 + [90.0, 91.0, 89.0]
+    (searched,) = steps(values, LEAST)
+    known = step_at(values, 18)
+    assert known is not None
+    assert (known.place, known.before, known.after) == (searched.place, searched.before, searched.after)
+    assert known.chance == pytest.approx(searched.chance / (len(values) - 5))
+    assert step_at(values, 19) is None

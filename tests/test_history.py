@@ -1,0 +1,298 @@
+"""Runs over time: a point a run, breaks where the environment changed, steps between them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from histories import DDP, NEW, OLD, days, occasion, run_info, stored
+from records import case, failed, measured
+
+from distbench.analysis.history import Occasion, Series, history, metrics
+from distbench.analysis.summary import summarise
+from distbench.case import Batch
+from distbench.cli import main
+from distbench.record import FORMAT
+from distbench.report.history_view import History, table, to_json
+from distbench.report.tables import as_text
+
+SLOWER = [1000.0, 1004.0, 996.0] * 4 + [900.0, 904.0, 896.0] * 2
+FSDP = case("fsdp")
+
+
+def only(occasions: list[Occasion], metric: str = "tokens_per_s") -> Series:
+    (series,) = history(occasions, metric)
+    return series
+
+
+def shown(occasions: list[Occasion], metric: str = "tokens_per_s") -> str:
+    return " ".join(as_text(table(History.of(occasions, metric, 0.03)), 100).split())
+
+
+def test_a_run_is_one_point_the_median_over_its_trials() -> None:
+    trials = [measured(DDP, speed, round_=i) for i, speed in enumerate((990.0, 1000.0, 1300.0))]
+    (point,) = only([occasion(0, *trials)]).points
+    assert (point.value.value, point.value.low, point.value.high, point.value.n) == (1000, 990, 1300, 3)
+
+
+def test_a_step_is_told_with_its_size_its_direction_and_the_run_it_began_at() -> None:
+    (change,) = only(days(SLOWER)).changes
+    assert (change.step.place, change.word) == (12, "worse")
+    assert (
+        "tokens_per_s -10.0%, worse, from 1,000 tokens/s to 900 tokens/s from run day012 (2026-01-13) on"
+        in (shown(days(SLOWER)))
+    )
+    assert only(days([1e6 / speed for speed in SLOWER])).changes[0].word == "better"
+
+
+def test_of_memory_less_is_better_and_a_column_without_direction_only_changes() -> None:
+    grown = [occasion(i, measured(DDP, memory_peak=1e6 if i < 6 else 2e6)) for i in range(12)]
+    assert only(grown, "memory_peak").changes[0].word == "worse"
+    other = [occasion(i, measured(DDP, loss=1.0 if i < 6 else 2.0)) for i in range(12)]
+    assert only(other, "loss").changes[0].word == "other"
+
+
+def test_runs_are_ordered_by_when_they_were_made() -> None:
+    backwards = days(SLOWER)[::-1]
+    assert [point.run_id for point in only(backwards).points[:2]] == ["day000", "day001"]
+
+
+def upgraded(speeds: list[float], place: int) -> list[Occasion]:
+    made = [replace(measured(DDP, v), environment=OLD if i < place else NEW) for i, v in enumerate(speeds)]
+    return [occasion(i, record) for i, record in enumerate(made)]
+
+
+def test_what_comes_with_another_environment_is_told_at_the_break_and_is_no_step() -> None:
+    series = only(upgraded(SLOWER, 12))
+    assert series.changes == ()
+    (found,) = series.breaks
+    assert (found.place, found.facts) == (12, ("packages.torch = 2.13.0, was 2.12.1",))
+    assert found.change is not None
+    assert found.change.word == "worse"
+    text = shown(upgraded(SLOWER, 12))
+    assert "Environment changed before run day012 (2026-01-13): packages.torch = 2.13.0, was 2.12.1." in text
+    assert "With it: ddp -10.0% (worse)." in text
+
+
+def test_a_break_without_a_change_and_one_with_too_few_runs_say_so() -> None:
+    steady = [1000.0, 1004.0, 996.0] * 4
+    assert "With it: ddp no change that can be told." in shown(upgraded(steady, 6))
+    assert "With it: ddp unknown, too few runs on one side." in shown(upgraded(steady, 10))
+
+
+def test_a_step_beside_a_break_is_found_in_its_own_environment() -> None:
+    series = only(upgraded([1000.0, 1004.0, 996.0, *SLOWER], 3))
+    assert [change.step.place for change in series.changes] == [15]
+    assert [(level.start, level.end) for level in series.levels] == [(0, 3), (3, 15), (15, 21)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"gpu_driver": "570"}, {"gpu_driver": "580"}, ("gpu_driver = 580, was 570",)),
+        (
+            {"variables": {}},
+            {"variables": {"NCCL_ALGO": "Ring"}},
+            ("variables.NCCL_ALGO = Ring, was not told",),
+        ),
+        ({"nccl": "2.27", "process_threads": 3}, {"nccl": "2.27", "process_threads": 9}, ()),
+        # an older record whose ranks told nothing: the machine that started them knows less
+        ({}, {"cpu": "x", "nccl": "2.27"}, ()),
+    ],
+)
+def test_what_is_a_break(before: dict[str, object], after: dict[str, object], told: tuple[str, ...]) -> None:
+    made = [occasion(i, replace(measured(DDP), environment=each)) for i, each in enumerate((before, after))]
+    assert [each.facts for each in only(made).breaks] == ([told] if told else [])
+
+
+def test_another_version_of_distbench_and_other_work_of_the_engine_are_breaks() -> None:
+    first = occasion(0, replace(measured(DDP), effective={"clip_grad_norm": 1.0}))
+    second = occasion(1, replace(measured(DDP), effective={"clip_grad_norm": None}), version="9")
+    (found,) = only([first, second]).breaks
+    assert found.facts == (
+        "distbench = 9, was 0.1.0",
+        "did other work: clip_grad_norm = none, was 1.0: clips gradients otherwise",
+    )
+
+
+def test_a_case_that_was_asked_to_do_other_work_is_another_series_and_has_its_own_name() -> None:
+    larger = replace(DDP, batch=Batch(16, 8, 1))
+    made = History.of([occasion(0, measured(DDP)), occasion(1, measured(larger))], "tokens_per_s", 0.03)
+    assert len(made.series) == len(set(made.names.values())) == 2
+
+
+def test_a_run_whose_number_does_not_count_is_left_out_with_the_reason() -> None:
+    made = [
+        *days([1000.0, 1001.0]),
+        occasion(2, replace(measured(DDP), degraded="others computed")),
+        occasion(3, failed(DDP)),
+        occasion(4, replace(measured(DDP), values={}, absent={"tokens_per_s": "no tokens"})),
+        occasion(5, measured(DDP, float("nan"))),
+    ]
+    assert [why for _, why in only(made).left_out] == [
+        "disturbed: others computed",
+        "crashed: rank 1 in time: RuntimeError: no",
+        "no tokens",
+        "not a finite number",
+    ]
+    assert len(only(made).points) == 2
+    assert "Not counted: no tokens (ddp in day004)." in shown(made)
+
+
+def test_one_point_and_points_all_the_same_have_a_table() -> None:
+    assert "1 case in 1 run, 2026-01-01 to 2026-01-01: 0 with a step" in shown(days([1000.0]))
+    assert "Of 1 no step could be told yet: it takes 6 runs in one environment." in shown(days([1000.0] * 5))
+    assert "yet" not in shown(days([1000.0] * 6))
+    assert only(days([1000.0] * 9)).changes == ()
+
+
+def test_efficiency_is_of_the_same_run_and_only_where_there_is_one_device() -> None:
+    def day(number: int, slow: float) -> Occasion:
+        one = measured(case("ddp", 1), 100)
+        return occasion(number, one, measured(DDP, 180 * slow), measured(FSDP, 100))
+
+    made = [day(i, 1.0 if i < 6 else 0.8) for i in range(12)]
+    series = only(made, "efficiency")
+    assert (series.case.name, series.values[0], series.changes[0].word) == (DDP.name, 0.9, "worse")
+    assert "efficiency" in metrics(made)
+    assert "efficiency" not in metrics(days([1000.0]))
+
+
+def test_json_holds_what_is_told_and_is_valid() -> None:
+    grown = [occasion(i, measured(DDP, comm_bytes=0.0 if i < 6 else 8.0)) for i in range(12)]
+    told = json.loads(json.dumps(to_json(History.of(grown, "comm_bytes", 0.03)), allow_nan=False))
+    (series,) = told["series"]
+    assert series["steps"][0] == {
+        "place": 6,
+        "run_id": "day006",
+        "before": 0.0,
+        "after": 8.0,
+        "effect": None,
+        "chance": pytest.approx(0, abs=1e-9),
+        "word": "worse",
+    }
+    assert [point["value"] for point in series["points"]] == [0.0] * 6 + [8.0] * 6
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    """Runs at several depths: ten nights, and the gate of one day."""
+    for day, speed in enumerate([1000.0] * 6 + [800.0] * 4):
+        stored(tmp_path / f"nightly/{day}/suite-{day}", day, measured(DDP, speed), measured(FSDP, 500))
+    stored(tmp_path / "gate-20260111/candidate", 10, measured(DDP, 800.0))
+    stored(tmp_path / "gate-20260111/baseline", 11, measured(DDP, 1000.0))
+    return tmp_path
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, object]]:
+    assert main(["history", *arguments, "--json"]) == 0
+    (made,) = json.loads(capsys.readouterr().out)
+    return {series["case"]: series for series in made["series"]}
+
+
+def test_all_runs_below_the_folders_count_and_of_a_gate_the_candidate(
+    bucket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = told(capsys, str(bucket))
+    assert len(found[DDP.name]["points"]) == 11  # type: ignore[arg-type]
+    assert found[DDP.name]["steps"][0]["run_id"] == "day006"  # type: ignore[index]
+    assert found == told(capsys, "--out", str(bucket))
+    # neither a folder that is named twice nor a copy is a second point
+    shutil.copytree(bucket / "nightly/3", bucket / "copy")
+    assert found == told(capsys, str(bucket), str(bucket / "nightly"))
+
+
+def test_cases_metrics_and_the_smallest_step_can_be_chosen(
+    bucket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(told(capsys, str(bucket), "--case", "fsdp*")) == [FSDP.name]
+    assert told(capsys, str(bucket), "--least", "30%")[DDP.name]["steps"] == []
+    assert main(["history", str(bucket), "--metric", "memory_peak", "--metric", "final_loss"]) == 0
+    out = capsys.readouterr().out
+    assert "memory_peak (B, lower is better) over runs" in out
+    assert "final_loss (lower is better) over runs" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["s3://bucket/runs"],
+            "s3://bucket/runs: a bucket is read as a folder; copy it into one first (aws s3",
+        ),
+        (["nowhere"], "nowhere: no such folder"),
+        (["--metric", "tokens"], "--metric = 'tokens': did you mean 'tokens_per_s'?"),
+        (["--case", "zero*"], "--case = 'zero*': no case of these runs"),
+        (["--least", "much"], "--least = 'much': expected a part from 0 to 1"),
+    ],
+)
+def test_what_can_not_be_is_told(
+    bucket: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["history", "--out", str(bucket), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_runs_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", str(tmp_path)]) == 2
+    assert f"history: no run in {tmp_path}" in capsys.readouterr().err
+
+
+def spoil(folder: Path, **changes: object) -> None:
+    file = folder / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_runs_that_can_not_be_read_are_left_out_by_name(
+    bucket: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    night = {day: bucket / f"nightly/{day}/suite-{day}" for day in range(10)}
+    (night[0] / "run.json").write_text("{torn")
+    spoil(night[1], format=FORMAT + 1)
+    spoil(night[2], created="yesterday\x1b[2J")
+    spoil(night[3], created=7)
+    spoil(night[4], suite=[])
+    next(night[5].glob("trials/*/*/record.json")).write_text("[]")
+    record = next(night[6].glob("trials/*/*/record.json"))
+    record.write_text(json.dumps({**json.loads(record.read_text()), "values": {"tokens_per_s": "fast"}}))
+    (bucket / "foreign").mkdir()
+    (bucket / "foreign/run.json").write_text('{"name": "of another tool"}')
+    assert main(["history", str(bucket), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out)[0]["series"][0]["points"]) == 4
+    warnings = printed.err.splitlines()
+    assert all(line.startswith("distbench: warning: a run is left out: ") for line in warnings)
+    for day in range(7):
+        assert sum(str(night[day]) in line for line in warnings) == 1
+    assert sum("written by a newer distbench" in line for line in warnings) == 1
+    assert "\x1b" not in printed.err
+
+
+def test_nothing_but_runs_that_can_not_be_read_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.json").write_text("")
+    assert main(["history", str(tmp_path)]) == 2
+    assert "that can be read" in capsys.readouterr().err
+
+
+def test_a_run_without_a_time_zone_is_taken_as_utc() -> None:
+    bare = replace(run_info(0, DDP), created="2026-01-01T05:00:00")
+    made = [Occasion.of(bare, summarise(bare, [measured(DDP, 1.0)])), *days([2.0])]
+    assert only(made).values == [2.0, 1.0]
+
+
+def test_names_and_facts_are_plain_text_in_the_terminal() -> None:
+    hostile = "\x1b[2J\u202ebad\nline"
+    named = case(hostile)
+    made = [
+        occasion(i, replace(measured(named), environment={"packages": {hostile: f"{i > 2}{hostile}"}}))
+        for i in range(6)
+    ]
+    text = as_text(table(History.of(made, "tokens_per_s", 0.03)), 80)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "Environment changed before run day003" in " ".join(text.split())
