@@ -62,6 +62,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
     return made
 
 
+# before pytest-benchmark's, which raises where something has become slower
+@pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the table of each run, and where its report is."""
     if runs := config.stash.get(FINISHED, []):

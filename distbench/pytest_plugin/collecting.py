@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,9 +14,9 @@ from distbench.errors import DistbenchError
 from distbench.plan import Planned
 from distbench.pytest_plugin import FINISHED
 from distbench.pytest_plugin.asking import command, disturbed, failing_plainly, overrides, runs_folder
-from distbench.pytest_plugin.benchmarks import hand_over
-from distbench.pytest_plugin.running import SuiteRun
-from distbench.pytest_plugin.telling import failure_text, numbers, untold
+
+if TYPE_CHECKING:
+    from distbench.pytest_plugin.running import SuiteRun
 
 
 class SuiteFile(pytest.File):
@@ -45,6 +45,9 @@ class SuiteFile(pytest.File):
 
     def setup(self) -> None:
         """Begin the run of the tests that were chosen; go on with it if other tests came between."""
+        # what runs and judges takes a second to import, which a look at what there is need not wait for
+        from distbench.pytest_plugin.running import SuiteRun
+
         with failing_plainly():
             if self.run is None:
                 items = (item for item in self.session.items if isinstance(item, CaseTest))
@@ -74,6 +77,9 @@ class CaseTest(pytest.Item):
 
     def runtest(self) -> None:
         """Make the trials of the case."""
+        from distbench.pytest_plugin.benchmarks import hand_over
+        from distbench.pytest_plugin.telling import failure_text, numbers, untold
+
         assert isinstance(self.parent, SuiteFile)
         assert self.parent.run is not None, "the collector is set up first"
         with failing_plainly():

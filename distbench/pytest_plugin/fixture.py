@@ -47,7 +47,8 @@ class FinishedRun:
         ):
             if len(found) == 1:
                 return found[0]
-        raise UsageError(f"no one case {name!r}; {did_you_mean(name, [row.case.name for row in self.cases])}")
+        known = [each for row in self.cases for each in (row.case.name, row.case.label)]
+        raise UsageError(f"no one case has the name or label {name!r}; {did_you_mean(name, set(known))}")
 
 
 class Runs:

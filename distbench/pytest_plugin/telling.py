@@ -16,7 +16,7 @@ from distbench.report import terminal
 from distbench.store import Run
 from distbench.trial import log_file
 
-_MOST_LINES = 40
+_MOST_LINES = 20
 _PROPERTIES = ("step_s", "tokens_per_s", "memory_peak", "comm_bytes")
 
 
@@ -68,5 +68,6 @@ def _failed(run: Run, record: Record) -> str:
         if failure.rank is not None:
             folder = run.trial_folder(record.case, record.round, record.job.kind)
             lines.append(f"log: {log_file(folder, failure.rank)}")
-        lines += (failure.traceback or failure.log).strip().splitlines()[-_MOST_LINES:]
+        said = (failure.traceback or failure.log).strip().splitlines()
+        lines += ["..."] * (len(said) > _MOST_LINES) + said[-_MOST_LINES:]
     return "\n".join(lines)
