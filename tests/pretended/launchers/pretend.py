@@ -54,7 +54,7 @@ class _Pretended(Site):
         does = trial.case.strategy.options["does"]
         self._told.tell(f"trial {trial.case.label} {launch.file.parent.name}")
         for rank in range(launch.processes):
-            log_file(launch.file.parent, rank).write_text(f"rank {rank} was here\n")
+            log_file(launch.file.parent, rank).write_text(f"rank {rank} was \x1b[32mhere\n")
             self._deliver(launch, trial, rank, does)
         return _Ended(launch.processes, hangs=does == "hangs")
 
