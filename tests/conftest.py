@@ -17,6 +17,8 @@ from pages import browser, see
 
 from distbench.store import read_record
 
+pytest_plugins = ["pytester"]
+
 # fixtures are found where they stand in a conftest
 __all__ = ["browser", "see"]
 

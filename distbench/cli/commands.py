@@ -233,15 +233,18 @@ def compare(
 def export(
     name: RunName,
     to: Annotated[
-        str, typer.Option("--to", metavar="TOOL", help="tensorboard, mlflow or wandb.", show_default=False)
+        str,
+        typer.Option(
+            "--to", metavar="TOOL", help="tensorboard, mlflow, wandb or pytest-benchmark.", show_default=False
+        ),
     ],
     into: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads it
-        typer.Option("--into", metavar="DIR", help="An empty folder; by default in the run's own."),
+        typer.Option("--into", metavar="DIR", help="An empty folder, or a storage of pytest-benchmark."),
     ] = None,
     out: Out = REPORTS,
 ) -> int:
-    """Send the curves of a run to another tool."""
+    """Send a run's curves, or times, to another tool."""
     from distbench.cli.exporting import export_run
 
     return export_run(name, to, into, out=out)

@@ -1,0 +1,137 @@
+"""Cases in the format of pytest-benchmark, by its own code: what it writes, its own commands compare.
+
+The sample is the trial: a round is one launch, its time the mean step time of that launch. Steps of one
+launch are no independent samples, and are never given as such.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_benchmark.plugin import pytest_benchmark_generate_json
+from pytest_benchmark.stats import Metadata
+from pytest_benchmark.storage.file import FileStorage
+from pytest_benchmark.utils import get_machine_id
+
+from distbench.analysis.summary import CaseSummary
+from distbench.analysis.text import one_line
+from distbench.errors import InfrastructureError, UsageError
+from distbench.files import slug
+from distbench.store import RunInfo
+
+TIME = "step_s"
+_TOLD = ("tokens_per_s", "memory_peak", "comm_bytes")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What pytest-benchmark reads of the fixture that a benchmark of its own comes from."""
+
+    name: str
+    fullname: str
+    group: str
+    param: str
+    params: dict[str, Any]
+    extra_info: dict[str, Any]
+    cprofile_stats: None = None
+    has_error: bool = False
+
+
+def refused(row: CaseSummary) -> str:
+    """Return why the times of a case may not be compared; empty: they may."""
+    if TIME not in row.values:
+        return one_line(row.absent.get(TIME, f"{row.status}: no step time"))
+    if row.differs:
+        return "it is another training than its reference"
+    return f"disturbed while measured: {one_line(row.degraded)}" if row.degraded else ""
+
+
+def benchmark_of(suite: str, run_id: str, steps: int, row: CaseSummary) -> Metadata:
+    """Return a case of *suite* as a benchmark: seconds of a step, a round for each trial.
+
+    It is known by suite and case, not by a test's place, so that what was run by pytest and what was
+    exported from a run can be compared.
+
+    Args:
+        suite: Name of the suite.
+        run_id: Id of the run.
+        steps: Timed steps of each trial.
+        row: The case, with a step time.
+    """
+    case = row.case
+    source = _Source(
+        name=one_line(case.name),
+        fullname=one_line(f"{suite}::{case.name}"),
+        group=one_line(suite),
+        param=one_line(case.label),
+        params={
+            "strategy": one_line(case.label),
+            "world_size": case.world_size,
+            "global_batch_size": case.batch.global_batch_size,
+            "micro_batch_size": case.batch.micro_batch_size,
+            "precision": case.precision.compute,
+            "device": case.device,
+        },
+        extra_info={
+            "run_id": run_id,
+            "case_id": case.id,
+            **{name: row.values[name].value for name in _TOLD if name in row.values},
+            "units": {name: row.columns[name]["unit"] for name in _TOLD if name in row.values},
+            "absent": {
+                name: row.absent.get(name, "not measured") for name in _TOLD if name not in row.values
+            },
+            "failed_trials": row.failed,
+        },
+    )
+    made = Metadata(
+        source, iterations=steps, options={"timer": f"distbench {TIME}, mean over the timed steps"}
+    )
+    for seconds in row.values[TIME].trials:
+        made.stats.update(seconds)
+    return made
+
+
+def save(info: RunInfo, rows: Sequence[CaseSummary], into: Path) -> None:
+    """Write cases of a run into the storage folder *into*, where ``pytest-benchmark compare`` looks.
+
+    Raises:
+        UsageError: the storage has this run.
+        InfrastructureError: the file can't be written.
+    """
+    name = f"{slug(info.suite_name)}-{slug(info.run_id)}"
+    storage = FileStorage(into, logger=logging.getLogger(__name__), default_machine_id=get_machine_id())
+    if there := storage.query(f"*_{name}"):
+        # compared with itself it would always pass
+        raise UsageError(f"{there[0]}: the run was exported before; nothing was written")
+    steps = info.suite["measure"]["steps"]
+    content = pytest_benchmark_generate_json(
+        config=None,
+        benchmarks=[benchmark_of(info.suite_name, info.run_id, steps, row) for row in rows],
+        include_data=True,
+        machine_info=_machine(info),
+        # a run does not keep which commit it ran
+        commit_info={"id": "unknown", "time": None, "dirty": None, "project": info.suite_name},
+    )
+    content["datetime"] = info.created.replace("Z", "+00:00")
+    try:
+        storage.save(content, name)
+    except OSError as error:
+        raise InfrastructureError(f"{into}: can't be written: {error.strerror}") from error
+
+
+def _machine(info: RunInfo) -> dict[str, Any]:
+    """Return the machine of the run, which need not be this one, under pytest-benchmark's names."""
+    told = info.machine
+    system, _, release = str(told.get("system", "")).partition(" ")
+    return {
+        "python_version": told.get("python"),
+        "system": system,
+        "release": release,
+        "cpu": {"brand_raw": told.get("cpu"), "count": told.get("cpu_cores")},
+        "gpus": told.get("gpus"),
+        "packages": told.get("packages"),
+    }

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from distbench.metrics.base import Column, Metric, Trial
+
+
+@dataclass(frozen=True)
+class Band(Metric):
+    """Every trial is disturbed."""
+
+    columns: ClassVar[tuple[Column, ...]] = (Column("drums", "", None, "max", "None were counted."),)
+
+    def degraded(self, trial: Trial) -> str:
+        return "a marching band passed"
