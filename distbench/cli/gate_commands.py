@@ -28,7 +28,10 @@ def gate(
     baseline: Annotated[
         str,
         typer.Option(
-            "--baseline", metavar="REF|ENV", help="Git revision, or Python environment.", show_default=False
+            "--baseline",
+            metavar="REF|ENV|RUN",
+            help="Git revision, Python, or stored run.",
+            show_default=False,
         ),
     ] = "",
     set_: Set = [],  # noqa: B006 - typer copies its defaults

@@ -56,27 +56,47 @@ def gate_suite(
         SuiteError: a suite that is wrong.
         InfrastructureError: the disk is full, or an output can't be written.
     """
+    from distbench.cli import advising
     from distbench.gate import view
+    from distbench.gate.forecast import forecast
     from distbench.gate.gating import Gate
 
     if inconclusive not in _INCONCLUSIVE:
         raise UsageError(f"--inconclusive = {inconclusive!r}: {did_you_mean(inconclusive, _INCONCLUSIVE)}")
     if outputs.as_json and outputs.markdown:
         raise UsageError("gate: one of --md and --json at a time")
-    with _arms(wanted) as (baseline, candidate):
-        if dry_run:
-            from distbench.gate.forecast import forecast
-
-            made = forecast(baseline, candidate)
-            say_json(made.to_json()) if outputs.as_json else say(view.forecast_text(made, width()))
-            return 0
-        with observer(quiet=quiet) as watcher:
-            gate = Gate(out, baseline, candidate, watcher)
-            result = gate.run()
+    if stored := advising.stored_run(wanted.baseline, out):
+        result = advising.advise(stored, _alone(wanted, dry_run=dry_run), out=out, quiet=quiet)
+    else:
+        with _arms(wanted) as (baseline, candidate):
+            if dry_run:
+                made = forecast(baseline, candidate)
+                say_json(made.to_json()) if outputs.as_json else say(view.forecast_text(made, width()))
+                return 0
+            with observer(quiet=quiet) as watcher:
+                result = Gate(out, baseline, candidate, watcher).run()
     _tell(result, outputs)
     if result.state == "interrupted":
         return _INTERRUPTED
     return result.exit_code(inconclusive)  # type: ignore[arg-type]
+
+
+def _alone(wanted: Wanted, *, dry_run: bool) -> spec.Suite:
+    """Return the candidate's suite, which a stored run is held against.
+
+    Raises:
+        UsageError: an option that is of no use with a stored run.
+        SuiteError: a suite that is wrong.
+    """
+    if wanted.set_baseline or any(wanted.variables):
+        raise UsageError(
+            "--baseline: a stored run is as it was; --set-baseline, --env and --env-baseline change none"
+        )
+    if dry_run:
+        raise UsageError(
+            "--dry-run: of a stored run nothing is run again; distbench plan shows the candidate"
+        )
+    return _ready(spec.load(wanted.suite, wanted.overrides))
 
 
 @contextmanager

@@ -22,6 +22,23 @@ def run_suite(
     """Run a suite from its file and print what came of it."""
     suite = spec.load(file, overrides)
     planned = plan.make(suite, env.detect(suite.device))
+    run, info = _begun(suite, planned, out)
+    code = _execute(run, info, suite, planned, as_json=as_json, quiet=quiet)
+    return _strict(run) or code if strict_parity and code in (0, 1) else code
+
+
+def run_quietly(suite: spec.Suite, out: Path, *, quiet: bool) -> store.Run:
+    """Run *suite* and return what it left, without telling what came of it."""
+    from distbench.run import execute
+
+    planned = plan.make(suite, env.detect(suite.device))
+    run, info = _begun(suite, planned, out)
+    with observer(quiet=quiet) as watcher:
+        execute(run, info, suite, planned, watcher)
+    return run
+
+
+def _begun(suite: spec.Suite, planned: plan.Plan, out: Path) -> tuple[store.Run, store.RunInfo]:
     info = store.RunInfo(
         run_id=store.new_run_id(),
         suite_name=suite.name,
@@ -33,9 +50,7 @@ def run_suite(
         machine=env.describe(),
         cases=planned.cases,
     )
-    run = store.Run.create(out, info, suite.text)
-    code = _execute(run, info, suite, planned, as_json=as_json, quiet=quiet)
-    return _strict(run) or code if strict_parity and code in (0, 1) else code
+    return store.Run.create(out, info, suite.text), info
 
 
 def resume_run(

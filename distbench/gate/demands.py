@@ -7,6 +7,13 @@ from distbench.analysis.equivalence import DIFFERS, NOT_CHECKED
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.verdicts import sentence
 from distbench.gate.verdicts import Finding, Word
+from distbench.spec.gate import Gate
+
+
+def demanded(row: CaseSummary | None, rules: Gate) -> list[Finding]:
+    """Return the findings that *rules* demand of a case."""
+    found = [equivalence(row)] if rules.equivalence == "required" else []
+    return found + ([convergence(row)] if rules.convergence == "required" else [])
 
 
 def equivalence(row: CaseSummary | None) -> Finding:

@@ -15,7 +15,7 @@ from distbench.analysis.text import one_line
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import load, refuse_blind
 from distbench.gate.causes import cause
-from distbench.gate.demands import convergence, equivalence
+from distbench.gate.demands import demanded
 from distbench.gate.judging import findings
 from distbench.gate.matching import match, trial
 from distbench.gate.pairs import Pairs
@@ -177,7 +177,7 @@ class Gate:
         work, notes = settings_apart(before, after) if before and after else ("", ())
         if work:
             mine = [trial("incomparable", work)]
-        mine += self._demanded(after)
+        mine += demanded(after, self._rules)
         by_name = {one.metric: one for one in mine}
         base = {one.metric: one for one in self._findings(track.base)} if track.base else {}
         pairs = [*track.pairs, *(again.pairs if again else [])]
@@ -191,14 +191,6 @@ class Gate:
             minutes_per_pair=track.measured().minutes_per_pair,
             first=first,
         )
-
-    def _demanded(self, row: CaseSummary | None) -> list[Finding]:
-        found = []
-        if self._rules.equivalence == "required":
-            found.append(equivalence(row))
-        if self._rules.convergence == "required":
-            found.append(convergence(row))
-        return found
 
     def _summaries(self, side: int) -> dict[str, CaseSummary]:
         run = self._runs[side]

@@ -10,14 +10,14 @@ def sentence(name: str, seen: Look, rule: Rule, minutes_per_pair: float) -> str:
     words = ("slower", "faster") if name == "tokens_per_s" else ("less efficient", "more efficient")
     pairs, limit = pairs_text(seen.pairs), f"{rule.effect * 100:g}%"
     if seen.word == "inconclusive":
-        span = f"from {_change(seen.low, words)} to {_change(seen.high, words)} after {pairs}"
+        span = f"from {change(seen.low, words)} to {change(seen.high, words)} after {pairs}"
         return f"{span}: too wide for {limit}; {_more(seen, rule, minutes_per_pair)}"
     if seen.word == "pass" and seen.low <= 1 <= seen.high:
-        return f"more than {_percent(seen.high)} {words[0]} is excluded at 97.5% ({pairs}; limit {limit})"
-    change = f"{_change(seen.ratio, words)} ({_range(seen)}; {pairs}"
+        return f"more than {percent(seen.high)} {words[0]} is excluded at 97.5% ({pairs}; limit {limit})"
+    told = f"{change(seen.ratio, words)} ({_range(seen)}; {pairs}"
     if seen.word == "pass":
-        return f"{change}), less than the {limit} that counts"
-    return f"{change}; limit {limit})"
+        return f"{told}), less than the {limit} that counts"
+    return f"{told}; limit {limit})"
 
 
 def _more(seen: Look, rule: Rule, minutes_per_pair: float) -> str:
@@ -33,14 +33,14 @@ def _more(seen: Look, rule: Rule, minutes_per_pair: float) -> str:
     )
 
 
-def _change(ratio: float, words: tuple[str, str]) -> str:
+def change(ratio: float, words: tuple[str, str]) -> str:
     """Return what a ratio of costs means: ``3.1% slower``, ``2.0% faster``."""
-    return f"{_percent(ratio)} {words[0]}" if ratio >= 1 else f"{_percent(1 / ratio)} {words[1]}"
+    return f"{percent(ratio)} {words[0]}" if ratio >= 1 else f"{percent(1 / ratio)} {words[1]}"
 
 
 def _range(seen: Look) -> str:
     low, high = (seen.low, seen.high) if seen.ratio >= 1 else (1 / seen.high, 1 / seen.low)
-    return f"{_percent(low)} to {_percent(high)}"
+    return f"{percent(low)} to {percent(high)}"
 
 
 def pairs_text(count: int) -> str:
@@ -48,7 +48,7 @@ def pairs_text(count: int) -> str:
     return f"{count} pair{'s' * (count != 1)}"
 
 
-def _percent(ratio: float) -> str:
+def percent(ratio: float) -> str:
     """Return by how much a ratio is above 1: ``3.1%``."""
-    percent = (ratio - 1) * 100
-    return f"{percent:.1f}%" if percent < 10_000 else f"{percent:.0e}%"
+    value = (ratio - 1) * 100
+    return f"{value:.1f}%" if value < 10_000 else f"{value:.0e}%"
