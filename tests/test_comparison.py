@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import QUICK, Finished, call
 from records import case, failed, info, measured
 
 from distbench.analysis.comparison import Pair, compare
@@ -16,7 +17,7 @@ from distbench.analysis.summary import summarise
 from distbench.case import Batch, Case
 from distbench.cli import main
 from distbench.record import Record
-from distbench.report import comparison_view
+from distbench.report import comparison_markdown, comparison_view
 from distbench.report.comparison_view import Side
 from distbench.report.tables import as_text
 from distbench.store import Run
@@ -150,3 +151,41 @@ def test_one_run_alone_is_compared_with_nothing(two, capsys):
 def test_a_run_that_is_not_there_is_named(two, capsys):
     assert main(["compare", two[0], "nowhere"]) == 2
     assert "nowhere: no such run" in capsys.readouterr().err
+
+
+def test_what_differs_stands_before_the_numbers_and_in_markdown_too():
+    old, new = side(*BEFORE), side(*trials(DDP, 900, 909, 891))
+    machine = {"packages": {"torch": "2.12"}}, {"packages": {"torch": "2.13"}}
+    sides = [
+        Side(replace(each.info, machine=facts), each.records)
+        for each, facts in zip((old, new), machine, strict=True)
+    ]
+    made = comparison_view.comparison(*sides)
+    told = comparison_view.text(made, 100)
+    assert told.index("packages.torch: 2.12, now 2.13") < told.index("tokens/s  ")
+    page = comparison_markdown.page(made)
+    assert page.index("packages.torch: 2.12, now 2.13") < page.index("<details>")
+    assert " | 0.900 (" in page
+
+
+def test_a_hostile_name_is_text_in_markdown():
+    name = "x](javascript:alert(1)) @all <b> | `"
+    hostile = replace(DDP, name=name, label=name)
+    made = comparison_view.comparison(side(*trials(hostile, 1000, 1010)), side(*trials(hostile, 900, 909)))
+    page = comparison_markdown.page(made)
+    assert "](" not in page
+    assert "@all" not in page
+    assert "<b>" not in page
+
+
+@pytest.mark.train
+def test_a_suite_in_the_place_of_a_run_is_run_first(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(QUICK + "strategies: [ddp]")
+    out = done.folder.parent
+    told = call(
+        "compare", str(done.folder), str(out.parent / "suite.yaml"), "--out", str(out), "--json", "-q"
+    )
+    assert told.returncode == 0, told.stderr
+    ((case,),) = (made["cases"] for made in json.loads(told.stdout))
+    assert case["case"] == "ddp/ws2/mb4/fp32"
+    assert len(list(out.glob("*/run.json"))) == 2

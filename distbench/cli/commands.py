@@ -214,19 +214,22 @@ def pick(
 @app.command()
 def compare(
     names: Annotated[
-        list[str], typer.Argument(metavar="RUN_A RUN_B...", help="The run before, and those after.")
+        list[str],
+        typer.Argument(metavar="RUN_A RUN_B...", help="The run before, and those after; a suite is run."),
     ],
     html: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads it
         typer.Option("--html", metavar="FILE", help="Also write a page that opens without a network."),
     ] = None,
+    markdown: Annotated[bool, typer.Option("--md", help="Print Markdown, for a pull request.")] = False,
     out: Out = REPORTS,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> int:
     """Show two or more runs side by side."""
     from distbench.cli.comparing import compare_runs
 
-    return compare_runs(names, html=html, out=out, as_json=as_json)
+    return compare_runs(names, html=html, out=out, markdown=markdown, as_json=as_json, quiet=quiet)
 
 
 @app.command()

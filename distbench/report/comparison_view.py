@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distbench.analysis.comparison import COLUMNS, Change, Pair, compare
@@ -13,7 +14,7 @@ from distbench.analysis.noise import Interval
 from distbench.analysis.summary import summarise
 from distbench.analysis.text import listed, one_line
 from distbench.record import Record, of_kind
-from distbench.report.tables import Table
+from distbench.report.tables import Table, as_text
 from distbench.store import RunInfo
 from distbench.units import value_text
 
@@ -72,6 +73,13 @@ def table(made: Comparison) -> Table:
     title = f"{one_line(made.before.info.run_id)} and {one_line(made.after.info.run_id)}"
     headings = ("case", *(_HEADINGS[column] for column in COLUMNS))
     return Table("compare", f"Two runs: {title}", _CAPTION, headings, rows, (*sentences(made),))
+
+
+def text(made: Comparison, width: int) -> str:
+    """Return what to know first, what the environments and the settings differ in, and then the numbers."""
+    shown = table(made)
+    said = [textwrap.fill(each, width, break_on_hyphens=False) for each in shown.notes]
+    return "\n\n".join([shown.title, *said, as_text(replace(shown, title="", notes=()), width).lstrip("\n")])
 
 
 def sentences(made: Comparison) -> list[str]:
