@@ -21,7 +21,7 @@ def points(noise: Noise, histories: int, days: int, rng: np.random.Generator, *,
 
     The offsets of days are independent, or a first-order autoregression of the same deviation.
     """
-    launched = launches(noise, histories * days, 5, rng).mean(axis=-1)
+    launched = launches(noise, (histories * days, 5), rng).mean(axis=-1)
     own = np.log(np.median(launched, axis=-1)).reshape(histories, days)
     return np.exp(-own - _offsets(histories, days, SESSION[noise], PERSISTENCE if drifts else 0.0, rng))
 

@@ -272,3 +272,32 @@ def test_what_a_machine_resolves_is_measured_kept_and_held_against_the_rules(tmp
     dry = call("gate", str(file), "--self-test", "--dry-run", DISTBENCH_CACHE=str(cache))
     assert dry.returncode == 0
     assert "minutes for 1 of 1 cases" in dry.stdout
+
+
+EXAMPLE = Path(__file__).parent.parent / "docs" / "ci" / "example" / "try.sh"
+
+
+@pytest.mark.parametrize(
+    ("change", "regressed"),
+    [
+        ("harmless", set()),
+        ("slower-kernel", {"peak_memory"}),
+        ("extra-all-reduce", {"comm_bytes", "comm_calls"}),
+        ("smaller-bucket", {"comm_calls"}),
+    ],
+)
+def test_the_example_is_stopped_where_it_says_so(tmp_path: Path, change: str, regressed: set[str]) -> None:
+    """By what is counted, for the pace of a machine that others use tells little in so few trials."""
+    counted = ("--set", "gate.tokens_per_s=false", "--set", "gate.efficiency=false")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [EXAMPLE, change, *counted, "--world-sizes", "2", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == bool(regressed), done.stderr
+    (case,) = json.loads(done.stdout)["cases"]
+    assert {one["metric"] for one in case["findings"] if one["word"] == "regressed"} == regressed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from distbench.report.views import JOB_VIEWS, VIEWS
 NOT_ASKED = {
     "convergence": "This run trains to no target: its suite has no section converge.",
     "checkpoint": "This run tried no checkpoints.",
-    "equivalence": "Nothing was checked: distbench run SUITE --check does it.",
 }
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
 
@@ -41,6 +41,14 @@ def test_a_view_for_which_a_run_has_nothing_says_so_in_a_line(view: str) -> None
     done = call("show", str(SAMPLE), "--view", view)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"{NOT_ASKED[view]}\n")
+
+
+def test_a_run_that_was_not_checked_says_how_it_can_be(tmp_path: Path) -> None:
+    unchecked = tmp_path / "run"
+    shutil.copytree(SAMPLE, unchecked, ignore=shutil.ignore_patterns("checks"))
+    done = call("show", str(unchecked), "--view", "equivalence")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("Nothing was checked: distbench run SUITE --check does it.\n")
 
 
 def test_a_view_that_is_not_there_is_refused_with_those_that_are() -> None:

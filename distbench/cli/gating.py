@@ -173,6 +173,8 @@ def _tell(result: Any, outputs: Outputs) -> None:
             with Path(summary).open("a") as stream:
                 stream.write(markdown.page(result) + "\n")
     note(f"records: {result.folder}")
+    if (Path(result.folder) / "baseline").is_dir():
+        note(f"as a page: distbench compare {result.folder}/baseline {result.folder}/candidate --html FILE")
 
 
 def _write(file: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from distbench.analysis.text import one_line
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import load, refuse_blind
 from distbench.gate.causes import cause
+from distbench.gate.confirming import confirmed, is_flagged, unconfirmed
 from distbench.gate.demands import demanded
 from distbench.gate.judging import findings
 from distbench.gate.matching import match, trial
@@ -124,10 +125,7 @@ class Gate:
             self._observer.trial_ended(candidate.make(task))
 
     def _flagged(self, tracks: list[Track]) -> list[Track]:
-        return [track for track in tracks if any(one.word == "regressed" for one in self._noisy(track))]
-
-    def _noisy(self, track: Track) -> list[Finding]:
-        return [one for one in self._findings(track) if one.low is not None]
+        return [track for track in tracks if any(map(is_flagged, self._findings(track)))]
 
     def _again(self, flagged: list[Track]) -> list[Slot]:
         """Return the slots of a fresh series: what was flagged, and the same on one device."""
@@ -170,9 +168,9 @@ class Gate:
         mine = self._findings(track)
         first: tuple[Finding, ...] = ()
         if again is not None and (again.pairs or again.failure):
-            first, mine = tuple(mine), _confirmed(mine, self._findings(again))
+            first, mine = tuple(mine), confirmed(mine, self._findings(again))
         elif not self._calibrates:
-            mine = [_unconfirmed(one) for one in mine]
+            mine = [unconfirmed(one) for one in mine]
         before, after = told[0].get(track.slot.baseline.id), told[1].get(case.id)
         work, notes = settings_apart(before, after) if before and after else ("", ())
         if work:
@@ -209,33 +207,6 @@ def _disturbed(pairs: Pairs) -> list[str]:
     if not found:
         return []
     return [f"{len(found)} of {2 * len(pairs)} trials ran on a disturbed machine, as {one_line(found[0])}"]
-
-
-def _unconfirmed(one: Finding) -> Finding:
-    """Return a finding that a fresh series would have confirmed, had there been the time."""
-    if one.word != "regressed" or one.low is None:
-        return one
-    said = f"flagged ({one.said}), and stopped before a fresh series could confirm it"
-    return dataclasses.replace(one, word="inconclusive", said=said)
-
-
-def _confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
-    """Return the findings of two series: what the first flagged stands only if the second says so too."""
-    again = {one.metric: one for one in second}
-    found = []
-    for one in first:
-        other = again.get(one.metric)
-        if one.word != "regressed" or one.low is None or other is None:
-            found.append(one)
-        elif other.word == "regressed":
-            found.append(
-                dataclasses.replace(one, said=f"{one.said}; confirmed by a fresh series: {other.said}")
-            )
-        else:
-            said = f"flagged once ({one.said}) and not confirmed by a fresh series: {other.said}"
-            found.append(dataclasses.replace(other, said=said))
-    # a trial that failed in the second series is no less broken
-    return found + [one for one in second if one.metric == "trial"]
 
 
 def _failed(failure: tuple[Record | None, Record | None]) -> Finding:

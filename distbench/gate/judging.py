@@ -142,7 +142,7 @@ def _beside_pace(efficiency: Finding, pace: Finding) -> Finding:
         return efficiency
     if pace.high < 1:
         said = f"diluted, not a regression: {efficiency.said}: one device gained more than all together did"
-        return replace(efficiency, word="pass", said=said)
+        return replace(efficiency, word="pass", said=said, notable=True)
     if pace.word == "pass":
         return replace(efficiency, said=f"{efficiency.said}: one device became faster, all together did not")
     return efficiency

@@ -57,6 +57,8 @@ class Finding:
     """Pairs that a verdict would take, where it is inconclusive."""
     deviation: float | None = None
     """Standard deviation of the logarithm of a pair's ratio."""
+    notable: bool = False
+    """Whether it is told although it passes: it was flagged once, or an efficiency fell for a good reason."""
 
 
 @dataclass(frozen=True)

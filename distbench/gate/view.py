@@ -80,7 +80,7 @@ def case_sentences(case: CaseVerdict) -> list[str]:
     told = [
         f"{name}: {one.metric} {one.word}: {one_line(one.said, 600)}."
         for one in case.findings
-        if one.word != "pass" or "diluted" in one.said or "flagged" in one.said
+        if one.word != "pass" or one.notable
     ]
     told += [f"{name}: cause: {one_line(case.cause, 600)}."] if case.cause else []
     return told + [f"{name}: {one_line(note, 600)}." for note in case.notes]
