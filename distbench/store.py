@@ -18,19 +18,20 @@ import json
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from distbench import beside
+from distbench import __version__, beside, env
 from distbench.case import Case
 from distbench.errors import InfrastructureError, RecordError, UsageError
 from distbench.files import slug, write_whole
 from distbench.job import FOLDERS
 from distbench.plan import Planned
 from distbench.record import FORMAT, Record, check_format, read_json
+from distbench.spec import Suite
 from distbench.units import bytes_text
 
 _RUN_FILE = "run.json"
@@ -58,6 +59,27 @@ class RunInfo:
     """The suite as resolved: every default decided, every override applied."""
     machine: dict[str, Any]
     cases: list[Planned] = field(default_factory=list)
+
+    @classmethod
+    def begun(
+        cls, suite: Suite, cases: list[Planned], command: list[str], machine: Mapping[str, Any] | None = None
+    ) -> RunInfo:
+        """Return what is known of a run of *suite* when it begins.
+
+        Args:
+            machine: What its interpreter tells of itself and the machine; None: this one.
+        """
+        return cls(
+            run_id=new_run_id(),
+            suite_name=suite.name,
+            version=__version__,
+            created=utc_now(),
+            state="running",
+            command=command,
+            suite=suite.resolved(),
+            machine=dict(env.describe() if machine is None else machine),
+            cases=cases,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the run as plain JSON types, with its format number first."""

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from distbench import __version__, env, plan, spec, store
+from distbench import env, plan, spec, store
 from distbench.cli.printing import complain, note, say, say_json
 from distbench.cli.progress import observer
 from distbench.cli.showing import find_run, print_table, show_view, summary_of
@@ -39,17 +39,7 @@ def run_quietly(suite: spec.Suite, out: Path, *, quiet: bool) -> store.Run:
 
 
 def _begun(suite: spec.Suite, planned: plan.Plan, out: Path) -> tuple[store.Run, store.RunInfo]:
-    info = store.RunInfo(
-        run_id=store.new_run_id(),
-        suite_name=suite.name,
-        version=__version__,
-        created=store.utc_now(),
-        state="running",
-        command=["distbench", *sys.argv[1:]],
-        suite=suite.resolved(),
-        machine=env.describe(),
-        cases=planned.cases,
-    )
+    info = store.RunInfo.begun(suite, planned.cases, ["distbench", *sys.argv[1:]])
     return store.Run.create(out, info, suite.text), info
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from distbench import __version__, env, plan
+from distbench import env, plan
 from distbench.analysis.comparison import settings_apart
 from distbench.analysis.environment import differences, environment
 from distbench.analysis.summary import CaseSummary, summarise
@@ -223,15 +223,5 @@ def _ending(record: Record) -> str:
 
 
 def _run(folder: Path, arm: Arm, cases: list[Planned]) -> Run:
-    info = RunInfo(
-        run_id=new_run_id(),
-        suite_name=arm.suite.name,
-        version=__version__,
-        created=utc_now(),
-        state="running",
-        command=["distbench", *sys.argv[1:]],
-        suite=arm.suite.resolved(),
-        machine=dict(arm.machine),
-        cases=cases,
-    )
+    info = RunInfo.begun(arm.suite, cases, ["distbench", *sys.argv[1:]], arm.machine)
     return Run.made_at(folder, info, arm.suite.text)

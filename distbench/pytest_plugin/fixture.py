@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distbench import __version__, env, plan, spec, store
+from distbench import env, plan, spec
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.errors import UsageError, did_you_mean
 from distbench.pytest_plugin.asking import command, disturbed
@@ -98,17 +98,7 @@ class Runs:
     def _run(self, file: Path, overrides: Overrides) -> FinishedRun:
         suite = spec.load(file, overrides)
         planned = plan.make(suite, env.detect(suite.device))
-        info = RunInfo(
-            run_id=store.new_run_id(),
-            suite_name=suite.name,
-            version=__version__,
-            created=store.utc_now(),
-            state="running",
-            command=command(self._config),
-            suite=suite.resolved(),
-            machine=env.describe(),
-            cases=planned.cases,
-        )
+        info = RunInfo.begun(suite, planned.cases, command(self._config))
         run = Run.create(self._out(), info, suite.text)
         if execute(run, info, suite, planned, Logged()).interrupted:
             raise KeyboardInterrupt

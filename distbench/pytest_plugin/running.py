@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench import __version__, env, plan, store
+from distbench import env, plan, store
 from distbench.analysis.alarms import alarms
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.analysis.text import one_line
@@ -51,17 +51,7 @@ class SuiteRun:
     def __init__(self, suite: Suite, cases: Sequence[Case], out: Path, command: list[str]) -> None:
         self._suite = _only(suite, cases)
         self._plan = plan.make(self._suite, env.detect(suite.device))
-        self._info = RunInfo(
-            run_id=store.new_run_id(),
-            suite_name=suite.name,
-            version=__version__,
-            created=store.utc_now(),
-            state="running",
-            command=command,
-            suite=self._suite.resolved(),
-            machine=env.describe(),
-            cases=self._plan.cases,
-        )
+        self._info = RunInfo.begun(self._suite, self._plan.cases, command)
         self.run = Run.create(out, self._info, suite.text)
         self._stop = StopRequest()
         self._session = ExitStack()
