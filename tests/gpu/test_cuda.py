@@ -8,10 +8,11 @@ need no GPU: on a machine without one these fail rather than being skipped.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from conftest import run_in
+from conftest import call, run_in
 
 from distbench.metrics._breakdown import PARTS
 from distbench.record import Record
@@ -102,3 +103,14 @@ def test_every_strategy_is_the_same_training(precision: str, tmp_path: Path) -> 
 def test_every_strategy_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     done = run_in(tmp_path, f"{JOBS}\ncheckpoint: true\n")
     assert done.code == 0, done.errors
+
+
+def test_a_gate_of_equal_arms_has_a_verdict_for_every_number(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(f"{SUITE}\nprecision: bf16\ngate: {{tokens_per_s: 10%, efficiency: false}}\n")
+    done = call("gate", str(suite), "--self-test", "--only", "ddp", "--json", "--out", str(tmp_path / "out"))
+    assert done.returncode in (0, 3), done.stderr
+    (case,) = json.loads(done.stdout)["cases"]
+    words = {one["metric"]: one["word"] for one in case["findings"]}
+    assert words.pop("tokens_per_s") in ("pass", "inconclusive")
+    assert words == dict.fromkeys(("peak_memory", "comm_bytes", "comm_calls"), "pass")
