@@ -127,6 +127,15 @@ def test_scaling_is_gated_together_with_the_pace(tmp_path: Path) -> None:
     assert two["efficiency"]["pairs"] == 3
 
 
+def test_an_efficiency_that_can_not_be_told_is_not_passed_over(tmp_path: Path) -> None:
+    done = gate(tmp_path, "--self-test", suite=SUITE.replace("efficiency: false", "efficiency: 50%"))
+    assert "efficiency" not in done.findings
+    (note,) = done.result["notes"]
+    assert note.startswith(
+        "No scaling efficiency of ddp/ws2/mb4/fp32: the suite has no such case on one device"
+    )
+
+
 def test_equivalence_may_be_required(tmp_path: Path) -> None:
     text = SUITE.replace("gate: {", "check: {steps: 2, perturbed: 4}\ngate: {equivalence: required, ")
     done = gate(tmp_path, "--self-test", suite=text)

@@ -237,6 +237,11 @@ def test_set_reaches_into_a_list_by_number(write):
     assert labels(suite) == ["zero2"]
 
 
+def test_set_reaches_into_a_strategy_that_was_only_named(write):
+    suite = load(write(MINIMAL), Overrides(set=["strategies[0].ddp.bucket_cap_mb=5"]))
+    assert suite.strategies[0].plugin.choice.options["bucket_cap_mb"] == 5
+
+
 def test_what_set_gives_is_not_varied_any_more(write):
     text = MINIMAL + "axes: {optimizer.lr: [0.1, 0.2], seed: [1, 2]}\n"
     suite = load(write(text), Overrides(set=["optimizer.lr=0.5"]))
@@ -255,6 +260,14 @@ def test_what_set_gives_is_not_varied_any_more(write):
         ("measure.steps=[1", "--set measure.steps=[1:1: not YAML"),
         ("seed.x=1", "--set seed.x=1: seed.x: seed holds no keys to set"),
         ("strategies[7]=ddp", "--set strategies[7]=ddp: strategies[7]: is no place in that list"),
+        (
+            "strategies[7].ddp.x=1",
+            "--set strategies[7].ddp.x=1: strategies[7].ddp.x: strategies[7] holds no keys",
+        ),
+        (
+            "strategies[0].fsdp.version=1",
+            "strategies[0].fsdp.version: strategies[0] is another one; it is ddp",
+        ),
         ("workload.mlp.depth=1", "the suite's workload is another one; Allowed: transformer"),
     ],
 )

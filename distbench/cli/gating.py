@@ -108,7 +108,8 @@ def _arms(wanted: Wanted) -> Iterator[tuple[Arm, Arm]]:
     suites = [_ready(suite) for suite in suites]
     places = [Place(environment=_variables(given)) for given in wanted.variables]
     changed = [*wanted.set_baseline, *wanted.variables[0]]
-    candidate = Arm(", ".join(wanted.variables[1]) or "the suite as it stands", suites[1], places[1])
+    mine = [*(each for each in wanted.overrides.set if not each.startswith("gate.")), *wanted.variables[1]]
+    candidate = Arm(", ".join(mine) or "the suite as it stands", suites[1], places[1])
     told = "the same" if wanted.self_test else ", ".join(changed) or "the suite as it stands"
     baseline = Arm(told, suites[0], places[0])
     if not wanted.baseline:

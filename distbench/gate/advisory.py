@@ -138,6 +138,7 @@ def judged(baseline: Stored, candidate: Stored, others: Sequence[Stored], rules:
         candidate="the suite as it stands",
         cases=tuple(cases),
         environment=differences(*(_environment(each) for each in (baseline, candidate))),
+        notes=(f"No scaling efficiency is judged against a stored run; {_DECIDE}.",),
     )
 
 

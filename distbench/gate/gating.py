@@ -11,7 +11,8 @@ from distbench import env, plan
 from distbench.analysis.comparison import settings_apart
 from distbench.analysis.environment import differences, environment
 from distbench.analysis.summary import CaseSummary, summarise
-from distbench.analysis.text import one_line
+from distbench.analysis.text import listed, one_line
+from distbench.case import Case
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import load, refuse_blind
 from distbench.gate.causes import cause
@@ -25,6 +26,7 @@ from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word
 from distbench.plan import Planned
 from distbench.record import Record, Status
 from distbench.run import Bench, Observer, StopRequest
+from distbench.spec.gate import Tolerances
 from distbench.store import Run, RunInfo, new_run_id, stamp_of, utc_now, write_json
 
 RESULT_FILE = "gate.json"
@@ -95,9 +97,7 @@ class Gate:
         self, into: list[Track], slots: list[Slot], stop: StopRequest, *, first_round: int, is_second: bool
     ) -> int:
         """Run a series of *slots* with processes of its own, into new tracks; return the next round."""
-        efficiency = any(
-            self._rules.of(slot.candidate.label, slot.name).efficiency is not None for slot in slots
-        )
+        efficiency = any(self._own(slot.candidate).efficiency is not None for slot in slots)
         blocks = tracks_of(slots, efficiency=efficiency)
         into += [track for block in blocks for track in block]
         sessions = [
@@ -139,7 +139,7 @@ class Gate:
         if not track.pairs:
             return [trial("inconclusive", "no pair of trials was made in the time given")]
         case = track.slot.candidate
-        return findings(track.measured(), self._rules, self._rules.of(case.label, case.name))
+        return findings(track.measured(), self._rules, self._own(case))
 
     def _result(self, first: list[Track], second: dict[str, Track], *, interrupted: bool) -> Result:
         told = [self._summaries(side) for side in (0, 1)]
@@ -156,6 +156,7 @@ class Gate:
             cases=tuple(sorted(cases, key=lambda case: order.get(case.case, len(order)))),
             environment=self._environment(),
             skipped=self._match.skipped,
+            notes=self._unjudged(first),
             minutes=round(self._clock.spent, 2),
             state="interrupted" if interrupted else "finished",
             folder=str(self.folder),
@@ -189,6 +190,20 @@ class Gate:
             minutes_per_pair=track.measured().minutes_per_pair,
             first=first,
         )
+
+    def _unjudged(self, tracks: list[Track]) -> tuple[str, ...]:
+        """Return of which cases no efficiency is told although there is a rule for it."""
+        cases = [track.slot.candidate for track in tracks if track.base is None]
+        alone = [
+            case.name for case in cases if case.world_size > 1 and self._own(case).efficiency is not None
+        ]
+        if not alone:
+            return ()
+        why = "the suite has no such case on one device (world_sizes: [1, ...])"
+        return (f"No scaling efficiency of {listed([one_line(name) for name in alone])}: {why}.",)
+
+    def _own(self, case: Case) -> Tolerances:
+        return self._rules.of(case.label, case.name)
 
     def _summaries(self, side: int) -> dict[str, CaseSummary]:
         run = self._runs[side]

@@ -108,6 +108,8 @@ class Result:
     """Facts of the machine and the packages that differ: baseline, candidate."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Case that is new, or can't run here in either arm -> why."""
+    notes: tuple[str, ...] = ()
+    """What of the rules could not be judged, and why."""
     minutes: float = 0.0
     state: Literal["finished", "interrupted"] = "finished"
     folder: str = ""

@@ -71,7 +71,7 @@ def sentences(result: Result) -> list[str]:
     for case in result.cases:
         told += case_sentences(case)
     told += [f"{one_line(name)}: not run: {one_line(why)}." for name, why in result.skipped.items()]
-    return told
+    return [*told, *(one_line(note, 600) for note in result.notes)]
 
 
 def case_sentences(case: CaseVerdict) -> list[str]:

@@ -85,6 +85,8 @@ def _path(key: str) -> KeyPath | None:
 def _write_out(tree: dict[str, Any], path: KeyPath, option: str) -> None:
     """Turn the shorthand that *path* goes into to a mapping: ``transformer`` to ``{transformer: {}}``."""
     root = path[0]
+    if root == "strategies" and len(path) > 2:
+        _write_out_strategy(tree, path, option)
     if len(path) < 2 or root not in (*ROOTS, "launcher") or tree.get(str(root)) is None:
         return
     raw = tree[str(root)]
@@ -94,6 +96,18 @@ def _write_out(tree: dict[str, Any], path: KeyPath, option: str) -> None:
     tree[str(root)] = raw = normal(str(root), raw)
     if root in (*PLUGIN_ROOTS, "launcher") and isinstance(raw, dict) and path[1] not in raw:
         raise _refused(option, path, f"the suite's {root} is another one; {did_you_mean(path[1], raw)}")
+
+
+def _write_out_strategy(tree: dict[str, Any], path: KeyPath, option: str) -> None:
+    """Turn the strategy that *path* goes into to a mapping: ``ddp`` to ``{ddp: {}}``."""
+    listed, place = tree.get("strategies"), path[1]
+    if not isinstance(listed, list) or not isinstance(place, int) or place >= len(listed):
+        return
+    plugin = named(listed[place], path[:2])
+    if isinstance(plugin, Named):
+        listed[place] = plugin.to_raw()
+        if path[2] != plugin.name:
+            raise _refused(option, path, f"strategies[{place}] is another one; it is {plugin.name}")
 
 
 def _walk(tree: dict[str, Any], path: KeyPath, option: str) -> Any:
