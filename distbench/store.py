@@ -178,6 +178,14 @@ class Run:
             files = beside.write(folder, record)
         write_json(folder / _RECORD_FILE, record.to_json(files))
 
+    def record(self, case: Case, round_: int, kind: str = "measure") -> Record:
+        """Return the record of one trial.
+
+        Raises:
+            RecordError: it, or a file of it, is missing, corrupt or of another format.
+        """
+        return read_record(self.trial_folder(case, round_, kind) / _RECORD_FILE).record
+
     def records(self) -> Iterator[Record]:
         """Yield all records of the run, kind by kind of their jobs, in the order of folder names.
 

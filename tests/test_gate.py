@@ -30,8 +30,8 @@ measure: {warmup: 1, steps: 2, profile_steps: 1}
 limits: {step: 30}
 gate: {tokens_per_s: false, efficiency: false}
 """
-# steps that mostly sleep, and what a machine that others use can tell of them in three pairs
-PACE = SUITE.replace("tokens_per_s: false", "tokens_per_s: 100%, min_pairs: 3, max_pairs: 3")
+# steps that mostly sleep, and what a machine that others use can tell of them in a few pairs
+PACE = SUITE.replace("tokens_per_s: false", "tokens_per_s: 100%, min_pairs: 3, max_pairs: 6")
 STEADY, SLOWER = "SMALL_SLEEPS=0.1", "SMALL_SLEEPS=0.4"
 
 
@@ -66,7 +66,8 @@ def test_two_equal_arms_pass(tmp_path: Path) -> None:
     for arm in ("baseline", "candidate"):
         # each arm is a run like any other, without the trial that warmed it up
         shown = call("show", str(folder / arm), "--json")
-        assert [case["trials"] for case in json.loads(shown.stdout)["cases"]] == [3]
+        (case,) = json.loads(shown.stdout)["cases"]
+        assert case["trials"] == done.result["cases"][0]["findings"][0]["pairs"]
     assert not list(folder.glob("*/scratch"))
 
 
@@ -81,7 +82,8 @@ def test_a_slower_model_is_flagged_and_confirmed_by_processes_of_their_own(tmp_p
     assert case["first"], "what the first series said is kept"
     assert "the forward pass" in case["cause"]
     rounds = sorted(int(file.parent.name) for file in tmp_path.glob("out/*/candidate/trials/*/*/record.json"))
-    assert len(rounds) == 6
+    assert rounds == list(range(len(rounds)))
+    assert len(rounds) >= pace["pairs"] + 3, "the fresh series is kept too"
 
 
 def test_the_same_in_the_baseline_is_an_improvement(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_scaling_is_gated_together_with_the_pace(tmp_path: Path) -> None:
     assert done.code == 0, done.errors
     one, two = ({each["metric"]: each for each in case["findings"]} for case in done.result["cases"])
     assert "efficiency" not in one
-    assert two["efficiency"]["pairs"] == 3
+    assert two["efficiency"]["pairs"] >= 3
 
 
 def test_an_efficiency_that_can_not_be_told_is_not_passed_over(tmp_path: Path) -> None:
@@ -231,7 +233,7 @@ def test_bad_options_are_refused_before_anything_runs(
 
 
 def test_a_stopped_gate_keeps_what_it_has_and_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "suite.yaml").write_text(PACE.replace("max_pairs: 3", "max_pairs: 100").replace("100%", "1%"))
+    (tmp_path / "suite.yaml").write_text(PACE.replace("max_pairs: 6", "max_pairs: 100").replace("100%", "1%"))
     arguments = [
         "gate",
         str(tmp_path / "suite.yaml"),
@@ -249,7 +251,7 @@ def test_a_stopped_gate_keeps_what_it_has_and_leaves_no_process(tmp_path: Path) 
         env=dict(os.environ),
     )
     end = time.monotonic() + 120
-    while not list(tmp_path.glob("out/*/candidate/trials/*/1/record.json")) and time.monotonic() < end:
+    while not list(tmp_path.glob("out/*/baseline/trials/*/1/record.json")) and time.monotonic() < end:
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     told, _ = process.communicate(timeout=60)
@@ -259,6 +261,26 @@ def test_a_stopped_gate_keeps_what_it_has_and_leaves_no_process(tmp_path: Path) 
     runs = [json.loads(file.read_text()) for file in tmp_path.glob("out/*/*/run.json")]
     assert {run["state"] for run in runs} == {"interrupted"}
     assert not [pid for run in runs for pid in alive(run["run_id"])]
+
+    made = {file: file.stat().st_mtime_ns for file in tmp_path.glob("out/*/*/trials/*/[01]/record.json")}
+    wider = ("--set", "gate.tokens_per_s=100%", "--set", "gate.max_pairs=6")
+    again = call(*arguments, "--resume", result["folder"], *wider)
+    assert again.returncode in (0, 3), again.stderr
+    assert json.loads(again.stdout)["state"] == "finished"
+    assert len(made) == 4
+    assert {file: file.stat().st_mtime_ns for file in made} == made, "what was made is not made again"
+
+
+def test_a_gate_goes_on_as_it_was_begun_or_not_at_all(tmp_path: Path) -> None:
+    done = gate(tmp_path, "--self-test")
+    for change, told in (
+        (("--self-test", "--set", "measure.steps=3"), "was begun with other arms"),
+        (("--env", "A=1"), "was begun with other arms"),
+    ):
+        other = gate(tmp_path, *change, "--resume", done.result["folder"])
+        assert other.code == 2
+        assert told in other.errors
+    assert "no gate here" in gate(tmp_path, "--self-test", "--resume", str(tmp_path)).errors
 
 
 def test_what_a_machine_resolves_is_measured_kept_and_held_against_the_rules(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import records
@@ -126,3 +127,25 @@ def test_a_run_of_yesterday_is_a_baseline(run_suite: Callable[..., Finished]) ->
     }
     refused = call("gate", str(out.parent / "suite.yaml"), "--baseline", str(done.folder), "--env", "A=1")
     assert refused.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "run.json: corrupt, no JSON"),
+        ('{"benchmarks": []}', "run.json: format: missing; this is no file of distbench"),
+        ('{"format": 999}', "written by a newer distbench"),
+        ('{"format": 3, "run_id": "\\u001b[31mred"}', "run.json: not a readable run"),
+    ],
+)
+def test_a_foreign_baseline_is_refused_before_anything_runs(tmp_path: Path, content: str, told: str) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(QUICK + "strategies: [ddp]\n")
+    (tmp_path / "stored").mkdir()
+    (tmp_path / "stored" / "run.json").write_text(content)
+    out = tmp_path / "out"
+    done = call("gate", str(suite), "--baseline", str(tmp_path / "stored"), "--out", str(out))
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "\x1b" not in done.stderr
+    assert not out.exists()

@@ -63,6 +63,10 @@ def gate(
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Both arms the same: nothing may be flagged.")
     ] = False,
+    resume: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--resume", metavar="GATE", help="Go on with one that was stopped: its folder."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be run; launch nothing.")
     ] = False,
@@ -98,7 +102,9 @@ def gate(
         self_test=self_test,
     )
     outputs = Outputs(junit=junit, metrics=metrics, github=github, markdown=markdown, as_json=as_json)
-    return gate_suite(wanted, outputs, inconclusive=inconclusive, dry_run=dry_run, out=out, quiet=quiet)
+    return gate_suite(
+        wanted, outputs, inconclusive=inconclusive, dry_run=dry_run, resume=resume, out=out, quiet=quiet
+    )
 
 
 @app.command()

@@ -47,9 +47,19 @@ class Outputs:
 
 
 def gate_suite(
-    wanted: Wanted, outputs: Outputs, *, inconclusive: str, dry_run: bool, out: Path, quiet: bool
+    wanted: Wanted,
+    outputs: Outputs,
+    *,
+    inconclusive: str,
+    dry_run: bool,
+    resume: Path | None,
+    out: Path,
+    quiet: bool,
 ) -> int:
     """Gate a suite and tell the verdict; return its exit code.
+
+    Args:
+        resume: Folder of a gate of the same arms that was stopped.
 
     Raises:
         UsageError: options that don't go together, or a baseline that can't be had.
@@ -74,9 +84,10 @@ def gate_suite(
                 say_json(made.to_json()) if outputs.as_json else say(view.forecast_text(made, width()))
                 return 0
             with observer(quiet=quiet) as watcher:
-                result = Gate(out, baseline, candidate, watcher).run()
+                result = Gate(out, baseline, candidate, watcher, resume=resume).run()
     _tell(result, outputs)
     if result.state == "interrupted":
+        note(f"stopped; go on with the same command and --resume {result.folder}")
         return _INTERRUPTED
     return result.exit_code(inconclusive)  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from distbench import env, plan
 from distbench.analysis.comparison import settings_apart
@@ -13,6 +14,7 @@ from distbench.analysis.environment import differences, environment
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.analysis.text import listed, one_line
 from distbench.case import Case
+from distbench.errors import InfrastructureError, UsageError
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import load, refuse_blind
 from distbench.gate.causes import cause
@@ -24,23 +26,32 @@ from distbench.gate.pairs import Pairs
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word
 from distbench.plan import Planned
-from distbench.record import Record, Status
+from distbench.record import Record, Status, read_json
 from distbench.run import Bench, Observer, StopRequest
 from distbench.spec.gate import Tolerances
 from distbench.store import Run, RunInfo, new_run_id, stamp_of, utc_now, write_json
 
 RESULT_FILE = "gate.json"
+_ARMS_FILE = "arms.json"
 
 
 class Gate:
     """One gate in its folder."""
 
     def __init__(
-        self, out: Path, baseline: Arm, candidate: Arm, observer: Observer, *, calibrates: bool = False
+        self,
+        out: Path,
+        baseline: Arm,
+        candidate: Arm,
+        observer: Observer,
+        *,
+        resume: Path | None = None,
+        calibrates: bool = False,
     ) -> None:
         """Plan both arms and make the folder.
 
         Args:
+            resume: Folder of a gate of the same arms that was stopped: what it has made is not made again.
             calibrates: Only the spread is wanted: any tolerance will do, and nothing is confirmed.
 
         Raises:
@@ -56,18 +67,41 @@ class Gate:
         """What is run in pairs."""
         if not calibrates:
             refuse_blind(self._rules, self.cases, load(candidate.suite.measure))
-        self.gate_id = new_run_id()
-        # processes are started from other folders
-        self.folder = out.resolve() / f"gate-{stamp_of(utc_now())}-{self.gate_id}"
         self._clock = Clock(self._rules.minutes)
-        self._runs = self._made_runs()
+        # absolute, for processes are started from other folders
+        name = f"gate-{stamp_of(utc_now())}-{new_run_id()}"
+        self.folder = (resume or out / name).resolve()
+        self.gate_id = self.folder.name.rpartition("-")[2]
+        self._runs = self._resumed_runs(resume) if resume else self._made_runs()
 
     def _made_runs(self) -> tuple[Run, Run]:
         baseline, candidate = (
             _run(self.folder / name, arm, made.cases)
             for name, arm, made in zip(("baseline", "candidate"), self._arms, self._plans, strict=True)
         )
+        write_json(self.folder / _ARMS_FILE, self._told())
         return baseline, candidate
+
+    def _resumed_runs(self, name: Path) -> tuple[Run, Run]:
+        """Return the runs of the gate that goes on.
+
+        Raises:
+            UsageError: it is no gate, or one of other arms.
+        """
+        if not (self.folder / _ARMS_FILE).is_file():
+            raise UsageError(f"--resume {name}: no gate here ({_ARMS_FILE} is missing)")
+        runs = Run(self.folder / "baseline"), Run(self.folder / "candidate")
+        begun = [read_json(self.folder / _ARMS_FILE), *(_work(run.info().suite) for run in runs)]
+        if begun != [self._told(), *(_work(arm.suite.resolved()) for arm in self._arms)]:
+            raise UsageError(
+                f"--resume {name}: was begun with other arms ({one_line(str(begun[0]))}) or another suite; "
+                f"give the command that began it: {' '.join(runs[0].info().command)}"
+            )
+        return runs
+
+    def _told(self) -> dict[str, str]:
+        baseline, candidate = self._arms
+        return {"baseline": baseline.told, "candidate": candidate.told}
 
     def run(self) -> Result:
         """Run both arms until each case has its verdict, and leave the result in the folder.
@@ -76,6 +110,13 @@ class Gate:
             InfrastructureError: the disk is full; what was stored is whole.
             KeyboardInterrupt: a second Ctrl-C; no process is left.
         """
+        try:
+            return self._run()
+        except InfrastructureError as error:
+            what = str(error).partition(" Make room")[0]
+            raise InfrastructureError(f"{what} Make room, then go on with --resume {self.folder}") from error
+
+    def _run(self) -> Result:
         stop = StopRequest()
         first: list[Track] = []
         second: dict[str, Track] = {}
@@ -121,8 +162,9 @@ class Gate:
         for done, task in enumerate(wanted):
             if stop.asked:
                 return
-            self._observer.trial_started(task, done, len(wanted), None)
-            self._observer.trial_ended(candidate.make(task))
+            if candidate.found(task) is None:
+                self._observer.trial_started(task, done, len(wanted), None)
+                self._observer.trial_ended(candidate.make(task))
 
     def _flagged(self, tracks: list[Track]) -> list[Track]:
         return [track for track in tracks if any(map(is_flagged, self._findings(track)))]
@@ -214,6 +256,11 @@ class Gate:
         for run, arm in zip(self._runs, self._arms, strict=True):
             told.append(environment(list(run.records()), dict(arm.machine)))
         return differences(*told)
+
+
+def _work(suite: dict[str, Any]) -> dict[str, Any]:
+    """Return a resolved suite without its rules: those may be others when a gate goes on."""
+    return {key: value for key, value in suite.items() if key != "gate"}
 
 
 def _disturbed(pairs: Pairs) -> list[str]:

@@ -21,6 +21,8 @@ from distbench.run import Bench, Observer, StopRequest
 from distbench.spec.gate import Gate
 
 _BASELINE, _CANDIDATE = 0, 1
+_WARM_UP = -1
+"""Number of the trial that is thrown away: none that is kept has it."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Series:
         """
         self._blocks, self._made, self._began = blocks, 0, time.monotonic()
         for track in (track for block in blocks for track in block):
-            self._warm_up(track, first_round)
+            self._warm_up(track)
         open_blocks = [block for block in blocks if self._is_open(block)]
         number = 0
         while open_blocks:
@@ -144,11 +146,11 @@ class Series:
         pairs = max((pairs_expected(track.measured(), self._rules(track)) for track in alive), default=0)
         return 2 * len(block) * (1 + pairs)
 
-    def _warm_up(self, track: Track, round_: int) -> None:
+    def _warm_up(self, track: Track) -> None:
         """Make one trial of each arm that is thrown away: it pays for caches, clocks and autotuning."""
         for arm in (_BASELINE, _CANDIDATE):
             if not (track.failure or self._stop.asked):
-                self._trial(track, arm, round_, keep=False)
+                self._trial(track, arm, _WARM_UP, keep=False)
 
     def _block(self, block: list[Track], round_: int, *, candidate_first: bool) -> None:
         alive = [track for track in block if not track.failure]
@@ -175,10 +177,11 @@ class Series:
         total = max(self._made + 1, sum(map(self._trials_of, self._blocks)))
         left = (time.monotonic() - self._began) / self._made * (total - self._made) if self._made else None
         self._observer.trial_started(task, self._made, total, left)
-        record = self._benches[arm].make(task, keep=keep)
+        bench = self._benches[arm]
+        record = (bench.found(task) if keep else None) or bench.make(task, keep=keep)
         if record.status.is_failure and record.status is not Status.CANCELLED:
             # once more: what a machine does once is no verdict on a change of code
-            record = self._benches[arm].make(task, keep=keep)
+            record = bench.make(task, keep=keep)
         self._made += 1
         track.seconds += record.wall_s
         if record.status is not Status.MEASURED and record.status is not Status.CANCELLED:

@@ -73,6 +73,16 @@ class Bench:
         """Return how *task* ended, in this session or before; None if it has not been made."""
         return self._known.get(task.key)
 
+    def found(self, task: Task) -> Record | None:
+        """Return what an earlier session made of *task*; None if it made none, or was stopped in it.
+
+        Raises:
+            RecordError: it can't be read.
+        """
+        if self.status(task) in (None, Status.CANCELLED):
+            return None
+        return self._run.record(task.case, task.round, task.job.kind)
+
     def prepare(self, cases: list[Case]) -> None:
         """Build what trials of *cases* need; those for which that fails end as ``prepare_failed``."""
         preparation = Preparation(
