@@ -130,8 +130,9 @@ def test_a_run_of_yesterday_is_a_baseline(run_suite: Callable[..., Finished]) ->
         "comm_bytes": "pass",
         "comm_calls": "pass",
     }
-    refused = call("gate", str(out.parent / "suite.yaml"), "--baseline", str(done.folder), "--env", "A=1")
-    assert refused.returncode == 2
+    for option in (("--env", "A=1"), ("--dry-run",), ("--resume", str(done.folder))):
+        refused = call("gate", str(out.parent / "suite.yaml"), "--baseline", str(done.folder), *option)
+        assert refused.returncode == 2, option
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ The sample is the pair: one trial of each arm, next to each other in time, so th
 differs by from one hour to the next is in both and falls out of their ratio. Every number is a cost
 (seconds of a step, or the reciprocal of an efficiency), so a ratio above 1 is worse throughout.
 
-Stopping: on the width of the interval, never on its first significance, which would double the false
+Stopping: on the width of the interval, never on its first significance, which would raise the false
 alarms; a normal mean and the width of its interval are independent. An effect beyond doubt ends the
 series early (Haybittle 1971, Peto et al. 1976: an interval of 99.9 %).
 """

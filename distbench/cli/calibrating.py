@@ -8,12 +8,11 @@ from pathlib import Path
 from distbench import spec
 from distbench.cli.printing import note, say, say_json, width
 from distbench.cli.progress import observer
+from distbench.cli.running import INTERRUPTED
 from distbench.gate import calibration, view
 from distbench.gate.arms import Arm
 from distbench.gate.gating import Gate
 from distbench.report.tables import as_text
-
-_INTERRUPTED = 130
 
 
 def calibrate_suite(file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool, quiet: bool) -> int:
@@ -35,4 +34,4 @@ def calibrate_suite(file: Path, overrides: spec.Overrides, *, out: Path, as_json
     else:
         say(as_text(view.calibration_table(list(found.values())), width()))
     note(f"calibration: {kept}; records: {result.folder}")
-    return _INTERRUPTED if result.state == "interrupted" else 0 if found else 1
+    return INTERRUPTED if result.state == "interrupted" else 0 if found else 1

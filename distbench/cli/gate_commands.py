@@ -90,7 +90,9 @@ def gate(
     from distbench.cli.gating import Outputs, Wanted, gate_suite
 
     rules = [
-        f"gate.{key}={value}" for key, value in (("max_pairs", max_pairs), ("minutes", minutes)) if value
+        f"gate.{key}={value}"
+        for key, value in (("max_pairs", max_pairs), ("minutes", minutes))
+        if value is not None
     ]
     wanted = Wanted(
         suite=suite,

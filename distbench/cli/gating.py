@@ -13,11 +13,11 @@ from typing import Any
 from distbench import spec
 from distbench.cli.printing import note, say, say_json, width
 from distbench.cli.progress import observer
+from distbench.cli.running import INTERRUPTED
 from distbench.errors import InfrastructureError, UsageError, did_you_mean
 from distbench.gate.arms import Arm, kind_of, opened
 from distbench.launchers.base import Place
 
-_INTERRUPTED = 130
 _INCONCLUSIVE = ("tell", "pass", "fail")
 
 
@@ -75,8 +75,10 @@ def gate_suite(
         raise UsageError(f"--inconclusive = {inconclusive!r}: {did_you_mean(inconclusive, _INCONCLUSIVE)}")
     if outputs.as_json and outputs.markdown:
         raise UsageError("gate: one of --md and --json at a time")
-    if stored := advising.stored_run(wanted.baseline, out):
-        result = advising.advise(stored, _alone(wanted, dry_run=dry_run), out=out, quiet=quiet)
+    stored = advising.stored_run(wanted.baseline, out)
+    if stored:
+        suite = _alone(wanted, dry_run=dry_run, resume=resume)
+        result = advising.advise(stored, suite, out=out, quiet=quiet)
     else:
         with _arms(wanted) as (baseline, candidate):
             if dry_run:
@@ -87,12 +89,12 @@ def gate_suite(
                 result = Gate(out, baseline, candidate, watcher, resume=resume).run()
     _tell(result, outputs)
     if result.state == "interrupted":
-        note(f"stopped; go on with the same command and --resume {result.folder}")
-        return _INTERRUPTED
+        note("stopped" if stored else f"stopped; go on with the same command and --resume {result.folder}")
+        return INTERRUPTED
     return result.exit_code(inconclusive)  # type: ignore[arg-type]
 
 
-def _alone(wanted: Wanted, *, dry_run: bool) -> spec.Suite:
+def _alone(wanted: Wanted, *, dry_run: bool, resume: Path | None) -> spec.Suite:
     """Return the candidate's suite, which a stored run is held against.
 
     Raises:
@@ -107,6 +109,8 @@ def _alone(wanted: Wanted, *, dry_run: bool) -> spec.Suite:
         raise UsageError(
             "--dry-run: of a stored run nothing is run again; distbench plan shows the candidate"
         )
+    if resume:
+        raise UsageError("--resume: of a gate with two arms; against a stored run nothing is gone on with")
     return _ready(spec.load(wanted.suite, wanted.overrides))
 
 
@@ -182,11 +186,18 @@ def _tell(result: Any, outputs: Outputs) -> None:
         for line in github.commands(result):
             say(line)
         if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-            with Path(summary).open("a") as stream:
-                stream.write(markdown.page(result) + "\n")
+            _append(Path(summary), markdown.page(result) + "\n")
     note(f"records: {result.folder}")
     if (Path(result.folder) / "baseline").is_dir():
         note(f"as a page: distbench compare {result.folder}/baseline {result.folder}/candidate --html FILE")
+
+
+def _append(file: Path, text: str) -> None:
+    try:
+        with file.open("a") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise InfrastructureError(f"{file}: can't be written: {error.strerror}") from error
 
 
 def _write(file: Path, text: str) -> None:

@@ -21,7 +21,7 @@ from distbench.errors import UsageError
 from distbench.launchers.base import HERE, Place
 from distbench.spec import Suite
 
-Kind = Literal["same", "values", "python", "revision"]
+Kind = Literal["python", "revision"]
 
 _TOLD = "import distbench.worker.warm, distbench.env, json; print(json.dumps(distbench.env.describe()))"
 _PATIENCE_S = 300.0
@@ -62,7 +62,7 @@ def opened(kind: Kind, baseline: str, arm: Arm, folder: Path, load: Callable[[Pa
     """
     if kind == "python":
         yield _in_environment(baseline, arm, folder)
-    elif kind == "revision":
+    else:
         with _checked_out(baseline, folder) as (tree, root, told):
             place = _moved(baseline, tree, root)
             suite = _suite_there(arm.suite, tree, root, load)
@@ -73,8 +73,6 @@ def opened(kind: Kind, baseline: str, arm: Arm, folder: Path, load: Callable[[Pa
                     "Another torch or deepspeed: give a Python environment"
                 )
             yield Arm(told, suite, _with(arm.place, place), arm.machine)
-    else:
-        yield arm
 
 
 def _with(own: Place, moved: Place) -> Place:

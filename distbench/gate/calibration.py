@@ -14,7 +14,7 @@ from typing import Any
 from distbench import env
 from distbench.analysis.paired import pairs_for, resolvable
 from distbench.case import Case, Measure
-from distbench.errors import UsageError
+from distbench.errors import InfrastructureError, UsageError
 from distbench.files import write_whole
 from distbench.gate.verdicts import Result
 from distbench.spec.gate import NOISY, Gate
@@ -64,11 +64,18 @@ def load(measure: Measure) -> dict[str, Calibrated]:
 
 
 def save(found: Mapping[str, Calibrated]) -> Path:
-    """Keep *found*, by id of the case, beside what is known of other cases; return the file."""
+    """Keep *found*, by id of the case, beside what is known of other cases; return the file.
+
+    Raises:
+        InfrastructureError: the file can't be written.
+    """
     file = file_here()
-    file.parent.mkdir(parents=True, exist_ok=True)
     cases = {key: dataclasses.asdict(told) for key, told in (_kept() | dict(found)).items()}
-    write_whole(file, json.dumps({"format": FORMAT, "cases": cases}))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps({"format": FORMAT, "cases": cases}))
+    except OSError as error:
+        raise InfrastructureError(f"{file}: can't be written: {error.strerror}") from error
     return file
 
 

@@ -20,7 +20,7 @@ class Tolerances:
     """How much worse each number may be, as a fraction of the baseline; None: it is not gated."""
 
     tokens_per_s: float | None = 0.03
-    """Slow-down of the step: 0.03 is a step 1.03 times as long. Also the width of verdict's interval."""
+    """Slow-down of the step: 0.03 is one 1.03 times as long. Also half the width of a verdict's interval."""
     efficiency: float | None = 0.05
     """The same of scaling efficiency: its noise is that of four trials, so it takes more to be seen."""
     peak_memory: float | None = 0.01
