@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Request, sync_playwright
 from records import case, failed, info, measured
 
 from distbench.record import Record
@@ -54,9 +54,18 @@ class Seen:
     def scroll_through(self) -> None:
         """Bring every chart into sight once."""
         for i in range(self.page.locator(".chart").count()):
-            chart = self.page.locator(".chart").nth(i)
-            chart.scroll_into_view_if_needed()
-            chart.locator(".main-svg").first.wait_for()
+            self._draw(self.page.locator(".chart").nth(i))
+
+    def chart(self, name: str) -> Locator:
+        """Return the chart of this name, brought into sight and drawn."""
+        return self._draw(self.page.locator(f".chart[data-chart={name}]"))
+
+    @staticmethod
+    def _draw(chart: Locator) -> Locator:
+        # Coming into sight only asks for the drawing: what is read before it is done isn't there.
+        chart.scroll_into_view_if_needed()
+        chart.locator(".main-svg").first.wait_for()
+        return chart
 
 
 See = Callable[..., Seen]

@@ -57,8 +57,7 @@ def test_the_page_prints_to_a_file_with_everything_in_it(see: See) -> None:
 def test_a_click_on_a_mark_goes_to_the_row_of_its_case_even_if_it_was_filtered_out(see: See) -> None:
     seen = see(*THREE)
     seen.page.fill("#case-filter", "zero2")
-    chart = seen.page.locator(".chart[data-chart=throughput-memory]")
-    chart.scroll_into_view_if_needed()
+    chart = seen.chart("throughput-memory")
     names_of = "element => element.data.map(trace => trace.name)"
     assert chart.evaluate(names_of) == ["ddp", "fsdp", "zero2"]
     box = chart.locator(".scatterlayer .trace").nth(1).locator("path.point").bounding_box()
@@ -73,9 +72,7 @@ def test_a_click_on_a_mark_goes_to_the_row_of_its_case_even_if_it_was_filtered_o
 
 def test_the_pointer_over_a_mark_tells_the_facts_of_its_case(see: See) -> None:
     seen = see(*THREE)
-    chart = seen.page.locator(".chart[data-chart=throughput-memory]")
-    chart.scroll_into_view_if_needed()
-    chart.locator("path.point").first.wait_for()
+    chart = seen.chart("throughput-memory")
     box = chart.locator(".scatterlayer .trace").nth(1).locator("path.point").bounding_box()
     assert box is not None
     seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
