@@ -75,6 +75,35 @@ def test_from_one_trial_each_no_difference_is_called_better_or_worse():
     assert (change.word, change.ratio.half) == ("unknown", None)
 
 
+@pytest.mark.parametrize(
+    ("alone", "both", "ratio", "word", "pace"),
+    [
+        (600, 900, 0.9, "worse", "worse"),
+        (540, 900, 1.0, "same", "worse"),
+        (540, 1000, 1.111, "better", "same"),
+    ],
+)
+def test_scaling_efficiency_is_compared_beside_the_pace(alone, both, ratio, word, pace):
+    """X2 / (2 X1) was 1000 / (2 * 600)."""
+    one = case("ddp", 1)
+    before = [*trials(one, 600, 601, 599), *trials(DDP, 1000, 1001, 999)]
+    found = pairs(before, [*trials(one, alone, alone + 1), *trials(DDP, both, both + 1)])
+    change = found[DDP.name].change("efficiency")
+    assert change.before.value == pytest.approx(0.8333, abs=1e-4)
+    assert change.ratio.value == pytest.approx(ratio, abs=2e-3)
+    assert change.ratio.half > found[DDP.name].change("tokens_per_s").ratio.half, "the noise of four medians"
+    assert (change.word, found[DDP.name].change("tokens_per_s").word) == (word, pace)
+    assert found[one.name].change("efficiency") is None, "on one device it is 1 by definition"
+
+
+def test_without_one_device_in_both_runs_there_is_no_efficiency_to_compare():
+    one = case("ddp", 1)
+    before = [*trials(one, 600, 601), *trials(DDP, 1000, 1001)]
+    found = pairs(before, [failed(one), *trials(DDP, 1000, 1001)])[DDP.name]
+    assert found.change("efficiency") is None
+    assert found.change("tokens_per_s") is not None
+
+
 def test_a_case_that_was_asked_to_do_other_work_is_not_compared():
     larger = replace(DDP, batch=Batch(16, 8, 1))
     pair = pairs(BEFORE, trials(larger, 2000, 2010))[DDP.name]

@@ -14,13 +14,15 @@ from typing import Literal
 from distbench.analysis.environment import facts
 from distbench.analysis.meanings import meaning
 from distbench.analysis.noise import Interval, intervals
+from distbench.analysis.scaling import series_of
 from distbench.analysis.settings import settings, text
 from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line
 from distbench.case import Case
 
-COLUMNS = (THROUGHPUT, "step_s", MEMORY, COMMUNICATION, LOSS)
-"""What is compared, where both runs have it."""
+EFFICIENCY = "efficiency"
+COLUMNS = (THROUGHPUT, EFFICIENCY, "step_s", MEMORY, COMMUNICATION, LOSS)
+"""What is compared, where both runs have it; the efficiency follows from throughputs."""
 _LEAST = 0.0005
 """A smaller change, of what is counted to the byte, would be shown as 1.000; the gate sees it."""
 Word = Literal["better", "worse", "other", "same", "unknown"]
@@ -128,12 +130,33 @@ def _with_changes(pairs: list[Pair]) -> list[Pair]:
     """Return *pairs* with their numbers; the noise of a number is that of all its trials of one run."""
     fit = [pair for pair in pairs if not pair.incomparable]
     found: dict[str, list[Change]] = {pair.name: [] for pair in fit}
-    for column in COLUMNS:
+    for column in (each for each in COLUMNS if each != EFFICIENCY):
         both = [pair for pair in fit if _trials(pair.before, column) and _trials(pair.after, column)]
         sides = [intervals([_trials(row, column) for row in rows]) for rows in _columns(both)]
         for pair, before, after in zip(both, *sides, strict=True):
             found[pair.name].append(_change(pair, column, before, after))
-    return [pair if pair.incomparable else replace(pair, changes=tuple(found[pair.name])) for pair in pairs]
+    told = [pair if pair.incomparable else replace(pair, changes=tuple(found[pair.name])) for pair in pairs]
+    scaled = _efficiencies(told)
+    return [replace(pair, changes=(*pair.changes, *scaled.get(pair.name, ()))) for pair in told]
+
+
+def _efficiencies(pairs: list[Pair]) -> dict[str, tuple[Change]]:
+    """Return the change of scaling efficiency (``scaling.DEFINITIONS``) of the cases that have one."""
+    paces = {
+        pair.after.case.id: (pair, pace) for pair in pairs if pair.after and (pace := pair.change(THROUGHPUT))
+    }
+    found = {}
+    for _, series in series_of([pair.after.case for pair, _ in paces.values() if pair.after]):
+        _, base = paces[series[0].id]
+        for case in series[1:]:
+            pair, pace = paces[case.id]
+            before, after = (
+                replace(here.ratio(alone), value=here.value / (case.world_size * alone.value))
+                for here, alone in ((pace.before, base.before), (pace.after, base.after))
+            )
+            ratio, word = after.ratio(before), _word(before, after, "higher")
+            found[pair.name] = (Change(EFFICIENCY, "", before, after, ratio, word),)
+    return found
 
 
 def _columns(pairs: list[Pair]) -> tuple[list[CaseSummary | None], list[CaseSummary | None]]:

@@ -19,6 +19,7 @@ from distbench.units import value_text
 
 _CHARTS = {
     "tokens_per_s": ("Throughput", "right of 1 is better"),
+    "efficiency": ("Scaling efficiency", "right of 1 is better, where the throughput is no worse"),
     "memory_peak": ("Peak memory", "left of 1 is better"),
     "comm_bytes": ("Communication a step", "left of 1 is better"),
 }

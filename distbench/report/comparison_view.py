@@ -20,6 +20,7 @@ from distbench.units import value_text
 
 _HEADINGS = {
     "tokens_per_s": "tokens/s",
+    "efficiency": "efficiency",
     "step_s": "step",
     "memory_peak": "memory",
     "comm_bytes": "comm.",
@@ -28,8 +29,9 @@ _HEADINGS = {
 _SIGNS = {"better": "+", "worse": "!", "other": "~", "same": "", "unknown": "?"}
 _CAPTION = (
     "The second run over the first, with the interval of 95 % that the noise of the trials leaves. "
-    "+: better, !: worse, ~: changed, ?: no spread is known; no sign: within the noise. The two runs are two "
-    "occasions: what a machine differs by from one to another is in no interval here, so a small "
+    "+: better, !: worse, ~: changed, ?: no spread is known; no sign: within the noise. efficiency: of "
+    "scaling from one device; slower devices raise it too, so it is read beside tokens/s. The two runs are "
+    "two occasions: what a machine differs by from one to another is in no interval here, so a small "
     "difference proves nothing about a change of code."
 )
 _SAME_ENVIRONMENT = "Both runs were made in the same environment, as far as they tell."
