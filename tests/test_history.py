@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from histories import DDP, NEW, OLD, days, occasion, run_info, stored
 from records import case, failed, measured
 
@@ -205,6 +208,42 @@ def test_all_runs_below_the_folders_count_and_of_a_gate_the_candidate(
     assert found == told(capsys, str(bucket), str(bucket / "nightly"))
 
 
+@pytest.fixture
+def in_memory(bucket: Path) -> Iterator[MemoryFileSystem]:
+    """The same runs in the bucket ``memory://runs``."""
+    files = MemoryFileSystem()
+    files.put(f"{bucket}/", "/runs", recursive=True)
+    yield files
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+
+
+def test_a_bucket_is_read_as_a_folder_is(
+    bucket: Path, in_memory: MemoryFileSystem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_memory.pipe("/runs/nightly/0/suite-0/trials/rank0.log", b"not copied")
+    assert main(["history", "memory://runs", "--json"]) == 0
+    printed = capsys.readouterr()
+    (made,) = json.loads(printed.out)
+    assert {series["case"]: series for series in made["series"]} == told(capsys, str(bucket))
+    wanted = [file for file in bucket.rglob("*") if file.suffix in (".json", ".parquet")]
+    assert f"history: copying {len(wanted)} files of memory://runs\n" in printed.err
+    in_memory.pipe("/runs/nightly/0/suite-0/run.json", b"{torn")
+    assert len(told(capsys, "memory://runs")[DDP.name]["points"]) == 10  # type: ignore[arg-type]
+    assert main(["history", "memory://runs"]) == 0
+    assert "a run is left out: memory://runs/nightly/0/suite-0/run.json" in capsys.readouterr().err
+
+
+def test_no_key_of_a_bucket_leads_out_of_the_copy(
+    in_memory: MemoryFileSystem, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    in_memory.store["/runs/../escaped.json"] = MemoryFile(in_memory, "/runs/../escaped.json", b"{}")
+    assert main(["history", "memory://runs"]) == 0
+    assert list(folder.iterdir()) == []
+
+
 def test_cases_metrics_and_the_smallest_step_can_be_chosen(
     bucket: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,9 +259,10 @@ def test_cases_metrics_and_the_smallest_step_can_be_chosen(
     ("arguments", "message"),
     [
         (
-            ["s3://bucket/runs"],
-            "s3://bucket/runs: a bucket is read as a folder; copy it into one first (aws s3",
+            ["s33://bucket/runs"],
+            "s33://bucket/runs: can't be read: Protocol not known: s33; mend",
         ),
+        (["memory://nothing/here"], "history: no run in memory://nothing/here"),
         (["nowhere"], "nowhere: no such folder"),
         (["--metric", "tokens"], "--metric = 'tokens': did you mean 'tokens_per_s'?"),
         (["--case", "zero*"], "--case = 'zero*': no case of these runs"),

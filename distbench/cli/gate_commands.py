@@ -136,7 +136,7 @@ def history(
     folders: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Argument(
-            metavar="[RUN_FOLDER]...", help="Folders with runs, at any depth.", show_default=False
+            metavar="[FOLDER|BUCKET]...", help="Where runs lie, at any depth; s3://...", show_default=False
         ),
     ] = None,
     metric: Annotated[

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from distbench.analysis.history import LEAST, Occasion, Series, metrics
 from distbench.analysis.summary import THROUGHPUT, summarise
 from distbench.analysis.text import one_line
+from distbench.cli.buckets import fetched
 from distbench.cli.printing import note, say, say_json, width
 from distbench.errors import DistbenchError, UsageError, did_you_mean
 from distbench.report import history_page
@@ -45,7 +47,9 @@ def recall_runs(
     smallest = _fraction(least)
     if importlib.util.find_spec("ruptures") is None:
         raise UsageError("history: finding steps takes ruptures, which is not here: pip install ruptures")
-    occasions, skipped = _read([_folder(name) for name in names or [str(out)]])
+    with ExitStack() as opened:
+        places = {opened.enter_context(_opened(name)): name for name in names or [str(out)]}
+        occasions, skipped = _read(places)
     known = metrics(occasions)
     asked = list(dict.fromkeys(wanted)) or [THROUGHPUT]
     for metric in asked:
@@ -84,38 +88,46 @@ def _fraction(text: str) -> float:
         raise UsageError(f"--least = {text!r}: {error}") from None
 
 
-def _folder(name: str) -> Path:
+def _opened(name: str) -> AbstractContextManager[Path]:
+    """Return what yields the folder that *name* is, or a copy of the bucket that it is."""
     if "://" in name:
-        raise UsageError(
-            f"{name}: a bucket is read as a folder; copy it into one first (aws s3 sync, gcloud storage "
-            "rsync, rclone sync), or mount it, and give that folder"
-        )
+        return fetched(name)
     folder = Path(name)
     if not folder.is_dir():
         raise UsageError(f"{name}: no such folder; history reads all runs in the folders that it is given")
-    return folder
+    return nullcontext(folder)
 
 
-def _read(folders: Sequence[Path]) -> tuple[list[Occasion], list[str]]:
-    """Return every run in *folders* once, and why some could not be read."""
+def _read(places: Mapping[Path, str]) -> tuple[list[Occasion], list[str]]:
+    """Return every run in some folders once, and why some could not be read.
+
+    Args:
+        places: Folder -> what the user calls it.
+    """
     found: dict[tuple[str, str], Occasion] = {}
     skipped: list[str] = []
-    for folder in dict.fromkeys(run for each in folders for run in _runs(each)):
+    for folder in dict.fromkeys(run for each in places for run in _runs(each)):
         try:
             occasion = _occasion(Run(folder))
         except DistbenchError as error:
-            skipped.append(one_line(str(error)))
+            skipped.append(_as_called(str(error), places))
         except _FOREIGN as error:
-            skipped.append(one_line(f"{folder / _RUN_FILE}: not a readable run: {error!r}"))
+            skipped.append(_as_called(f"{folder / _RUN_FILE}: not a readable run: {error!r}", places))
         else:
             # a bucket may hold a copy of what is here; one run is one point
             found.setdefault((occasion.run_id, occasion.created.isoformat()), occasion)
     for why in skipped:
         note(f"distbench: warning: a run is left out: {why}")
     if not found:
-        where = ", ".join(map(str, folders))
+        where = ", ".join(places.values())
         raise UsageError(f"history: no run in {where}" + (" that can be read" if skipped else ""))
     return list(found.values()), skipped
+
+
+def _as_called(why: str, places: Mapping[Path, str]) -> str:
+    for folder, name in places.items():
+        why = why.replace(str(folder), name)
+    return one_line(why)
 
 
 def _runs(folder: Path) -> Iterator[Path]:
