@@ -60,6 +60,21 @@ class Status(enum.StrEnum):
         return self not in (Status.MEASURED, Status.UNSUPPORTED)
 
 
+WARM_UP = -1
+"""Round of the trials of a gate that are thrown away."""
+SECOND_SERIES = 1000
+"""First round of what a gate confirms with: more than a first series may have."""
+
+
+def round_text(round_: int) -> str:
+    """Return what people call a round, counted from 1."""
+    if round_ == WARM_UP:
+        return "warm-up"
+    if round_ >= SECOND_SERIES:
+        return f"second series, round {round_ - SECOND_SERIES + 1}"
+    return f"round {round_ + 1}"
+
+
 @dataclass(frozen=True)
 class Failure:
     """Who failed first, and where to read on."""
@@ -83,7 +98,7 @@ class Record:
     case: Case
     case_id: str
     round: int
-    """0 for the first trial of a case."""
+    """0 for the first trial of a case; of a gate also ``WARM_UP``, and ``SECOND_SERIES`` and up."""
     status: Status
     reason: str
     """Empty when measured; otherwise one sentence."""

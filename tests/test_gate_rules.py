@@ -19,8 +19,9 @@ from distbench.gate.forecast import forecast, foreseen
 from distbench.gate.matching import match
 from distbench.gate.verdicts import CaseVerdict, Finding, Result
 from distbench.plan import Plan, Planned
+from distbench.record import SECOND_SERIES
 from distbench.spec import Suite, load
-from distbench.spec.gate import Gate, Tolerances
+from distbench.spec.gate import MOST_PAIRS, Gate, Tolerances
 
 SUITE = """\
 workload: transformer
@@ -280,6 +281,30 @@ def test_a_forecast_tells_time_and_what_can_be_seen_as_far_as_it_is_known(write)
     assert "In all 6 to 10 minutes for 1 of 2 cases." in lines
     assert any(line.startswith("1 case not calibrated on this machine: ") for line in lines)
     assert json.loads(json.dumps(made.to_json()))["rows"][0]["case"] == DDP.name
+
+
+@pytest.mark.parametrize(
+    ("minutes", "pairs", "told"),
+    [
+        (5, 9, "5 to 9 a case (what gate.minutes = 5 leaves of max_pairs = 20)"),
+        (60, 20, "5 to 20 a case (and no longer than gate.minutes = 60)"),
+        (0.8, 0, "0 to 0 a case (what gate.minutes = 0.8 leaves of max_pairs = 20)"),
+    ],
+)
+def test_a_forecast_foresees_no_more_pairs_than_the_minutes_allow(write, minutes, pairs, told):
+    suite = load(write(f"{{min_pairs: 5, max_pairs: 20, minutes: {minutes}}}"))
+    arm = Arm("main", suite, machine={})
+    # half a minute a pair, one of them thrown away
+    made = foreseen(arm, arm, match(plan(DDP), plan(DDP)), {DDP.id: known(0.044)})
+    assert f"Pairs of trials, {told}, one of each arm" in made.caption
+    (row,) = made.rows
+    assert row.trials[1] == 2 * (1 + pairs)
+    assert row.minutes[1] == 0.5 * (1 + pairs)
+    assert row.sees == (pytest.approx(resolvable(0.044, pairs)) if pairs else None)
+
+
+def test_the_rounds_of_a_second_series_are_none_that_a_first_may_have():
+    assert SECOND_SERIES >= MOST_PAIRS
 
 
 def test_a_forecast_tells_what_will_not_be_run_in_pairs(write):

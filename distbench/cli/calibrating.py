@@ -13,6 +13,8 @@ from distbench.gate import calibration, view
 from distbench.gate.arms import Arm
 from distbench.gate.gating import Gate
 from distbench.report.tables import as_text
+from distbench.spec.gate import Gate as Rules
+from distbench.spec.gate import Tolerances
 
 
 def calibrate_suite(file: Path, overrides: spec.Overrides, *, out: Path, as_json: bool, quiet: bool) -> int:
@@ -23,6 +25,7 @@ def calibrate_suite(file: Path, overrides: spec.Overrides, *, out: Path, as_json
         InfrastructureError: the disk is full.
     """
     suite = spec.load(file, overrides)
+    suite = dataclasses.replace(suite, gate=_watching_the_pace(suite.gate))
     baseline, candidate = Arm("the same", suite), Arm("the suite as it stands", suite)
     with observer(quiet=quiet) as watcher:
         gate = Gate(out, baseline, candidate, watcher, calibrates=True)
@@ -35,3 +38,13 @@ def calibrate_suite(file: Path, overrides: spec.Overrides, *, out: Path, as_json
         say(as_text(view.calibration_table(list(found.values())), width()))
     note(f"calibration: {kept}; records: {result.folder}")
     return INTERRUPTED if result.state == "interrupted" else 0 if found else 1
+
+
+def _watching_the_pace(rules: Rules) -> Rules:
+    """Return *rules* that look at the pace everywhere: its spread is wanted also where it is not gated."""
+
+    def watched(own: Tolerances) -> Tolerances:
+        return dataclasses.replace(own, tokens_per_s=own.tokens_per_s or Tolerances().tokens_per_s)
+
+    strategies = {glob: watched(own) for glob, own in rules.strategies.items()}
+    return dataclasses.replace(rules, tolerances=watched(rules.tolerances), strategies=strategies)

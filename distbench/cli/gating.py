@@ -121,7 +121,11 @@ def _arms(wanted: Wanted) -> Iterator[tuple[Arm, Arm]]:
     suites = [spec.load(wanted.suite, each) for each in (wanted.baseline_overrides, wanted.overrides)]
     # the rules are the candidate's; what either arm has to do besides measuring is the gate's to say
     suites = [_ready(suite) for suite in suites]
-    places = [Place(environment=_variables(given)) for given in wanted.variables]
+    options = ("--env-baseline", "--env")
+    places = [
+        Place(environment=_variables(given, option))
+        for given, option in zip(wanted.variables, options, strict=True)
+    ]
     changed = [*wanted.set_baseline, *wanted.variables[0]]
     mine = [*(each for each in wanted.overrides.set if not each.startswith("gate.")), *wanted.variables[1]]
     candidate = Arm(", ".join(mine) or "the suite as it stands", suites[1], places[1])
@@ -163,10 +167,10 @@ def _loader(wanted: Wanted) -> Callable[[Path], spec.Suite]:
     return lambda file: _ready(spec.load(file, wanted.baseline_overrides))
 
 
-def _variables(given: Sequence[str]) -> dict[str, str]:
+def _variables(given: Sequence[str], option: str) -> dict[str, str]:
     pairs = [(each, *each.partition("=")) for each in given]
     if wrong := [each for each, name, equals, _ in pairs if not (equals and name.isidentifier())]:
-        raise UsageError(f"--env {wrong[0]!r}: expected NAME=VALUE")
+        raise UsageError(f"{option} {wrong[0]!r}: expected NAME=VALUE")
     return {name: value for _, name, _, value in pairs}
 
 

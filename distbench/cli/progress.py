@@ -10,7 +10,7 @@ import typer
 
 from distbench.analysis.text import plain
 from distbench.plan import Task
-from distbench.record import Record
+from distbench.record import Record, round_text
 from distbench.units import duration_text
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Live(Silent):
 
 def _what(trial: Task | Record) -> str:
     if trial.job.kind == "measure":
-        return f"{trial.case.name} round {trial.round + 1}"
+        return f"{trial.case.name} {round_text(trial.round)}"
     return f"{trial.job.kind} {trial.case.name} ({trial.case.optimizer.name})"
 
 

@@ -17,13 +17,11 @@ from distbench.case import Case, Measure
 from distbench.errors import InfrastructureError, UsageError
 from distbench.files import write_whole
 from distbench.gate.verdicts import Result
-from distbench.spec.gate import NOISY, Gate
+from distbench.spec.gate import MOST_PAIRS, NOISY, Gate
 from distbench.store import utc_now
 from distbench.units import duration_text
 
 FORMAT = 1
-_MOST_TAKEN = 1000
-"""What ``gate.max_pairs`` takes at most."""
 _FINGERPRINT = ("cpu", "cpu_cores", "memory_bytes", "gpus", "gpu_driver")
 
 
@@ -145,7 +143,7 @@ def refuse_blind(rules: Gate, cases: Sequence[Case], known: Mapping[str, Calibra
 def _sentence(name: str, metric: str, limit: float, smallest: float, pairs: int, told: Calibrated) -> str:
     needed = pairs_for(told.deviations[metric], limit)
     time = duration_text(needed * told.minutes_per_pair * 60)
-    more = f", or gate.max_pairs to {needed} (some {time})" if needed <= _MOST_TAKEN else ""
+    more = f", or gate.max_pairs to {needed} (some {time})" if needed <= MOST_PAIRS else ""
     return (
         f"gate.{metric} = {limit * 100:g}%: for {name} this machine resolves {smallest * 100:.1f}% in "
         f"{pairs} pairs (distbench calibrate, {told.when}); raise it{more}, or measure.steps"

@@ -26,7 +26,7 @@ from distbench.gate.pairs import Pairs
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word
 from distbench.plan import Planned
-from distbench.record import Record, Status, read_json
+from distbench.record import SECOND_SERIES, Record, Status, read_json
 from distbench.run import Bench, Observer, StopRequest
 from distbench.spec.gate import Tolerances
 from distbench.store import Run, RunInfo, new_run_id, stamp_of, utc_now, write_json
@@ -121,12 +121,12 @@ class Gate:
         first: list[Track] = []
         second: dict[str, Track] = {}
         with stop.listening():
-            rounds = self._series(first, self._match.slots, stop, first_round=0, is_second=False)
+            self._series(first, self._match.slots, stop, is_second=False)
             flagged = [] if self._calibrates else self._flagged(first)
             if flagged and not stop.asked and not self._clock.is_over:
                 self._observer.note(f"{len(flagged)} flagged; a fresh series will confirm or clear")
                 again: list[Track] = []
-                self._series(again, self._again(flagged), stop, first_round=rounds, is_second=True)
+                self._series(again, self._again(flagged), stop, is_second=True)
                 second = {track.slot.candidate.id: track for track in again}
         for run in self._runs:
             run.write_info(dataclasses.replace(run.info(), state="interrupted" if stop.asked else "finished"))
@@ -134,10 +134,8 @@ class Gate:
         write_json(self.folder / RESULT_FILE, result.to_json())
         return result
 
-    def _series(
-        self, into: list[Track], slots: list[Slot], stop: StopRequest, *, first_round: int, is_second: bool
-    ) -> int:
-        """Run a series of *slots* with processes of its own, into new tracks; return the next round."""
+    def _series(self, into: list[Track], slots: list[Slot], stop: StopRequest, *, is_second: bool) -> None:
+        """Run a series of *slots* with processes of its own, into new tracks."""
         efficiency = any(self._own(slot.candidate).efficiency is not None for slot in slots)
         blocks = tracks_of(slots, efficiency=efficiency)
         into += [track for block in blocks for track in block]
@@ -151,7 +149,9 @@ class Gate:
             if not is_second:
                 self._extra(candidate, stop)
             series = Series((baseline, candidate), self._rules, self._observer, stop, self._clock)
-            return series.run(blocks, first_round=first_round, candidate_first=is_second)
+            # not the round after the last: a gate that goes on with more pairs would take these for them
+            first_round = SECOND_SERIES if is_second else 0
+            series.run(blocks, first_round=first_round, candidate_first=is_second)
 
     def _extra(self, candidate: Bench, stop: StopRequest) -> None:
         """Make the candidate's checks and trainings, where they are required."""

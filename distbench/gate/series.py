@@ -16,12 +16,11 @@ from distbench.analysis.scaling import families, series_of
 from distbench.case import Case
 from distbench.gate.judging import Measured, has_ended, pairs_expected, rules
 from distbench.plan import Task
-from distbench.record import Record, Status
+from distbench.record import WARM_UP, Record, Status
 from distbench.run import Bench, Observer, StopRequest
 from distbench.spec.gate import Gate
 
 _BASELINE, _CANDIDATE = 0, 1
-_WARM_UP = -1
 """Number of the trial that is thrown away: none that is kept has it."""
 
 
@@ -111,8 +110,8 @@ class Series:
         self._blocks: list[list[Track]] = []
         self._made, self._began = 0, time.monotonic()
 
-    def run(self, blocks: list[list[Track]], *, first_round: int = 0, candidate_first: bool = False) -> int:
-        """Fill the tracks of *blocks*; return the round after the last.
+    def run(self, blocks: list[list[Track]], *, first_round: int = 0, candidate_first: bool = False) -> None:
+        """Fill the tracks of *blocks*.
 
         Args:
             first_round: Number of the first trial of each case in its run's folder.
@@ -126,11 +125,10 @@ class Series:
         while open_blocks:
             for block in open_blocks:
                 if self._stop.asked or self._clock.is_over:
-                    return first_round + number + 1
+                    return
                 self._block(block, first_round + number, candidate_first=(number % 2 == 1) != candidate_first)
             number += 1
             open_blocks = [block for block in open_blocks if self._is_open(block)]
-        return first_round + number
 
     def _is_open(self, block: list[Track]) -> bool:
         alive = [track for track in block if not track.failure]
@@ -150,7 +148,7 @@ class Series:
         """Make one trial of each arm that is thrown away: it pays for caches, clocks and autotuning."""
         for arm in (_BASELINE, _CANDIDATE):
             if not (track.failure or self._stop.asked):
-                self._trial(track, arm, _WARM_UP, keep=False)
+                self._trial(track, arm, WARM_UP, keep=False)
 
     def _block(self, block: list[Track], round_: int, *, candidate_first: bool) -> None:
         alive = [track for track in block if not track.failure]

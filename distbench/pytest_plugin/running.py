@@ -17,7 +17,7 @@ from distbench.analysis.text import one_line
 from distbench.case import Case
 from distbench.plan import Task
 from distbench.plan.equivalence import reference_told
-from distbench.record import Record, Status, of_kind
+from distbench.record import Record, Status, of_kind, round_text
 from distbench.run import Bench, StopRequest
 from distbench.spec import Suite
 from distbench.store import Run, RunInfo
@@ -132,7 +132,7 @@ class SuiteRun:
     def _record(self, task: Task) -> Record:
         if task.key in self._shared:
             return self._shared[task.key]
-        _log.info("%s %s, round %d", task.job.kind, one_line(task.case.name), task.round + 1)
+        _log.info("%s %s, %s", task.job.kind, one_line(task.case.name), round_text(task.round))
         record = self._bench.make(task)
         _log.info("%s %s", record.status, one_line(record.reason))
         if task.leaves or reference_told(task.job):

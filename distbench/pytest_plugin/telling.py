@@ -11,7 +11,7 @@ from distbench.analysis.summary import UNMEASURED, CaseSummary
 from distbench.analysis.text import one_line, plain
 from distbench.analysis.verdicts import sentence
 from distbench.pytest_plugin.running import Made
-from distbench.record import Record, Status
+from distbench.record import Record, Status, round_text
 from distbench.report import terminal
 from distbench.store import Run
 from distbench.trial import log_file
@@ -64,7 +64,9 @@ def _failed(run: Run, record: Record) -> str:
     lines = [f"{kind}{record.status}: {one_line(record.reason)}"]
     if failure := record.failure:
         rank = "no single rank" if failure.rank is None else f"rank {failure.rank}"
-        lines.append(f"{rank}, in {failure.phase}, of {one_line(record.case.name)} round {record.round + 1}")
+        lines.append(
+            f"{rank}, in {failure.phase}, of {one_line(record.case.name)} {round_text(record.round)}"
+        )
         if failure.rank is not None:
             folder = run.trial_folder(record.case, record.round, record.job.kind)
             lines.append(f"log: {log_file(folder, failure.rank)}")

@@ -13,6 +13,8 @@ from distbench.spec.places import KeyPath
 from distbench.units import parse_fraction
 
 Demand = Literal["required", "ignored"]
+MOST_PAIRS = 1000
+"""What ``max_pairs`` takes at most: a thousand pairs resolve what no machine keeps still for."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,14 @@ class _Keys:
     minutes: float | None = None
 
 
-# a t interval holds from three pairs on; a thousand pairs resolve what no machine keeps still for
+# a t interval holds from three pairs on
 set_bounds(
     _Keys,
-    {"min_pairs": Bound(3, 1000), "max_pairs": Bound(3, 1000), "minutes": Bound(0, open_low=True)},
+    {
+        "min_pairs": Bound(3, MOST_PAIRS),
+        "max_pairs": Bound(3, MOST_PAIRS),
+        "minutes": Bound(0, open_low=True),
+    },
 )
 NOISY = ("tokens_per_s", "efficiency")
 """What differs from trial to trial; the others are counted, and one trial tells them."""
