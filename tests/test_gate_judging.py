@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from distbench.analysis.paired import Rule, has_ended, look
 from distbench.gate import judging
 from distbench.gate.causes import cause
+from distbench.gate.confirming import confirmed
 from distbench.gate.judging import Measured, findings
 from distbench.gate.verdicts import FAILING, Finding, gravest
 from distbench.record import Record
@@ -397,3 +398,31 @@ def test_what_is_not_slower_has_no_cause():
     pace = judged(pairs)["tokens_per_s"]
     assert cause(pace, pace, pairs) == ""
     assert cause(None, None, []) == ""
+
+
+# a fresh series
+
+
+def slowed(*ratios: float) -> list[Finding]:
+    return list(judged(of_ratios(ratios)).values())
+
+
+def test_what_two_series_call_slower_is_told_with_the_numbers_of_the_second():
+    first, second = slowed(1.30, 1.31, 1.29, 1.30, 1.30), slowed(1.10, 1.11, 1.09, 1.10, 1.10)
+    pace = next(one for one in confirmed(first, second) if one.metric == "tokens_per_s")
+    assert pace.word == "regressed"
+    assert pace.ratio == pytest.approx(1.1, abs=1e-3)
+    assert pace.said.startswith("confirmed by a fresh series: ")
+    assert "30.0%" in pace.said, "what was flagged is told too"
+
+
+def test_what_a_fresh_series_does_not_call_slower_is_none_and_is_told():
+    found = confirmed(slowed(1.30, 1.31, 1.29, 1.30, 1.30), slowed(1.0, 1.001, 0.999, 1.0, 1.0))
+    pace = next(one for one in found if one.metric == "tokens_per_s")
+    assert (pace.word, pace.notable) == ("pass", True)
+    assert "not confirmed by a fresh series" in pace.said
+
+
+def test_what_was_not_flagged_stays_as_the_first_series_says():
+    first = slowed(1.0, 1.001, 0.999, 1.0, 1.0)
+    assert confirmed(first, slowed(1.30, 1.31, 1.29, 1.30, 1.30)) == first

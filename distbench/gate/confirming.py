@@ -29,7 +29,8 @@ def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
         if other is None or not is_flagged(one):
             found.append(one)
         elif other.word == "regressed":
-            found.append(replace(one, said=f"{one.said}; confirmed by a fresh series: {other.said}"))
+            # with the numbers of the second: the first was taken for being large, so it says too much
+            found.append(replace(other, said=f"confirmed by a fresh series: {other.said}; first: {one.said}"))
         else:
             said = f"flagged once ({one.said}) and not confirmed by a fresh series: {other.said}"
             found.append(replace(other, said=said, notable=True))
