@@ -220,7 +220,9 @@ class Gate:
             mine = [trial("incomparable", work)]
         mine += demanded(after, self._rules)
         by_name = {one.metric: one for one in mine}
-        base = {one.metric: one for one in self._findings(track.base)} if track.base else {}
+        # the series that the finding on the pace is from: a loss of pace is told by the second
+        alone = again.base if again and again.base and again.base.pairs else track.base
+        base = {one.metric: one for one in self._findings(alone)} if alone else {}
         pairs = [*track.pairs, *(again.pairs if again else [])]
         return CaseVerdict(
             case=case.name,
