@@ -1,21 +1,28 @@
-"""What one cell of a suite is asked to do: the work itself, with every default already decided.
+"""The work of one cell of a suite, with all defaults resolved.
 
 Plain frozen dataclasses: the plan makes them, a trial carries them as JSON, the worker acts on
 them, and a record keeps them. The id of a case is a hash of exactly these fields.
-"""
 
-from __future__ import annotations
+A field, or an option of a plug-in, that was added after record format 3 says so: ``field(default=1,
+metadata={"since": 4})``. At its default it takes no part in an id, so that a case keeps the id, and with it
+the history, that it had before the field existed.
+"""
 
 import dataclasses
 import functools
 import hashlib
 import json
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Collection, Hashable
+from dataclasses import MISSING, dataclass, field
+from typing import Annotated, Any, Literal
+
+from distbench.bounds import Bound, Fraction, Positive
 
 Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
 Device = Literal["cpu", "cuda"]
 
+MODEL_STATES = ("parameters", "gradients", "optimizer_state", "master")
+"""What a training keeps between steps, by ZeRO's table: the kinds of memory that have a theory."""
 TORCH_NAMES: dict[str, str] = {
     "fp64": "float64",
     "fp32": "float32",
@@ -26,10 +33,52 @@ TORCH_NAMES: dict[str, str] = {
 BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of an element of each dtype."""
 
+Axis = Literal[
+    "strategy",
+    "world_size",
+    "batch",
+    "batch.micro_batch_size",
+    "batch.gradient_accumulation_steps",
+    "optimizer.lr",
+    "precision",
+    "activation_checkpointing",
+    "threads",
+]
+"""What cases that are compared may differ in, where the caller says so: a field of a case, or of its part."""
+
+MEANS: tuple[Axis, ...] = (
+    "strategy",
+    "batch.micro_batch_size",
+    "batch.gradient_accumulation_steps",
+    "threads",
+)
+"""How a case does its work on a given number of devices; it computes the same numbers whatever these are."""
+
+CHOICES: tuple[Axis, ...] = (*MEANS, "activation_checkpointing")
+"""What is chosen for a training on a given number of devices: the means, and whether to recompute."""
+
+
+@functools.cache
+def newer(cls: Any) -> dict[str, Any]:
+    """Fields of the dataclass *cls* that were added since format 3, with their defaults."""
+    return {
+        f.name: f.default if f.default_factory is MISSING else f.default_factory()
+        for f in dataclasses.fields(cls)
+        if "since" in f.metadata
+    }
+
+
+def deciding(part: Any) -> dict[str, Any]:
+    """Fields of the dataclass *part* that decide the id of a case, with their values."""
+    cls: Any = type(part)
+    defaults = newer(cls)
+    values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+    return {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}
+
 
 @dataclass(frozen=True)
 class Choice:
-    """A plug-in by name, with the options given to it."""
+    """A plug-in by name, with its options."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -37,7 +86,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Batch:
-    """How the samples of one optimizer step are cut up.
+    """How the samples of one optimizer step are divided.
 
     ``global_batch_size == micro_batch_size * gradient_accumulation_steps * world_size``.
     """
@@ -49,79 +98,80 @@ class Batch:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The optimizer, with every hyper-parameter explicit so that no framework's default rules."""
+    """The optimizer, with every hyperparameter explicit so that no framework default applies."""
 
     name: Literal["adamw", "sgd"] = "adamw"
     """AdamW (decoupled weight decay, Loshchilov & Hutter 2019) or SGD."""
-    lr: float = 1e-3
-    """Learning rate, constant over the run."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    lr: Positive = 1e-3
+    """Learning rate, constant throughout the run."""
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""
-    eps: float = 1e-8
+    eps: Positive = 1e-8
     """AdamW's epsilon."""
-    momentum: float = 0.0
+    momentum: Fraction = 0.0
     """SGD's momentum."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Bound(0)] = 0.0
     """Weight decay of all parameters (decoupled for AdamW, L2 for SGD)."""
-    clip_grad_norm: float | None = None
+    clip_grad_norm: Positive | None = None
     """Clip the global L2 norm of the gradients to this; null: no clipping."""
     kernel: Literal["fused", "foreach", "loop"] = "fused"
-    """Which of torch's implementations steps the parameters, in every strategy alike."""
+    """Which of torch's implementations steps the parameters, the same in every strategy."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The dtypes of one step, in every strategy alike."""
+    """The dtypes of one step, the same in every strategy."""
 
     compute: Dtype = "fp32"
     """Dtype of the forward and backward pass."""
     reduce: Dtype = "fp32"
-    """Dtype in which gradients are reduced over ranks."""
+    """Dtype in which gradients are reduced across ranks."""
     master: Dtype = "fp32"
     """Dtype of the parameters that the optimizer updates."""
     optimizer_state: Dtype = "fp32"
     """Dtype of the optimizer's moments."""
-    loss_scale: float | None = None
-    """Constant loss scale, for fp16 only; a step whose gradients overflow is skipped."""
+    loss_scale: Positive | None = None
+    """Constant loss scale, only for fp16; a step whose gradients overflow is skipped."""
 
 
 @dataclass(frozen=True)
 class Measure:
     """How a case is measured."""
 
-    warmup: int = 3
-    """Steps before the timed window, of each trial."""
-    steps: int = 10
-    """Timed steps of each trial."""
-    trials: int = 3
-    """Launches of each case; the launch is the unit of statistics."""
-    profile_steps: int = 2
+    # optimizers make their state in the first step, and what they hold is checked before timing
+    warmup: Annotated[int, Bound(1, 1_000_000)] = 3
+    """Steps per trial before the timed window."""
+    steps: Annotated[int, Bound(1, 1_000_000)] = 10
+    """Timed steps per trial."""
+    trials: Annotated[int, Bound(0, 10_000)] = 3
+    """Launches per case; the launch is the unit of statistics."""
+    profile_steps: Annotated[int, Bound(0, 10_000)] = 2
     """Steps under the profiler, after the timed window."""
     keep_traces: bool = False
-    """Keep the profiler's trace of every trial (Chrome/Perfetto JSON, gzipped) beside its record;
+    """Keep the profiler's trace of every trial (Chrome/Perfetto JSON, gzipped) next to its record;
     false: only of trials in which something looks wrong."""
-    unsynced_steps: int = 0
-    """Steps at the very end without any reduction of gradients, where the strategy offers that (ddp): a
-    second, independent measure of exposed communication."""
-    check_steps: int = 1
-    """Steps with the gradient norm taken, after those."""
+    unsynced_steps: Annotated[int, Bound(0, 1_000_000)] = 0
+    """Steps at the very end without gradient reduction, if the strategy supports it (ddp): a second,
+    independent measure of exposed communication."""
+    check_steps: Annotated[int, Bound(1, 10_000)] = 1
+    """Steps after those in which the gradient norm is measured."""
     order: Literal["interleaved", "sequential"] = "interleaved"
-    """interleaved: round i of all cases before round i+1, every second round reversed."""
+    """interleaved: round i of all cases before round i+1, with every second round reversed."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Deadlines in seconds; a trial that passes one ends with status ``hang`` or ``init_timeout``."""
+    """Time limits in seconds; a trial that exceeds one ends with status ``hang`` or ``init_timeout``."""
 
-    prepare: float = 900.0
-    """Building C++ ops and the initial weights, once a run."""
-    start: float = 120.0
-    """From the launch to a process group that all ranks have joined."""
-    build: float = 600.0
-    """Building model, engine and optimizer; saving or loading a checkpoint."""
-    step: float = 120.0
+    prepare: Positive = 900.0
+    """Building C++ ops and the initial weights, once per run."""
+    start: Positive = 120.0
+    """From launch until all ranks have joined the process group."""
+    build: Positive = 600.0
+    """Building model, engine and optimizer, or saving or loading a checkpoint."""
+    step: Positive = 120.0
     """One step (the first may compile)."""
-    trial: float = 3600.0
+    trial: Positive = 3600.0
     """A whole trial."""
 
 
@@ -142,30 +192,45 @@ class Case:
     precision: Precision
     activation_checkpointing: Literal["none", "full"]
     threads: int
-    """Intra-op threads of each rank."""
+    """Intra-op threads per rank."""
     seed: int
 
     @functools.cached_property
     def id(self) -> str:
-        """Hash of everything that decides the work (ten hex digits); the names don't."""
-        names = {field.name for field in dataclasses.fields(self)} - {"name", "label"}
-        work = {name: getattr(self, name) for name in names}
+        """Hash of everything that defines the work, without the names (ten hex digits)."""
         # asdict would copy every part of every case, which a plan of thousands feels
-        text = json.dumps(work, sort_keys=True, separators=(",", ":"), default=vars)
+        decides = {key: value for key, value in deciding(self).items() if key not in _NAMES}
+        text = json.dumps(decides, sort_keys=True, separators=(",", ":"), default=deciding)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
+    def work(self, but: Collection[Axis] = ()) -> tuple[tuple[str, Hashable], ...]:
+        """What the case is asked to do but for the axes *but*, as pairs of axis and value.
+
+        Equal for two cases that are asked to do the same work, whatever they have on those axes.
+        """
+        relaxed: Collection[str] = but
+        return tuple(
+            (axis, value)
+            for axis, value in self._axes
+            if axis not in relaxed and axis.partition(".")[0] not in relaxed
+        )
+
+    @functools.cached_property
+    def _axes(self) -> tuple[tuple[str, Hashable], ...]:
+        axes: list[tuple[str, Hashable]] = []
+        for name in (f.name for f in dataclasses.fields(self) if f.name not in _NAMES):
+            value = getattr(self, name)
+            if isinstance(value, Choice):
+                axes.append((name, (value.name, json.dumps(value.options, sort_keys=True))))
+            elif dataclasses.is_dataclass(value):
+                axes += [(f"{name}.{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value)]
+            else:
+                axes.append((name, value))
+        return tuple(axes)
+
     def to_json(self) -> dict[str, Any]:
-        """Return the case as plain JSON types."""
+        """The case as plain JSON types."""
         return dataclasses.asdict(self)
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Case:
-        """Return the case that ``to_json`` described."""
-        plain = dict(data)
-        for name in ("strategy", "workload", "data"):
-            plain[name] = Choice(**plain[name])
-        plain["batch"] = Batch(**plain["batch"])
-        plain["precision"] = Precision(**plain["precision"])
-        optimizer = dict(plain["optimizer"])
-        plain["optimizer"] = Optimizer(**{**optimizer, "betas": tuple(optimizer["betas"])})
-        return cls(**plain)
+
+_NAMES = ("name", "label")

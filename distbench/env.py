@@ -1,25 +1,23 @@
-"""What this machine is, found without torch: devices, packages, and the facts that a record keeps."""
-
-from __future__ import annotations
+"""This machine, inspected without torch: devices, packages, and the facts that a record keeps."""
 
 import ctypes.util
 import functools
 import importlib.metadata
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from distbench.case import Device
 
 RUN_ID = "DISTBENCH_RUN_ID"
-"""Name of the variable that every process of a run carries."""
+"""Environment variable that every process of a run carries."""
 
 _PACKAGES = ("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors", "accelerate")
 
-# Exact names only: a prefix such as NCCL_ or TORCH_ proves nothing about the value, and a dump
-# of the environment in a published record has leaked keys before.
+# Exact names only: a prefix such as NCCL_ or TORCH_ guarantees nothing about the value, and dumps of the
+# environment in published records have leaked keys before.
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "DS_ACCELERATOR",
@@ -38,23 +36,31 @@ _VARIABLES = (
 )
 
 
+def core_count() -> int:
+    """Number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 @dataclass(frozen=True)
 class Machine:
-    """What a case may count on."""
+    """Resources available to a case: one machine, or identical nodes of a cluster."""
 
     device: Device
     devices: int
-    """CUDA devices, or CPU cores that this process may use."""
+    """CUDA devices of all nodes, or CPU cores on them that ranks may use."""
     packages: dict[str, str]
-    """Installed distributions that matter, with their versions."""
+    """Relevant installed distributions with their versions."""
     has_libaio: bool
     """Whether libaio can be loaded, which DeepSpeed's NVMe offload needs."""
     has_compiler: bool
     """Whether a C++ compiler is on the path."""
+    cores: int = field(default_factory=core_count)
+    """CPU cores of one node that ranks may use."""
+    nodes: int = 1
 
 
 def detect(device: str = "auto") -> Machine:
-    """Return this machine as seen by a suite whose ``device`` is *device* (auto, cpu or cuda)."""
+    """This machine, for a suite whose ``device`` is *device* (auto, cpu or cuda)."""
     gpus = gpu_count()
     chosen: Device = "cuda" if device == "cuda" or (device == "auto" and gpus) else "cpu"
     return Machine(
@@ -66,18 +72,13 @@ def detect(device: str = "auto") -> Machine:
     )
 
 
-def core_count() -> int:
-    """Return the CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def gpu_count() -> int:
-    """Return the CUDA devices that ``CUDA_VISIBLE_DEVICES`` leaves visible; 0 without a driver."""
+    """Number of CUDA devices that ``CUDA_VISIBLE_DEVICES`` leaves visible; 0 without a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     total = len(_gpu_names())
     if visible is None or total == 0:
         return total
-    # CUDA ends its list at the first entry that names no device
+    # CUDA ends its list at the first invalid entry
     count = 0
     for entry in (part.strip() for part in visible.split(",")):
         if not entry or entry == "-1" or (entry.isdigit() and int(entry) >= total):
@@ -87,26 +88,26 @@ def gpu_count() -> int:
 
 
 def compiler() -> str | None:
-    """Return the path of the C++ compiler, or None."""
-    wanted = os.environ.get("CXX", "g++")
+    """Path of the C++ compiler, or None."""
+    name = os.environ.get("CXX", "g++")
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return next((str(p) for f in folders if (p := Path(f) / wanted).is_file()), None)
+    return next((str(p) for f in folders if (p := Path(f) / name).is_file()), None)
 
 
 @functools.cache
 def packages() -> dict[str, str]:
-    """Return the installed distributions that matter, with their versions."""
-    found = {}
+    """Relevant installed distributions with their versions."""
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def describe() -> dict[str, Any]:
-    """Return the facts of this machine that a run keeps: an allow-list, no host name, no secrets."""
+    """Facts about this machine that a run keeps: an allow-list, no host name, no secrets."""
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
@@ -121,7 +122,7 @@ def describe() -> dict[str, Any]:
 
 
 def cache_folder() -> Path:
-    """Return distbench's own cache folder (``DISTBENCH_CACHE``, else the user's cache folder)."""
+    """distbench's cache folder (``DISTBENCH_CACHE``, or else in the user's cache folder)."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("DISTBENCH_CACHE") or Path(base) / "distbench")
 
@@ -135,7 +136,7 @@ def _gpu_names() -> tuple[str, ...]:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         return tuple(pynvml.nvmlDeviceGetName(handle) for handle in handles)
     except pynvml.NVMLError:
-        # no driver, or none that answers: a machine without GPUs as far as we can tell
+        # no working driver: treated as a machine without GPUs
         return ()
 
 

@@ -1,13 +1,11 @@
-"""What can go wrong that a user can cause or must know, and the exit code of each.
+"""Errors that a user can cause or must know of, with their exit codes.
 
 DistbenchError
-├── UsageError              exit 2: something asked for can't be; nothing was launched
-│   ├── SuiteError          every mistake of a suite file at once
-│   └── RecordError         a run or record that can't be read (corrupt, too old, too new)
-└── InfrastructureError     exit 4: the machine failed us (full disk, folder not writable)
+├── UsageError              exit 2: invalid request; nothing was launched
+│   ├── SuiteError          all mistakes in a suite file at once
+│   └── RecordError         a run or record that can't be read (damaged, too old, too new)
+└── InfrastructureError     exit 4: machine failure (full disk, folder not writable)
 """
-
-from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
@@ -15,13 +13,13 @@ from dataclasses import dataclass
 
 
 class DistbenchError(Exception):
-    """Base of every error that the command line shows as a message and not as a traceback."""
+    """Base of every error that the command line shows as a message, without a traceback."""
 
     exit_code = 1
 
 
 class UsageError(DistbenchError):
-    """Something that was asked for can't be done; known before anything was launched."""
+    """Invalid request, detected before anything was launched."""
 
     exit_code = 2
 
@@ -31,14 +29,23 @@ class RecordError(UsageError):
 
 
 class InfrastructureError(DistbenchError):
-    """The machine, not the suite, is at fault: disk full, folder not writable."""
+    """Failure of the machine and not of the suite: disk full, folder not writable.
+
+    Args:
+        problem: What failed.
+        advice: What to do about it.
+    """
 
     exit_code = 4
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        self.problem = problem
+        super().__init__("; ".join(filter(None, (problem, advice))))
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing wrong in a suite: where it stands, what was found, and what to do."""
+    """One mistake in a suite: file, line, key, value, what is wrong and what to do."""
 
     message: str
     key: str = ""
@@ -53,17 +60,17 @@ class Mistake:
 
 
 class SuiteError(UsageError):
-    """All mistakes of one suite, each with file, line, key and value."""
+    """All mistakes in a suite, each with file, line, key and value."""
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
 
 
-def did_you_mean(found: object, allowed: Iterable[str]) -> str:
-    """Return ``"did you mean 'x'? Allowed: a, b"`` for the nearest allowed name."""
+def did_you_mean(name: object, allowed: Iterable[str]) -> str:
+    """``"did you mean 'x'? Allowed: a, b"``, with the closest allowed name."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(str(found), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}Allowed: {', '.join(names)}"
 

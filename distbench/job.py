@@ -1,77 +1,112 @@
-"""What a trial is launched for, and what a suite may ask of each kind besides measuring."""
+"""What a trial is launched for: a kind of job, found among the plug-ins, and the options of its ranks.
+
+No room names a kind: what differs between kinds is asked of ``kinds``.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import os
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, TypeVar
 
-Kind = Literal["measure", "check", "checkpoint", "converge"]
+from distbench import registry
+from distbench.decode import decoded
+from distbench.errors import UsageError, did_you_mean
 
-FOLDERS: dict[str, str] = {
-    "measure": "trials",
-    "check": "checks",
-    "checkpoint": "checkpoints",
-    "converge": "convergence",
-}
-"""Kind of job -> folder of its records in that of a run."""
+if TYPE_CHECKING:
+    from distbench.jobs.base import Kind
+
+T = TypeVar("T", bound="Options")
+
+MEASURE = "measure"
+"""The kind whose trials are the numbers of a case; a suite always has it."""
+REFERENCE = "reference"
+"""The role of a trial that others of its kind are compared with."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the ranks of a trial get besides the case; each kind adds fields with defaults of its own."""
+
+    role: str = ""
+    """What the trial is to others of its kind, such as ``case`` or ``reference``."""
+    of: str = ""
+    """Id of the case that the trial is made for; empty: the case that it trains."""
+    reference: str = ""
+    """Id of the reference that the case is compared with; of a reference its own."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types, without the fields that are left empty."""
+        plain = dataclasses.asdict(self)
+        empty = {field.name for field in dataclasses.fields(self) if field.default in ("", None)}
+        return {key: value for key, value in plain.items() if key not in empty or value not in ("", None)}
 
 
 @dataclass(frozen=True)
 class Job:
     """What the ranks of a trial do once they have joined."""
 
-    kind: Kind = "measure"
-    options: dict[str, Any] = field(default_factory=dict)
-    """What they are told besides the case, as plain JSON types; the record keeps it."""
+    kind: str = MEASURE
+    options: Options = field(default_factory=Options)
+
+    @property
+    def provides(self) -> str:
+        """Id of the reference whose result this job gives; empty: of none."""
+        return self.options.reference if self.options.role == REFERENCE else ""
+
+    def options_as(self, kind: type[T]) -> T:
+        """The options, which are those of *kind*."""
+        assert isinstance(self.options, kind)
+        return self.options
+
+    def to_json(self) -> dict[str, Any]:
+        """The job as a record and ``trial.json`` keep it."""
+        return {"kind": self.kind, "options": self.options.to_json()}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any], source: str) -> Job:
+        """The job that ``to_json`` described; of a kind that is not installed only what all kinds share.
+
+        Raises:
+            RecordError: an option has the wrong type.
+        """
+        options = next((kind.options for kind in kinds() if kind.name == plain["kind"]), Options)
+        return cls(plain["kind"], decoded(options, plain.get("options", {}), source))
 
 
-MEASURE = Job()
+MEASURING = Job()
 
 
-@dataclass(frozen=True)
-class Check:
-    """Whether each case is the same training as one process with the whole batch (``--check``)."""
+def kinds() -> tuple[Kind, ...]:
+    """Every kind of job, in the order in which a run makes their trials.
 
-    steps: int = 20
-    """Steps that each case and its reference train."""
-    sgd_lr: float = 0.1
-    """Learning rate of the second training, with SGD: Adam hides gradients that are scaled wrongly."""
-    perturbed: int = 8
-    """Trainings of the reference with rounding-sized changes: their spread is the envelope."""
-    false_alarm: float = 0.001
-    """Chance that a training that differs by rounding only is called different."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Whether each case goes on as the same training from its checkpoints, and from those of others."""
-
-    steps_before: int = 3
-    """Steps that each case trains before it saves."""
-    steps_after: int = 3
-    """Steps that it goes on for, and that it trains again from each checkpoint that it loads."""
-
-
-@dataclass(frozen=True)
-class Converge:
-    """Training each case to a target on held-out data, several times, beside the same of one process.
-
-    Every training goes on to ``max_steps``, whenever it reaches the target, so that the values at
-    the end can be compared too. The case is trained with the first ``seeds`` seeds from its own on,
-    its reference (``single`` with the same global batch) with twice as many.
+    Raises:
+        UsageError: a plug-in can't be imported, or two share a word or a folder.
     """
+    return _kinds(os.environ.get(registry.PLUGIN_PATH, ""))
 
-    targets: dict[str, float]
-    """Figure of merit (bits_per_byte, accuracy, ...) -> the value to reach: one for each data source."""
-    max_steps: int = 200
-    """Optimizer steps of each training."""
-    eval_every: int = 20
-    """Steps between evaluations on the held-out data; the last step is evaluated too."""
-    eval_samples: int = 256
-    """Held-out samples of each evaluation, the same in all of them; fewer if there are fewer."""
-    seeds: int = 3
-    """Trainings of each case; the reference gets twice as many."""
-    gradients_every: int = 20
-    """Steps between looks at the gradient of each tensor; 0: never."""
-    replicas_every: int = 50
-    """Steps between comparisons of the parameters across ranks; 0: never."""
+
+def kind_of(word: str) -> Kind:
+    """Kind of job that *word* names, as ``job.kind`` of a record does.
+
+    Raises:
+        UsageError: there is none, or a plug-in can't be imported.
+    """
+    known = {kind.name: kind for kind in kinds()}
+    if word not in known:
+        raise UsageError(f"unknown kind of job {word!r}: {did_you_mean(word, known)}")
+    return known[word]
+
+
+@functools.cache
+def _kinds(_plugin_path: str) -> tuple[Kind, ...]:
+    made: list[Kind] = [registry.load("jobs", name)() for name in registry.names("jobs")]
+    names = [word for kind in made for word in dict.fromkeys((kind.name, kind.folder))]
+    for word, count in Counter(names).items():
+        if count > 1:
+            raise UsageError(f"jobs: two plug-ins are called {word!r} or store their records there")
+    return tuple(sorted(made, key=lambda kind: (kind.order, kind.name)))

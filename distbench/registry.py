@@ -1,12 +1,11 @@
-"""Finds plug-ins: one file is one plug-in, and the file's name is its name in a suite.
+"""Finds plug-ins: one file or one folder is one plug-in, named in a suite as the file or folder is.
 
-A plug-in is a frozen dataclass in ``distbench/<kind>/<name>.py``, or in
-``<folder>/<kind>/<name>.py`` for any folder named in ``DISTBENCH_PLUGINS`` (a list separated
-as ``PATH`` is). Its fields are its options in YAML; the string under a field documents it.
+A plug-in is a frozen dataclass in ``distbench/<kind>/<name>.py`` or ``distbench/<kind>/<name>/__init__.py``,
+or in the same place below any folder listed in ``DISTBENCH_PLUGINS`` (separated as ``PATH`` is). A folder
+also holds the plug-in's own helper modules. The fields are the options in YAML; the string under a field
+documents it.
 Importing a plug-in is cheap: torch and deepspeed are imported inside functions only.
 """
-
-from __future__ import annotations
 
 import ast
 import dataclasses
@@ -16,6 +15,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import typing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 from distbench.case import Choice
 from distbench.errors import UsageError, did_you_mean
 
-KINDS = ("strategies", "workloads", "data", "metrics", "launchers")
+KINDS = ("strategies", "workloads", "data", "metrics", "launchers", "jobs", "views")
 PLUGIN_PATH = "DISTBENCH_PLUGINS"
 _HERE = Path(__file__).parent
 
@@ -39,12 +39,12 @@ class Option:
 
 
 def names(kind: str) -> list[str]:
-    """Return the names of all plug-ins of *kind*, sorted."""
+    """Names of all plug-ins of *kind*, sorted."""
     return sorted(_places(kind, os.environ.get(PLUGIN_PATH, "")))
 
 
 def load(kind: str, name: str) -> type[Any]:
-    """Return the class of plug-in *name*.
+    """Class of plug-in *name*.
 
     Raises:
         UsageError: there is no such plug-in, or its file can't be imported.
@@ -52,8 +52,13 @@ def load(kind: str, name: str) -> type[Any]:
     return _load(kind, name, os.environ.get(PLUGIN_PATH, ""))
 
 
+def built_in(kind: str) -> dict[str, type[Any]]:
+    """distbench's own plug-ins of *kind* by name: what a record may be read with, as no foreign code runs."""
+    return {name: _load(kind, name, "") for name in sorted(_places(kind, ""))}
+
+
 def make(kind: str, choice: Choice) -> Any:
-    """Return the plug-in that *choice* names, made with the options that it gives.
+    """The plug-in that *choice* names, with its options.
 
     Options come from JSON, which has lists only; a frozen plug-in holds tuples.
     """
@@ -61,18 +66,51 @@ def make(kind: str, choice: Choice) -> Any:
     return load(kind, choice.name)(**given)
 
 
+def part(kind: str, name: str, module: str, base: type[Any]) -> type[Any] | None:
+    """The subclass of *base* in *module* of a plug-in that is a folder; None: it has no such module.
+
+    Raises:
+        UsageError: there is no such plug-in, or the module can't be imported or has not one such class.
+    """
+    package = sys.modules[load(kind, name).__module__]
+    if not hasattr(package, "__path__"):
+        return None
+    full_name = f"{package.__name__}.{module}"
+    spec = importlib.util.find_spec(full_name)
+    if spec is None or not spec.origin:
+        return None
+    try:
+        return _only_plugin(importlib.import_module(full_name), base)
+    except UsageError:
+        raise
+    except Exception as error:
+        # a plug-in is foreign code: whatever it raises is a message about that file
+        raise UsageError(f"{spec.origin}: this plug-in can't be imported: {error!r}") from error
+
+
 def options(plugin: type[Any]) -> list[Option]:
-    """Return the options of *plugin* with the docs that stand under its fields."""
-    docs = _field_docs(plugin)
+    """Options of *plugin* with the docs under its fields."""
+    docs, types = _field_docs(plugin), _type_texts(plugin)
     return [
-        Option(field.name, _type_text(field.type), _default_text(field), docs.get(field.name, ""))
+        Option(field.name, types[field.name], _default_text(field), docs.get(field.name, ""))
         for field in dataclasses.fields(plugin)
     ]
 
 
 def summary(plugin: type[Any]) -> str:
-    """Return the first paragraph of the plug-in's docstring."""
+    """First paragraph of the plug-in's docstring."""
     return " ".join((inspect.getdoc(plugin) or "").split("\n\n")[0].split())
+
+
+def has_options(kind: str) -> bool:
+    """Whether a suite gives options to plug-ins of *kind*."""
+    return bool(getattr(_seam(kind), "HAS_OPTIONS", True))
+
+
+def headline(kind: str, name: str) -> str:
+    """First paragraph of the docstring of a plug-in's file, which is not imported."""
+    tree = ast.parse(_places(kind, os.environ.get(PLUGIN_PATH, ""))[name].read_text(encoding="utf-8"))
+    return " ".join((ast.get_docstring(tree) or "").split("\n\n")[0].split())
 
 
 def _singular(kind: str) -> str:
@@ -80,25 +118,43 @@ def _singular(kind: str) -> str:
 
 
 def _places(kind: str, plugin_path: str) -> dict[str, Path]:
-    """Return the folder of each plug-in; read afresh each time, so a file counts once it is there."""
-    found: dict[str, Path] = {}
+    """File of each plug-in of *kind* by name; read afresh each time, so a new file counts at once."""
+    places: dict[str, Path] = {}
     for folder in [_HERE / kind, *[Path(part) / kind for part in plugin_path.split(os.pathsep) if part]]:
         try:
             entries = os.scandir(folder)
         except OSError:
             # a plug-in folder need not have every kind
             continue
+        helpers = _helpers(kind) if folder.parent == _HERE else ()
         with entries:
             for entry in entries:
-                stem, _, suffix = entry.name.partition(".")
-                if suffix == "py" and not stem.startswith("_") and stem not in ("", "base"):
-                    found.setdefault(stem, folder)
-    return found
+                name, file = _plugin_file(entry)
+                if file and not name.startswith("_") and name not in ("", "base", *helpers):
+                    places.setdefault(name, file)
+    return places
+
+
+def _plugin_file(entry: os.DirEntry[str]) -> tuple[str, Path | None]:
+    stem, _, suffix = entry.name.partition(".")
+    if suffix == "py":
+        return stem, Path(entry.path)
+    package = Path(entry.path, "__init__.py")
+    return entry.name, package if not suffix and package.is_file() else None
+
+
+def _helpers(kind: str) -> tuple[str, ...]:
+    """Modules in distbench's own room of *kind* that are shared code, on which plug-ins may build."""
+    return getattr(_seam(kind), "HELPERS", ())
 
 
 def _base(kind: str) -> type[Any]:
-    base: type[Any] = importlib.import_module(f"distbench.{kind}.base").PLUGIN_BASE
+    base: type[Any] = _seam(kind).PLUGIN_BASE
     return base
+
+
+def _seam(kind: str) -> ModuleType:
+    return importlib.import_module(f"distbench.{kind}.base")
 
 
 # a plan of many cases asks for the same few plug-ins thousands of times; a refusal is not kept
@@ -107,14 +163,15 @@ def _load(kind: str, name: str, plugin_path: str) -> type[Any]:
     places = _places(kind, plugin_path)
     if name not in places:
         raise UsageError(f"unknown {_singular(kind)} {name!r}: {did_you_mean(name, places)}")
-    return _only_plugin(_module(kind, name, places[name] / f"{name}.py"), _base(kind))
+    return _only_plugin(_module(kind, name, places[name]), _base(kind))
 
 
 def _module(kind: str, name: str, file: Path) -> ModuleType:
-    if file.parent == _HERE / kind:
+    if file.is_relative_to(_HERE / kind):
         return importlib.import_module(f"distbench.{kind}.{name}")
     full_name = f"distbench_plugins.{kind}.{name}"
-    spec = importlib.util.spec_from_file_location(full_name, file)
+    helpers = [str(file.parent)] if file.name == "__init__.py" else None
+    spec = importlib.util.spec_from_file_location(full_name, file, submodule_search_locations=helpers)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # dataclasses look their module up there while the class is being made
@@ -133,12 +190,12 @@ def _only_plugin(module: ModuleType, base: type[Any]) -> type[Any]:
         for name, value in vars(module).items()
         if inspect.isclass(value)
         and issubclass(value, base)
-        and value.__module__ == module.__name__
+        and f"{value.__module__}.".startswith(f"{module.__name__}.")
         and not name.startswith("_")
     ]
     if len(found) != 1:
         raise UsageError(
-            f"{module.__file__}: a plug-in file defines exactly one public subclass of "
+            f"{module.__file__}: a plug-in defines exactly one public subclass of "
             f"{base.__module__}.{base.__name__}, found {len(found)}"
         )
     return found[0]
@@ -165,8 +222,20 @@ def _class_definition(cls: type[Any]) -> ast.ClassDef:
     )
 
 
-def _type_text(annotation: object) -> str:
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+def _type_texts(plugin: type[Any]) -> dict[str, str]:
+    try:
+        # resolved, an alias is what it stands for, and a bound is left out
+        hints = typing.get_type_hints(plugin)
+    except NameError:
+        # the checks of a suite say so; here the types are shown as written
+        return {field.name: str(field.type) for field in dataclasses.fields(plugin)}
+    return {name: _type_text(hint) for name, hint in hints.items()}
+
+
+def _type_text(hint: Any) -> str:
+    if isinstance(hint, type) and not typing.get_args(hint):
+        return hint.__name__
+    return str(hint).replace("typing.", "")
 
 
 def _default_text(field: dataclasses.Field[Any]) -> str:

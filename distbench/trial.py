@@ -1,25 +1,20 @@
-"""The files by which a run and the ranks of one trial talk, all in the trial's folder."""
+"""Files through which a run and the ranks of a trial communicate, all in the trial's folder."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from distbench.case import Case, Choice, Limits, Measure
+from distbench.decode import decoded
 from distbench.files import write_whole
-from distbench.job import MEASURE, Job
-
-PASSES = ("warmup", "time", "count", "profile", "check", "unsynced")
-"""The passes of a trial that measures, in their order."""
-
-CHECKPOINT = "checkpoint"
-"""The phase of a trial of checkpoints; its steps count builds, saves and loads as well as steps."""
-
-STEPPING = (*PASSES, CHECKPOINT, "converge")
-"""The phases that have steps."""
+from distbench.job import MEASURING, Job
 
 SKETCH = tuple(f"s{i:02}" for i in range(16))
 """The columns of a tensor's sketch in the tables ``check_tensors`` and ``checkpoint_tensors``."""
@@ -27,7 +22,7 @@ SKETCH = tuple(f"s{i:02}" for i in range(16))
 
 @dataclass(frozen=True)
 class TrialFile:
-    """What every rank is told (``trial.json``)."""
+    """Instructions for every rank (``trial.json``)."""
 
     run_id: str
     case: Case
@@ -36,7 +31,7 @@ class TrialFile:
     metrics: list[Choice]
     weights: str
     """File of the initial weights."""
-    job: Job = MEASURE
+    job: Job = MEASURING
     leaves: str = ""
     """File to leave for later trials of the run; empty: none."""
     reads: str = ""
@@ -44,55 +39,82 @@ class TrialFile:
 
     def write(self, file: Path) -> None:
         """Write the file; the folder exists."""
-        write_whole(file, json.dumps(dataclasses.asdict(self)))
+        write_whole(file, json.dumps({**dataclasses.asdict(self), "job": self.job.to_json()}))
 
     @classmethod
     def read(cls, file: Path) -> TrialFile:
-        """Return what ``write`` wrote."""
+        """Content of *file*, which ``write`` wrote."""
         data = json.loads(file.read_text())
-        data["case"] = Case.from_json(data["case"])
-        data["measure"] = Measure(**data["measure"])
-        data["metrics"] = [Choice(**choice) for choice in data["metrics"]]
-        data["limits"] = Limits(**data["limits"])
-        data["job"] = Job(**data["job"])
-        return cls(**data)
+        trial = decoded(cls, data, str(file))
+        # the type of a job's options depends on its kind
+        return dataclasses.replace(trial, job=Job.from_json(data["job"], str(file)))
 
 
 def result_file(folder: Path, rank: int) -> Path:
-    """Return the file of what *rank* measured; it exists only if the rank delivered all."""
+    """File of what *rank* measured; it exists only if the rank has finished."""
     return folder / f"rank{rank}.json"
 
 
 def error_file(folder: Path, rank: int) -> Path:
-    """Return the file that *rank* writes when it raises."""
+    """File that *rank* writes when it raises."""
     return folder / f"rank{rank}.error.json"
 
 
 def log_file(folder: Path, rank: int) -> Path:
-    """Return the file that gets all that *rank* prints."""
+    """File with everything that *rank* prints."""
     return folder / f"rank{rank}.log"
 
 
 def progress_file(folder: Path, rank: int) -> Path:
-    """Return the file in which *rank* shows that it is alive and where it is."""
+    """File in which *rank* reports its progress."""
     return folder / f"rank{rank}.progress"
 
 
 class Progress:
-    """A rank's sign of life: a few bytes overwritten in place, cheap enough for every step."""
+    """Writes a rank's signs of life: a few bytes overwritten in place, cheap enough for every step."""
 
     def __init__(self, file: Path) -> None:
         self._descriptor = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+        self._count = 0
 
     def at(self, phase: str, step: int = 0) -> None:
-        """Say that *step* of *phase* begins."""
-        os.pwrite(self._descriptor, f"{phase} {step}\n".ljust(32).encode(), 0)
+        """Report that *step* of *phase* begins."""
+        self._count += 1
+        os.pwrite(self._descriptor, f"{phase} {step} {self._count}\n".ljust(48).encode(), 0)
 
 
-def read_progress(file: Path) -> tuple[str, int, float] | None:
-    """Return a rank's phase, step and the time of its last sign of life; None before the first."""
+@dataclass(frozen=True)
+class Sign:
+    """A rank's sign of life."""
+
+    phase: str = "start"
+    step: int = 0
+    number: int = 0
+    """Counts the signs of the rank, so that a new one differs from the last, whatever any clock says."""
+
+
+def read_progress(file: Path) -> Sign | None:
+    """The last sign of life of a rank; None before the first."""
     try:
-        words = file.read_text().split()
-        return words[0], int(words[1]), file.stat().st_mtime
-    except (FileNotFoundError, IndexError, ValueError):
+        phase, step, number = file.read_text().split()
+        return Sign(phase, int(step), int(number))
+    except (FileNotFoundError, ValueError):
         return None
+
+
+@dataclass
+class Phases:
+    """Where this rank is, and how long each phase took."""
+
+    progress: Progress
+    current: str = "start"
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time the body as phase *name* and show it to the parent."""
+        self.current = name
+        self.progress.at(name)
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - began

@@ -1,7 +1,5 @@
 """Numbers for people: sensible digits, units, durations."""
 
-from __future__ import annotations
-
 import re
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -10,7 +8,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)")
 
 
 def bytes_text(value: float) -> str:
-    """Return *value* bytes with a binary prefix and three digits: ``1.50 MiB``."""
+    """*value* bytes with a binary prefix and three digits: ``1.50 MiB``."""
     power = 0
     while abs(value) >= 1024 and power < len(_BINARY) - 1:
         value /= 1024
@@ -20,25 +18,25 @@ def bytes_text(value: float) -> str:
 
 
 def parse_bytes(text: str) -> float:
-    """Return the bytes that *text* names: ``24GiB`` (1024s) or ``24 GB`` (1000s).
+    """Number of bytes in *text*: ``24GiB`` (powers of 1024) or ``24 GB`` (powers of 1000).
 
     Raises:
-        ValueError: it is no positive number with one of these units.
+        ValueError: not a positive number with one of these units.
     """
-    found = _SIZE.fullmatch(text.strip())
+    match = _SIZE.fullmatch(text.strip())
     scales = {unit.lower(): 1024.0**power for power, unit in enumerate(_BINARY)}
     scales |= {unit.lower(): 1000.0**power for power, unit in enumerate(_DECIMAL)}
-    scale = scales.get(found[2].lower()) if found else None
-    if found is None or scale is None or not float(found[1]):
-        raise ValueError("expected a size with its unit, such as 24GiB or 512MiB")
-    return float(found[1]) * scale
+    scale = scales.get(match[2].lower()) if match else None
+    if match is None or scale is None or not float(match[1]):
+        raise ValueError("expected a size with a unit, such as 24GiB or 512MiB")
+    return float(match[1]) * scale
 
 
 def parse_fraction(text: str) -> float:
-    """Return the fraction that *text* names: ``10%`` or ``0.1``.
+    """Fraction in *text*: ``10%`` or ``0.1``.
 
     Raises:
-        ValueError: it is no number from 0 to 1.
+        ValueError: not a number from 0 to 1.
     """
     percent = text.strip().endswith("%")
     try:
@@ -46,12 +44,12 @@ def parse_fraction(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise ValueError("expected a part from 0 to 1, such as 10% or 0.1")
+        raise ValueError("expected a fraction between 0 and 1, such as 10% or 0.1")
     return value
 
 
 def number_text(value: float) -> str:
-    """Return a plain number with thousands separated and three to four digits."""
+    """A plain number with thousands separators and three to four digits."""
     if value != value or value in (float("inf"), float("-inf")):
         return str(value)
     if abs(value) >= 100 or value == int(value):
@@ -60,7 +58,7 @@ def number_text(value: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration as people say it: ``85 ms``, ``12.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
+    """A duration for people: ``85 ms``, ``12.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 60:
@@ -71,10 +69,19 @@ def duration_text(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def count_text(count: int, noun: str) -> str:
+    """``1 pair``, ``5 pairs``."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+ABSENT = "–"
+"""Text of a number that is not known."""
+
+
 def value_text(value: float | None, unit: str) -> str:
-    """Return *value* in *unit* (``B``, ``s`` or any other word) for a table cell."""
+    """*value* in *unit* (``B``, ``s`` or any other word) for a table cell."""
     if value is None:
-        return "–"
+        return ABSENT
     if unit == "B":
         return bytes_text(value)
     if unit == "s":

@@ -1,7 +1,7 @@
-"""From pick to use: a measured case written down as the configuration that other tools take.
+"""From pick to use: a measured case exported as configuration for other tools.
 
-Pure functions of a case and of what its live engine told of itself; torch is never imported, and
-what a format can't say is told, never guessed.
+Pure functions of a case and of the effective settings its live engine reported. torch is never imported,
+and settings that a format can't express are listed, never guessed.
 """
 
 from __future__ import annotations
@@ -24,24 +24,32 @@ FORMATS: dict[str, ModuleType] = {
     "torch": torch_script,
     "torchtitan": torchtitan_toml,
 }
-"""Name -> the module with its ``problem`` and ``write``."""
+"""Name -> module with ``STRATEGIES`` (the classes that the format can express), ``problem`` and ``write``."""
 
 
 def formats_for(measured: Measured) -> list[str]:
-    """Return the formats that can say what was measured."""
-    return [name for name, module in FORMATS.items() if module.problem(measured) is None]
+    """Formats that can express the measured case."""
+    return [name for name, module in FORMATS.items() if _problem(module, measured) is None]
 
 
 def adopt(format_: str, case: Case, effective: Mapping[str, Any]) -> Adopted:
-    """Return *case* in a format of ``FORMATS``; *effective* is what its live engine told of itself.
+    """*case* in a format of ``FORMATS``, given the *effective* settings its live engine reported.
 
     Raises:
-        UsageError: the format can't say this case; the message names those that can.
+        UsageError: the format can't express this case; the message names those that can.
     """
     measured, module = Measured.of(case, effective), FORMATS[format_]
-    if (problem := module.problem(measured)) is not None:
+    if (problem := _problem(module, measured)) is not None:
         others = formats_for(measured)
-        instead = f"; for this case: --as {' or '.join(others)}" if others else ""
-        raise UsageError(f"--as {format_}: {problem}{instead}")
+        advice = f"; for this case use --as {' or '.join(others)}" if others else ""
+        raise UsageError(f"--as {format_}: {problem}{advice}")
     written: Adopted = module.write(measured)
     return written
+
+
+def _problem(module: ModuleType, measured: Measured) -> str | None:
+    """Why the format of *module* can't express the measured case, or None."""
+    problem: str | None = module.problem(measured)
+    if problem is None and not isinstance(measured.strategy, module.STRATEGIES):
+        return f"the format has no counterpart of {measured.case.strategy.name}"
+    return problem

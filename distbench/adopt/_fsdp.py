@@ -1,4 +1,4 @@
-"""How a script shards a model with FSDP2 or FSDP1."""
+"""Script lines that shard a model with FSDP2 or FSDP1."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ _STRATEGIES = {"full": "FULL_SHARD", "grad_op": "SHARD_GRAD_OP", "hybrid": "HYBR
 
 
 def imports(strategy: FullyShardedDataParallel) -> str:
-    """Return the imports of ``wrap``."""
-    place = "from torch.distributed.fsdp import"
+    """Imports for ``wrap``."""
+    fsdp = "from torch.distributed.fsdp import"
     if strategy.version == 1:
         return lines(
             "from torch.distributed.device_mesh import init_device_mesh"
             if strategy.sharding == "hybrid"
             else "",
-            f"{place} CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy",
+            f"{fsdp} CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy",
             "from torch.distributed.fsdp.wrap import CustomPolicy",
         )
     offload = "CPUOffloadPolicy" if strategy.cpu_offload else "OffloadPolicy"
     return lines(
         "from torch.distributed.device_mesh import init_device_mesh",
-        f"{place} {', '.join(sorted(['MixedPrecisionPolicy', offload]))}, fully_shard",
+        f"{fsdp} {', '.join(sorted(['MixedPrecisionPolicy', offload]))}, fully_shard",
     )
 
 
 def wrap(case: Case, strategy: FullyShardedDataParallel) -> str:
-    """Return the statements that shard ``layers`` and ``model``."""
+    """Statements that shard ``layers`` and ``model``."""
     return _fsdp1(case, strategy) if strategy.version == 1 else _fsdp2(case, strategy)
 
 
 def sharding_strategy(strategy: FullyShardedDataParallel) -> str:
-    """Return what FSDP1 calls the sharding."""
+    """FSDP1's name of the sharding."""
     return _STRATEGIES[strategy.sharding]
 
 
 def policy(case: Case) -> str:
-    """Return the arguments of FSDP's mixed precision."""
+    """Arguments of FSDP's mixed precision policy."""
     precision = case.precision
     compute = "None" if precision.compute == precision.master else dtype(precision.compute)
     return f"param_dtype={compute}, reduce_dtype={dtype(precision.reduce)}"

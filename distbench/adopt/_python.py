@@ -1,4 +1,4 @@
-"""Pieces of Python that adopted scripts are put together from."""
+"""Pieces of Python from which exported scripts are assembled."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from distbench.strategies.fsdp import FullyShardedDataParallel
 
 CAST = '''
 class Cast(nn.Module):
-    """Runs a module on copies of its parameters in another dtype; gradients keep the parameters' own.
+    """Runs a module on copies of its parameters in another dtype; gradients keep the parameters' dtype.
 
-    Around each layer and around the rest, so that recomputing a layer casts again. torch.autocast
+    Wraps each layer and the rest of the model, so that recomputing a layer casts again. torch.autocast
     would keep some operations in fp32, which the measured case did not.
     """
 
@@ -35,29 +35,29 @@ class Cast(nn.Module):
 
 WRAP_LAYERS = '''
 def wrap_layers(model, layers, wrap):
-    """Replace each of *layers* inside *model* by what *wrap* makes of it; return those."""
-    chosen, made = {id(layer) for layer in layers}, []
+    """Replace each of *layers* inside *model* with its wrapped version; return the wrapped layers."""
+    chosen, wrapped = {id(layer) for layer in layers}, []
 
     def wrap_one(layer):
-        made.append(wrap(layer))
-        return made[-1]
+        wrapped.append(wrap(layer))
+        return wrapped[-1]
 
     apply_activation_checkpointing(
         model, checkpoint_wrapper_fn=wrap_one, check_fn=lambda layer: id(layer) in chosen
     )
-    return made
+    return wrapped
 '''
 
 CHECKPOINT = "layers = wrap_layers(model, layers, checkpoint_wrapper)  # recompute activations"
 
 
 def dtype(name: str) -> str:
-    """Return one of our dtypes as Python names it."""
+    """distbench's dtype *name* as Python code."""
     return f"torch.{TORCH_NAMES[name]}"
 
 
 def optimizer(spec: Optimizer) -> tuple[str, str]:
-    """Return torch's class of the optimizer, and its keyword arguments, every one of them explicit."""
+    """torch's optimizer class, and its keyword arguments, all of them explicit."""
     kernel = f"fused={spec.kernel == 'fused'}, foreach={spec.kernel == 'foreach'}"
     decay = f"weight_decay={spec.weight_decay!r}"
     if spec.name == "sgd":
@@ -67,59 +67,59 @@ def optimizer(spec: Optimizer) -> tuple[str, str]:
 
 
 def make_optimizer(case: Case) -> str:
-    """Return the statement that makes the optimizer of *case* over all parameters of ``model``."""
+    """Statement that creates the optimizer of *case* for all parameters of ``model``."""
     class_, arguments = optimizer(case.optimizer)
     return f"optimizer = {class_}(\n    model.parameters(), {arguments}\n)"
 
 
 def checkpoint_imports(case: Case, needed: bool) -> str:
-    """Return the import of what ``wrap_layers`` and ``CHECKPOINT`` call."""
+    """Import for ``wrap_layers`` and ``CHECKPOINT``."""
     names = ["apply_activation_checkpointing"] if needed else []
     names += ["checkpoint_wrapper"] if case.activation_checkpointing == "full" else []
-    place = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
-    return f"from {place} import {', '.join(names)}" if names else ""
+    module = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+    return f"from {module} import {', '.join(names)}" if names else ""
 
 
 def lines(*pieces: str) -> str:
-    """Return the non-empty *pieces* below each other."""
+    """Non-empty *pieces*, one per line."""
     return "\n".join(piece for piece in pieces if piece)
 
 
 def function(head: str, doc: str, body: str) -> str:
-    """Return a function with its docstring."""
+    """A function with its docstring."""
     return f'def {head}:\n    """{doc}"""\n{indent(body, "    ")}\n'
 
 
 def block(text: str) -> str:
-    """Return *text* without its common indentation."""
+    """*text* without its common indentation."""
     return dedent(text).strip("\n")
 
 
 def setup(case: Case, *, alone: bool, join: str = "") -> str:
-    """Return the function by which a process joins the others; *alone*: there are none."""
+    """The function with which a process joins the others; *alone*: there are none."""
     rank = "0" if alone else 'int(os.environ["LOCAL_RANK"])'
     device = f'torch.device("cuda", {rank})' if case.device == "cuda" else 'torch.device("cpu")'
     backend = "cpu:gloo,cuda:nccl" if case.device == "cuda" else "gloo"
     body = lines(
         f"torch.set_num_threads({case.threads})",
-        f"torch.manual_seed({case.seed})  # before the model is built: all begin with the same weights",
+        f"torch.manual_seed({case.seed})  # before the model is built: all ranks start with equal weights",
         f"device = {device}",
         "torch.cuda.set_device(device)" if case.device == "cuda" else "",
         "" if alone else f'dist.init_process_group("{backend}")',
         join,
         "return device",
     )
-    return function("setup()", "Join the other processes; return the device of this one.", body)
+    return function("setup()", "Join the other processes; return this one's device.", body)
 
 
 def prepare(body: str) -> str:
-    """Return the function that makes a model ready to train."""
-    doc = "Return the model as it trains and its optimizer; *layers* are sharded and checkpointed one by one."
+    """The function that prepares a model for training."""
+    doc = "Return the wrapped model and its optimizer; *layers* are sharded and checkpointed individually."
     return function("prepare(model, layers, device)", doc, lines(body, "return model, optimizer"))
 
 
 def train(measured: Measured) -> str:
-    """Return the loop of a case of plain torch."""
+    """Training loop of a plain torch case."""
     case = measured.case
     number = case.batch.gradient_accumulation_steps
     divisor = number / (case.precision.loss_scale or 1.0)
@@ -128,27 +128,25 @@ def train(measured: Measured) -> str:
         backward = (
             f"(loss / {divisor!r}).backward()  # a constant loss scale of {case.precision.loss_scale!r}"
         )
-    one = lines("loss = loss_of(model, batch)", backward)
+    micro_batch = lines("loss = loss_of(model, batch)", backward)
     if number == 1:
         body = lines(
             "for batch in batches:",
             "    optimizer.zero_grad(set_to_none=True)",
-            indent(one, "    "),
+            indent(micro_batch, "    "),
             indent(_update(measured), "    "),
             "    yield loss.detach()",
         )
     else:
         sync, context = _synchronised(measured, number)
-        once = lines(
-            sync, lines(context, indent(one, "    ")) if context else one, "losses.append(loss.detach())"
-        )
+        guarded = lines(context, indent(micro_batch, "    ")) if context else micro_batch
         body = lines(
             "batches = iter(batches)",
             f"while len(step := list(itertools.islice(batches, {number}))) == {number}:",
             "    optimizer.zero_grad(set_to_none=True)",
             "    losses = []",
             "    for number, batch in enumerate(step, 1):",
-            indent(once, " " * 8),
+            indent(lines(sync, guarded, "losses.append(loss.detach())"), " " * 8),
             indent(_update(measured), "    "),
             "    yield torch.stack(losses).mean()",
         )
@@ -156,14 +154,14 @@ def train(measured: Measured) -> str:
 
 
 def zero_train(case: Case) -> str:
-    """Return the loop over DeepSpeed's engine, which counts the micro-batches itself."""
+    """Training loop over DeepSpeed's engine, which counts micro-batches itself."""
     number = case.batch.gradient_accumulation_steps
     body = lines(
         "losses = []",
         "for batch in batches:",
         "    loss = loss_of(model, batch)",
         "    model.backward(loss)",
-        "    model.step()  # clips and updates after the last micro-batch of an update only",
+        "    model.step()  # clips and updates only after the last micro-batch",
         "    losses.append(loss.detach())",
         f"    if len(losses) == {number}:",
         "        yield torch.stack(losses).mean()",
@@ -173,18 +171,18 @@ def zero_train(case: Case) -> str:
 
 
 def _loop(number: int, body: str) -> str:
-    doc = f"Yield the loss of each update, this rank's mean; an update takes {number} of *batches*."
+    doc = f"Yield this rank's mean loss per update; an update uses {number} of *batches*."
     return function("train(model, optimizer, batches, loss_of)", doc, body)
 
 
 def _synchronised(measured: Measured, number: int) -> tuple[str, str]:
-    """Return the line before a micro-batch, and that around it, which keep gradients from being reduced."""
-    around = f"with nullcontext() if number == {number} else model.no_sync():  # reduced once an update"
+    """Line before and context around a micro-batch that reduce gradients only once per update."""
+    around = f"with nullcontext() if number == {number} else model.no_sync():  # reduce once per update"
     match measured.strategy:
         case DistributedDataParallel():
             return "", around
         case FullyShardedDataParallel(reduce_each_micro_batch=False, version=2):
-            return f"model.set_requires_gradient_sync(number == {number})  # reduced once an update", ""
+            return f"model.set_requires_gradient_sync(number == {number})  # reduce once per update", ""
         case FullyShardedDataParallel(reduce_each_micro_batch=False):
             return "", around
     return "", ""
@@ -203,12 +201,12 @@ def _update(measured: Measured) -> str:
     norm = 'model.clip_grad_norm_(float("inf"))' if version == 1 else norm
     return lines(
         "gradients = [p.grad for p in model.parameters() if p.grad is not None]",
-        f"if torch.isfinite({norm}):  # else they overflowed: no update",
+        f"if torch.isfinite({norm}):  # otherwise they overflowed: no update",
         f"    torch._foreach_div_(gradients, {scale!r})",
         indent(step, "    "),
     )
 
 
 def casts(measured: Measured) -> bool:
-    """Return whether the script has to cast parameters itself: FSDP does that by its policy."""
+    """Whether the script must cast parameters itself, which FSDP does by its policy."""
     return mixed(measured.case) and not isinstance(measured.strategy, FullyShardedDataParallel)

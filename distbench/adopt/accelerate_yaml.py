@@ -1,81 +1,73 @@
-"""``accelerate``: the file of ``accelerate launch``, and what a script gives its Accelerator."""
+"""``accelerate``: the file for ``accelerate launch``, and the calls that a script makes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from distbench.adopt import _fsdp, _python, _zero
+from distbench.adopt import _fsdp, _python, base, deepspeed_json
 from distbench.adopt._python import block, function, lines
-from distbench.adopt.base import (
-    COMMON_NOTES,
-    Adopted,
-    Measured,
-    as_json,
-    command,
-    commented,
-    header,
-    layer_classes,
-    literal,
-    mixed,
-    torchrun,
-)
+from distbench.adopt.base import Adopted, Measured
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.dp import DataParallel
 from distbench.strategies.fsdp import FullyShardedDataParallel
+from distbench.strategies.single import Single
 from distbench.strategies.zero import Zero
 
+STRATEGIES = (Single, DistributedDataParallel, FullyShardedDataParallel, Zero)
 FILE, SCRIPT = "accelerate.yaml", "adopted_accelerate.py"
 
 _NOTES = (
-    f"In train.py, with {SCRIPT} beside it or pasted in: accelerator = setup(); build the model; "
+    f"In train.py, with {SCRIPT} next to it or pasted in: accelerator = setup(); build the model; "
     "model, optimizer, loader = prepare(accelerator, model, layers, loader), where layers are the modules "
-    "that are checkpointed one by one; then train(accelerator, model, optimizer, loader, loss_of) yields one "
-    "loss for each update. Accelerate's file has no optimizer, no batch and no clipping: they stand there.",
-    *COMMON_NOTES,
+    "to checkpoint individually; then train(accelerator, model, optimizer, loader, loss_of) yields one loss "
+    f"per update. Accelerate's file has no optimizer, batch size or clipping: {SCRIPT} sets them.",
+    *base.COMMON_NOTES,
 )
 
 
 def problem(measured: Measured) -> str | None:
-    """Return why Accelerate can't say this case, or None."""
+    """Why Accelerate can't express this case, or None."""
     case, strategy = measured.case, measured.strategy
     if isinstance(strategy, DataParallel):
         return "Accelerate has no nn.DataParallel"
     if isinstance(strategy, Zero) and case.device == "cpu":
         return (
-            "Accelerate (seen with 1.15) takes each of DeepSpeed's ranks on CPUs for the only one, so that "
-            "all of them train on the same data"
+            "Accelerate (observed with 1.15) treats every DeepSpeed CPU rank as the only process, so all of "
+            "them train on the same data"
         )
     if isinstance(strategy, FullyShardedDataParallel):
         if case.device == "cpu":
-            # its state.py makes FSDP of MULTI_GPU and the like only
-            return "Accelerate (seen with 1.15) shards on accelerators only; on CPUs it would quietly run DDP"
+            # its state.py turns only MULTI_GPU and the like into FSDP
+            return "Accelerate (observed with 1.15) shards only on accelerators; on CPUs it silently runs DDP"
         if strategy.version == 1 and strategy.sharding == "hybrid":
-            return "Accelerate gives FSDP1 no mesh, so it can't say how many replicas a hybrid shard has"
+            return (
+                "Accelerate passes no mesh to FSDP1, so it can't set the number of replicas of a hybrid shard"
+            )
     if case.precision.compute == "fp16" and not isinstance(strategy, Zero):
         return (
-            "Accelerate scales the losses of fp16 by a scale that it moves, the case by a constant one: "
-            f"{case.precision.loss_scale!r}"
+            "Accelerate scales fp16 losses dynamically, the case by a constant "
+            f"({case.precision.loss_scale!r})"
         )
     return None
 
 
 def write(measured: Measured) -> Adopted:
-    """Return the case as Accelerate's file and the calls of a script."""
+    """The case as Accelerate's file and the calls of a script."""
     case = measured.case
     launch = _launch(measured)
     notes, differs, files = list(_NOTES), _differs(measured), {}
     if case.device == "cpu" and not isinstance(measured.strategy, Zero):
         notes.append("On CPUs accelerate launch needs mpirun; torchrun starts the same ranks without it.")
     if isinstance(measured.strategy, Zero):
-        notes += _zero.notes(measured)
-        files = {_zero.FILE: as_json(_zero.config(measured))}
-    if isinstance(measured.strategy, FullyShardedDataParallel) and not layer_classes(measured):
+        notes += deepspeed_json.notes(measured)
+        files = {deepspeed_json.FILE: base.as_json(deepspeed_json.config(measured))}
+    if isinstance(measured.strategy, FullyShardedDataParallel) and not base.layer_classes(measured):
         notes.append(
-            "The record doesn't tell the class of the layers: add fsdp_transformer_layer_cls_to_wrap with "
-            "yours, unless the model is of transformers, which names them itself."
+            "The class of the layers is not in the record: set fsdp_transformer_layer_cls_to_wrap to yours, "
+            "unless the model is from transformers, which names them itself."
         )
-    yaml = commented(header(case, launch, notes, differs)) + "\n" + _yaml(_config(measured))
-    top = f"# Goes with {FILE}, where the settings and the launch command stand.\n\n"
+    yaml = base.commented(base.header(case, launch, notes, differs)) + "\n" + _yaml(_config(measured))
+    top = f"# Use with {FILE}, which has the settings and the launch command.\n\n"
     return Adopted(
         {FILE: yaml, SCRIPT: top + _script(measured), **files}, launch, tuple(notes), tuple(differs)
     )
@@ -85,31 +77,29 @@ def _launch(measured: Measured) -> str:
     case = measured.case
     words = ("accelerate", "launch", "--config_file", FILE, "train.py")
     if isinstance(measured.strategy, Zero):
-        return command(case, *words, **_zero.variables(case))
-    return torchrun(case) if case.device == "cpu" else command(case, *words)
+        return base.command(case, *words, **deepspeed_json.variables(case))
+    return base.torchrun(case) if case.device == "cpu" else base.command(case, *words)
 
 
 def _differs(measured: Measured) -> list[str]:
     case, strategy = measured.case, measured.strategy
     if isinstance(strategy, Zero):
-        return _zero.differs(measured)
+        return deepspeed_json.differs(measured)
     if isinstance(strategy, FullyShardedDataParallel):
-        found = [
-            "Accelerate shards the embedding and the head of a model of transformers as units of their own"
-        ]
-        root = "Accelerate keeps the root's parameters gathered after forward; the case sharded them again"
-        return found + ([root] if strategy.reshard_root else []) if strategy.version == 2 else []
-    if mixed(case):
+        units = ["Accelerate shards the embedding and the head of a transformers model as separate units"]
+        root = "Accelerate keeps the root's parameters gathered after forward; the case resharded them"
+        return units + ([root] if strategy.reshard_root else []) if strategy.version == 2 else []
+    if base.mixed(case):
         return [
             f"Accelerate's {case.precision.compute} is torch.autocast here, which keeps some operations in "
-            "fp32 and caches cast weights; the case cast every parameter: --as torch does the same"
+            "fp32 and caches cast weights; the case cast every parameter, as --as torch does"
         ]
     return []
 
 
 def _config(measured: Measured) -> dict[str, Any]:
     case, strategy = measured.case, measured.strategy
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": _type(measured),
         "num_machines": 1,
@@ -121,19 +111,19 @@ def _config(measured: Measured) -> dict[str, Any]:
         "use_cpu": case.device == "cpu",
     }
     if isinstance(strategy, Zero):
-        # the precision stands in DeepSpeed's own file; twice is refused
-        section = {"deepspeed_config_file": _zero.FILE, "zero3_init_flag": strategy.stage == 3}
-        return {**found, "deepspeed_config": section}
-    found["mixed_precision"] = _precision(measured)
+        # the precision is in DeepSpeed's own file; giving it twice is an error
+        section = {"deepspeed_config_file": deepspeed_json.FILE, "zero3_init_flag": strategy.stage == 3}
+        return {**config, "deepspeed_config": section}
+    config["mixed_precision"] = _precision(measured)
     if isinstance(strategy, FullyShardedDataParallel):
-        found["fsdp_config"] = _fsdp_config(measured, strategy)
+        config["fsdp_config"] = _fsdp_config(measured, strategy)
         if strategy.sharding == "hybrid":
             shards = case.world_size // strategy.replicas
-            found["parallelism_config"] = {
+            config["parallelism_config"] = {
                 "parallelism_config_dp_replicate_size": strategy.replicas,
                 "parallelism_config_dp_shard_size": shards,
             }
-    return found
+    return config
 
 
 def _type(measured: Measured) -> str:
@@ -147,15 +137,15 @@ def _type(measured: Measured) -> str:
 
 
 def _precision(measured: Measured) -> str:
-    """Return Accelerate's word; FSDP gets its dtypes by a policy instead, one for compute and reduce each."""
+    """Accelerate's word for the precision; FSDP gets its dtypes from a policy instead."""
     case = measured.case
-    if isinstance(measured.strategy, FullyShardedDataParallel) or not mixed(case):
+    if isinstance(measured.strategy, FullyShardedDataParallel) or not base.mixed(case):
         return "no"
     return case.precision.compute
 
 
 def _fsdp_config(measured: Measured, strategy: FullyShardedDataParallel) -> dict[str, Any]:
-    classes = layer_classes(measured)
+    classes = base.layer_classes(measured)
     shared: dict[str, Any] = {
         "fsdp_version": strategy.version,
         "fsdp_offload_params": strategy.cpu_offload,
@@ -172,7 +162,7 @@ def _fsdp_config(measured: Measured, strategy: FullyShardedDataParallel) -> dict
         "fsdp_sharding_strategy": _fsdp.sharding_strategy(strategy),
         "fsdp_use_orig_params": True,
         "fsdp_sync_module_states": False,
-        # torch's default, which Accelerate's is not
+        # torch's default, which is not Accelerate's
         "fsdp_backward_prefetch": "BACKWARD_PRE",
         "fsdp_forward_prefetch": False,
     }
@@ -182,9 +172,9 @@ def _yaml(config: dict[str, Any]) -> str:
     lines_ = []
     for key, value in config.items():
         if isinstance(value, dict):
-            lines_ += [f"{key}:", *(f"  {name}: {literal(inner)}" for name, inner in value.items())]
+            lines_ += [f"{key}:", *(f"  {name}: {base.literal(inner)}" for name, inner in value.items())]
         else:
-            lines_.append(f"{key}: {literal(value)}")
+            lines_.append(f"{key}: {base.literal(value)}")
     return "\n".join(lines_) + "\n"
 
 
@@ -231,26 +221,26 @@ def _policy_class(strategy: FullyShardedDataParallel) -> str:
 
 def _setup(measured: Measured) -> str:
     case, strategy = measured.case, measured.strategy
-    each = isinstance(strategy, FullyShardedDataParallel) and strategy.reduce_each_micro_batch
+    syncs_each = isinstance(strategy, FullyShardedDataParallel) and strategy.reduce_each_micro_batch
     plugin = block(f"""
         gradient_accumulation_plugin=GradientAccumulationPlugin(
             num_steps={case.batch.gradient_accumulation_steps},
             adjust_scheduler=False,
             sync_with_dataloader=False,
-            sync_each_batch={each},
+            sync_each_batch={syncs_each},
         ),
     """)
     body = lines(
         f"torch.set_num_threads({case.threads})",
-        f"torch.manual_seed({case.seed})  # before the model is built: all begin with the same weights",
+        f"torch.manual_seed({case.seed})  # before the model is built: all ranks start with equal weights",
         "return Accelerator(",
-        *(f"    {line}" for line in lines(_given(measured), plugin).splitlines()),
+        *(f"    {line}" for line in lines(_arguments(measured), plugin).splitlines()),
         ")",
     )
     return function("setup()", "Return the Accelerator; call it before the model is built.", body)
 
 
-def _given(measured: Measured) -> str:
+def _arguments(measured: Measured) -> str:
     case, strategy = measured.case, measured.strategy
     if isinstance(strategy, Zero):
         return ""
@@ -276,7 +266,7 @@ def _prepare(measured: Measured, wraps: bool) -> str:
     master = f"model = model.to({_python.dtype(case.precision.master)})  # the master weights"
     if isinstance(measured.strategy, Zero):
         master = ""
-        make = f"optimizer = DummyOptim(model.parameters())  # the one of {_zero.FILE}"
+        make = f"optimizer = DummyOptim(model.parameters())  # configured in {deepspeed_json.FILE}"
     else:
         make = _python.make_optimizer(case)
     body = lines(
@@ -285,7 +275,7 @@ def _prepare(measured: Measured, wraps: bool) -> str:
         make,
         "return accelerator.prepare(model, optimizer, loader)",
     )
-    doc = "Return model, optimizer and loader as they train; *loader* gives micro-batches of all ranks' data."
+    doc = "Return wrapped model, optimizer and loader; *loader* yields micro-batches of all ranks' data."
     return function("prepare(accelerator, model, layers, loader)", doc, body)
 
 
@@ -311,5 +301,5 @@ def _train(measured: Measured) -> str:
         "        losses = []",
     )
     number = measured.case.batch.gradient_accumulation_steps
-    doc = f"Yield the loss of each update, this rank's mean; an update takes {number} of *loader*."
+    doc = f"Yield this rank's mean loss per update; an update uses {number} batches of *loader*."
     return function("train(accelerator, model, optimizer, loader, loss_of)", doc, body)

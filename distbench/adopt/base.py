@@ -1,4 +1,4 @@
-"""What every format leaves, and what they all have to say."""
+"""What all export formats share."""
 
 from __future__ import annotations
 
@@ -8,28 +8,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from distbench import registry
 from distbench.analysis.text import one_line
 from distbench.case import Case
 from distbench.errors import UsageError
 from distbench.strategies.base import Strategy
-from distbench.strategies.ddp import DistributedDataParallel
-from distbench.strategies.dp import DataParallel
-from distbench.strategies.fsdp import FullyShardedDataParallel
-from distbench.strategies.single import Single
-from distbench.strategies.zero import Zero
-
-_STRATEGIES: dict[str, type[Strategy]] = {
-    "single": Single,
-    "dp": DataParallel,
-    "ddp": DistributedDataParallel,
-    "fsdp": FullyShardedDataParallel,
-    "zero": Zero,
-}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What is adopted: a case, its strategy with every option, and what the live engine told of itself."""
+    """Case to export: with its strategy, every option set, and the settings its live engine reported."""
 
     case: Case
     strategy: Strategy
@@ -37,54 +25,55 @@ class Measured:
 
     @classmethod
     def of(cls, case: Case, effective: Mapping[str, Any]) -> Measured:
-        """Return *case* with its strategy made.
+        """*case* with its strategy.
 
         Raises:
-            UsageError: the strategy, or an option of it, is none of this version of distbench.
+            UsageError: this version can't export the strategy, or doesn't know one of its options.
         """
         name = case.strategy.name
-        if name not in _STRATEGIES:
-            raise UsageError(f"{name}: a strategy of a plug-in: nobody has said how others configure it")
+        plugin = registry.built_in("strategies").get(name)
+        if plugin is None:
+            raise UsageError(f"{name}: plug-in strategies can't be exported")
         try:
-            strategy = _STRATEGIES[name](**case.strategy.options)
+            strategy = plugin(**case.strategy.options)
         except TypeError as error:
-            raise UsageError(f"{name}: options of another version of distbench: {error}") from error
+            raise UsageError(f"{name}: options from another version of distbench: {error}") from error
         return cls(case, strategy, effective)
 
-    def told(self, key: str) -> Any:
-        """Return an option of the strategy, or where the suite left it open what the live engine had."""
+    def value(self, key: str) -> Any:
+        """Option of the strategy; if the suite left it unset, the value that the live engine reported."""
         option = getattr(self.strategy, key)
         return self.effective.get(key) if option is None else option
 
 
 @dataclass(frozen=True)
 class Adopted:
-    """A case as others configure it."""
+    """A case as configuration for another tool."""
 
     files: dict[str, str]
-    """File name -> content, the one to begin with first."""
+    """File name -> content, the main file first."""
     launch: str
-    """The command that starts the user's own ``train.py`` with it."""
+    """Command that starts the user's own ``train.py`` with it."""
     notes: tuple[str, ...] = ()
-    """What the user has to do or to know: what stands in their script and not in these files."""
+    """What to do or to know beyond these files: settings that belong in the user's script."""
     differs: tuple[str, ...] = ()
-    """What the case did and this format can't say: trained from it, that is not as measured."""
+    """Settings that this format can't express, so that training differs from the measured case."""
 
 
 def settings(case: Case) -> dict[str, str]:
-    """Return every hyper-parameter of *case* in words: what a format doesn't say is looked up here."""
+    """Every hyperparameter of *case* in words, for reference next to what the format expresses."""
     batch, precision = case.batch, case.precision
     options = {k: v for k, v in case.strategy.options.items() if v not in (None, "")}
-    told = ", ".join(f"{key} = {_plain(value)}" for key, value in options.items())
+    text = ", ".join(f"{key} = {_plain(value)}" for key, value in options.items())
     return {
-        "strategy": f"{case.strategy.name}, {told}" if told else case.strategy.name,
+        "strategy": f"{case.strategy.name}, {text}" if text else case.strategy.name,
         "processes": f"{case.world_size} on {case.device}, {case.threads} intra-op threads each",
-        "batch": f"{batch.global_batch_size} samples a step = {batch.micro_batch_size} a micro-batch x "
-        f"{batch.gradient_accumulation_steps} accumulated x {case.world_size} ranks",
+        "batch": f"{batch.global_batch_size} samples per step = {batch.micro_batch_size} per micro-batch x "
+        f"{batch.gradient_accumulation_steps} accumulation steps x {case.world_size} ranks",
         "optimizer": _optimizer_text(case),
         "clipping": "none"
         if case.optimizer.clip_grad_norm is None
-        else f"global L2 norm of the gradients at {case.optimizer.clip_grad_norm!r}",
+        else f"global L2 norm of the gradients to {case.optimizer.clip_grad_norm!r}",
         "precision": f"compute {precision.compute}, reduce {precision.reduce}, master weights "
         f"{precision.master}, optimizer state {precision.optimizer_state}, loss scale "
         f"{'none' if precision.loss_scale is None else repr(precision.loss_scale)}",
@@ -94,67 +83,61 @@ def settings(case: Case) -> dict[str, str]:
 
 
 def header(case: Case, launch: str, notes: Iterable[str], differs: Iterable[str]) -> list[str]:
-    """Return the lines that stand as comments on top of a file whose format has them."""
-    lines = [f"{one_line(case.name)} ({case.id}), as distbench measured it.", ""]
+    """Comment lines for the top of a file, if its format has comments."""
+    lines = [f"{one_line(case.name)} ({case.id}), as measured by distbench.", ""]
     lines += [f"{name}: {one_line(value, 600)}" for name, value in settings(case).items()]
     lines += ["", f"Launch: {launch}"]
     lines += [f"Note: {one_line(note, 600)}" for note in notes]
-    lines += [f"Differs: {one_line(each, 600)}" for each in differs]
+    lines += [f"Differs: {one_line(difference, 600)}" for difference in differs]
     return lines
 
 
 def commented(lines: Iterable[str]) -> str:
-    """Return *lines* as comments of Python, YAML or TOML."""
+    """*lines* as comments in Python, YAML or TOML."""
     return "".join(f"# {line}".rstrip() + "\n" for line in lines)
 
 
 def literal(value: Any) -> str:
-    """Return *value* as JSON, which YAML and TOML read alike: for scalars and lists of them."""
+    """*value* as JSON, which YAML and TOML read too, for scalars and lists of scalars."""
     return json.dumps(value)
 
 
 def as_json(data: Mapping[str, Any]) -> str:
-    """Return *data* as a JSON file."""
+    """*data* as the text of a JSON file."""
     return json.dumps(data, indent=2) + "\n"
 
 
 def command(case: Case, *words: str, **variables: str) -> str:
-    """Return a command line with the variables that the ranks of *case* had."""
-    given = {"OMP_NUM_THREADS": str(case.threads), **variables}
-    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in given.items()), *words])
+    """Command line with the environment variables that the ranks of *case* had."""
+    variables = {"OMP_NUM_THREADS": str(case.threads), **variables}
+    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), *words])
 
 
 def torchrun(case: Case, **variables: str) -> str:
-    """Return torch's own launcher for the ranks of *case*."""
+    """torchrun command for the ranks of *case*."""
     words = ("torchrun", "--standalone", f"--nproc-per-node={case.world_size}", "train.py")
     return command(case, *words, **variables)
 
 
 def mixed(case: Case) -> bool:
-    """Return whether *case* computes in another dtype than its master weights have."""
+    """Whether *case* computes in a different dtype than that of its master weights."""
     return case.precision.compute != case.precision.master
 
 
 COMMON_NOTES = (
-    "train.py is your script. Weight decay is on every parameter, biases and norms too, and the learning "
-    "rate is constant: a scheduler or exempted parameters make it another training than the measured one.",
-    "At another number of processes, change micro-batch or accumulation so that the global batch stays.",
+    "train.py is your script. Weight decay applies to every parameter, including biases and norms, and the "
+    "learning rate is constant; with a scheduler or exempt parameters the training is not equivalent to the "
+    "measured case.",
+    "With a different number of processes, change the micro-batch size or accumulation to keep the global "
+    "batch size.",
 )
 
 
 def layer_classes(measured: Measured) -> list[str]:
-    """Return the classes of the layers that were wrapped one by one, as far as the record tells; or none."""
-    if given := measured.case.workload.options.get("layer_classes"):
-        return [str(name) for name in given]
-    # FSDP2 puts its name before that of a class; its engine is the root's class
-    effective = measured.effective
-    root = effective.get("engine")
-    units = [str(name) for name in effective.get("unit_classes") or [] if name != root]
-    if root == "FullyShardedDataParallel":
-        # FSDP1 tells the root's class too, and not which one it is
-        units = []
-    found = [name.removeprefix("FSDP") for name in units]
-    return [] if "CheckpointWrapper" in found else found
+    """Classes of the layers that were wrapped individually; empty if the record doesn't have them."""
+    if names := measured.case.workload.options.get("layer_classes"):
+        return [str(name) for name in names]
+    return measured.strategy.wrapped_layers(measured.effective)
 
 
 def _optimizer_text(case: Case) -> str:

@@ -1,59 +1,52 @@
-"""``torch``: plain torch, the functions that a training script calls: DDP, FSDP2, FSDP1 or DeepSpeed."""
+"""``torch``: functions for a training script in plain torch, with DDP, FSDP2, FSDP1 or DeepSpeed."""
 
 from __future__ import annotations
 
-from distbench.adopt import _fsdp, _python, _zero
+from distbench.adopt import _fsdp, _python, base, deepspeed_json
 from distbench.adopt._python import lines
-from distbench.adopt.base import (
-    COMMON_NOTES,
-    Adopted,
-    Measured,
-    as_json,
-    command,
-    commented,
-    header,
-    torchrun,
-)
+from distbench.adopt.base import Adopted, Measured
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.dp import DataParallel
 from distbench.strategies.fsdp import FullyShardedDataParallel
+from distbench.strategies.single import Single
 from distbench.strategies.zero import Zero
 
+STRATEGIES = (Single, DataParallel, DistributedDataParallel, FullyShardedDataParallel, Zero)
 FILE = "adopted_torch.py"
 
 _NOTES = (
-    f"In train.py, with {FILE} beside it or pasted in: device = setup(); build the model; "
-    "model, optimizer = prepare(model, layers, device), where layers are the modules that are sharded and "
-    "checkpointed one by one (such as list(model.layers)); then train(model, optimizer, batches, loss_of) "
-    "yields one loss for each update, where batches are this rank's micro-batches on its device and "
-    "loss_of(model, batch) returns the mean loss of one, in fp32.",
-    *COMMON_NOTES,
+    f"In train.py, with {FILE} next to it or pasted in: device = setup(); build the model; "
+    "model, optimizer = prepare(model, layers, device), where layers are the modules to shard and "
+    "checkpoint individually (such as list(model.layers)); then train(model, optimizer, batches, loss_of) "
+    "yields one loss per update, where batches are this rank's micro-batches on its device and "
+    "loss_of(model, batch) returns the mean loss of a micro-batch in fp32.",
+    *base.COMMON_NOTES,
 )
 
 
 def problem(measured: Measured) -> str | None:  # noqa: ARG001 - the same call as in the others
-    """Return why plain torch can't say this case, or None: it can say each of ours."""
+    """None: plain torch can express every case."""
     return None
 
 
 def write(measured: Measured) -> Adopted:
-    """Return the case as a module to paste, and DeepSpeed's configuration where that is the engine."""
+    """The case as a module to paste, with DeepSpeed's configuration if DeepSpeed is the engine."""
     case, strategy = measured.case, measured.strategy
     notes, differs, files = list(_NOTES), [], {}
-    launch = torchrun(case)
+    launch = base.torchrun(case)
     if isinstance(strategy, Zero):
-        launch = torchrun(case, **_zero.variables(case))
-        notes += _zero.notes(measured)
-        differs = _zero.differs(measured)
-        files = {_zero.FILE: as_json(_zero.config(measured))}
+        launch = base.torchrun(case, **deepspeed_json.variables(case))
+        notes += deepspeed_json.notes(measured)
+        differs = deepspeed_json.differs(measured)
+        files = {deepspeed_json.FILE: base.as_json(deepspeed_json.config(measured))}
     elif _alone(measured):
-        launch = command(case, "python", "train.py")
-    text = commented(header(case, launch, notes, differs)) + "\n" + _script(measured)
+        launch = base.command(case, "python", "train.py")
+    text = base.commented(base.header(case, launch, notes, differs)) + "\n" + _script(measured)
     return Adopted({FILE: text, **files}, launch, tuple(notes), tuple(differs))
 
 
 def _alone(measured: Measured) -> bool:
-    return measured.strategy.processes(2) == 1 or measured.case.strategy.name == "single"
+    return measured.strategy.processes(2) == 1 or isinstance(measured.strategy, Single)
 
 
 def _script(measured: Measured) -> str:
@@ -87,7 +80,7 @@ _FOREIGN = {
 
 
 def _imports(measured: Measured, wraps: bool, body: str) -> str:
-    """Return the imports of what *body* uses."""
+    """Imports that *body* needs."""
     standard = lines(*(line for used, line in _STANDARD.items() if used in body))
     foreign = lines(
         *(line for used, line in _FOREIGN.items() if used in body),
@@ -118,7 +111,7 @@ def _prepare(measured: Measured) -> str:
     if isinstance(strategy, Zero):
         initialize = _python.block(f"""
             model, optimizer, *_ = deepspeed.initialize(
-                model=model, model_parameters=model.parameters(), config="{_zero.FILE}"
+                model=model, model_parameters=model.parameters(), config="{deepspeed_json.FILE}"
             )
         """)
         return lines(checkpoint, initialize)

@@ -1,4 +1,4 @@
-"""``torchtitan``: its TOML file, by the keys of torchtitan 0.2.2, the last release that reads one."""
+"""``torchtitan``: a TOML file with the keys of torchtitan 0.2.2, the last release that reads one."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from distbench.case import TORCH_NAMES
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.fsdp import FullyShardedDataParallel
 
+STRATEGIES = (DistributedDataParallel, FullyShardedDataParallel)
 FILE = "torchtitan.toml"
 
 _NOTES = (
-    "Written by the keys of torchtitan 0.2.2 (torchtitan/config/job_config.py); its parser is not part of "
-    "distbench's tests, so this file has not been loaded by torchtitan. From 0.3 on torchtitan is configured "
-    "in Python, with the same names.",
-    "[model] names the model of the case nowhere: torchtitan trains its own models, put in yours; the same "
-    "for the data and its sequence length.",
-    "torchtitan sums the loss over tokens and divides by their number in the global batch: the same as the "
-    "case where every sample has as many tokens.",
+    "Uses the keys of torchtitan 0.2.2 (torchtitan/config/job_config.py). distbench's tests do not run "
+    "torchtitan's parser, so this file has never been loaded by torchtitan. From 0.3 on, torchtitan is "
+    "configured in Python with the same names.",
+    "Add your own [model], data and sequence length: torchtitan trains its own models, not the case's.",
+    "torchtitan sums the loss over tokens and divides by their number in the global batch: equal to the case "
+    "if every sample has the same number of tokens.",
 )
 
 
 def problem(measured: Measured) -> str | None:
-    """Return why torchtitan can't say this case, or None."""
+    """Why torchtitan can't express this case, or None."""
     case, strategy = measured.case, measured.strategy
     if case.device == "cpu":
-        return "torchtitan trains on accelerators only, the case was measured on CPUs"
+        return "torchtitan trains only on accelerators; the case was measured on CPUs"
     return _strategy_problem(measured) or _number_problem(measured) or _sharding_problem(strategy)
 
 
 def write(measured: Measured) -> Adopted:
-    """Return the case as torchtitan's file."""
+    """The case as torchtitan's file."""
     case = measured.case
     words = ("torchrun", "--standalone", f"--nproc-per-node={case.world_size}", "-m", "torchtitan.train")
     launch = command(case, *words, f"--job.config_file={FILE}")
@@ -44,9 +44,9 @@ def write(measured: Measured) -> Adopted:
 def _strategy_problem(measured: Measured) -> str | None:
     strategy, case = measured.strategy, measured.case
     if isinstance(strategy, FullyShardedDataParallel):
-        return None if strategy.version == 2 else "torchtitan has FSDP2 only"
+        return None if strategy.version == 2 else "torchtitan supports only FSDP2"
     if not isinstance(strategy, DistributedDataParallel):
-        return f"torchtitan has FSDP2 and DDP, no {case.strategy.name}"
+        return f"torchtitan supports FSDP2 and DDP, not {case.strategy.name}"
     return None
 
 
@@ -54,35 +54,36 @@ def _number_problem(measured: Measured) -> str | None:
     case = measured.case
     precision = case.precision
     if case.optimizer.name != "adamw":
-        return "torchtitan has Adam and AdamW, no SGD"
+        return "torchtitan supports Adam and AdamW, not SGD"
     if precision.master != "fp32" or precision.compute not in ("fp32", "bf16") or precision.reduce != "fp32":
         return (
-            "torchtitan computes in fp32 or bf16 and reduces in fp32 over fp32 weights: precision is "
-            f"{precision.compute}, {precision.reduce}, {precision.master}"
+            "torchtitan computes in fp32 or bf16, reduces in fp32 and keeps fp32 weights; the case has "
+            f"compute {precision.compute}, reduce {precision.reduce}, master {precision.master}"
         )
     return None
 
 
 def _sharding_problem(strategy: object) -> str | None:
     if isinstance(strategy, FullyShardedDataParallel) and not strategy.reduce_each_micro_batch:
-        return "torchtitan reduces after every micro-batch, the case once a step"
+        return "torchtitan reduces after every micro-batch, the case once per step"
     return None
 
 
 def _differs(measured: Measured) -> list[str]:
     case, strategy = measured.case, measured.strategy
-    found = []
+    differences = []
     if isinstance(strategy, DistributedDataParallel):
-        found.append(f"torchtitan's DDP has buckets of 100 MiB, the case had {strategy.bucket_cap_mb:g}")
+        buckets = f"torchtitan's DDP has buckets of 100 MiB, the case of {strategy.bucket_cap_mb:g} MiB"
+        differences.append(buckets)
         if mixed(case):
-            found.append("bf16 under DDP is torch.autocast; the case cast every parameter")
+            differences.append("bf16 with DDP is torch.autocast in torchtitan; the case cast every parameter")
         if case.batch.gradient_accumulation_steps > 1:
-            found.append("torchtitan reduces after every micro-batch, DDP's case once a step")
+            differences.append("torchtitan reduces after every micro-batch, the case once per step")
         if strategy.gradient_as_bucket_view or strategy.static_graph:
-            found.append("torchtitan sets neither gradient_as_bucket_view nor static_graph of DDP")
+            differences.append("torchtitan sets neither gradient_as_bucket_view nor static_graph of DDP")
     else:
-        found.append("torchtitan shards embedding, final norm and output head as units of their own")
-    return found
+        differences.append("torchtitan shards embedding, final norm and output head as separate units")
+    return differences
 
 
 def _config(measured: Measured) -> dict[str, dict[str, Any]]:
@@ -109,12 +110,12 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
             "weight_decay": spec.weight_decay,
             "implementation": {"loop": "for-loop"}.get(spec.kernel, spec.kernel),
         },
-        # constant: no warm-up, and a decay that ends where it begins
+        # constant: no warm-up, and a decay that ends where it starts
         "lr_scheduler": {"warmup_steps": 0, "min_lr_factor": 1.0},
         "training": {
             "local_batch_size": batch.micro_batch_size,
             "global_batch_size": batch.global_batch_size,
-            # it always clips; at infinity it only measures
+            # it always clips; infinity only measures
             "max_norm": float("inf") if spec.clip_grad_norm is None else spec.clip_grad_norm,
             "dtype": TORCH_NAMES[case.precision.master],
             "mixed_precision_param": TORCH_NAMES[case.precision.compute],

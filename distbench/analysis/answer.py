@@ -1,134 +1,129 @@
-"""A choice in sentences: what to take, what it beats and by how much, and what would change it."""
+"""A recommendation in sentences: what to use, what it beats and by how much, and what would change it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.candidates import candidates
 from distbench.analysis.choice import SAME_MEMORY, Candidate, Choice, Goal, Wish, choose, turns
 from distbench.analysis.noise import Interval
-from distbench.analysis.parity import findings
-from distbench.analysis.summary import CaseSummary
+from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line
-from distbench.analysis.verdicts import sentence
+from distbench.analysis.verdict import judges
 from distbench.units import bytes_text, number_text
 
 _MOST_TURNS = 3
-# a turn that saves less than that is not worth a sentence
+# an alternative that saves less is not worth a sentence
 _WORTH_SAVING = 0.05
 _MOST_BARRED = 3
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What to say of a choice."""
+    """A recommendation, with its reasons."""
 
     headline: str
-    """One sentence: what to take, with its numbers."""
+    """One sentence: what to use, with its numbers."""
     reasons: tuple[str, ...]
-    """Sentences: what it beats, what it is not told from, what would change it, what is not known."""
+    """Sentences: what it beats or is tied with, what would change it, what is unknown."""
 
 
-def answer(
-    cases: Sequence[CaseSummary], wish: Wish | None = None, every: Sequence[Candidate] | None = None
-) -> Answer:
-    """Return what to take of the cases of a run; *every* are its candidates, where they are known."""
-    every = candidates(cases) if every is None else every
-    choice = choose(every, wish or Wish())
-    return Answer(headline(every, choice), tuple(reasons(every, choice, cases)))
+def answer(run: AnalysedRun, wish: Wish | None = None) -> Answer:
+    """Recommendation for *wish*; without one, for no special requirements."""
+    choice = choose(run.candidates, wish or Wish())
+    return Answer(headline(run.candidates, choice), tuple(reasons(choice, run)))
 
 
 def headline(every: Sequence[Candidate], choice: Choice) -> str:
-    """Return what to take, with its numbers; or why there is nothing to take."""
+    """The recommended case with its numbers, or why there is none."""
     pick = choice.pick
     if pick is None:
         return _nothing(every, choice)
     return f"Train with {pick.name} on {_devices(pick.devices)}: {numbers(pick)}."
 
 
-def reasons(every: Sequence[Candidate], choice: Choice, cases: Sequence[CaseSummary]) -> list[str]:
-    """Return what stands behind a choice, the most telling first."""
+def reasons(choice: Choice, run: AnalysedRun) -> list[str]:
+    """Reasons for *choice*, the strongest first."""
     if choice.pick is None:
         return _barred(choice)
     return [
         *_lead(choice, choice.pick),
-        *_turns(every, choice, choice.pick),
+        *_turns(run.candidates, choice, choice.pick),
         *_barred(choice),
-        *_doubts(choice.pick, cases),
+        *_doubts(choice.pick, run),
     ]
 
 
 def numbers(one: Candidate) -> str:
-    """Return speed, memory and energy of a candidate, each with its interval of 95 %."""
+    """Speed, memory and energy of a candidate, each with its 95% interval."""
     assert one.speed is not None
-    memory = f"{bytes_text(one.memory)} on the rank that needs most" if one.memory else "memory not known"
-    told = [f"{_number(one.speed)} tokens/s", memory]
+    memory = f"peak memory {bytes_text(one.memory)} per device" if one.memory else "peak memory unknown"
+    parts = [f"{_number(one.speed)} tokens/s", memory]
     if one.joules:
-        told.append(f"{_number(one.joules)} J a token")
-    return ", ".join(told)
+        parts.append(f"{_number(one.joules)} J/token")
+    return ", ".join(parts)
 
 
 def _number(interval: Interval) -> str:
     text = number_text(interval.value)
     if interval.half is None:
-        return f"{text} (spread not known)"
+        return f"{text} (spread unknown)"
     return f"{text} ({number_text(interval.low)} to {number_text(interval.high)})"
 
 
 def _nothing(every: Sequence[Candidate], choice: Choice) -> str:
     wish = choice.wish
     if not every:
-        return "Nothing can be recommended: the run has no cases."
+        return "No recommendation: the run has no cases."
     if not any(one.devices == wish.devices for one in every):
-        there = listed([str(size) for size in sorted({one.devices for one in every})])
-        return f"Nothing can be recommended on {_devices(wish.devices or 0)}: there are cases on {there}."
+        measured = listed([str(size) for size in sorted({one.devices for one in every})])
+        return f"No recommendation for {_devices(wish.devices or 0)}: the run has cases on {measured}."
     known = [one for one, why in choice.left_out if why == "does not fit" and one.memory]
     if known and wish.memory is not None:
         least = min(known, key=lambda one: one.memory or 0.0)
         return (
-            f"Nothing that was measured fits in {bytes_text(wish.memory)}: the leanest, {least.name}, "
-            f"needs {bytes_text(least.memory or 0.0)}."
+            f"No measured case fits in {bytes_text(wish.memory)}: the one with the lowest memory, "
+            f"{least.name}, needs {bytes_text(least.memory or 0.0)}."
         )
-    return f"Nothing can be recommended on {_devices(wish.devices or 0)}: {_why_none(choice)}."
+    return f"No recommendation for {_devices(wish.devices or 0)}: {_why_none(choice)}."
 
 
 def _why_none(choice: Choice) -> str:
-    """Return the reason that stands in the way of most cases, and how many have it."""
-    found = [why for _, why in choice.left_out]
-    if not found:
+    """The most frequent reason against a case, and how many cases have it."""
+    reasons = [why for _, why in choice.left_out]
+    if not reasons:
         return f"no case of {choice.wish.work or 'this work'} in {choice.wish.precision}"
-    why = max(found, key=found.count)
-    count = found.count(why)
-    return why if count == len(found) == 1 else f"of {count} of {len(found)} cases, {why}"
+    why = max(reasons, key=reasons.count)
+    count = reasons.count(why)
+    return why if len(reasons) == 1 else f"{count} of {len(reasons)} cases: {why}"
 
 
 def _lead(choice: Choice, pick: Candidate) -> list[str]:
-    """Return how it stands to those that it was not told from, and to the next one."""
-    wish, said = choice.wish, []
+    """What the pick is tied with, and the next one that it beats."""
+    wish, sentences = choice.wish, []
     others = [one.name for one in choice.alike if one is not pick]
     if others:
         verb = "is" if len(others) == 1 else "are"
-        said.append(
-            f"{listed(others, most=4)} {verb} within the noise of the trials{_best(choice, pick)}; "
+        sentences.append(
+            f"{listed(others, most=4)} {verb} statistically tied with it{_best(choice, pick)}; "
             f"{pick.name} is the simplest of them."
         )
     rest = [one for one in choice.ranked if one not in choice.alike and _is_beaten(one, pick, wish.goal)]
     if rest:
         against = _against(pick, rest[0], wish.goal)
-        said.append(f"It is {against} {rest[0].name}, the next that it beats{_goal(choice)}.")
+        sentences.append(f"{against} {rest[0].name}, the next measurably worse case{_goal(choice)}.")
     elif not others:
-        said.append("It is the only one that can be recommended.")
+        sentences.append("It is the only case that can be recommended.")
     if pick.speed and pick.speed.half is None:
-        said.append(
-            "No case on as many devices was measured twice, so the noise is not known: "
-            "measure.trials = 3 or more tells it."
+        sentences.append(
+            "No case on this number of devices was measured twice, so the noise is unknown; "
+            "set measure.trials to 3 or more."
         )
-    return said
+    return sentences
 
 
 def _best(choice: Choice, pick: Candidate) -> str:
-    """Return by how much the best of those that are alike seems better than the pick."""
+    """By how much the best of the tied cases seems better than the pick."""
     best = choice.alike[0]
     if best is pick:
         return ""
@@ -136,7 +131,7 @@ def _best(choice: Choice, pick: Candidate) -> str:
 
 
 def _is_beaten(one: Candidate, pick: Candidate, goal: Goal) -> bool:
-    """Return whether the pick is better by more than the noise: the best may beat what it does not."""
+    """Whether the pick is measurably better: the best of its ties may beat a case that it does not."""
     if goal == "memory" and not _same_memory(pick, one):
         return (pick.memory or 0.0) < (one.memory or 0.0)
     mine, theirs = (pick.joules, one.joules) if goal == "tokens-per-joule" else (pick.speed, one.speed)
@@ -156,45 +151,44 @@ def _goal(choice: Choice) -> str:
 
 def _against(one: Candidate, other: Candidate, goal: Goal) -> str:
     if goal == "memory" and one.memory and other.memory and not _same_memory(one, other):
-        return f"at {one.memory / other.memory:.0%} of the memory of"
+        return f"{one.memory / other.memory:.0%} of the memory of"
     mine, theirs = (one.joules, other.joules) if goal == "tokens-per-joule" else (one.speed, other.speed)
     assert mine and theirs
     ratio = mine.ratio(theirs)
-    what = "times the energy a token of" if goal == "tokens-per-joule" else "times as fast as"
-    return f"{_ratio(ratio)} {what}"
+    return f"{_ratio(ratio)} {'the energy per token of' if goal == 'tokens-per-joule' else 'as fast as'}"
 
 
 def _ratio(ratio: Interval) -> str:
-    return f"{ratio.value:.2f}" + ("" if ratio.half is None else f" ({ratio.low:.2f} to {ratio.high:.2f})")
+    spread = "" if ratio.half is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
+    return f"{ratio.value:.2f}x{spread}"
 
 
 def _turns(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[str]:
-    said: list[str] = []
+    sentences: list[str] = []
     before = pick
     for below, then in turns(every, choice):
         if then.pick is None:
-            # what nothing fits in is told once, at the end of what is told
             break
         if (then.pick.memory or 0.0) > (1 - _WORTH_SAVING) * (before.memory or 0.0):
             continue
-        said.append(
-            f"With less than {bytes_text(below)} a device take {then.pick.name}"
-            f" ({bytes_text(then.pick.memory or 0.0)}){_slower(then.pick, pick)}."
+        sentences.append(
+            f"If a device has less than {bytes_text(below)}, use {then.pick.name}"
+            f" ({bytes_text(then.pick.memory or 0.0)}, {_slower(then.pick, pick)})."
         )
         before = then.pick
-    return said[:_MOST_TURNS]
+    return sentences[:_MOST_TURNS]
 
 
 def _slower(one: Candidate, pick: Candidate) -> str:
     assert one.speed and pick.speed
     if not one.speed.is_apart_from(pick.speed):
-        return ", no slower beyond the noise"
-    times = pick.speed.value / one.speed.value
-    return f", {times:.2f} times slower" if times > 1 else f", {1 / times:.2f} times faster"
+        return "no measurable slowdown"
+    ratio = one.speed.value / pick.speed.value
+    return f"{1 - ratio:.0%} slower" if ratio < 1 else f"{ratio - 1:.0%} faster"
 
 
 def _barred(choice: Choice) -> list[str]:
-    """Return what would have been better but is not recommended, with why."""
+    """Cases that were faster but are not recommended, with the reason."""
     pick = choice.pick
     better = [
         one
@@ -208,16 +202,20 @@ def _barred(choice: Choice) -> list[str]:
     return [f"{one.name} {verb} not recommended: {one.barred}." for one in better[:_MOST_BARRED]]
 
 
-def _doubts(pick: Candidate, cases: Sequence[CaseSummary]) -> list[str]:
-    """Return whether the pick is known to be the same training and the same work."""
-    row = next(row for row in cases if row.case.id == pick.id)
-    checked = row.verdict and f"Same training as its reference? {sentence(row.verdict)}."
-    unfair = findings(cases).get(pick.id, [])
-    said = [checked or "Whether it is the same training was not checked: distbench run --check tells."]
-    if unfair:
+def _doubts(pick: Candidate, run: AnalysedRun) -> list[str]:
+    """Whether the pick is known to be the same training and the same work."""
+    verdicts = next(row.verdicts for row in run.cases if row.case.id == pick.id)
+    doubts = []
+    for kind, judge in judges().items():
+        verdict = verdicts.get(kind)
+        if verdict and (judge.unasked or verdict.gravity == "bad"):
+            doubts.append(f"{kind.capitalize()}: {one_line(verdict.sentence)}.")
+        elif judge.unasked and not verdict:
+            doubts.append(judge.unasked)
+    if unfair := run.parity.findings.get(pick.id):
         more = f", and {len(unfair) - 1} more" if len(unfair) > 1 else ""
-        said.append(f"Not known to be the same work: {one_line(str(unfair[0]))}{more}.")
-    return said
+        doubts.append(f"Not known to be the same work: {one_line(str(unfair[0]))}{more}.")
+    return doubts
 
 
 def _devices(count: int) -> str:

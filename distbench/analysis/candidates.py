@@ -1,34 +1,29 @@
-"""The cases of a run made ready for a choice, from what their records say alone."""
+"""The cases of a run as candidates of a choice, from their records alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from distbench.analysis.choice import Candidate
-from distbench.analysis.names import parts, short_names
 from distbench.analysis.noise import Interval, Noise, intervals, noise_of
-from distbench.analysis.parity import Difference, findings
+from distbench.analysis.parity import Difference
+from distbench.analysis.settings import description_of
 from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary, Estimate
-from distbench.analysis.text import one_line
-from distbench.analysis.verdicts import sentence
-from distbench.case import Case, Precision
+from distbench.analysis.text import one_line, parts, short_names
+from distbench.case import CHOICES, Axis, Precision
+from distbench.grouping import grouped
 from distbench.units import number_text
 
 RESERVED, ENERGY = "memory_reserved_peak", "energy_per_token"
 
-# what brings least with it first; what nobody knows comes last, in the order of the suite
-_FAMILIES = ("single", "ddp", "dp", "fsdp", "zero")
-_SHARDING = {"grad_op": 2, "full": 3, "hybrid": 4}
-_NO_OFFLOAD = (None, False, "", "none")
 
-
-def candidates(cases: Sequence[CaseSummary]) -> list[Candidate]:
-    """Return every case of a run as a candidate."""
-    places = sorted(range(len(cases)), key=lambda i: (*_moving_parts(cases[i].case), i))
+def candidates(cases: Sequence[CaseSummary], unfair: Mapping[str, Sequence[Difference]]) -> list[Candidate]:
+    """Cases of a run as candidates; *unfair* are the parity findings by case id."""
+    places = sorted(range(len(cases)), key=lambda i: (*_moving_parts(cases[i]), i))
     rank = {cases[i].case.id: place for place, i in enumerate(places)}
     names, works = _names(cases), _works(cases)
     speeds, energies = _intervals(cases, THROUGHPUT), _intervals(cases, ENERGY)
-    unfair = findings(cases)
     return [
         Candidate(
             id=row.case.id,
@@ -51,41 +46,39 @@ def candidates(cases: Sequence[CaseSummary]) -> list[Candidate]:
 
 
 def _names(cases: Sequence[CaseSummary]) -> dict[str, str]:
-    """Return names that are short among the cases on as many devices: they alone are held together."""
-    by_size: dict[int, list[Case]] = {}
-    for row in cases:
-        by_size.setdefault(row.case.world_size, []).append(row.case)
+    """Names that are short among the cases on the same number of devices: only those are compared."""
+    by_size = grouped((row.case for row in cases), lambda case: case.world_size)
     return {key: name for mine in by_size.values() for key, name in short_names(mine).items()}
 
 
 def noises(cases: Sequence[CaseSummary]) -> dict[int, Noise]:
-    """Return the noise of throughput on each number of devices on which a case was measured twice."""
+    """Noise of throughput on each number of devices on which a case was measured twice."""
     found = {size: noise_of(list(trials.values())) for size, trials in _trials(cases, THROUGHPUT).items()}
     return {size: noise for size, noise in sorted(found.items()) if noise}
 
 
 def _barred(row: CaseSummary, found: Sequence[Difference]) -> str:
-    """Return why a case is never recommended; nothing if it may be."""
+    """Why a case is never recommended; empty if it may be."""
     if not row.measured:
         return f"{row.status}: {one_line(row.reason)}" if row.reason else row.status
-    if row.differs and row.verdict:
-        return f"another training than its reference: {sentence(row.verdict)}"
-    # what nobody can compare is a doubt, told beside the answer, and no failure
+    if voided := [verdict for verdict in row.verdicts.values() if verdict.voids]:
+        return f"{voided[0].kind}: {one_line(voided[0].sentence)}"
+    # what can't be compared is a doubt, mentioned next to the answer, not a failure
     if unfair := [each for each in found if each.kind == "work" and each.is_known]:
         return f"not the same work: {one_line(str(unfair[0]))}"
     if row.degraded:
-        return f"disturbed while measured: {one_line(row.degraded)}"
+        return f"measured on a noisy machine: {one_line(row.degraded)}"
     return ""
 
 
 def _needed(row: CaseSummary) -> float | None:
-    """Return what a device must have: on CUDA the segments that the allocator took, else its tensors."""
+    """Memory that a device must have: on CUDA the allocator's segments, else the tensors."""
     found = row.values.get(RESERVED) or row.values.get(MEMORY)
     return found.high if found else None
 
 
 def _intervals(cases: Sequence[CaseSummary], column: str) -> dict[str, Interval]:
-    """Return the interval of each case; those on as many devices share their noise."""
+    """Interval of each case; cases on the same number of devices share their noise."""
     return {
         case_id: interval
         for trials in _trials(cases, column).values()
@@ -94,7 +87,7 @@ def _intervals(cases: Sequence[CaseSummary], column: str) -> dict[str, Interval]
 
 
 def _trials(cases: Sequence[CaseSummary], column: str) -> dict[int, dict[str, tuple[float, ...]]]:
-    """Return the trials of each case by its id, by number of devices."""
+    """Trials of each case by its id, by number of devices."""
     by_size: dict[int, dict[str, tuple[float, ...]]] = {}
     for row in cases:
         if (found := row.values.get(column)) and _positive(found):
@@ -107,15 +100,12 @@ def _positive(estimate: Estimate) -> bool:
 
 
 def _works(cases: Sequence[CaseSummary]) -> dict[str, str]:
-    """Return for each case what it trains on what, in words that tell the works of this run apart."""
+    """What each case trains on what, in words that distinguish the works of this run."""
     # with one batch a world size the suite scales weakly or strongly; with several, they are other work
     batches = {(row.case.world_size, row.case.batch.global_batch_size) for row in cases}
     fixed = len({size for size, _ in batches}) == len(batches)
-    groups: dict[str, list[Case]] = {}
-    for row in cases:
-        case = row.case
-        work = (case.workload, case.data, case.optimizer, case.seed, case.device)
-        groups.setdefault(repr((*work, None if fixed else case.batch.global_batch_size)), []).append(case)
+    but: tuple[Axis, ...] = (*CHOICES, "world_size", "precision", *(("batch",) if fixed else ()))
+    groups = grouped((row.case for row in cases), lambda case: case.work(but))
     if len(groups) <= 1:
         return {row.case.id: "" for row in cases}
     everywhere = set.intersection(*(set(parts(row.case)) for row in cases))
@@ -139,11 +129,43 @@ def _precision(precision: Precision) -> str:
     return ", ".join(told)
 
 
-def _moving_parts(case: Case) -> tuple[int, int, int, int]:
-    """Return how much a case brings with it: offloads, another library, shards, recomputation."""
-    options = case.strategy.options
-    offloads = [key for key in options if "offload" in key and options[key] not in _NO_OFFLOAD]
-    name, sharding = case.strategy.name, str(options.get("sharding"))
-    family = _FAMILIES.index(name) if name in _FAMILIES else len(_FAMILIES)
-    shards = options.get("stage", _SHARDING.get(sharding, 0))
-    return len(offloads), family, shards, case.activation_checkpointing != "none"
+def _moving_parts(row: CaseSummary) -> tuple[int, int, bool]:
+    """How much a case brings with it: offloads, then its strategy's own order, then recomputation."""
+    strategy = description_of(row.case, row.detail)
+    return len(strategy.offloads), strategy.simplicity, row.case.activation_checkpointing != "none"
+
+
+@dataclass(frozen=True)
+class Front:
+    """The Pareto front of the cases that do the same work on the same number of devices."""
+
+    world_size: int
+    precision: str
+    """Dtype of compute."""
+    rows: tuple[CaseSummary, ...]
+    """From the lowest memory to the fastest. By medians: neighbours may be statistically tied."""
+
+
+def fronts(cases: Sequence[CaseSummary]) -> list[Front]:
+    """Front of each number of devices and each work in one precision that has cases to compare.
+
+    A case is left out if another has at least its throughput with no more memory, and is better in one
+    of the two. Of cases equal in both, the first in the suite represents all.
+    """
+    known = [row for row in cases if row.comparable and {THROUGHPUT, MEMORY} <= row.values.keys()]
+    groups = grouped(known, lambda row: row.case.work(CHOICES))
+    made = [
+        Front(rows[0].case.world_size, rows[0].case.precision.compute, _front(rows))
+        for rows in groups.values()
+    ]
+    return sorted(made, key=lambda front: front.world_size)
+
+
+def _front(rows: Sequence[CaseSummary]) -> tuple[CaseSummary, ...]:
+    found: list[CaseSummary] = []
+    fastest = float("-inf")
+    for row in sorted(rows, key=lambda row: (row.values[MEMORY].value, -row.values[THROUGHPUT].value)):
+        if row.values[THROUGHPUT].value > fastest:
+            found.append(row)
+            fastest = row.values[THROUGHPUT].value
+    return tuple(found)

@@ -1,18 +1,18 @@
-"""Where a series of numbers changed for good, told apart from noise and from drift.
+"""Where a series of numbers changed for good, as opposed to noise and drift.
 
-Days differ: a machine is a little slower for a week and then is not. Points near each other are alike
-for that reason alone, and whatever takes them for independent finds steps in every second history. So
-a step is looked for by ruptures (the splits that leave the least squares), and then held against every
+Days differ: a machine is a little slower for a week and then is not. Nearby points are similar for
+that reason alone, and a method that takes them for independent finds steps in every second history. So
+ruptures proposes steps (the splits with the least squares), which are then tested against every
 mixture of white noise and drift that the series may come from: drift is an autoregression of first
 order, and the mixtures that count are those inside the 95 % interval of their likelihood (of the
 residuals: Patterson & Thompson 1971). A step is called if the least favourable of them makes it a
-matter of less than three histories in a thousand, all places where it might have stood included; with
-a hundred points that is p = 3e-5 a place.
+matter of less than three histories in a thousand, all possible places included; with a hundred
+points that is p = 3e-5 per place.
 
-Measured on made-up histories of 100 points of 5 launches, with typical noise (2.4 % a point): called in
-none of 300 with noise alone and in 0.3 % with drift from day to day of 0.8, 4 % with drift if each other
-day of a hundred is looked at; a step of 10 % is found within 5 points in 93 %, of 5 % in 11 % (28 % within
-10). With drift on top: 79 % and 9 %.
+Measured on simulated histories of 100 points of 5 launches, with typical noise (2.4% per point): called in
+none of 300 with noise alone and in 0.3% with drift from day to day of 0.8, 4% with drift if every other
+day of a hundred is looked at; a step of 10% is found within 5 points in 93%, of 5% in 11% (28% within
+10). With drift on top: 79% and 9%.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ import numpy as np
 from scipy import linalg, stats
 
 LEAST_POINTS = 3
-"""On each side of a step. Fewer may be a spell of bad luck, and tell nothing of their spread."""
+"""On each side of a step. Fewer may be bad luck, and have no known spread."""
 CHANCE = 3e-3
-"""Of a history without any step to be told one."""
+"""Chance that a step is reported in a history that has none."""
 PERSISTENCE = 0.9
 """Correlation of the drift from one point to the next: above what is seen from day to day (0.8), for
 slower drift looks more like a step."""
 
 _SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""Of the variance of a point, the part that drifts."""
+"""Fraction of the variance of a point that is drift."""
 _PLAUSIBLE = float(stats.chi2.ppf(0.95, 1)) / 2
-"""By how much the log likelihood of a mixture may lie below the best."""
+"""How far the log likelihood of a mixture may be below the best."""
 _SMALLEST_DEVIATION = 1e-9
-"""Numbers that are counted, such as bytes, have no spread at all; any step of those is certain."""
+"""Counted numbers, such as bytes, have no spread; any step in them is certain."""
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,25 +53,25 @@ class Step:
     """Level of the points before it, back to the next step or the start."""
     after: float
     chance: float
-    """That noise and drift alone make one as clear, at any place: at most 1."""
+    """Chance that noise and drift alone produce one this clear at any place; at most 1."""
 
     @property
     def effect(self) -> float:
-        """Return the change as a fraction of the level before; infinite from 0."""
+        """Change as a fraction of the level before; infinite from 0."""
         if self.after == self.before:
             return 0.0
         return (self.after - self.before) / abs(self.before) if self.before else float("inf")
 
 
 def steps(values: Sequence[float], least: float) -> list[Step]:
-    """Return the steps of *values*, each by *least* (a fraction) or more, in their order.
+    """Steps of *values*, in order, each at least *least* (a fraction).
 
     Raises:
         ValueError: a value is not finite.
     """
     ends = [*_places(_scaled(values), values, least), len(values)]
     starts = [0, *ends[:-1]]
-    # once all are known, each is told by the levels on both of its sides
+    # once all are known, each is measured by the levels on both sides
     return [
         _step(values[start:end], middle - start, first=start, searched=len(values))
         for start, (middle, end) in zip(starts, pairwise(ends), strict=False)
@@ -79,25 +79,25 @@ def steps(values: Sequence[float], least: float) -> list[Step]:
 
 
 def step_at(values: Sequence[float], place: int) -> Step | None:
-    """Return the change at a *place* that was known beforehand; None with too few points on a side."""
+    """Change at a *place* that was known beforehand; None with too few points on a side."""
     if min(place, len(values) - place) < LEAST_POINTS:
         return None
     return _step(values, place, first=0, searched=1)
 
 
 def level(values: Sequence[float]) -> float:
-    """Return the middle of some points: the geometric mean, or the mean if one is not positive."""
+    """Middle of some points: the geometric mean, or the mean if one is not positive."""
     largest = max(map(abs, values))
     if min(values) == max(values):
         return values[0]
     if min(values) > 0:
         return float(np.exp(np.mean(np.log(values))))
-    # by parts of the largest: the sum of some may be too large for a float
+    # as fractions of the largest: the sum may be too large for a float
     return float(np.mean(np.asarray(values) / largest) * largest)
 
 
 def _places(scaled: Numbers, values: Sequence[float], least: float, first: int = 0) -> list[int]:
-    """Return the places of steps: one that stands alone, or two around a spell that came and went."""
+    """Places of steps: a single one, or two around a level that came and went."""
     for count in (1, 2):
         if len(values) < LEAST_POINTS * (count + 1):
             break
@@ -110,8 +110,8 @@ def _places(scaled: Numbers, values: Sequence[float], least: float, first: int =
 
 
 def _splits(scaled: Numbers, count: int) -> list[int]:
-    """Return the ends of the parts into which *count* splits leave the least squares."""
-    # a tenth of a second that only a history needs
+    """Ends of the parts into which *count* splits leave the least squares."""
+    # importing it takes a tenth of a second, and only history needs it
     import ruptures
 
     # the linear kernel is least squares, and the only search of the library that is not in Python
@@ -132,12 +132,12 @@ def _step(values: Sequence[float], place: int, *, first: int, searched: int) -> 
 
 
 def _room(points: int) -> int:
-    """Return at how many places of so many points a step may stand."""
+    """Number of places among so many points where a step may be."""
     return max(1, points - 2 * LEAST_POINTS + 1)
 
 
 def _scaled(values: Sequence[float]) -> Numbers:
-    """Return *values* as logarithms, in which noise is even; as parts of the largest if one has none."""
+    """*values* as logarithms, in which noise is even; as fractions of the largest if one has none."""
     plain = np.asarray(values, float)
     if not np.isfinite(plain).all():
         raise ValueError("a value is not a finite number")
@@ -148,7 +148,7 @@ def _scaled(values: Sequence[float]) -> Numbers:
 
 
 def _chances(scaled: Numbers, ends: Sequence[int]) -> list[float]:
-    """Return for each step between the parts up to *ends* its p, under the worst plausible mixture."""
+    """p of each step between the parts up to *ends*, under the worst plausible mixture."""
     fits = [_fit(scaled, ends, share) for share in _SHARES]
     best = max(likelihood for likelihood, _ in fits)
     plausible = [chances for likelihood, chances in fits if likelihood >= best - _PLAUSIBLE]
@@ -156,7 +156,7 @@ def _chances(scaled: Numbers, ends: Sequence[int]) -> list[float]:
 
 
 def _fit(scaled: Numbers, ends: Sequence[int], share: float) -> tuple[float, list[float]]:
-    """Return the log likelihood of a mixture, but for a constant, and the p of each step under it.
+    """Log likelihood of a mixture, up to a constant, and the p of each step under it.
 
     Generalised least squares with a level for each part, and Student's t of each difference.
     """
@@ -184,10 +184,10 @@ def _of_difference(spread: Numbers, i: int) -> float:
 
 
 def _weighted(columns: Numbers, share: float) -> tuple[Numbers, float]:
-    """Return the inverse of the mixture's covariance times *columns*, and the log of its determinant.
+    """Inverse of the mixture's covariance times *columns*, and the log of its determinant.
 
     The inverse of drift's own covariance is Q, of three diagonals; that of the mixture is
-    Q (share + (1 - share) Q)^-1. The determinant is told but for a constant that all shares have in common.
+    Q (share + (1 - share) Q)^-1. The determinant is up to a constant that all shares have in common.
     """
     main, beside = _inverse_of_drift(len(columns))
     bands = np.zeros((2, len(columns)))
@@ -202,7 +202,7 @@ def _weighted(columns: Numbers, share: float) -> tuple[Numbers, float]:
 
 
 def _inverse_of_drift(count: int) -> tuple[Numbers, float]:
-    """Return the diagonal of Q, and what stands in both diagonals beside it."""
+    """Diagonal of Q, and the value of both diagonals next to it."""
     unit = 1 / (1 - PERSISTENCE**2)
     main = np.full(count, (1 + PERSISTENCE**2) * unit)
     main[[0, -1]] = unit

@@ -1,8 +1,7 @@
-"""Which case to take for a wish: the fastest that fits, the leanest, or the cheapest per token.
+"""Which case to use for a wish: the fastest that fits, the lowest memory, or the least energy per token.
 
 ``templates/picker.js`` makes the same choice in the page, so that its sliders need no server; a
-test holds the two against each other over random records. What a choice rests on is made ready
-in ``candidates.py``.
+test compares the two over random records. ``candidates.py`` prepares what a choice rests on.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from distbench.analysis.noise import Interval
 Goal = Literal["throughput", "memory", "tokens-per-joule"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 WITHIN = 0.10
-"""How much slower than the fastest the leanest may be by default, as a fraction."""
+"""How much slower than the fastest the case with the lowest memory may be by default, as a fraction."""
 SAME_MEMORY = 0.01
 """An allocator rounds, and small buffers come and go: below that fraction, memory is the same."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a choice has to know of a case."""
+    """A case as a choice sees it."""
 
     id: str
     name: str
@@ -33,13 +32,13 @@ class Candidate:
     devices: int
     precision: str
     work: str
-    """What it trains on what; cases of other work are never held against one another."""
+    """What it trains on what; cases of different work are never compared."""
     simplicity: int
     """Place among all candidates, simplest first."""
     speed: Interval | None = None
     """Tokens per second over all devices."""
     memory: float | None = None
-    """Bytes that the rank that needs most took from its device, the most of any trial."""
+    """Bytes that the rank with the highest peak took from its device, the highest of all trials."""
     joules: Interval | None = None
     """Joules per token."""
     barred: str = ""
@@ -52,13 +51,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Wish:
-    """What somebody wants to train with."""
+    """Goal and constraints of a choice."""
 
     goal: Goal = "throughput"
     memory: float | None = None
-    """Bytes that a device has for it; None: enough."""
+    """Bytes available on a device; None: no limit."""
     devices: int | None = None
-    """None: the most that anything was measured on."""
+    """None: the largest number measured."""
     precision: str | None = None
     """None: that of most candidates, the first of the suite if several."""
     work: str | None = None
@@ -71,26 +70,27 @@ class Wish:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to take, and what became of the others."""
+    """The recommended case, and what became of the others."""
 
     wish: Wish
     """With devices, precision and work filled in."""
     pick: Candidate | None
     alike: tuple[Candidate, ...]
-    """Those that are not told from the best; the pick is the simplest of them."""
+    """Cases tied with the best, and the best; the pick is the simplest of them."""
     ranked: tuple[Candidate, ...]
-    """All that could be taken, best first."""
+    """Eligible cases, best first."""
     left_out: tuple[tuple[Candidate, str], ...]
-    """All others of the same work, precision and devices, with why not."""
+    """All others of the same work, precision and devices, with the reason."""
 
 
 def choose(candidates: Sequence[Candidate], wish: Wish) -> Choice:
-    """Return what to take of *candidates* for *wish*."""
+    """Choice among *candidates* for *wish*."""
     wish = settle(candidates, wish)
-    asked = [one for one in candidates if _place(one) == (wish.devices, wish.work, wish.precision)]
-    told = [(one, _why_not(one, wish)) for one in asked]
-    fit = [one for one, why in told if not why]
-    left_out = [(one, why) for one, why in told if why]
+    place = wish.devices, wish.work, wish.precision
+    asked = [one for one in candidates if (one.devices, one.work, one.precision) == place]
+    judged = [(one, _why_not(one, wish)) for one in asked]
+    fit = [one for one, why in judged if not why]
+    left_out = [(one, why) for one, why in judged if why]
     if wish.goal == "memory":
         fit, slow = _near_the_fastest(fit, wish.within)
         left_out += slow
@@ -101,7 +101,7 @@ def choose(candidates: Sequence[Candidate], wish: Wish) -> Choice:
 
 
 def settle(candidates: Sequence[Candidate], wish: Wish) -> Wish:
-    """Return *wish* with devices, work and precision filled in where it leaves them open."""
+    """*wish* with devices, work and precision filled in where it leaves them open."""
     usable = [one for one in candidates if not one.barred and one.speed] or list(candidates)
     if wish.devices is None:
         wish = replace(wish, devices=max((one.devices for one in usable), default=None))
@@ -115,38 +115,34 @@ def settle(candidates: Sequence[Candidate], wish: Wish) -> Wish:
 
 
 def turns(candidates: Sequence[Candidate], choice: Choice) -> list[tuple[float, Choice]]:
-    """Return what changes the choice as memory shrinks: below how many bytes, and the choice then."""
-    found, now = [], choice
+    """Device memory below which the choice changes, and the choice then, as memory shrinks."""
+    changes, now = [], choice
     while now.pick is not None and now.pick.memory is not None:
         below = now.pick.memory
         # the wish is for less than the pick needs: the largest number that is
         now = choose(candidates, replace(choice.wish, memory=below * (1 - 2**-40)))
-        found.append((below, now))
-    return found
-
-
-def _place(one: Candidate) -> tuple[int, str, str]:
-    return one.devices, one.work, one.precision
+        changes.append((below, now))
+    return changes
 
 
 def _most(words: Sequence[str]) -> str | None:
-    # of as many, max takes the first
+    # of equal counts, max takes the first
     return max(words, key=words.count, default=None)
 
 
 def _why_not(one: Candidate, wish: Wish) -> str:
-    """Return why *one* can't be taken; nothing if it can."""
+    """Why *one* is not eligible; empty if it is."""
     if one.barred:
         return one.barred
     if any(fnmatchcase(one.label, glob) for glob in wish.avoid):
-        return "not wanted"
+        return "excluded"
     if one.speed is None:
-        return f"its throughput is not known: {one.unknown}"
+        return f"throughput unknown: {one.unknown}"
     if wish.goal == "tokens-per-joule" and one.joules is None:
-        return f"its energy is not known: {one.joules_unknown}"
+        return f"energy unknown: {one.joules_unknown}"
     if one.memory is None:
         needed = wish.memory is not None or wish.goal == "memory"
-        return f"its memory is not known: {one.memory_unknown}" if needed else ""
+        return f"memory unknown: {one.memory_unknown}" if needed else ""
     if wish.memory is not None and one.memory > wish.memory:
         return "does not fit"
     return ""
@@ -162,7 +158,7 @@ def _near_the_fastest(
 
 
 def _merit(one: Candidate, goal: Goal) -> float:
-    """Return what the best has least of."""
+    """The quantity of which the best has least."""
     assert one.speed is not None
     if goal == "tokens-per-joule":
         assert one.joules is not None
@@ -171,14 +167,14 @@ def _merit(one: Candidate, goal: Goal) -> float:
 
 
 def _alike(ranked: list[Candidate], goal: Goal) -> list[Candidate]:
-    """Return the best and those that are not told from it."""
+    """The best and the cases tied with it."""
     if not ranked:
         return []
     best = ranked[0]
     if goal == "tokens-per-joule":
         return [one for one in ranked if one is best or _same(one.joules, best.joules)]
     if goal == "memory":
-        # of those with the same memory the fastest, and what is not told from that
+        # of those with the same memory the fastest, and the cases tied with that
         limit = (best.memory or 0.0) * (1 + SAME_MEMORY)
         lean = [one for one in ranked if (one.memory or 0.0) <= limit]
         return _alike(sorted(lean, key=lambda one: _merit(one, "throughput")), "throughput")

@@ -1,8 +1,8 @@
 """Two runs, case by case: what changed, by how much, and whether they may be compared at all.
 
-The intervals hold what trials of one occasion differ by. Two runs are two occasions: another day,
-another neighbour on the machine, and the difference of those is in no interval here. A comparison
-shows; it takes arms that are run side by side to gate.
+The intervals cover how trials of one run differ. Two runs are two occasions: a different day, a
+different neighbour on the machine, and that difference is in no interval here. A comparison informs;
+gating needs arms that run side by side.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from distbench.analysis.environment import facts
-from distbench.analysis.meanings import meaning
 from distbench.analysis.noise import Interval, intervals
 from distbench.analysis.scaling import series_of
-from distbench.analysis.settings import settings, text
+from distbench.analysis.settings import facts, meaning, settings, text
 from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line
 from distbench.case import Case
 
 EFFICIENCY = "efficiency"
 COLUMNS = (THROUGHPUT, EFFICIENCY, "step_s", MEMORY, COMMUNICATION, LOSS)
-"""What is compared, where both runs have it; the efficiency follows from throughputs."""
+"""What is compared if both runs have it; the efficiency follows from the throughputs."""
 _LEAST = 0.0005
-"""A smaller change, of what is counted to the byte, would be shown as 1.000; the gate sees it."""
+"""A smaller change of a counted number would be shown as 1.000; the gate sees it."""
 Word = Literal["better", "worse", "other", "same", "unknown"]
 
 
@@ -39,8 +37,8 @@ class Change:
     ratio: Interval
     """After over before."""
     word: Word
-    """same: within the noise of the trials, or less than 0.05 %; other: apart, in a column that has no
-    better direction; unknown: not equal, and no case has a second trial that would tell the noise."""
+    """same: within the noise of the trials, or less than 0.05%; other: different, in a column without a
+    better direction; unknown: not equal, and no case has a second trial to measure the noise."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +49,21 @@ class Pair:
     before: CaseSummary | None
     after: CaseSummary | None
     incomparable: str = ""
-    """Why its numbers may not be held against each other."""
+    """Why its numbers may not be compared."""
     changes: tuple[Change, ...] = ()
     notes: tuple[str, ...] = ()
-    """Settings that are not the same and change the pace or the strategy, not the work."""
+    """Settings that differ and change the speed or the strategy, not the work."""
 
     def change(self, column: str) -> Change | None:
-        """Return the change of *column*, None if it can't be told."""
+        """Change of *column*; None if it is unknown."""
         return next((each for each in self.changes if each.column == column), None)
 
 
 def compare(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> list[Pair]:
-    """Return every case of two runs, in the order of the second; cases of the first alone at the end.
+    """Every case of two runs, in the order of the second; cases of the first alone at the end.
 
-    Cases are the same if they were asked to do the same work (their ids are equal); those that only
-    have the same name are shown side by side and never compared.
+    Cases are the same if their configuration is (equal ids); those that only have the same name are
+    shown side by side and never compared.
     """
     by_id = {row.case.id: row for row in before}
     by_name = {row.case.name: row for row in before}
@@ -83,33 +81,33 @@ def _pair(before: CaseSummary | None, after: CaseSummary) -> Pair:
     if before is None:
         return Pair(name, None, after, "only in the second run")
     if before.case.id != after.case.id:
-        return Pair(name, before, after, f"asked to do other work: {_asked(before.case, after.case)}")
+        return Pair(name, before, after, f"different configuration: {_asked(before.case, after.case)}")
     work, notes = settings_apart(before, after)
     return Pair(name, before, after, _unfit(before, after) or work, notes=notes)
 
 
 def _unfit(before: CaseSummary, after: CaseSummary) -> str:
-    """Return why one of the two has no numbers that count."""
+    """Why one of the two has no usable numbers."""
     for row, which in ((before, "first"), (after, "second")):
         if not row.measured:
             reason = f": {one_line(row.reason)}" if row.reason else ""
             return f"{row.status} in the {which} run{reason}"
         if row.degraded:
-            return f"disturbed in the {which} run: {one_line(row.degraded)}"
+            return f"measured on a noisy machine in the {which} run: {one_line(row.degraded)}"
         if row.differs:
-            return f"another training than its reference in the {which} run"
+            return f"not equivalent to its reference in the {which} run"
     return ""
 
 
 def _asked(before: Case, after: Case) -> str:
-    """Return the first things that two cases were asked to do differently."""
+    """The first options in which two cases differ."""
     told = facts(before.to_json()), facts(after.to_json())
     apart = [key for key in told[1] if told[0].get(key) != told[1][key] and key not in ("name", "label")]
-    return ", ".join(f"{key} = {told[1][key]}, was {told[0].get(key, 'not told')}" for key in apart[:3])
+    return ", ".join(f"{key} = {told[1][key]}, was {told[0].get(key, 'not set')}" for key in apart[:3])
 
 
 def settings_apart(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[str, ...]]:
-    """Return what the engines did differently: why that is other work, and what else."""
+    """Settings of the engines that differ: one that makes it different work, and all others."""
     if before.detail is None or after.detail is None:
         return "", ()
     old, new = settings(before.detail), settings(after.detail)
@@ -118,21 +116,22 @@ def settings_apart(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[
     for key in sorted({*old, *new}):
         if old.get(key) == new.get(key):
             continue
-        kind, why = meaning(key)
-        told = [text(each[key]) if key in each else "not told" for each in (old, new)]
-        sentence = f"{key} = {told[1]}, was {told[0]}: {why}"
-        # a setting that only one version of distbench tells of is no other work
-        (work if kind == "work" and "not told" not in told else notes).append(sentence)
-    return (f"did other work: {work[0]}" if work else ""), tuple(notes)
+        kind, why = meaning(key, after.detail, before.detail)
+        was, now = (text(side[key]) if key in side else "not reported" for side in (old, new))
+        # a setting that only one version of distbench reports is not different work
+        in_both = key in old and key in new
+        (work if kind == "work" and in_both else notes).append(f"{key} = {now}, was {was}: {why}")
+    return (f"different work: {work[0]}" if work else ""), tuple(notes)
 
 
 def _with_changes(pairs: list[Pair]) -> list[Pair]:
-    """Return *pairs* with their numbers; the noise of a number is that of all its trials of one run."""
+    """*pairs* with their numbers; the noise of a number is that of all its trials of one run."""
     fit = [pair for pair in pairs if not pair.incomparable]
     found: dict[str, list[Change]] = {pair.name: [] for pair in fit}
     for column in (each for each in COLUMNS if each != EFFICIENCY):
         both = [pair for pair in fit if _trials(pair.before, column) and _trials(pair.after, column)]
-        sides = [intervals([_trials(row, column) for row in rows]) for rows in _columns(both)]
+        halves = [pair.before for pair in both], [pair.after for pair in both]
+        sides = [intervals([_trials(row, column) for row in rows]) for rows in halves]
         for pair, before, after in zip(both, *sides, strict=True):
             found[pair.name].append(_change(pair, column, before, after))
     told = [pair if pair.incomparable else replace(pair, changes=tuple(found[pair.name])) for pair in pairs]
@@ -141,7 +140,7 @@ def _with_changes(pairs: list[Pair]) -> list[Pair]:
 
 
 def _efficiencies(pairs: list[Pair]) -> dict[str, tuple[Change]]:
-    """Return the change of scaling efficiency (``scaling.DEFINITIONS``) of the cases that have one."""
+    """Change of scaling efficiency (``scaling.DEFINITIONS``) of the cases that have one."""
     paces = {
         pair.after.case.id: (pair, pace) for pair in pairs if pair.after and (pace := pair.change(THROUGHPUT))
     }
@@ -159,12 +158,8 @@ def _efficiencies(pairs: list[Pair]) -> dict[str, tuple[Change]]:
     return found
 
 
-def _columns(pairs: list[Pair]) -> tuple[list[CaseSummary | None], list[CaseSummary | None]]:
-    return [pair.before for pair in pairs], [pair.after for pair in pairs]
-
-
 def _trials(row: CaseSummary | None, column: str) -> tuple[float, ...]:
-    """Return the trials of a number that a ratio can be made of; nothing if there is none."""
+    """Trials of a number that can be in a ratio; empty if there are none."""
     found = row.values.get(column) if row else None
     return found.trials if found and found.trials and min(found.trials) > 0 else ()
 

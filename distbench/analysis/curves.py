@@ -1,32 +1,32 @@
-"""The curves of a run, as trackers of experiments take them: a tracker's run for each training or trial."""
+"""The curves of a run for experiment trackers: a tracker's run for each training or trial."""
 
 from __future__ import annotations
 
-import datetime
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-from distbench.analysis.summary import losses_of
+from distbench.analysis.summary import THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, plain, shorten
 from distbench.files import slug
-from distbench.job import FOLDERS
-from distbench.record import Record, Row, Status
+from distbench.job import kinds
+from distbench.record import Record
 
-# the least that any of the trackers takes: W&B shows 128 characters of a name, MLflow took 500 of a value
+# the strictest limits of the trackers: W&B shows 128 characters of a name, MLflow took 500 of a value
 _LONGEST_NAME, _LONGEST_VALUE = 100, 250
 
 
 @dataclass(frozen=True)
-class Point:
-    """What is known of one step."""
+class CurvePoint:
+    """The values of one step."""
 
     step: int
     """The first step of a training, or of a trial's warm-up, is 1."""
     values: dict[str, float]
     time: float | None = None
-    """Seconds since 1970: when the training began plus its seconds of training until here."""
+    """Seconds since 1970: start of the training plus its seconds of training so far."""
 
 
 @dataclass(frozen=True)
@@ -40,64 +40,32 @@ class Curves:
     name: str
     """The same, with the seed or the number of the trial."""
     folder: str
-    """A relative path of safe names, another for each of a run."""
+    """A relative path of safe names, unique in a run."""
     config: dict[str, str | int | float | bool]
     """What was trained, and how it ended."""
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
 
 
 def curves_of(records: Iterable[Record]) -> list[Curves]:
-    """Return what *records* have to draw; those that have nothing are left out."""
-    found = []
-    for record in records:
-        if record.job.kind == "converge":
-            points, told = _training(record), f"seed {record.case.seed}"
-        elif record.job.kind == "measure" and record.status is Status.MEASURED:
-            points, told = _trial(record), f"trial {record.round}"
-        else:
-            continue
-        if points:
-            found.append(_curves(record, points, told))
-    return found
+    """Curves of *records*; those without any are left out, as are those of kinds that are not installed."""
+    known = {kind.name: kind for kind in kinds()}
+    shown = [(record, known[record.job.kind]) for record in records if record.job.kind in known]
+    made = [(record, kind.folder, *kind.curve(record)) for record, kind in shown]
+    return [_curves(record, folder, title, points) for record, folder, title, points in made if points]
 
 
-def _curves(record: Record, points: tuple[Point, ...], told: str) -> Curves:
-    kind, group = FOLDERS[record.job.kind], one_line(record.case.name, _LONGEST_NAME) or "unnamed"
+def _curves(record: Record, kind: str, title: str, points: Sequence[CurvePoint]) -> Curves:
+    group = one_line(record.case.name, _LONGEST_NAME) or "unnamed"
     # trainings of one case differ in their seed, and so in their id
-    of = str(record.job.options.get("of", record.case_id))
+    of = record.job.options.of or record.case_id
     return Curves(
         kind=kind,
         group=group,
-        name=f"{group} {told}",
-        folder=f"{kind}/{slug(record.case.name)}-{slug(of)}/{slug(told)}",
+        name=f"{group} {title}",
+        folder=f"{kind}/{slug(record.case.name)}-{slug(of)}/{slug(title)}",
         config=_config(record),
-        points=points,
+        points=tuple(points),
     )
-
-
-def _training(record: Record) -> tuple[Point, ...]:
-    merit = f"evaluation/{slug(str(record.job.options.get('merit', {}).get('name', 'value')))}"
-    names = {"value": merit, **{key: key for key in ("loss", "grad_norm", "samples", "tokens", "seconds")}}
-    began = _epoch(record.started)
-    return tuple(
-        Point(
-            row["step"],
-            {name: row[key] for key, name in names.items() if row.get(key) is not None},
-            None if began is None else began + row["seconds"],
-        )
-        for row in record.tables.get("converge_curve", ())
-    )
-
-
-def _trial(record: Record) -> tuple[Point, ...]:
-    losses = losses_of(record)
-    steps: dict[int, Row] = {
-        step: {"loss": loss} for step, loss in enumerate(losses, start=1) if loss is not None
-    }
-    summary = {f"trial/{slug(name)}": value for name, value in record.values.items() if math.isfinite(value)}
-    if summary:
-        steps.setdefault(max(len(losses), 1), {}).update(summary)
-    return tuple(Point(step, values) for step, values in sorted(steps.items()))
 
 
 def _config(record: Record) -> dict[str, str | int | float | bool]:
@@ -108,14 +76,14 @@ def _config(record: Record) -> dict[str, str | int | float | bool]:
         "reason": record.reason or None,
         "degraded": record.degraded or None,
         "run": record.run_id,
-        "role": asked.get("role"),
-        "target": asked.get("target"),
+        "role": asked.role or None,
+        "target": getattr(asked, "target", None),
     }
     return _flat({**told, **case})
 
 
 def _flat(data: dict[str, Any], path: tuple[str, ...] = ()) -> dict[str, str | int | float | bool]:
-    """Return *data* with ``outer.inner`` for keys; an option of a plug-in may be any tree."""
+    """*data* with ``outer.inner`` for keys; an option of a plug-in may be any tree."""
     found: dict[str, str | int | float | bool] = {}
     for key, value in data.items():
         here = (*path, slug(str(key)))
@@ -128,8 +96,44 @@ def _flat(data: dict[str, Any], path: tuple[str, ...] = ()) -> dict[str, str | i
     return found
 
 
-def _epoch(started: str) -> float | None:
-    try:
-        return datetime.datetime.fromisoformat(started).timestamp()
-    except ValueError:
+@dataclass(frozen=True)
+class Progress:
+    """Loss of one trial, with what had been consumed after each step."""
+
+    losses: list[float | None]
+    tokens: list[float]
+    """After each step, all ranks together; empty if not known."""
+    seconds: list[float]
+    """After each step, warm-up included; empty if not known. A step takes as long as its slowest rank."""
+
+
+def progress(row: CaseSummary) -> Progress:
+    """Losses of the first usable trial of *row*, over tokens and seconds where these are known."""
+    count = len(row.losses)
+    per_step = _tokens(row)
+    tokens = [] if per_step is None else [per_step * step for step in range(1, count + 1)]
+    seconds = list(accumulate(_seconds(row)))
+    return Progress(row.losses, tokens, seconds if len(seconds) == count else [])
+
+
+def _tokens(row: CaseSummary) -> float | None:
+    tokens, samples = row.values.get(THROUGHPUT), row.values.get("samples_per_s")
+    if tokens is None or samples is None or samples.value <= 0:
         return None
+    # both are medians of the same trials, so their ratio is the length of a sample, up to rounding
+    return row.case.batch.global_batch_size * round(tokens.value / samples.value, 6)
+
+
+def _seconds(row: CaseSummary) -> list[float]:
+    """Seconds of each step, warm-up first; empty if any is unknown."""
+    if row.detail is None:
+        return []
+    found: list[float] = []
+    for column in ("warmup_step_s", "step_s"):
+        ranks = row.detail.samples.get(column, [])
+        for step in zip(*ranks, strict=False):
+            known = [s for s in step if s is not None and math.isfinite(s)]
+            if len(known) < len(step):
+                return []
+            found.append(max(known))
+    return found

@@ -1,44 +1,25 @@
-"""What is worth minding about how a case spent its time and moved its bytes, in sentences."""
+"""What stands out about how a case spent its time and moved its bytes, in sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from distbench.analysis.parity import marked_names
 from distbench.analysis.ranks import STRAGGLER, work
+from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed
 from distbench.analysis.volume import EXPLAINED, volume
-from distbench.metrics._drift import UNSETTLED_CHANGE, UNSETTLED_P
+from distbench.metrics.steptime.drift import UNSETTLED_CHANGE, UNSETTLED_P
 
 
-def diagnosis(cases: Sequence[CaseSummary]) -> list[str]:
-    """Return what to mind about the measured *cases*; nothing if nothing stands out."""
-    measured = [row for row in cases if row.detail is not None]
-    names = marked_names(measured, cases)
-    said = [
-        _listed(_unsettled, "steps were still becoming faster while they were timed; raise measure.warmup"),
-        _listed(
-            _reduces_whole,
-            "gradients are all-reduced where the textbook of the strategy reduce-scatters them: as much "
-            "on the wire as DDP, and a gather on top",
-        ),
-        _listed(
-            _unexplained, "the bytes moved differ from the textbook's; distbench show --view communication"
-        ),
+def diagnosis(run: AnalysedRun) -> list[str]:
+    """What stands out about the measured cases of *run*."""
+    measured = [row for row in run.cases if row.detail is not None]
+    names = run.names(measured)
+    sentences = [
+        f"{listed(affected)}: {text}."
+        for check, text in _CHECKS
+        if (affected := [names[row.case.id] for row in measured if check(row)])
     ]
-    found = [sentence for make in said if (sentence := make(measured, names))]
-    return found + [sentence for row in measured if (sentence := _straggler(row, names[row.case.id]))]
-
-
-def _listed(
-    check: Callable[[CaseSummary], bool], text: str
-) -> Callable[[Sequence[CaseSummary], dict[str, str]], str]:
-    def sentence(rows: Sequence[CaseSummary], names: dict[str, str]) -> str:
-        found = [names[row.case.id] for row in rows if check(row)]
-        return f"{listed(found)}: {text}." if found else ""
-
-    return sentence
+    return sentences + [sentence for row in measured if (sentence := _straggler(row, names[row.case.id]))]
 
 
 def _unsettled(row: CaseSummary) -> bool:
@@ -64,4 +45,15 @@ def _straggler(row: CaseSummary, name: str) -> str:
     if not own:
         return ""
     slowest = max(own, key=lambda rank: own[rank])
-    return f"{name}: rank {slowest} works {imbalance.value:.2f} times as long as the median rank."
+    return f"{name}: straggler: rank {slowest} works {imbalance.value:.2f}x as long as the median rank."
+
+
+_CHECKS = (
+    (_unsettled, "steps were still speeding up during timing; increase measure.warmup"),
+    (
+        _reduces_whole,
+        "gradients are all-reduced instead of reduce-scattered: the same traffic as "
+        "plain data parallelism, plus an all-gather",
+    ),
+    (_unexplained, "the bytes moved differ from theory; see distbench show --view communication"),
+)

@@ -1,9 +1,9 @@
-"""One number of one case over runs: a point a run, breaks where the environment changed, steps between.
+"""One number of one case over runs: a point per run, breaks where the environment changed, steps between.
 
-The run is the unit, as the trial is in one run: the trials of a run share its day, so they make one point,
-their median. What was asked of a case decides whether two runs have the same one (its id). Steps are
-looked for between breaks only: what came with another driver is no change of the code. This is a monitor;
-it takes arms that are run side by side to gate.
+The run is the unit, as the trial is within a run: the trials of a run share its day, so they make one
+point, their median. Two runs have the same case if its id is the same. Steps are looked for between breaks
+only: what came with a new driver is not a change of the code. This is a monitor; gating needs arms that
+run side by side.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from typing import Literal
 from distbench.analysis import change_points
 from distbench.analysis.change_points import Step
 from distbench.analysis.comparison import settings_apart
-from distbench.analysis.environment import differences, environment
-from distbench.analysis.scaling import scaling
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.scaling import Scaling
+from distbench.analysis.settings import differences, environment
 from distbench.analysis.summary import CaseSummary, Estimate
 from distbench.analysis.text import one_line
 from distbench.case import Case
-from distbench.store import RunInfo
+from distbench.record.store import RunInfo
 
 EFFICIENCY = "efficiency"
-"""The metric that is no column of a record: see ``scaling.DEFINITIONS``."""
+"""The metric that is not a column of a record: see ``scaling.DEFINITIONS``."""
 LEAST = 0.03
-"""The smallest step that is told unless another is asked for, as a fraction."""
+"""The smallest step that is reported by default, as a fraction."""
 Word = Literal["better", "worse", "other"]
 
-# what a machine and its software are; not what is another in each process, such as its own threads, or
-# in each boot, such as the bytes of memory that the kernel leaves
+# facts of a machine and its software; not those that differ between processes, such as their threads,
+# or between boots, such as the bytes of memory that the kernel leaves
 _SURROUNDINGS = {
     "backend",
     "cpu",
@@ -53,23 +54,24 @@ _SURROUNDINGS = {
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a case of one run was measured on."""
+    """Environment in which a case of one run was measured."""
 
     facts: dict[str, tuple[str, ...]]
-    told_by_rank: bool
-    """Whether a rank told; else the machine that started them, which knows less."""
+    from_rank: bool
+    """Whether a rank reported it; else the launching machine did, which knows less."""
 
     def apart(self, after: Surroundings) -> dict[str, tuple[str, str]]:
-        """Return the facts that differ from those *after*; where another party told, of what both tell."""
+        """Facts that differ from those *after*; of what both know, if only one comes from a rank."""
         sides = [self.facts, after.facts]
-        if self.told_by_rank != after.told_by_rank:
+        if self.from_rank != after.from_rank:
             sides = [
-                {k: told for k, told in side.items() if all(k in each for each in sides)} for side in sides
+                {key: value for key, value in side.items() if all(key in other for other in sides)}
+                for side in sides
             ]
-        found = differences(*sides)
-        if "packages.torch" in found:
-            found.pop("torch", None)
-        return found
+        different = differences(*sides)
+        if "packages.torch" in different:
+            different.pop("torch", None)
+        return different
 
 
 @dataclass(frozen=True)
@@ -82,31 +84,31 @@ class Occasion:
     surroundings: dict[str, Surroundings]
     """Of each case id."""
     efficiency: dict[str, Estimate]
-    """Case id -> efficiency of scaling, of those that were measured on one device too."""
+    """Case id -> scaling efficiency, of cases also measured on one device."""
 
     @classmethod
-    def of(cls, info: RunInfo, cases: Sequence[CaseSummary]) -> Occasion:
-        """Return what *cases*, the summaries of a run, say.
+    def of(cls, run: AnalysedRun) -> Occasion:
+        """*run* as one point of each of its cases.
 
         Raises:
-            ValueError: the run does not tell when it was made.
+            ValueError: the run does not say when it was made.
         """
         return cls(
-            info.run_id,
-            _time(info.created),
-            tuple(cases),
-            {row.case.id: _surroundings(row, info) for row in cases},
-            _efficiencies(cases),
+            run.info.run_id,
+            _time(run.info.created),
+            run.cases,
+            {row.case.id: _surroundings(row, run.info) for row in run.cases},
+            _efficiencies(run.scaling),
         )
 
     def value(self, row: CaseSummary, metric: str) -> Estimate | None:
-        """Return the number of a case, None if it has none."""
+        """Number of a case; None if it has none."""
         return self.efficiency.get(row.case.id) if metric == EFFICIENCY else row.values.get(metric)
 
 
 @dataclass(frozen=True)
-class Point:
-    """What one run says of a case."""
+class HistoryPoint:
+    """Number of a case in one run."""
 
     run_id: str
     created: datetime
@@ -114,8 +116,8 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Change:
-    """A step, and whether it is a good one."""
+class LevelChange:
+    """A step, and whether it is an improvement."""
 
     step: Step
     word: Word
@@ -129,10 +131,10 @@ class Break:
     """Index of the first point after it."""
     facts: tuple[str, ...]
     """What changed, each as a clause: ``packages.torch = 2.13.0, was 2.12.1``."""
-    change: Change | None
-    """What came with it; None if it can't be told from noise."""
+    change: LevelChange | None
+    """Step that came with it; None if it is within the noise."""
     is_known: bool
-    """Whether there are points enough on both sides to tell."""
+    """Whether there are enough points on both sides to see a step."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +143,12 @@ class Level:
 
     start: int
     end: int
-    """Index behind the last."""
+    """Index after the last."""
     value: float
 
 
 @dataclass(frozen=True)
-class Series:
+class CaseHistory:
     """One metric of one case over runs."""
 
     case: Case
@@ -154,17 +156,17 @@ class Series:
     metric: str
     unit: str
     better: str | None
-    points: tuple[Point, ...]
+    points: tuple[HistoryPoint, ...]
     breaks: tuple[Break, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[LevelChange, ...]
     """Steps within one environment."""
     levels: tuple[Level, ...]
     left_out: tuple[tuple[str, str], ...]
-    """Run that has the case and no number that counts -> why."""
+    """Run that has the case but no usable number -> why."""
 
     @property
     def values(self) -> list[float]:
-        """Return the number of each point."""
+        """Number of each point."""
         return [point.value.value for point in self.points]
 
 
@@ -172,12 +174,12 @@ class Series:
 class _Gathered:
     rows: list[CaseSummary] = field(default_factory=list)
     surroundings: list[Surroundings] = field(default_factory=list)
-    points: list[Point] = field(default_factory=list)
+    points: list[HistoryPoint] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
 
 
 def metrics(occasions: Iterable[Occasion]) -> list[str]:
-    """Return every metric that some run has a number of."""
+    """Every metric of which a run has a number."""
     found: dict[str, None] = {}
     for occasion in occasions:
         found |= dict.fromkeys(name for row in occasion.cases for name in row.values)
@@ -185,10 +187,10 @@ def metrics(occasions: Iterable[Occasion]) -> list[str]:
     return sorted(found)
 
 
-def history(occasions: Iterable[Occasion], metric: str, least: float = LEAST) -> list[Series]:
-    """Return the series of *metric* of each case that has a number, in the order in which they appeared.
+def history(occasions: Iterable[Occasion], metric: str, least: float = LEAST) -> list[CaseHistory]:
+    """CaseHistory of *metric* of each case that has a number, in the order in which they appeared.
 
-    *least* is the smallest step that is told, as a fraction.
+    *least* is the smallest step that is reported, as a fraction.
     """
     found: dict[str, _Gathered] = {}
     for occasion in sorted(occasions, key=lambda each: each.created):
@@ -202,22 +204,22 @@ def _gather(into: _Gathered, occasion: Occasion, row: CaseSummary, metric: str) 
     if row.comparable and value is not None:
         into.rows.append(row)
         into.surroundings.append(occasion.surroundings[row.case.id])
-        into.points.append(Point(occasion.run_id, occasion.created, value))
+        into.points.append(HistoryPoint(occasion.run_id, occasion.created, value))
     elif why := _why_not(row, metric):
         into.left_out.append((occasion.run_id, why))
 
 
 def _why_not(row: CaseSummary, metric: str) -> str:
     if row.degraded:
-        return f"disturbed: {one_line(row.degraded)}"
+        return f"noisy machine: {one_line(row.degraded)}"
     if row.differs:
-        return "another training than its reference"
+        return "not equivalent to its reference"
     if row.measured:
         return one_line(row.absent.get(metric, f"has no {metric}"))
     return f"{row.status}: {one_line(row.reason)}"
 
 
-def _series(gathered: _Gathered, metric: str, least: float) -> Series:
+def _series(gathered: _Gathered, metric: str, least: float) -> CaseHistory:
     row, points = gathered.rows[-1], gathered.points
     column = row.columns.get(metric, {"unit": "", "better": "higher" if metric == EFFICIENCY else None})
     values = [point.value.value for point in points]
@@ -233,22 +235,22 @@ def _series(gathered: _Gathered, metric: str, least: float) -> Series:
         left, right = max(e for e in ends if e < place), min(e for e in ends if e > place)
         step = change_points.step_at(values[left:right], place - left)
         breaks.append(_break(place, facts, step, column["better"], least))
-    return Series(
+    return CaseHistory(
         case=row.case,
         metric=metric,
         unit=column["unit"],
         better=column["better"],
         points=tuple(points),
         breaks=tuple(breaks),
-        changes=tuple(Change(step, _word(step, column["better"])) for step in steps),
+        changes=tuple(LevelChange(step, _word(step, column["better"])) for step in steps),
         levels=tuple(Level(a, b, change_points.level(values[a:b])) for a, b in pairwise(ends)),
         left_out=tuple(gathered.left_out),
     )
 
 
 def _break(place: int, facts: tuple[str, ...], step: Step | None, better: str | None, least: float) -> Break:
-    told = step is not None and step.chance <= change_points.CHANCE and abs(step.effect) >= least
-    change = Change(step, _word(step, better)) if step and told else None
+    clear = step is not None and step.chance <= change_points.CHANCE and abs(step.effect) >= least
+    change = LevelChange(step, _word(step, better)) if step and clear else None
     return Break(place, facts, change, is_known=step is not None)
 
 
@@ -259,31 +261,31 @@ def _word(step: Step, better: str | None) -> Word:
 
 
 def _breaks(gathered: _Gathered) -> dict[int, tuple[str, ...]]:
-    """Return the points before which the environment changed, with what did."""
+    """Points before which the environment changed, with the facts that did."""
     found = {}
     for place in range(1, len(gathered.points)):
         facts = gathered.surroundings[place - 1].apart(gathered.surroundings[place])
         work, _ = settings_apart(*gathered.rows[place - 1 : place + 1])
-        told = [
+        changes = [
             f"{one_line(key)} = {one_line(now)}, was {one_line(was)}" for key, (was, now) in facts.items()
         ]
-        if told or work:
-            found[place] = (*told, *([work] if work else []))
+        if changes or work:
+            found[place] = (*changes, *([work] if work else []))
     return found
 
 
 def _surroundings(row: CaseSummary, info: RunInfo) -> Surroundings:
     records = [row.detail] if row.detail else []
-    told = environment(records, info.machine) | {"distbench": (one_line(str(info.version)),)}
-    kept = {key: value for key, value in told.items() if key.partition(".")[0] in _SURROUNDINGS}
+    facts = environment(records, info.machine) | {"distbench": (one_line(str(info.version)),)}
+    kept = {key: value for key, value in facts.items() if key.partition(".")[0] in _SURROUNDINGS}
     return Surroundings(kept, any(record.environment for record in records))
 
 
-def _efficiencies(cases: Sequence[CaseSummary]) -> dict[str, Estimate]:
+def _efficiencies(scaling: Sequence[Scaling]) -> dict[str, Estimate]:
     return {
         point.row.case.id: Estimate(point.efficiency, point.low, point.high, point.throughput.n)
         # where a case is of two series, the first (strong scaling) counts in all runs
-        for series in reversed(scaling(cases))
+        for series in reversed(scaling)
         for point in series.points
         if point.world_size > 1
     }

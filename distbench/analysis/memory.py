@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from distbench.analysis.settings import description_of
+from distbench.case import MODEL_STATES
+from distbench.grouping import grouped
 from distbench.record import Record
+from distbench.strategies.description import Deviation
 
-STATES = ("parameters", "gradients", "optimizer_state", "master")
-"""The model states of ZeRO's table."""
-KINDS = (*STATES, "buffers")
 TOLERANCE = 0.01
 """Model states that are further than this from theory, as a fraction, are worth a sentence."""
-
-_SHARDING = ("FSDP", "FullySharded")
 
 
 @dataclass(frozen=True)
@@ -24,16 +23,16 @@ class Held:
     """A row for each phase of the counted step."""
     theory: dict[str, float]
     """Kind -> bytes, empty where there is no theory; ``states`` is the sum."""
-    effective: dict[str, Any]
-    """What the engine really did."""
+    deviations: tuple[Deviation, ...]
+    """Known reasons why the engine may keep more."""
 
     def find(self, kind: str) -> float | None:
-        """Return the most of *kind* over the phases, or None if no row tells of it."""
+        """Most of *kind* over the phases, or None if no row has it."""
         known = [row[kind] for row in self.phases if row.get(kind) is not None]
         return max(known) if known else None
 
     def most(self, kind: str) -> float:
-        """Return the most of *kind* over the phases; 0 if no row tells of it."""
+        """Most of *kind* over the phases; 0 if no row has it."""
         return self.find(kind) or 0.0
 
     @property
@@ -43,41 +42,37 @@ class Held:
         return None if states is None or not theory else states / theory - 1
 
     def excess(self) -> list[tuple[str, float]]:
-        """Return the kinds that make up most of the difference, and by how many bytes each."""
-        found = [(kind, self.most(kind) - self.theory.get(kind, 0.0)) for kind in STATES]
+        """Kinds that make up most of the difference, with their bytes."""
+        found = [(kind, self.most(kind) - self.theory.get(kind, 0.0)) for kind in MODEL_STATES]
         return [
             (kind, bytes_) for kind, bytes_ in found if abs(bytes_) > TOLERANCE * self.theory.get(kind, 0.0)
         ]
 
     def cause(self) -> str:
-        """Return the known cause of the difference, or nothing if there is none."""
+        """Known cause of the difference; empty if there is none."""
         excess = dict(self.excess())
         if any(bytes_ < 0 for bytes_ in excess.values()):
             return ""
-        if self.effective.get("zero_stage") in (1, 2) and set(excess) == {"gradients"}:
-            return (
-                "DeepSpeed keeps the gradient of a parameter that lies in two partitions whole on both ranks"
-            )
-        if str(self.effective.get("engine")).startswith(_SHARDING) and _alike(excess, self.theory):
-            return "shards are padded to the same size on every rank"
+        for deviation in self.deviations:
+            if set(excess) == {deviation.of} or (deviation.of == "states" and _alike(excess, self.theory)):
+                return deviation.why
         return ""
 
 
 def _alike(excess: dict[str, float], theory: dict[str, float]) -> bool:
-    """Return whether all kinds exceed theory by about the same fraction, as padding makes them."""
-    fractions = [excess.get(kind, 0.0) / theory[kind] for kind in STATES if theory.get(kind)]
+    """Whether all kinds exceed theory by about the same fraction, as padding makes them."""
+    fractions = [excess.get(kind, 0.0) / theory[kind] for kind in MODEL_STATES if theory.get(kind)]
     return max(fractions) - min(fractions) <= TOLERANCE
 
 
 def held(record: Record | None) -> Held | None:
-    """Return what the rank of *record* keeps whose model states are largest; None if no rank told."""
+    """Memory of the rank with the largest model states; None if no rank reported any."""
     rows = record.tables.get("memory", []) if record else []
-    ranks: dict[int, list[dict[str, Any]]] = {}
-    for row in rows:
-        if row.get("phase") in ("forward", "backward", "step"):
-            ranks.setdefault(row["rank"], []).append(row)
+    counted = [row for row in rows if row.get("phase") in ("forward", "backward", "step")]
+    ranks = grouped(counted, lambda row: int(row["rank"]))
     if not ranks or record is None:
         return None
     theory = next((row for row in rows if row.get("phase") == "theory"), {})
-    found = [Held(phases, theory, record.effective) for phases in ranks.values()]
+    deviations = description_of(record.case, record).deviations
+    found = [Held(phases, theory, deviations) for phases in ranks.values()]
     return max(found, key=lambda rank: (rank.most("states"), rank.most("peak")))

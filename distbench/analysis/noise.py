@@ -1,8 +1,8 @@
-"""How sure a number is: intervals of medians, from the spread that trials have in this run.
+"""How sure a number is: intervals of medians, from the spread of the trials of this run.
 
-Three trials of one case say little of their own spread, and one disturbed trial ruins it. The
-trials of all cases together say much, so the scale of the noise is the run's, unless a case is
-plainly noisier by itself.
+Three trials of one case say little about their own spread, and one disturbed trial ruins it. The
+trials of all cases together say a lot, so the noise scale is that of the run, unless a case is
+clearly noisier by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A median over trials with its interval of 95 %, symmetric in the logarithm."""
+    """A median over trials with its 95% interval, symmetric in the logarithm."""
 
     value: float
     half: float | None = None
@@ -28,22 +28,27 @@ class Interval:
 
     @property
     def low(self) -> float:
-        """Lower end; the value itself where no spread is known."""
+        """Lower end; the value itself if the spread is unknown."""
         return self.value * math.exp(-(self.half or 0.0))
 
     @property
     def high(self) -> float:
-        """Upper end; the value itself where no spread is known."""
+        """Upper end; the value itself if the spread is unknown."""
         return self.value * math.exp(self.half or 0.0)
 
+    def to_json(self) -> dict[str, float | None]:
+        """The value and its ends, null if the spread is unknown."""
+        low, high = (None, None) if self.half is None else (self.low, self.high)
+        return {"value": self.value, "low": low, "high": high}
+
     def ratio(self, other: Interval) -> Interval:
-        """Return this over *other*; the two are independent."""
+        """Ratio of this to *other*; the two are independent."""
         known = self.half is not None and other.half is not None
         half = math.hypot(self.half or 0.0, other.half or 0.0) if known else None
         return Interval(self.value / other.value, half)
 
     def is_apart_from(self, other: Interval) -> bool:
-        """Return whether the two differ by more than the noise; with no spread known, if they differ."""
+        """Whether the two differ by more than the noise; if the spread is unknown, whether they differ."""
         ratio = self.ratio(other)
         return abs(math.log(ratio.value)) > (ratio.half or 0.0)
 
@@ -58,15 +63,15 @@ class Noise:
     """Degrees of freedom behind it."""
 
     def interval(self, values: Sequence[float]) -> Interval:
-        """Return the median of the positive *values* of one case, with its interval."""
+        """Median of the positive *values* of one case, with its interval."""
         scale = max(self.scale, _own(values))
-        # with the degrees of freedom of the run; a case by itself would have very few
+        # with the degrees of freedom of the run; a single case would have very few
         half = _quantile_of_t(self.freedom) * scale * _of_median(len(values))
         return Interval(statistics.median(values), half)
 
 
 def noise_of(samples: Sequence[Sequence[float]]) -> Noise | None:
-    """Return the noise of the trials of several cases; None if no case has two.
+    """Noise of the trials of several cases; None if no case has two.
 
     The median over cases of the standard deviation, each divided by the median of its own
     distribution (chi with n - 1 degrees of freedom), so that a disturbed trial in one case, which
@@ -80,7 +85,7 @@ def noise_of(samples: Sequence[Sequence[float]]) -> Noise | None:
 
 
 def intervals(samples: Sequence[Sequence[float]]) -> list[Interval]:
-    """Return the interval of each case; *samples* are the trials of the cases that share their noise.
+    """Interval of each case; *samples* are the trials of the cases that share their noise.
 
     Raises:
         ValueError: a value is not positive, or a case has none.
@@ -90,7 +95,7 @@ def intervals(samples: Sequence[Sequence[float]]) -> list[Interval]:
 
 
 def _own(values: Sequence[float]) -> float:
-    """Return the deviation of a case without its farthest trial, which may have been disturbed."""
+    """Deviation of a case without its farthest trial, which may have been disturbed."""
     if len(values) < 3:
         return 0.0
     middle = math.log(statistics.median(values))
@@ -102,7 +107,7 @@ def _deviation(values: Sequence[float]) -> float:
     return statistics.stdev(math.log(value) for value in values)
 
 
-# scipy takes a millisecond for what thousands of cases have in common
+# scipy takes a millisecond for a value that thousands of cases share
 @functools.cache
 def _quantile_of_t(freedom: int) -> float:
     return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
@@ -114,7 +119,7 @@ def _median_of_chi(freedom: int) -> float:
 
 
 def _of_median(count: int) -> float:
-    """Return the standard error of the median of *count* normal values of deviation 1.
+    """Standard error of the median of *count* normal values of deviation 1.
 
     Up to two it is the mean's; from there on at most that of large samples, sqrt(pi / (2 n)).
     """

@@ -1,12 +1,12 @@
-"""Two arms run side by side: what their pairs of trials tell, and when they have told enough.
+"""Two arms run side by side: what their pairs of trials show, and when they are enough.
 
-The sample is the pair: one trial of each arm, next to each other in time, so that what the machine
-differs by from one hour to the next is in both and falls out of their ratio. Every number is a cost
+The sample is the pair: one trial of each arm, next to each other in time, so that slow changes of
+the machine affect both and cancel in their ratio. Every number is a cost
 (seconds of a step, or the reciprocal of an efficiency), so a ratio above 1 is worse throughout.
 
 Stopping: on the width of the interval, never on its first significance, which would raise the false
 alarms; a normal mean and the width of its interval are independent. An effect beyond doubt ends the
-series early (Haybittle 1971, Peto et al. 1976: an interval of 99.9 %).
+series early (Haybittle 1971, Peto et al. 1976: an interval of 99.9%).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from scipy import stats
 Word = Literal["pass", "regressed", "improved", "inconclusive"]
 
 CONFIDENCE = 0.95
-"""Of the interval that is told and decides."""
+"""Of the interval that is reported and decides."""
 BEYOND_DOUBT = 0.999
 """Of the interval that may end a series early."""
 MOST = 10_000
-"""Pairs that are counted: a spread that asks for more will not be averaged away."""
+"""Largest number of pairs considered: a spread that needs more will not be averaged away."""
 LOOKS = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 """Numbers of pairs after which a series may end."""
 
@@ -39,7 +39,7 @@ class Rule:
     """What counts as a change, and how sure a verdict has to be."""
 
     effect: float
-    """The smallest change of a cost that counts, as a fraction: 0.03 is a step 1.03 times as long."""
+    """The smallest relevant change of a cost, as a fraction: 0.03 is a step that takes 1.03x as long."""
     least: int = 5
     """Pairs before the first look."""
     most: int = 20
@@ -47,23 +47,23 @@ class Rule:
 
     @property
     def limit(self) -> float:
-        """``effect`` as a logarithm: what the mean must reach, and what half the interval may be wide."""
+        """``effect`` as a logarithm: what the mean must reach, and the allowed half-width of the interval."""
         return math.log1p(self.effect)
 
     def is_look(self, pairs: int) -> bool:
-        """Return whether a series of so many pairs may end."""
+        """Whether a series of so many pairs may end."""
         return pairs >= self.least and (pairs in LOOKS or pairs in (self.least, self.most))
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a series of pairs tells so far."""
+    """What a series of pairs shows so far."""
 
     pairs: int
     ratio: float
     """Cost of the candidate over that of the baseline: geometric mean over pairs."""
     low: float
-    """Lower end of its interval of 95 %."""
+    """Lower end of its 95% interval."""
     high: float
     """Upper end."""
     deviation: float
@@ -72,22 +72,22 @@ class Look:
     ended: bool
     """Whether more pairs would be wasted: the interval is narrow enough, or the effect beyond doubt."""
     needed: int
-    """Pairs that an interval narrow enough would take, by this deviation; ``MOST``: so many or more."""
+    """Pairs that a narrow enough interval would take at this deviation; ``MOST``: that many or more."""
 
 
 def look(log_ratios: Sequence[float], rule: Rule) -> Look:
-    """Return what pairs tell whose costs have these natural logarithms of candidate over baseline.
+    """Result of pairs with these natural logarithms of candidate cost over baseline cost.
 
     The interval is Student's t over pairs, which holds from three pairs on; a bootstrap over so few
-    is too narrow, and one over steps takes those of a trial for independent.
+    is too narrow, and one over steps treats those of a trial as independent.
 
     Raises:
-        ValueError: fewer than two pairs, or a ratio that is no finite number.
+        ValueError: fewer than two pairs, or a ratio that is not a finite number.
     """
     if len(log_ratios) < 2:
-        raise ValueError(f"{len(log_ratios)} pairs tell nothing of their spread; at least 2 are needed")
+        raise ValueError(f"{len(log_ratios)} pairs are too few to know their spread; at least 2 are needed")
     if wrong := [value for value in log_ratios if not math.isfinite(value)]:
-        raise ValueError(f"a ratio of costs is no positive number: its logarithm is {wrong[0]}")
+        raise ValueError(f"a cost ratio is not a positive number: its logarithm is {wrong[0]}")
     count = len(log_ratios)
     mean, deviation = statistics.fmean(log_ratios), float(np.std(log_ratios, ddof=1))
     half = half_width(deviation, count)
@@ -106,7 +106,7 @@ def look(log_ratios: Sequence[float], rule: Rule) -> Look:
 
 
 def has_ended(log_ratios: Sequence[float], rule: Rule) -> bool:
-    """Return whether a series ends with these pairs: it may, and has told enough, or all are made.
+    """Whether a series ends with these pairs: they are enough, or all pairs are made.
 
     Raises:
         ValueError: as of ``look``.
@@ -124,28 +124,28 @@ def _word(mean: float, half: float, rule: Rule) -> Word:
 
 
 def half_width(deviation: float, pairs: int, confidence: float = CONFIDENCE) -> float:
-    """Return half the width of the interval of a mean log ratio; *pairs* is at least 2."""
+    """Half the width of the interval of a mean log ratio; *pairs* is at least 2."""
     return _quantile(pairs - 1, confidence) * deviation / math.sqrt(pairs)
 
 
 def resolvable(deviation: float, pairs: int) -> float:
-    """Return the smallest effect, as a fraction, that *pairs* of this deviation can tell from none."""
+    """Smallest effect, as a fraction, that *pairs* of this deviation can distinguish from none."""
     return _exp(half_width(deviation, pairs)) - 1
 
 
 def pairs_for(deviation: float, effect: float) -> int:
-    """Return the pairs that make half the interval as narrow as *effect*; ``MOST`` if more were needed."""
+    """Pairs that make half the interval as narrow as *effect*; ``MOST`` if more were needed."""
     limit = math.log1p(effect)
     counts = range(2, MOST)
     return 2 + bisect.bisect_left(counts, True, key=lambda pairs: half_width(deviation, pairs) <= limit)
 
 
 def _exp(logarithm: float) -> float:
-    # what lies beyond has no float, and is no ratio of two times either
+    # beyond that there is no float, and no ratio of two times either
     return math.exp(max(-700.0, min(logarithm, 700.0)))
 
 
-# scipy takes a millisecond for what every look at as many pairs has in common
+# scipy takes a millisecond for a value that every look at the same number of pairs shares
 @functools.cache
 def _quantile(freedom: int, confidence: float) -> float:
     return float(stats.t.ppf((1 + confidence) / 2, freedom))

@@ -1,23 +1,21 @@
-"""Fair fight? What the live engines of a comparison really did, held against the reference's."""
+"""Whether all cases of a comparison did the same work: effective settings against the reference's."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal
 
-from distbench.analysis.meanings import Kind, meaning
-from distbench.analysis.names import short_names
-from distbench.analysis.settings import settings, text
+from distbench.analysis.settings import Kind, meaning, settings, text
 from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import listed
+from distbench.analysis.text import listed, short_names
+from distbench.case import MEANS
+from distbench.grouping import grouped
+from distbench.strategies.base import DDP, SINGLE
 
-NOT_TOLD = "not told"
-"""What stands for a setting that a trial's engine did not tell: absent is not equal."""
-
-_PREFERRED = {"single": 0, "ddp": 1}
+_PREFERRED = {SINGLE: 0, DDP: 1}
 
 
 @dataclass(frozen=True)
@@ -25,31 +23,31 @@ class Difference:
     """One setting in which a case differs from its reference, or its trials from one another."""
 
     key: str
-    expected: str
-    """The reference's, or that of the first trial."""
-    found: str
+    expected: str | None
+    """The reference's, or that of the first trial; None: it was not reported, which is not equal."""
+    found: str | None
     """The case's, or those of the other trials."""
     kind: Kind
     """work: the numbers belong to other work. speed: the same work at another pace. strategy: what
-    the comparison is about. unknown: a key that nobody classified, a finding of lower rank."""
+    the comparison is about. unknown: an unclassified key, a finding of lower rank."""
     why: str
     between: Literal["cases", "trials"] = "cases"
 
     @property
     def is_known(self) -> bool:
-        """Whether both told the setting."""
-        return NOT_TOLD not in (self.expected, self.found)
+        """Whether both reported the setting."""
+        return self.expected is not None and self.found is not None
 
     def __str__(self) -> str:
         if self.between == "trials":
             return f"{self.key} = {self.expected} in one trial and {self.found} in another: {self.why}"
-        if not self.is_known:
-            return f"{self.key} = {self.found}, of the reference {self.expected}: can't be compared"
-        return f"{self.key} = {self.found}, the reference has {self.expected}: {self.why}"
+        expected, value = (text or "not reported" for text in (self.expected, self.found))
+        why = self.why if self.is_known else "can't be compared"
+        return f"{self.key} = {value}, the reference has {expected}: {why}"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PeerGroup:
     """Cases that were asked to do the same work."""
 
     reference: CaseSummary
@@ -59,62 +57,18 @@ class Comparison:
 
     @property
     def is_known(self) -> bool:
-        """Whether any of the cases told what it did; else nothing can be said of any."""
-        return _has_told(self.reference)
+        """Whether any of the cases reported its settings; else none can be compared."""
+        return _has_settings(self.reference)
 
     def findings(self, row: CaseSummary) -> list[Difference]:
-        """Return the differences of a case that change its work, then those that nobody can judge."""
-        found = self.differences[row.case.id]
-        return [each for kind in ("work", "unknown") for each in found if each.kind == kind]
-
-
-def comparisons(cases: Sequence[CaseSummary]) -> tuple[Comparison, ...]:
-    """Return the measured cases by the work that they were asked to do, each group with its reference.
-
-    The reference is ``single`` (nothing of a strategy is in its way), else ``ddp``, else the first
-    case; one that told nothing of itself can't be it. What a suite asks for on purpose (another
-    precision, optimizer or global batch) makes another comparison.
-    """
-    return _comparisons(tuple(cases))
-
-
-# everything that is said of a run asks for those of the same cases
-@functools.lru_cache(maxsize=1)
-def _comparisons(cases: tuple[CaseSummary, ...]) -> tuple[Comparison, ...]:
-    groups: dict[str, list[CaseSummary]] = {}
-    for row in cases:
-        if row.detail is not None:
-            groups.setdefault(_asked(row), []).append(row)
-    return tuple(_compare(rows) for rows in groups.values())
-
-
-def findings(cases: Sequence[CaseSummary]) -> dict[str, list[Difference]]:
-    """Return the findings of each case that has any, by case id."""
-    return {
-        row.case.id: found
-        for comparison in comparisons(cases)
-        for row in comparison.cases
-        if (found := comparison.findings(row))
-    }
-
-
-def other_work(cases: Sequence[CaseSummary]) -> dict[str, list[str]]:
-    """Return each change of the work with its cases: what strict parity forbids."""
-    found: dict[str, list[str]] = {}
-    for comparison in comparisons(cases):
-        for row in comparison.cases:
-            for each in comparison.findings(row):
-                if each.kind == "work":
-                    found.setdefault(str(each), []).append(row.case.name)
-        if not comparison.is_known and len(comparison.cases) > 1:
-            names = [row.case.name for row in comparison.cases]
-            found.setdefault("nothing is known of what was done", []).extend(names)
-    return found
+        """Differences of a case that change its work, then unclassified ones."""
+        own = self.differences[row.case.id]
+        return [difference for kind in ("work", "unknown") for difference in own if difference.kind == kind]
 
 
 @dataclass(frozen=True)
 class Footnotes:
-    """Marks beside the numbers that a finding touches, and what they mean."""
+    """Marks on the numbers that a finding affects, and what they mean."""
 
     marks: dict[str, str]
     """Case id -> its mark, ``[a]`` or ``[a,c-e]``."""
@@ -122,62 +76,96 @@ class Footnotes:
     """``[a]`` -> the finding; the same finding has the same letter in every case."""
 
 
-def footnotes(cases: Sequence[CaseSummary]) -> Footnotes:
-    """Return the footnotes of all findings of *cases*."""
-    return _footnotes(tuple(cases))
+@dataclass(frozen=True, eq=False)
+class Parity:
+    """Whether the cases of a run did the same work."""
 
+    comparisons: tuple[PeerGroup, ...]
 
-@functools.lru_cache(maxsize=1)
-def _footnotes(cases: tuple[CaseSummary, ...]) -> Footnotes:
-    numbers: dict[str, int] = {}
-    marks = {}
-    for case_id, found in findings(cases).items():
-        mine = [numbers.setdefault(sentence, len(numbers)) for sentence in _sentences(found)]
-        marks[case_id] = f"[{_letters(sorted(mine))}]"
-    return Footnotes(marks, {f"[{_letter(number)}]": sentence for sentence, number in numbers.items()})
+    @classmethod
+    def of(cls, cases: Sequence[CaseSummary]) -> Parity:
+        """Compare the measured *cases*, grouped by the work that they were asked to do.
 
+        The reference of a group is ``single`` (nothing of a strategy is in its way), else ``ddp``, else
+        the first case, unless it reported no settings. What a suite asks for on purpose (another
+        precision, optimizer or global batch) makes another group.
+        """
+        measured = (row for row in cases if row.detail is not None)
+        groups = grouped(measured, lambda row: row.case.work((*MEANS, "world_size")))
+        return cls(tuple(_compare(rows) for rows in groups.values()))
 
-def marked_names(rows: Sequence[CaseSummary], run: Sequence[CaseSummary]) -> dict[str, str]:
-    """Return the short names of *rows* by case id, with the marks that they have in the whole *run*."""
-    marks = footnotes(run).marks
-    return {key: name + marks.get(key, "") for key, name in short_names([row.case for row in rows]).items()}
+    @cached_property
+    def findings(self) -> dict[str, list[Difference]]:
+        """Findings of each case that has any, by case id."""
+        return {
+            row.case.id: found
+            for comparison in self.comparisons
+            for row in comparison.cases
+            if (found := comparison.findings(row))
+        }
+
+    @cached_property
+    def footnotes(self) -> Footnotes:
+        """Footnotes of all findings."""
+        numbers: dict[str, int] = {}
+        marks = {}
+        for case_id, found in self.findings.items():
+            mine = [numbers.setdefault(sentence, len(numbers)) for sentence in _sentences(found)]
+            marks[case_id] = f"[{_letters(sorted(mine))}]"
+        return Footnotes(marks, {f"[{_letter(number)}]": sentence for sentence, number in numbers.items()})
+
+    def other_work(self) -> dict[str, list[str]]:
+        """Changes of the work with the names of their cases: what strict parity forbids."""
+        changes: dict[str, list[str]] = {}
+        for comparison in self.comparisons:
+            for row in comparison.cases:
+                for difference in comparison.findings(row):
+                    if difference.kind == "work":
+                        changes.setdefault(str(difference), []).append(row.case.name)
+            if not comparison.is_known and len(comparison.cases) > 1:
+                names = [row.case.name for row in comparison.cases]
+                changes.setdefault("no case reported its effective settings", []).extend(names)
+        return changes
+
+    def marked_names(self, rows: Sequence[CaseSummary]) -> dict[str, str]:
+        """Short names of *rows* by case id, with the marks of their footnotes."""
+        marks = self.footnotes.marks
+        return {
+            key: name + marks.get(key, "") for key, name in short_names([row.case for row in rows]).items()
+        }
 
 
 def _sentences(found: list[Difference]) -> list[str]:
-    """Return one sentence for each finding that changes the work, and one for all the others."""
-    told = [
-        f"Not {'' if each.is_known else 'known to be '}the same work: {each}."
-        for each in found
-        if each.kind == "work"
+    """One sentence for each finding that changes the work, and one for all others."""
+    sentences = [
+        f"Not {'' if difference.is_known else 'known to be '}the same work: {difference}."
+        for difference in found
+        if difference.kind == "work"
     ]
-    if unknown := [each.key for each in found if each.kind == "unknown"]:
-        told.append(f"Not known to be the same work, for nobody has classified {listed(unknown)}.")
-    return told
+    if unknown := [difference.key for difference in found if difference.kind == "unknown"]:
+        sentences.append(f"Not known to be the same work: unclassified {listed(unknown)}.")
+    return sentences
 
 
-def _asked(row: CaseSummary) -> str:
-    case = row.case
-    asked = (case.workload, case.data, case.device, case.precision, case.optimizer, case.seed)
-    return repr((*asked, case.batch.global_batch_size, case.activation_checkpointing))
-
-
-def _compare(rows: list[CaseSummary]) -> Comparison:
+def _compare(rows: list[CaseSummary]) -> PeerGroup:
     ranked = sorted(rows, key=_rank)
     expected = _settings(ranked[0])
     if expected.get("dtypes.reduce") is None:
         # one device reduces nothing, so those that do are held against the first that does
         others = (_settings(row).get("dtypes.reduce") for row in ranked[1:])
         expected = {**expected, "dtypes.reduce": next((dtype for dtype in others if dtype), None)}
-    known = _has_told(ranked[0])
-    differences = {row.case.id: tuple(_differences(expected, row)) if known else () for row in rows}
-    return Comparison(ranked[0], tuple(rows), differences)
+    known = _has_settings(ranked[0])
+    differences = {
+        row.case.id: tuple(_differences(expected, row, ranked[0])) if known else () for row in rows
+    }
+    return PeerGroup(ranked[0], tuple(rows), differences)
 
 
 def _rank(row: CaseSummary) -> tuple[bool, int, int]:
-    return not _has_told(row), _PREFERRED.get(row.case.label, len(_PREFERRED)), row.case.world_size
+    return not _has_settings(row), _PREFERRED.get(row.case.label, len(_PREFERRED)), row.case.world_size
 
 
-def _has_told(row: CaseSummary) -> bool:
+def _has_settings(row: CaseSummary) -> bool:
     return row.detail is not None and bool(row.detail.effective)
 
 
@@ -185,23 +173,24 @@ def _settings(row: CaseSummary) -> dict[str, Any]:
     return settings(row.detail) if row.detail else {}
 
 
-def _differences(expected: dict[str, Any], row: CaseSummary) -> Iterator[Difference]:
+def _differences(expected: dict[str, Any], row: CaseSummary, reference: CaseSummary) -> Iterator[Difference]:
     assert row.detail is not None
-    if not _has_told(row):
+    if not _has_settings(row):
         # one finding, not one for each setting
-        yield Difference("effective", "told", NOT_TOLD, *meaning("effective"))
+        yield Difference("effective", "reported", None, *meaning("effective"))
         return
     found = _settings(row)
+    records = [record for record in (row.detail, reference.detail) if record]
     for key in sorted({**expected, **found}):
-        kind, why = meaning(key)
+        kind, why = meaning(key, *records)
         one_sided = key not in expected or key not in found
         # what only one strategy has can't be compared; a single device reduces nothing
         if (kind == "strategy" and one_sided) or (key == "dtypes.reduce" and _reduces_nothing(found)):
             continue
         if one_sided or expected[key] != found[key]:
-            yield Difference(key, _told(expected, key), _told(found, key), kind, why)
+            yield Difference(key, _text(expected, key), _text(found, key), kind, why)
     for key, (first, *rest) in row.unsteady.items():
-        kind, why = meaning(key)
+        kind, why = meaning(key, *records)
         # a strategy that shards otherwise from trial to trial is not one case
         kind = "work" if kind == "strategy" else kind
         yield Difference(key, first, " or ".join(rest), kind, why, "trials")
@@ -211,12 +200,12 @@ def _reduces_nothing(found: dict[str, Any]) -> bool:
     return found.get("world_size") == 1 and found.get("dtypes.reduce", "") is None
 
 
-def _told(of: dict[str, Any], key: str) -> str:
-    return text(of[key]) if key in of else NOT_TOLD
+def _text(of: dict[str, Any], key: str) -> str | None:
+    return text(of[key]) if key in of else None
 
 
 def _letters(numbers: list[int]) -> str:
-    """Return the letters of ascending *numbers*, three and more in a row as ``a-c``."""
+    """Letters of ascending *numbers*, three and more in a row as ``a-c``."""
     told = []
     for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         row = [_letter(number) for _, number in group]
@@ -225,6 +214,6 @@ def _letters(numbers: list[int]) -> str:
 
 
 def _letter(number: int) -> str:
-    """Return a, b, ... z, aa, ab, ..."""
+    """A, b, ... z, aa, ab, ..."""
     head, tail = divmod(number, 26)
     return (_letter(head - 1) if head else "") + chr(ord("a") + tail)

@@ -6,14 +6,15 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from distbench.analysis.summary import THROUGHPUT, CaseSummary
 from distbench.record import Record
 
 STRAGGLER = 1.2
-"""The slowest rank's work over the median rank's from which it is named."""
+"""The slowest rank's work over the median rank's above which it is named."""
 
-# a rank's own work where it was profiled; else its steps, in which waiting for others is hidden
+# a rank's own work if it was profiled; else its steps, which include waiting for others
 _COLUMNS = ("work_s", "step_s")
 
 
@@ -23,11 +24,11 @@ class Grid:
 
     case_id: str
     column: str
-    """``work_s``; ``step_s`` where no rank told of its work."""
+    """``work_s``; ``step_s`` if no rank reported its work."""
     seconds: list[list[float | None]]
     """Rank -> step -> seconds."""
     slowest: int
-    """Rank with the most seconds a step."""
+    """Rank with the most seconds per step."""
     excess: float
     """Its mean over that of the median rank; 1: no rank is behind."""
 
@@ -38,24 +39,17 @@ class Grid:
 
 
 def work(record: Record, column: str = "work_s") -> dict[int, float]:
-    """Return the mean of *column* over the steps of each rank that has any."""
+    """Mean of *column* over the steps of each rank that has any."""
     found = {}
     for rank, steps in enumerate(record.samples.get(column, [])):
-        if known := _known(steps):
+        if known := [value for value in steps if value is not None and math.isfinite(value)]:
             found[rank] = statistics.fmean(known)
     return found
 
 
 def grids(cases: Sequence[CaseSummary], most: int) -> list[Grid]:
-    """Return the grids of the *most* cases of several ranks worth a look: slowest and most uneven in turn."""
-    made = (_grid(row) for row in _worth_a_look(cases))
-    found: list[Grid] = []
-    for grid in made:
-        if grid is not None:
-            found.append(grid)
-        if len(found) == most:
-            break
-    return found
+    """Grids of at most *most* cases worth a look: the slowest and the most uneven alternately."""
+    return list(islice((grid for row in _worth_a_look(cases) if (grid := _grid(row))), most))
 
 
 def _worth_a_look(cases: Sequence[CaseSummary]) -> list[CaseSummary]:
@@ -80,7 +74,3 @@ def _grid(row: CaseSummary) -> Grid | None:
             excess = means[slowest] / statistics.median(means.values())
             return Grid(row.case.id, column, [*row.detail.samples[column]], slowest, excess)
     return None
-
-
-def _known(steps: Sequence[float | None]) -> list[float]:
-    return [seconds for seconds in steps if seconds is not None and math.isfinite(seconds)]

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.analysis.names import short_names
+from distbench.analysis.ranks import work
 from distbench.analysis.summary import THROUGHPUT, CaseSummary, Estimate
+from distbench.analysis.text import short_names
 from distbench.case import Batch, Case
+from distbench.grouping import grouped
 
 Kind = Literal["strong", "weak"]
 
 DEFINITIONS: dict[Kind, str] = {
     "strong": "Strong scaling (the global batch is fixed): Eₙ = Xₙ / (n X₁), X being tokens/s. It is the "
     "parallel efficiency of the ScaLAPACK Users' Guide (T₁ / (n Tₙ), T the time of a step), with the "
-    "same strategy on one device in the place of the best sequential program.",
-    "weak": "Weak scaling (the batch of a device is fixed): Eₙ = Xₙ / (n X₁), X being tokens/s: what a "
-    "device does among n, relative to what it does alone.",
+    "same strategy on one device instead of the best sequential program.",
+    "weak": "Weak scaling (the batch per device is fixed): Eₙ = Xₙ / (n X₁), X being tokens/s: what each of "
+    "n devices does, relative to what it does alone.",
 }
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """One strategy at one world size."""
 
     world_size: int
@@ -39,29 +42,29 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Series:
+class Scaling:
     """One strategy over world sizes, its work otherwise the same."""
 
     name: str
-    """The label, with what tells the series of one run apart."""
+    """The label, with what distinguishes the series of one run."""
     kind: Kind
     case: Case
     """The case at world size 1."""
-    points: tuple[Point, ...]
+    points: tuple[ScalingPoint, ...]
 
 
-def scaling(cases: Sequence[CaseSummary]) -> list[Series]:
-    """Return a series for each strategy that was measured on one device and on more.
+def scaling(cases: Sequence[CaseSummary]) -> list[Scaling]:
+    """Series for each strategy that was measured on one device and on more.
 
     Cases belong to one series if they differ in nothing but the world size and what follows from
-    it: with the global batch fixed the share of a device, with that share fixed the global batch.
+    it: the batch per device if the global batch is fixed, and the other way round.
     """
     rows = {row.case.id: row for row in cases if row.comparable and _has_throughput(row)}
     found = series_of([row.case for row in rows.values()])
     names = short_names([series[0] for _, series in found])
     kinds = {kind for kind, _ in found}
     return [
-        Series(
+        Scaling(
             name=names[series[0].id] + (f" ({kind})" if len(kinds) > 1 else ""),
             kind=kind,
             case=series[0],
@@ -72,30 +75,30 @@ def scaling(cases: Sequence[CaseSummary]) -> list[Series]:
 
 
 def series_of(cases: Sequence[Case]) -> list[tuple[Kind, list[Case]]]:
-    """Return the cases of each series, by world size, that of one device first."""
+    """Cases of each series, by world size, that of one device first."""
     return [(kind, one) for group in families(cases) for kind in DEFINITIONS for one in _series(group, kind)]
 
 
 def families(cases: Sequence[Case]) -> list[list[Case]]:
-    """Return groups of cases that differ in nothing but world size and batch, in their order."""
-    return _grouped(cases, _key)
+    """Groups of cases that differ in nothing but world size and batch, in their order."""
+    return list(grouped(cases, lambda case: case.work(("world_size", "batch"))).values())
 
 
 def _series(group: Sequence[Case], kind: Kind) -> list[list[Case]]:
-    """Return the cases of each series of *kind* in *group*, by world size, that of one device first."""
+    """Cases of each series of *kind* in *group*, by world size, that of one device first."""
     found = []
-    for same_size in _grouped(group, lambda case: _size(case.batch, kind)):
-        # where a world size cuts its batch in several ways, the same micro-batch or the same
-        # number of them makes a series: whichever takes in more of the cases
-        by_micro = _whole(_grouped(same_size, lambda case: case.batch.micro_batch_size))
-        by_count = _whole(_grouped(same_size, lambda case: case.batch.gradient_accumulation_steps))
+    for same_size in grouped(group, lambda case: _size(case.batch, kind)).values():
+        # if a world size splits its batch in several ways, the same micro-batch size or the same
+        # number of them makes a series: whichever covers more of the cases
+        by_micro = _whole(grouped(same_size, lambda case: case.batch.micro_batch_size).values())
+        by_count = _whole(grouped(same_size, lambda case: case.batch.gradient_accumulation_steps).values())
         either = [_whole([same_size]), by_micro, by_count]
         found += max(either, key=lambda all_series: sum(map(len, all_series)))
     return found
 
 
-def _whole(groups: list[list[Case]]) -> list[list[Case]]:
-    """Return those groups that have one case a world size, one device among them and not alone."""
+def _whole(groups: Iterable[list[Case]]) -> list[list[Case]]:
+    """The groups with one case per world size, one device among them and not alone."""
     ordered = [sorted(group, key=lambda case: case.world_size) for group in groups]
     return [group for group in ordered if _is_series([case.world_size for case in group])]
 
@@ -104,11 +107,11 @@ def _is_series(sizes: list[int]) -> bool:
     return sizes[0] == 1 and len(sizes) > 1 and len(set(sizes)) == len(sizes)
 
 
-def _point(row: CaseSummary, base: Estimate) -> Point:
+def _point(row: CaseSummary, base: Estimate) -> ScalingPoint:
     size, here = row.case.world_size, row.values[THROUGHPUT]
-    # on one device the efficiency is 1 by definition, whatever the trials differ by
+    # on one device the efficiency is 1 by definition, however much the trials differ
     low, high = (1.0, 1.0) if size == 1 else (here.low / (size * base.high), here.high / (size * base.low))
-    return Point(size, here, here.value / (size * base.value), low, high, row)
+    return ScalingPoint(size, here, here.value / (size * base.value), low, high, row)
 
 
 def _size(batch: Batch, kind: Kind) -> int:
@@ -121,14 +124,51 @@ def _has_throughput(row: CaseSummary) -> bool:
     return THROUGHPUT in row.values and row.values[THROUGHPUT].low > 0
 
 
-def _key(case: Case) -> str:
-    # the label is part of it, the name is not: names hold the world size
-    work = case.to_json()
-    return repr({key: value for key, value in work.items() if key not in ("name", "world_size", "batch")})
+@dataclass(frozen=True)
+class Budget:
+    """What becomes of the device time of a step; fractions of the step that add up to 1.
+
+    With E the efficiency (``scaling.DEFINITIONS``), in each second of a device, the fraction E does what a
+    single device would have done. The rest, 1 - E, is split by the shares of the step under the
+    profiler (means over ranks and profiled steps), assuming that they hold for the timed step too:
+
+    - ``waiting``: for slower ranks, exposed. Mean of ``profile_step_s - work_s`` over the ranks, at most
+      the exposed communication, over ``profile_step_s``. This is the price of imbalance.
+    - ``transfer``: the rest of the exposed communication: ``profile_exposed_comm_s / profile_step_s``
+      less ``waiting``.
+    - ``work``: what is left, ``1 - E - transfer - waiting``: computing, but for longer than the same work
+      takes on a single device: work that every rank repeats, smaller matrices, memory and cores that
+      ranks share, offload copies. Below 0 where n devices do it in less (a larger cache,
+      an optimizer whose states are sharded).
+    """
+
+    efficiency: float
+    transfer: float
+    waiting: float
+    work: float
 
 
-def _grouped(cases: Sequence[Case], key: Callable[[Case], Hashable]) -> list[list[Case]]:
-    found: dict[Hashable, list[Case]] = {}
-    for case in cases:
-        found.setdefault(key(case), []).append(case)
-    return list(found.values())
+def budget(point: ScalingPoint) -> Budget | str:
+    """Where the device time of a step at *point* goes, or why that is unknown."""
+    row = point.row
+    step, exposed = (row.values.get(f"profile_{part}_s") for part in ("step", "exposed_comm"))
+    if step is None or exposed is None or step.value <= 0:
+        reasons = (row.absent.get(f"profile_{part}_s") for part in ("step", "exposed_comm"))
+        return next((reason for reason in reasons if reason), "no step was profiled")
+    waited = _waited(row)
+    if waited is None:
+        return row.absent.get("work_s", "no rank reported its own work")
+    lost = exposed.value / step.value
+    waiting = min(waited, lost)
+    return Budget(point.efficiency, lost - waiting, waiting, 1 - point.efficiency - lost)
+
+
+def _waited(row: CaseSummary) -> float | None:
+    """Share of a profiled step in which an average rank waits for others; None: unknown."""
+    if row.detail is None:
+        return None
+    own, steps = work(row.detail), work(row.detail, "profile_step_s")
+    if not own or own.keys() != steps.keys():
+        return None
+    whole = statistics.fmean(steps.values())
+    return max(0.0, 1 - statistics.fmean(own.values()) / whole) if whole > 0 else None

@@ -1,38 +1,58 @@
-"""What a trial really did, as its live engine and its process told it, flat and comparable."""
+"""What a trial really ran with: its settings, what each means for a fair comparison, and its environment.
+
+A record of an earlier version describes neither its settings nor its strategy; it is read by what
+distbench's own strategies say of theirs today.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
+from distbench import registry
 from distbench.analysis.text import one_line
+from distbench.case import Case
 from distbench.record import Record
+from distbench.strategies.description import ENGINE_SETTINGS, Description, Meaning
 
-_PROCESS = ("threads", "tf32", "matmul_precision", "attention", "deterministic", "seed", "warm")
+Kind = Literal["work", "speed", "strategy", "unknown"]
+
+_PRECISION = Meaning("work", "multiplies fp32 matrices in a different precision")
+_PROCESS = {
+    "seed": Meaning("work", "different seed"),
+    "tf32": _PRECISION,
+    "matmul_precision": _PRECISION,
+    "attention": Meaning("work", "may choose from different attention kernels"),
+    "deterministic": Meaning("speed", "different choice of algorithms"),
+    "threads": Meaning("speed", "different number of threads per rank"),
+    "warm": Meaning("speed", "ranks started differently"),
+}
+_UNKNOWN: tuple[Kind, str] = ("unknown", "nobody has said what this setting means for the work")
 
 
 def settings(record: Record) -> dict[str, Any]:
-    """Return what a trial's engine and process really did, flat: ``optimizer.lr``, ``process.threads``."""
+    """Effective settings of a trial by flat name: ``optimizer.lr``, ``process.threads``."""
     effective, process = _source(record)
     known = {f"process.{key}": value for key, value in process.items() if value is not None}
     return {**dict(_flat(effective, "")), **known}
 
 
 def unsteady(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
-    """Return the settings that are not the same in all *records* of one case, with what they were."""
+    """Settings that are not the same in all *records* of one case, with their values."""
     first = records[0]
     if all(_source(record) == _source(first) for record in records):
         return {}
-    told = [settings(record) for record in records]
+    trials = [settings(record) for record in records]
     values = {
-        key: tuple(dict.fromkeys(text(each[key]) if key in each else "not told" for each in told))
-        for key in sorted({key for each in told for key in each})
+        key: tuple(dict.fromkeys(text(trial[key]) if key in trial else "not reported" for trial in trials))
+        for key in sorted({key for trial in trials for key in trial})
     }
-    return {key: found for key, found in values.items() if len(found) > 1}
+    return {key: different for key, different in values.items() if len(different) > 1}
 
 
 def text(value: Any) -> str:
-    """Return the value of a setting as people read it; it may come from a foreign plug-in."""
+    """Value of a setting as people read it; it may come from a foreign plug-in."""
     if value is None or value == []:
         return "none"
     if isinstance(value, list):
@@ -50,3 +70,71 @@ def _flat(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(inner, f"{prefix}.{one_line(str(key))}" if prefix else one_line(str(key)))
     else:
         yield prefix, list(value) if isinstance(value, tuple) else value
+
+
+def meaning(key: str, *records: Record) -> tuple[Kind, str]:
+    """What a difference in setting *key* (``optimizer.lr``) means, and why, by *records* that have it."""
+    described = [record.described_strategy.settings for record in records if record.described_strategy]
+    parts = key.split(".")
+    names = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    for known in (*described, _own_settings()):
+        for name in names:
+            if name in known:
+                return known[name].kind, known[name].why
+    return _UNKNOWN
+
+
+@functools.cache
+def _own_settings() -> Mapping[str, Meaning]:
+    """What distbench's own strategies and its process say, all together."""
+    known = {"effective": Meaning("work", "nothing is known of what it did"), **ENGINE_SETTINGS}
+    known |= {f"process.{key}": each for key, each in _PROCESS.items()}
+    for strategy in registry.built_in("strategies").values():
+        known |= strategy.settings
+    return known
+
+
+def facts(data: dict[str, Any]) -> dict[str, str]:
+    """Nested facts as a flat table: ``packages.torch`` -> ``2.13.0``."""
+    return {key: text(value) for key, value in _flat(data, "")}
+
+
+def environment(records: Sequence[Record], machine: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Facts of the ranks of a run with all their values; of the launching machine if no rank reported any."""
+    seen: dict[str, dict[str, None]] = {}
+    for source in [record.environment for record in records if record.environment] or [machine]:
+        for key, value in facts(source).items():
+            seen.setdefault(key, {})[value] = None
+    return {key: tuple(values) for key, values in seen.items()}
+
+
+def differences(
+    before: dict[str, tuple[str, ...]], after: dict[str, tuple[str, ...]]
+) -> dict[str, tuple[str, str]]:
+    """Facts that differ between two runs, with their value in each."""
+    return {
+        key: (_values(before, key), _values(after, key))
+        for key in dict.fromkeys((*before, *after))
+        if set(before.get(key, ())) != set(after.get(key, ()))
+    }
+
+
+def _values(of: dict[str, tuple[str, ...]], key: str) -> str:
+    return " or ".join(of[key]) if key in of else "not recorded"
+
+
+def description_of(case: Case, record: Record | None) -> Description:
+    """Description in *record*, else that of distbench's own strategy of that name: old records have none."""
+    if record and record.described_strategy:
+        return record.described_strategy
+    strategy = registry.built_in("strategies").get(case.strategy.name)
+    try:
+        return strategy(**case.strategy.options).description() if strategy else Description()
+    except TypeError:
+        # options of another version of distbench
+        return Description()
+
+
+def offloads_in_vain(case: Case, record: Record | None) -> bool:
+    """Whether training state is moved from CPU memory to CPU memory."""
+    return case.device == "cpu" and set(description_of(case, record).offloads) == {"cpu"}

@@ -1,4 +1,4 @@
-"""Every trial's value of a column, so that nobody has to believe a median."""
+"""Value of a column in every trial, so that nobody has to believe a median."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from distbench.record import Record, Status
 
 @dataclass(frozen=True)
 class TrialValue:
-    """The number of one trial."""
+    """Value in one trial."""
 
     round: int
     """0 for the first trial of a case."""
     value: float
     disturbed: str
-    """Why it does not count beside sound trials; empty if it does."""
+    """Why it is ignored if there are clean trials; empty if it is clean."""
 
 
 def trial_values(records: Sequence[Record], column: str) -> dict[str, list[TrialValue]]:
-    """Return the finite numbers of *column* in measured trials by case id, in the order of the trials."""
+    """Finite numbers of *column* in measured trials by case id, in the order of the trials."""
     found: dict[str, list[TrialValue]] = {}
     for record in sorted(records, key=lambda record: record.round):
         value = record.values.get(column)

@@ -1,32 +1,33 @@
-"""How much moved between ranks against the textbook's volume, and why the two differ."""
+"""How much moved between ranks, compared with theory, and why the two differ."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from distbench.analysis.communication import moving, steps_of
+from distbench.analysis.settings import description_of
 from distbench.case import BYTES
 from distbench.record import Record
 from distbench.units import bytes_text
 
 SCALAR = 1024
-"""Bytes; a collective no larger, of a kind that the textbook does not have, carries norms or flags."""
+"""Bytes; a collective no larger, of a kind that theory does not have, carries norms or flags."""
 EXPLAINED = 0.01
-"""Share of the textbook's volume that may stay without a known cause."""
+"""Share of the expected volume that may stay without a known cause."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a volume differs from the textbook's."""
+    """Why a volume differs from theory."""
 
     text: str
     bytes: float
-    """Signed: what it adds to the textbook's volume."""
+    """Signed: what it adds to the expected volume."""
 
 
 @dataclass(frozen=True)
 class Volume:
-    """Payload of a rank's step by operation, measured and by the textbook, and why they differ."""
+    """Payload of a rank's step by operation, measured and expected, and why they differ."""
 
     measured: dict[str, float]
     theory: dict[str, float]
@@ -36,25 +37,25 @@ class Volume:
 
     @property
     def unexplained(self) -> float:
-        """Share of the textbook's volume that no cause explains."""
+        """Share of the expected volume that no cause explains."""
         whole = sum(self.theory.values()) or 1.0
         return sum(abs(size) for size in self.left.values()) / whole
 
     @property
     def reduces_whole(self) -> bool:
-        """Whether gradients were all-reduced where the textbook reduce-scatters them."""
+        """Whether gradients were all-reduced although theory reduce-scatters them."""
         return "reduce_scatter" in self.theory and "reduce_scatter" not in self.measured
 
 
 def volume(record: Record) -> Volume | None:
-    """Return the volume of one trial against the textbook; None if its strategy has no theory."""
+    """Volume of one trial compared with theory; None if its strategy has no communication model."""
     if "comm_bytes_theory" not in record.values:
         return None
     return _Ledger(record).balance()
 
 
 def explanation(record: Record) -> str:
-    """Return in words how the volume of a trial compares with the textbook; empty where nothing moves."""
+    """How the volume of a trial compares with theory, in words; empty if nothing moves."""
     found = volume(record)
     if found is None:
         return f"no theory to compare with: {record.absent.get('comm_bytes_theory', 'not measured')}."
@@ -69,7 +70,7 @@ def explanation(record: Record) -> str:
 
 
 class _Ledger:
-    """Books the difference between measurement and textbook to its known causes, one after another."""
+    """Assigns the difference between measurement and theory to its known causes, one after another."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -82,11 +83,11 @@ class _Ledger:
         self._causes: list[Cause] = []
 
     def balance(self) -> Volume:
-        """Return the difference with its causes."""
+        """Difference with its causes."""
         self._reduced_whole()
         self._stood_whole()
         self._scalars()
-        self._gathered_twice()
+        self._known_deviations()
         left = {op: size for op, size in self._left.items() if size}
         return Volume(self._measured, self._theory, tuple(self._causes), left)
 
@@ -100,7 +101,7 @@ class _Ledger:
             return
         moved = min(self._theory["reduce_scatter"], extra)
         self._left["all_reduce"] -= moved
-        text = "of gradients were all-reduced and not reduce-scattered: the same payload, twice the bytes"
+        text = "of gradients were all-reduced, not reduce-scattered: the same payload, twice the bytes"
         self._causes.append(Cause(f"{bytes_text(moved)} {text} on the wire", 0.0))
         self._left["reduce_scatter"] += moved
 
@@ -108,31 +109,32 @@ class _Ledger:
         standing = self._record.values.get("comm_standing_bytes", 0.0)
         if not standing or "all_gather" not in self._theory:
             return
-        # two passes over the layers need every parameter; what the textbook gathers once stands by design
+        # two passes over the layers need every parameter; what theory gathers once stays gathered by design
         passes = 2 * self._record.case.batch.gradient_accumulation_steps
         size = BYTES[self._record.case.precision.compute]
         needed = passes * self._record.effective["parameters"] * size
         saved = standing - (needed - self._theory["all_gather"])
         if saved > 0:
-            self._book("all_gather", -saved, f"{bytes_text(saved)} stood whole and were not gathered again")
+            self._book(
+                "all_gather", -saved, f"{bytes_text(saved)} were already gathered and not gathered again"
+            )
 
     def _scalars(self) -> None:
         for op, size in self._sum_by_op(SCALAR).items():
             if op not in self._theory:
                 self._book(op, size, f"{bytes_text(size)} of norms and flags")
 
-    def _gathered_twice(self) -> None:
-        extra, effective = self._left.get("all_gather", 0.0), self._record.effective
-        if effective.get("zero_stage") != 3 or extra <= 0:
-            return
-        settings = ", ".join(
-            f"{name} = {effective.get(name)}" for name in ("max_live_parameters", "max_reuse_distance")
-        )
-        text = "were gathered more than once in a pass, released in between"
-        self._book("all_gather", extra, f"{bytes_text(extra)} {text} ({settings})")
+    def _known_deviations(self) -> None:
+        effective = self._record.effective
+        for deviation in description_of(self._record.case, self._record).deviations:
+            extra = self._left.get(deviation.of, 0.0)
+            if extra > 0:
+                values = ", ".join(f"{name} = {effective.get(name)}" for name in deviation.settings)
+                text = f"{bytes_text(extra)} {deviation.why}" + (f" ({values})" if values else "")
+                self._book(deviation.of, extra, text)
 
     def _sum_by_op(self, most: float = float("inf")) -> dict[str, float]:
-        """Return the bytes a step of a rank by operation, of collectives of *most* bytes each."""
+        """Bytes of a rank per step by operation, of collectives of at most *most* bytes each."""
         found: dict[str, float] = {}
         for row in self._rows:
             if row["bytes"] <= most:
@@ -142,7 +144,7 @@ class _Ledger:
 
 def _theory_text(theory: dict[str, float]) -> str:
     parts = " and ".join(f"{op} {bytes_text(size)}" for op, size in theory.items())
-    return f"by the textbook {bytes_text(sum(theory.values()))}" + (f" ({parts})" if parts else "")
+    return f"theory: {bytes_text(sum(theory.values()))}" + (f" ({parts})" if parts else "")
 
 
 def _signed(size: float) -> str:

@@ -1,10 +1,10 @@
-"""The command line: parse, call, print. The only place that prints or picks an exit code.
+"""The command line: parse, call, print. Only this package prints or chooses an exit code.
 
-Exit codes: 0 all measured or unsupported; 1 a case failed; 2 something asked for can't be done;
-4 the machine failed us; 130 interrupted. Of the gate: 0 pass or improved; 1 regressed, missing,
-invalid or broken; 3 inconclusive; 5 incomparable.
+Exit codes: 0 every case measured or unsupported; 1 a case failed; 2 invalid request; 4 machine failure;
+130 interrupted. Of the gate: 0 pass or improved; 1 regressed, missing, invalid or broken; 3 inconclusive;
+5 incomparable.
 """
 
-from distbench.cli.entry import main
+from distbench.cli.app import main
 
 __all__ = ["main"]

@@ -68,25 +68,25 @@ class Source(ABC):
 
     @abstractmethod
     def problem(self, shape: Shape) -> str | None:
-        """Return why this source can't feed *shape* (file missing, vocabulary too small), or None.
+        """Why this source can't feed *shape* (file missing, vocabulary too small), or None.
 
         Runs in the parent before launch: without torch, and quick.
         """
 
     @abstractmethod
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
-        """Return the function that gives row *i* of the global batch of *batch_size* at a step."""
+        """Function that gives row *i* of the global batch of *batch_size* at a step."""
 
     def merit(self, shape: Shape) -> Merit | None:
-        """Return by what held-out rows are judged, or None if the source keeps none."""
+        """How held-out rows are judged, or None if the source keeps none."""
         return None
 
     def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
-        """Return batches for training, and *held_out* rows (or all there are) that never are in one.
+        """Batches for training, and *held_out* rows (or all there are) that never appear in one.
 
         Called of sources that have a ``merit`` only.
         """
-        raise NotImplementedError(f"{type(self).__name__} names a merit and holds nothing out")
+        raise NotImplementedError(f"{type(self).__name__} has a merit but no held-out rows")
 
 
 PLUGIN_BASE = Source

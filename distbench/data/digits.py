@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distbench.data._problems import kind_problem
-from distbench.data._windows import generator
+from distbench.data._rows import generator, kind_problem
 from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
 
 if TYPE_CHECKING:
@@ -36,11 +35,11 @@ class Digits(Source):
         if wrong_kind:
             return wrong_kind
         if shape.length != _FEATURES:
-            return f"a digit has {_FEATURES} features; in_features (length) = {shape.length}"
+            return f"in_features (length) = {shape.length}: a digit has {_FEATURES} features"
         if shape.classes < _CLASSES:
-            return f"there are {_CLASSES} digits; classes = {shape.classes}"
+            return f"classes = {shape.classes}: there are {_CLASSES} digits"
         if _file() is None:
-            return "scikit-learn, which carries the digits, is not installed; pip install 'distbench[train]'"
+            return "scikit-learn, which contains the digits, is not installed; pip install 'distbench[train]'"
         return None
 
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
@@ -62,17 +61,17 @@ class Digits(Source):
 
 
 def _table() -> tuple[np.ndarray, np.ndarray]:
-    """Return features (rows, 64), 0 to 1, and labels (rows,)."""
+    """Features (rows, 64), 0 to 1, and labels (rows,)."""
     import numpy as np
 
     file = _file()
-    assert file is not None, "problem() tells before launch"
+    assert file is not None, "problem() checks before launch"
     table = np.loadtxt(file, delimiter=",", dtype=np.int64)
     return (table[:, :-1] / _BRIGHTEST).astype(np.float32), np.ascontiguousarray(table[:, -1])
 
 
 def _epochs(features: np.ndarray, labels: np.ndarray, seed: int, batch_size: int) -> Batches:
-    """Return batches that go through all rows in a new order each epoch."""
+    """Batches that go through all rows, in a new order each epoch."""
     import numpy as np
 
     @functools.lru_cache(maxsize=8)
@@ -89,7 +88,7 @@ def _epochs(features: np.ndarray, labels: np.ndarray, seed: int, batch_size: int
 
 
 def _file() -> Path | None:
-    """Return what ``sklearn.datasets.load_digits`` reads; importing scikit-learn takes 2 s a rank."""
+    """Content of ``sklearn.datasets.load_digits``; importing scikit-learn takes 2 s per rank."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
         return None

@@ -6,8 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distbench.data._problems import kind_problem, tokens_problem
-from distbench.data._windows import generator, pair
+from distbench.data._rows import generator, kind_problem, pair, tokens_problem
 from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
 
 if TYPE_CHECKING:
@@ -74,11 +73,11 @@ class Synthetic(Source):
         return Split(self.open(shape, seed, batch_size), fresh(0, range(held_out)))
 
     def transitions(self, classes: int) -> np.ndarray:
-        """Return the exact probabilities of each token's successors (states, states), for *classes* ids."""
+        """Exact probabilities of each token's successors (states, states), for *classes* ids."""
         return _counts(self._states(classes), self.concentration, self.source_seed) / _SLOTS
 
     def entropy_rate(self, classes: int) -> float:
-        """Return the entropy rate in nats a token: the floor of the mean loss, for *classes* ids.
+        """Entropy rate in nats a token: the floor of the mean loss, for *classes* ids.
 
         The mean over the stationary distribution of the entropy of a token's successors
         (Cover & Thomas, Elements of Information Theory, theorem 4.2.4).
@@ -95,7 +94,7 @@ class Synthetic(Source):
 
 
 def _walks(slots: np.ndarray, first: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return tokens (rows, length + 1) that start at *first* (rows,) and follow *draws* (rows, length)."""
+    """Tokens (rows, length + 1) that start at *first* (rows,) and follow *draws* (rows, length)."""
     import numpy as np
 
     walks = np.empty((len(first), draws.shape[1] + 1), dtype=np.int64)
@@ -107,7 +106,7 @@ def _walks(slots: np.ndarray, first: np.ndarray, draws: np.ndarray) -> np.ndarra
 
 @functools.lru_cache(maxsize=4)
 def _counts(states: int, concentration: float, seed: int) -> np.ndarray:
-    """Return how many of a token's slots each successor holds (states, states).
+    """Number of a token's slots that each successor holds (states, states).
 
     Probabilities are whole numbers of slots, so that a draw is one look into a table, and the
     entropy rate is exact. Every token keeps a slot for itself and one for the next token: the
@@ -126,7 +125,7 @@ def _counts(states: int, concentration: float, seed: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def _slots(states: int, concentration: float, seed: int) -> np.ndarray:
-    """Return the successor in each slot of each token (states, slots)."""
+    """Successor in each slot of each token (states, slots)."""
     import numpy as np
 
     successors = np.arange(states, dtype=np.int16)
@@ -136,7 +135,7 @@ def _slots(states: int, concentration: float, seed: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def _stationary(states: int, concentration: float, seed: int) -> np.ndarray:
-    """Return the share of each token in the long run (states,)."""
+    """Long-run share of each token (states,)."""
     import numpy as np
 
     system = _counts(states, concentration, seed).T / _SLOTS - np.eye(states)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distbench.data._problems import file_problem, kind_problem, tokens_problem
-from distbench.data._windows import split_windows, windows
+from distbench.data._rows import file_problem, kind_problem, split_windows, tokens_problem, windows
 from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Text(Source):
             return wrong_kind
         if self.path is None:
             if importlib.util.find_spec("pydoc_data.topics") is None:
-                return "this Python carries no pydoc_data.topics; set path to a text file"
+                return "this Python has no pydoc_data.topics; set path to a text file"
             return tokens_problem("text", shape, len(_documentation()), _LARGEST)
         problem = file_problem(self.path)
         return problem or tokens_problem(

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from distbench.data._problems import file_problem, kind_problem, tokens_problem
-from distbench.data._windows import split_windows, windows
+from distbench.data._rows import file_problem, kind_problem, split_windows, tokens_problem, windows
 from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
 
 if TYPE_CHECKING:
@@ -38,10 +37,10 @@ class Tokens(Source):
         state = Path(self.path).stat()
         width = int(self.dtype.removeprefix("u").removeprefix("int")) // 8
         if state.st_size % width:
-            return f"{what}: {state.st_size} bytes are no whole number of {self.dtype} ids; check dtype"
+            return f"{what}: {state.st_size} bytes are not a whole number of {self.dtype} ids; check dtype"
         smallest, largest = _range(self.path, self.dtype, (state.st_ino, state.st_size, state.st_mtime_ns))
         if smallest < 0:
-            return f"{what}: holds a negative id, {smallest}; check dtype = {self.dtype}"
+            return f"{what}: contains a negative id, {smallest}; check dtype = {self.dtype}"
         return tokens_problem(what, shape, state.st_size // width, largest)
 
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
@@ -63,7 +62,7 @@ def _mapped(path: str, dtype: str) -> np.ndarray:
 
 @functools.cache
 def _range(path: str, dtype: str, state: tuple[int, int, int]) -> tuple[int, int]:  # noqa: ARG001 - a key
-    """Return the smallest and the largest id of the file, read once as long as *state* is the same."""
+    """Smallest and the largest id of the file, read once as long as *state* is the same."""
     ids = _mapped(path, dtype)
     chunks = (ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK))
     ranges = [(int(chunk.min()), int(chunk.max())) for chunk in chunks]

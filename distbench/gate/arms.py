@@ -1,7 +1,7 @@
-"""The arms of a gate: what the baseline and the candidate are, and where their trials are started.
+"""The arms of a gate: what the baseline and the candidate are, and where their trials start.
 
-Two Python environments (another interpreter, with this very harness put on its path), two revisions
-of the code that the suite names (the baseline's checked out beside), or two values of something.
+The arms differ by Python environment (another interpreter, with this harness on its path), by revision of
+the code that the suite imports (the baseline is a checkout), or by values in the suite.
 """
 
 from __future__ import annotations
@@ -18,61 +18,61 @@ from typing import Any, Literal
 import distbench
 from distbench import env
 from distbench.errors import UsageError
+from distbench.job import MEASURE
 from distbench.launchers.base import HERE, Place
-from distbench.spec import Suite
+from distbench.suite import Suite
 
 Kind = Literal["python", "revision"]
 
-_TOLD = "import distbench.worker.warm, distbench.env, json; print(json.dumps(distbench.env.describe()))"
-_PATIENCE_S = 300.0
+_DESCRIBE = "import distbench.worker.warm, distbench.env, json; print(json.dumps(distbench.env.describe()))"
+_DESCRIBE_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the two that are held against each other."""
+    """One of the two sides that a gate compares."""
 
-    told: str
+    title: str
     """What it is, for people."""
     suite: Suite
     place: Place = HERE
     machine: Mapping[str, Any] = field(default_factory=env.describe)
-    """What its interpreter tells of the machine and the packages."""
+    """Machine and packages, as its interpreter sees them."""
 
 
 def kind_of(baseline: str) -> Kind:
-    """Return what ``--baseline`` names: an interpreter or virtual environment, else a git revision."""
+    """Whether ``--baseline`` names an interpreter or virtual environment, or else a git revision."""
     return "python" if _python_of(baseline) else "revision"
 
 
 @contextmanager
 def opened(kind: Kind, baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite]) -> Iterator[Arm]:
-    """Yield *arm* as the baseline: moved into an environment, or to a revision, of the name *baseline*.
+    """Yield *arm* as the baseline, moved to the environment or revision called *baseline*.
 
-    A suite that lies in the repository is that of the revision too, as far as it says what is trained;
-    how it is measured is the candidate's to say, for both alike.
+    If the suite file is in the repository, the revision's version of it defines what is trained; how to
+    measure is taken from the candidate's, for both arms.
 
     Args:
-        folder: Where a revision is checked out, and what leads an interpreter to this harness; what is
-            made there is taken away again.
-        load: Reads the suite of a revision, with what the command line changes in it.
+        folder: Temporary folder for the checkout of a revision, or for the link to this harness.
+        load: Reads the revision's suite, with the overrides of the command line.
 
     Raises:
-        UsageError: there is no such revision or environment, or it lacks what trials need.
-        SuiteError: the revision's suite is wrong.
+        UsageError: no such revision or environment, or it is missing packages that trials need.
+        SuiteError: the revision's suite is invalid.
     """
     if kind == "python":
         yield _in_environment(baseline, arm, folder)
     else:
-        with _checked_out(baseline, folder) as (tree, root, told):
+        with _checked_out(baseline, folder) as (tree, root, title):
             place = _moved(baseline, tree, root)
             suite = _suite_there(arm.suite, tree, root, load)
             if suite.resolved() == arm.suite.resolved() and "user" not in arm.suite.work["workload"]:
                 raise UsageError(
                     f"--baseline {baseline}: both arms would be the same: the suite has not changed since, "
-                    "and it names no code of this repository (workload: user: model: module:callable). "
-                    "Another torch or deepspeed: give a Python environment"
+                    "and it imports no code of this repository (workload: user: model: module:callable). "
+                    "To compare versions of torch or deepspeed, give a Python environment"
                 )
-            yield Arm(told, suite, _with(arm.place, place), arm.machine)
+            yield Arm(title, suite, _with(arm.place, place), arm.machine)
 
 
 def _with(own: Place, moved: Place) -> Place:
@@ -89,8 +89,8 @@ def _python_of(name: str) -> Path | None:
 
 def _in_environment(name: str, arm: Arm, folder: Path) -> Arm:
     python = _python_of(name)
-    assert python is not None, "kind_of has looked"
-    # the same harness in both arms, whatever version the other environment has, and nothing else of ours
+    assert python is not None, "kind_of has checked"
+    # the same harness in both arms, whatever version the other environment has, and nothing else from here
     harness = folder / "harness"
     harness.mkdir(parents=True, exist_ok=True)
     link = harness / "distbench"
@@ -98,51 +98,51 @@ def _in_environment(name: str, arm: Arm, folder: Path) -> Arm:
         link.symlink_to(Path(distbench.__file__).parent, target_is_directory=True)
     paths = os.pathsep.join([str(harness), *filter(None, [os.environ.get("PYTHONPATH")])])
     place = Place(str(python), None, {"PYTHONPATH": paths})
-    return Arm(name, arm.suite, _with(arm.place, place), _asked(python, place, name))
+    return Arm(name, arm.suite, _with(arm.place, place), _described(python, place, name))
 
 
-def _asked(python: Path, place: Place, name: str) -> dict[str, Any]:
-    """Return what *python* tells of its packages.
+def _described(python: Path, place: Place, name: str) -> dict[str, Any]:
+    """Machine and packages, as *python* sees them.
 
     Raises:
         UsageError: it can't import what trials need.
     """
     environment = {**os.environ, **place.environment}
     try:
-        told = subprocess.run(
-            [python, "-c", _TOLD],
+        output = subprocess.run(
+            [python, "-c", _DESCRIBE],
             env=environment,
             capture_output=True,
             text=True,
-            timeout=_PATIENCE_S,
+            timeout=_DESCRIBE_LIMIT_S,
             check=True,
-        )
-        return dict(json.loads(told.stdout.splitlines()[-1]))
+        ).stdout
+        return dict(json.loads(output.splitlines()[-1]))
     except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (error.stderr.strip().splitlines() or ["no output"])[-1]
         raise UsageError(
-            f"--baseline {name}: its Python can't run trials: {last}; install there what they need: "
+            f"--baseline {name}: its Python can't run trials: {last}; install what they need: "
             f"{python} -m pip install 'distbench[train]'"
         ) from error
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"--baseline {name}: its Python does not answer: {error}") from error
+        raise UsageError(f"--baseline {name}: its Python could not be started: {error}") from error
 
 
 def _suite_there(suite: Suite, tree: Path, root: Path, load: Callable[[Path], Suite]) -> Suite:
-    """Return the suite of a checkout *tree* of the repository *root*; *suite* itself if it lies elsewhere."""
+    """Suite in the checkout *tree* of the repository *root*; *suite* itself if its file is elsewhere."""
     file = Path(suite.file).resolve()
     there = tree / file.relative_to(root) if file.is_relative_to(root) else None
     if there is None or not there.is_file():
         return suite
-    how = {name: getattr(suite, name) for name in ("measure", "limits", "launcher", "metrics", "gate")}
-    return replace(load(there), name=suite.name, **how)
+    own = {name: getattr(suite, name) for name in ("name", "limits", "launcher", "metrics", "gate")}
+    return replace(load(there), **own).asking_for(MEASURE, suite.measure)
 
 
 def _moved(revision: str, tree: Path, root: Path) -> Place:
-    """Return the working directory, and the search path, as they are in a checkout *tree* of *root*."""
+    """Working directory and module search path, moved into the checkout *tree* of *root*."""
     inside = Path.cwd().resolve().relative_to(root)
     if not (tree / inside).is_dir():
-        raise UsageError(f"--baseline {revision}: has no folder {inside}")
+        raise UsageError(f"--baseline {revision}: folder {inside} does not exist in that revision")
     paths = []
     for path in (Path(part).resolve() for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part):
         paths.append(str(tree / path.relative_to(root)) if path.is_relative_to(root) else str(path))
@@ -151,10 +151,10 @@ def _moved(revision: str, tree: Path, root: Path) -> Place:
 
 @contextmanager
 def _checked_out(revision: str, folder: Path) -> Iterator[tuple[Path, Path, str]]:
-    """Yield a checkout of *revision*, the root of the repository, and what the revision is called.
+    """Yield a checkout of *revision*, the root of the repository, and a title for the revision.
 
     Raises:
-        UsageError: this is no git repository, or it has no such revision.
+        UsageError: this is not a git repository, or it has no such revision.
     """
     root = Path(_git(revision, "rev-parse", "--show-toplevel"))
     commit = _git(revision, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")

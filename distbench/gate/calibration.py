@@ -1,4 +1,4 @@
-"""What this machine can resolve: the spread of A/A pairs, kept by machine and case."""
+"""Resolution of this machine: the spread of A/A pairs, stored per machine and case."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 from distbench import env
 from distbench.analysis.paired import pairs_for, resolvable
 from distbench.case import Case, Measure
-from distbench.errors import InfrastructureError, UsageError
-from distbench.files import write_whole
+from distbench.decode import decoded
+from distbench.errors import RecordError, UsageError
+from distbench.files import write_whole, writing
 from distbench.gate.verdicts import Result
-from distbench.spec.gate import MOST_PAIRS, NOISY, Gate
-from distbench.store import utc_now
+from distbench.record.store import utc_now
+from distbench.suite.gate import MOST_PAIRS, NOISY, GateRules
 from distbench.units import duration_text
 
 FORMAT = 1
@@ -27,7 +28,7 @@ _FINGERPRINT = ("cpu", "cpu_cores", "memory_bytes", "gpus", "gpu_driver")
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What A/A pairs of one case have shown."""
+    """Spread of the A/A pairs of one case."""
 
     case: str
     deviations: Mapping[str, float]
@@ -35,116 +36,99 @@ class Calibrated:
     pairs: int
     minutes_per_pair: float
     steps: int
-    """Timed steps of a trial: with others the spread is another."""
+    """Timed steps per trial, on which the spread depends."""
     when: str
 
     def smallest(self, metric: str, pairs: int) -> float | None:
-        """Return the smallest effect, as a fraction, that *pairs* can tell; None if it was not calibrated."""
+        """Smallest effect, as a fraction, that *pairs* resolve; None if *metric* was not calibrated."""
         deviation = self.deviations.get(metric)
         return None if deviation is None else resolvable(deviation, pairs)
 
 
 def fingerprint(machine: Mapping[str, Any] | None = None) -> str:
-    """Return what tells this machine from others whose spread may be another."""
-    told = env.describe() if machine is None else machine
-    text = json.dumps([told.get(key) for key in _FINGERPRINT], sort_keys=True)
+    """Id of a machine by what its spread depends on; None: this machine."""
+    facts = env.describe() if machine is None else machine
+    text = json.dumps([facts.get(key) for key in _FINGERPRINT], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def file_here() -> Path:
-    """Return where the calibration of this machine is kept."""
+    """File with the calibration of this machine."""
     return env.cache_folder() / "calibration" / f"{fingerprint()}.json"
 
 
 def load(measure: Measure) -> dict[str, Calibrated]:
-    """Return what is known of this machine by id of the case, of trials with as many steps."""
-    return {key: told for key, told in _kept().items() if told.steps == measure.steps}
+    """Calibrations of this machine by case id, for trials with the same number of steps."""
+    return {key: spread for key, spread in _stored().items() if spread.steps == measure.steps}
 
 
-def save(found: Mapping[str, Calibrated]) -> Path:
-    """Keep *found*, by id of the case, beside what is known of other cases; return the file.
+def save(calibrations: Mapping[str, Calibrated]) -> Path:
+    """Store *calibrations*, by case id, next to those of other cases; return the file.
 
     Raises:
         InfrastructureError: the file can't be written.
     """
     file = file_here()
-    cases = {key: dataclasses.asdict(told) for key, told in (_kept() | dict(found)).items()}
-    try:
+    cases = {key: dataclasses.asdict(spread) for key, spread in (_stored() | dict(calibrations)).items()}
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps({"format": FORMAT, "cases": cases}))
-    except OSError as error:
-        raise InfrastructureError(f"{file}: can't be written: {error.strerror}") from error
     return file
 
 
-def _kept() -> dict[str, Calibrated]:
+def _stored() -> dict[str, Calibrated]:
     try:
         data = json.loads(file_here().read_text())
-        # a cache: what can't be read is as good as not there, and is measured again
-        return {key: _read(told) for key, told in data["cases"].items()} if data["format"] == FORMAT else {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        cases = data["cases"] if data["format"] == FORMAT else {}
+        spreads = {key: decoded(Calibrated, item, key) for key, item in cases.items()}
+        numbers = [number for item in spreads.values() for number in item.deviations.values()]
+        times = [item.minutes_per_pair for item in spreads.values()]
+        are_usable = all(0 <= number < math.inf for number in (*numbers, *times))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecordError):
+        # a cache: what can't be read is measured again
         return {}
-
-
-def _read(told: Mapping[str, Any]) -> Calibrated:
-    """Return what *told* says.
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: it is nothing that ``save`` has written.
-    """
-    numbers = {str(name): float(value) for name, value in told["deviations"].items()}
-    minutes = float(told["minutes_per_pair"])
-    if not all(0 <= value < math.inf for value in (*numbers.values(), minutes)):
-        raise ValueError("a spread or a time that is no number")
-    return Calibrated(
-        case=str(told["case"]),
-        deviations=numbers,
-        pairs=int(told["pairs"]),
-        minutes_per_pair=minutes,
-        steps=int(told["steps"]),
-        when=str(told["when"]),
-    )
+    return spreads if are_usable else {}
 
 
 def calibrated(result: Result, cases: Sequence[Case], measure: Measure) -> dict[str, Calibrated]:
-    """Return what the A/A pairs of *result* have shown, by id of the case."""
+    """Calibrations from the A/A pairs of *result*, by case id."""
     ids = {case.name: case.id for case in cases}
-    found = {}
+    calibrations = {}
     for case in result.cases:
-        noisy = {one.metric: one for one in case.findings if one.deviation is not None}
-        if "tokens_per_s" in noisy:
-            found[ids[case.case]] = Calibrated(
+        deviations = {item.metric: item.deviation for item in case.findings if item.deviation is not None}
+        if "tokens_per_s" in deviations:
+            calibrations[ids[case.case]] = Calibrated(
                 case=case.case,
-                deviations={name: float(one.deviation or 0.0) for name, one in noisy.items()},
-                pairs=noisy["tokens_per_s"].pairs,
+                deviations=deviations,
+                pairs=next(item.pairs for item in case.findings if item.metric == "tokens_per_s"),
                 minutes_per_pair=case.minutes_per_pair,
                 steps=measure.steps,
                 when=utc_now(),
             )
-    return found
+    return calibrations
 
 
-def refuse_blind(rules: Gate, cases: Sequence[Case], known: Mapping[str, Calibrated]) -> None:
-    """Raise UsageError if a tolerance is below what this machine can resolve in the pairs allowed."""
+def refuse_blind(rules: GateRules, cases: Sequence[Case], known: Mapping[str, Calibrated]) -> None:
+    """Raise UsageError if a tolerance is below what this machine resolves with ``max_pairs``."""
     blind = []
     for case in cases:
-        told = known.get(case.id)
+        spread = known.get(case.id)
         own = rules.of(case.label, case.name)
         for metric in NOISY:
             limit = getattr(own, metric)
-            smallest = told.smallest(metric, rules.max_pairs) if told else None
-            if told and limit is not None and smallest is not None and smallest > limit:
-                blind.append(_sentence(case.name, metric, limit, smallest, rules.max_pairs, told))
+            smallest = spread.smallest(metric, rules.max_pairs) if spread else None
+            if spread and limit is not None and smallest is not None and smallest > limit:
+                blind.append(_sentence(case.name, metric, limit, smallest, rules.max_pairs, spread))
     if blind:
         more = f" (and {len(blind) - 3} more)" if len(blind) > 3 else ""
         raise UsageError("; ".join(blind[:3]) + more)
 
 
-def _sentence(name: str, metric: str, limit: float, smallest: float, pairs: int, told: Calibrated) -> str:
-    needed = pairs_for(told.deviations[metric], limit)
-    time = duration_text(needed * told.minutes_per_pair * 60)
-    more = f", or gate.max_pairs to {needed} (some {time})" if needed <= MOST_PAIRS else ""
+def _sentence(name: str, metric: str, limit: float, smallest: float, pairs: int, spread: Calibrated) -> str:
+    needed = pairs_for(spread.deviations[metric], limit)
+    time = duration_text(needed * spread.minutes_per_pair * 60)
+    more = f", gate.max_pairs to {needed} (about {time})" if needed <= MOST_PAIRS else ""
     return (
-        f"gate.{metric} = {limit * 100:g}%: for {name} this machine resolves {smallest * 100:.1f}% in "
-        f"{pairs} pairs (distbench calibrate, {told.when}); raise it{more}, or measure.steps"
+        f"gate.{metric} = {limit * 100:g}%: for {name} this machine resolves only {smallest * 100:.1f}% with "
+        f"{pairs} pairs (distbench calibrate, {spread.when}); raise the tolerance{more} or measure.steps"
     )

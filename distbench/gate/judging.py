@@ -1,42 +1,60 @@
-"""From pairs of records to findings: each number of a case by the rule that fits it."""
+"""From pairs of records to findings: each gated number by the rule that fits it."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from distbench.analysis import paired
 from distbench.analysis.paired import Rule, look
 from distbench.analysis.text import one_line
-from distbench.gate.counted import counted
-from distbench.gate.pairs import Pairs, median
 from distbench.gate.verdicts import Finding, Word
-from distbench.gate.wording import pairs_text, sentence
+from distbench.gate.wording import sentence
 from distbench.record import Record
-from distbench.spec.gate import Gate, Tolerances
+from distbench.suite.gate import GateRules, Tolerances
+from distbench.units import count_text, number_text, value_text
+
+Pairs = Sequence[tuple[Record, Record]]
+"""Trials of baseline and candidate, next to each other in time."""
+
+COUNTED = {"peak_memory": "memory_peak", "comm_bytes": "comm_bytes", "comm_calls": "comm_calls"}
+"""Gated number that does not vary from trial to trial, so it is compared exactly -> its column."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The pairs of a case and, if it is part of a scaling series, those of the same on one device."""
+    """Pairs of a case and, if it is part of a scaling series, those of the same case on one device."""
 
     pairs: Pairs
     base: Pairs = ()
     minutes_per_pair: float = 0.0
 
     def costs(self) -> dict[str, list[float]]:
-        """Return the log ratios of what is measured, candidate over baseline."""
-        found = {"tokens_per_s": [_log_ratio(pair) for pair in self.pairs]}
+        """Log ratios of the measured costs, candidate over baseline."""
+        costs = {"tokens_per_s": [_log_ratio(pair) for pair in self.pairs]}
         if self.base:
             both = zip(self.pairs, self.base, strict=False)
-            # E = X_n / (n X_1): with as many tokens a step, its reciprocal is n t_n / t_1
-            found["efficiency"] = [_log_ratio(many) - _log_ratio(one) for many, one in both]
-        return found
+            # E = X_n / (n X_1): for the same number of tokens per step, its reciprocal is n t_n / t_1
+            costs["efficiency"] = [_log_ratio(many) - _log_ratio(single) for many, single in both]
+        return costs
 
 
-def rules(gate: Gate, own: Tolerances) -> dict[str, Rule]:
-    """Return the rule of each number that is measured."""
+def median(pairs: Pairs, column: str, side: int) -> float | None:
+    """Median of a column in the baseline (*side* 0) or the candidate (1).
+
+    None if no record has it, NaN if it is NaN in one of them.
+    """
+    values = [pair[side].values[column] for pair in pairs if column in pair[side].values]
+    if any(map(math.isnan, values)):
+        # NaN can't be sorted
+        return math.nan
+    return statistics.median(values) if values else None
+
+
+def rules(gate: GateRules, own: Tolerances) -> dict[str, Rule]:
+    """Rule of each measured number that is gated."""
     limits = {"tokens_per_s": own.tokens_per_s, "efficiency": own.efficiency}
     return {
         name: Rule(limit, gate.min_pairs, gate.max_pairs)
@@ -46,11 +64,11 @@ def rules(gate: Gate, own: Tolerances) -> dict[str, Rule]:
 
 
 def has_ended(measured: Measured, by: dict[str, Rule]) -> bool:
-    """Return whether more pairs of a case would tell nothing that a verdict needs."""
+    """Whether more pairs of a case can't change its verdict."""
     costs = {name: values for name, values in measured.costs().items() if name in by}
     return bool(measured.pairs) and all(
         not all(map(math.isfinite, values))
-        # on one device it has failed, and no more will come
+        # the one-device case has failed, so no more of its pairs will come
         or len(values) < len(measured.pairs)
         or paired.has_ended(values, by[name])
         for name, values in costs.items()
@@ -58,7 +76,7 @@ def has_ended(measured: Measured, by: dict[str, Rule]) -> bool:
 
 
 def pairs_expected(measured: Measured, by: dict[str, Rule]) -> int:
-    """Return the pairs that a case should take in all, by the spread of those that it has."""
+    """Total pairs a case should need, given the spread of those measured so far."""
     expected = 1
     for name, values in measured.costs().items():
         if name in by:
@@ -68,30 +86,30 @@ def pairs_expected(measured: Measured, by: dict[str, Rule]) -> int:
     return expected
 
 
-def findings(measured: Measured, gate: Gate, own: Tolerances) -> list[Finding]:
-    """Return what the pairs of a case say of each number that is gated."""
+def findings(measured: Measured, gate: GateRules, own: Tolerances) -> list[Finding]:
+    """Findings on each gated number of a case."""
     costs, by = measured.costs(), rules(gate, own)
-    told = {name: _measured(name, costs[name], by[name], measured) for name in costs if name in by}
-    if "efficiency" in told:
-        # gated or not, the pace tells what a lower efficiency means
-        pace = told.get("tokens_per_s") or _measured(
+    by_name = {name: _measured(name, costs[name], by[name], measured) for name in costs if name in by}
+    if "efficiency" in by_name:
+        # gated or not, the throughput decides what a lower efficiency means
+        pace = by_name.get("tokens_per_s") or _measured(
             "tokens_per_s", costs["tokens_per_s"], by["efficiency"], measured
         )
-        told["efficiency"] = _beside_pace(told["efficiency"], pace)
-    return [*told.values(), *counted(measured.pairs, own)]
+        by_name["efficiency"] = _given_pace(by_name["efficiency"], pace)
+    return [*by_name.values(), *counted(measured.pairs, own)]
 
 
 def _measured(name: str, values: Sequence[float], rule: Rule, measured: Measured) -> Finding:
     if not all(map(math.isfinite, values)):
         return _unusable(name, rule, [*measured.pairs, *measured.base])
     if len(values) < 2:
-        said = f"{pairs_text(len(values))} tell{'s' * (len(values) == 1)} nothing; {rule.least} are needed"
-        return Finding(name, "inconclusive", said, rule.effect, pairs=len(values), needed=rule.least)
+        verb = "is" if len(values) == 1 else "are"
+        why = f"{count_text(len(values), 'pair')} {verb} too few; {rule.least} are needed"
+        return Finding(name, "inconclusive", why, rule.effect, pairs=len(values), needed=rule.least)
     if len(values) < len(measured.pairs):
-        said = (
-            f"only {len(values)} of {pairs_text(len(measured.pairs))} were made on one device; see that case"
-        )
-        return Finding(name, "inconclusive", said, rule.effect, pairs=len(values))
+        pairs = count_text(len(measured.pairs), "pair")
+        why = f"only {len(values)} of {pairs} ran on one device; see that case"
+        return Finding(name, "inconclusive", why, rule.effect, pairs=len(values))
     seen = look(values, rule)
     column, unit = ("tokens_per_s", "tokens/s") if name == "tokens_per_s" else ("", "")
     sides = [median(measured.pairs, column, i) for i in (0, 1)] if column else [None, None]
@@ -113,43 +131,95 @@ def _measured(name: str, values: Sequence[float], rule: Rule, measured: Measured
 
 
 def _unusable(name: str, rule: Rule, pairs: Pairs) -> Finding:
-    """Return what is wrong where a pair has no ratio of step times."""
+    """Finding on pairs of which one has no ratio of step times."""
     for side, arm in ((1, "candidate"), (0, "baseline")):
         for record in (pair[side] for pair in pairs):
-            if problem := _no_time(record):
-                word, said = problem
-                # what the baseline lacks is no fault of the candidate's
-                return Finding(name, word if side else "incomparable", f"{said} in the {arm}", rule.effect)
+            if problem := _step_time_problem(record):
+                word, why = problem
+                # the candidate is not to blame for what is missing in the baseline
+                return Finding(name, word if side else "incomparable", f"{why} in the {arm}", rule.effect)
     raise AssertionError("two positive times have a ratio")
 
 
-def _no_time(record: Record) -> tuple[Word, str] | None:
-    """Return what is wrong with the step time of *record*, or None."""
+def _step_time_problem(record: Record) -> tuple[Word, str] | None:
     if "step_s" not in record.values:
-        why = one_line(record.absent.get("step_s", "no metric of the suite tells it"))
+        why = one_line(record.absent.get("step_s", "no metric of the suite measures it"))
         return "missing", f"no step time ({why})"
     value = record.values["step_s"]
     return None if 0 < value < math.inf else ("invalid", f"a step time of {value:g} s")
 
 
-def _beside_pace(efficiency: Finding, pace: Finding) -> Finding:
-    """Return *efficiency* held against the pace of all devices together: alone it misleads.
+def _given_pace(efficiency: Finding, pace: Finding) -> Finding:
+    """Finding *efficiency* in the light of the throughput on all devices: alone it misleads.
 
-    A model that computes faster scales worse: its efficiency falls while its pace rises, which is
-    diluted and no regression. The other way round, a slower model scales better: its pace is gated too.
+    A model that computes faster scales worse: its efficiency falls while its throughput rises, which is
+    a dilution and not a regression. Conversely, a slower model scales better: its throughput is gated too.
     """
     if efficiency.word != "regressed" or pace.high is None:
         return efficiency
     if pace.high < 1:
-        said = f"diluted, not a regression: {efficiency.said}: one device gained more than all together did"
-        return replace(efficiency, word="pass", said=said, notable=True)
+        why = f"diluted, not a regression: {efficiency.said}: one device gained more than all together"
+        return replace(efficiency, word="pass", said=why, notable=True)
     if pace.word == "pass":
         return replace(efficiency, said=f"{efficiency.said}: one device became faster, all together did not")
     return efficiency
 
 
 def _log_ratio(pair: tuple[Record, Record]) -> float:
-    """Return the log ratio of the mean step times; NaN where one is absent or no positive number."""
+    """Log ratio of the mean step times; NaN where one is absent or not a positive number."""
     before, after = (record.values.get("step_s", math.nan) for record in pair)
     # not the logarithm of the quotient, which may be too large or too small for a float
     return math.log(after) - math.log(before) if before > 0 and after > 0 else math.nan
+
+
+def counted(pairs: Pairs, own: Tolerances) -> list[Finding]:
+    """Findings on each gated number that is counted."""
+    found = []
+    for metric, column in COUNTED.items():
+        limit = getattr(own, metric)
+        before, after = median(pairs, column, 0), median(pairs, column, 1)
+        if limit is None or before is None:
+            # not gated, or the baseline doesn't report it either
+            continue
+        found.append(_counted(metric, column, limit, before, after, pairs))
+    return found
+
+
+def _counted(
+    metric: str, column: str, limit: float, before: float, after: float | None, pairs: Pairs
+) -> Finding:
+    if after is None:
+        reason = one_line(pairs[0][1].absent.get(column, "not in its records"))
+        why = f"measured in the baseline, absent in the candidate: {reason}"
+        return Finding(metric, "missing", why, limit, baseline=before if _is_count(before) else None)
+    if not _is_count(after):
+        return Finding(metric, "invalid", f"{after:g} in the candidate, which is not a count", limit)
+    if not _is_count(before):
+        return Finding(metric, "incomparable", f"{before:g} in the baseline, which is not a count", limit)
+    unit = str(pairs[0][0].columns.get(column, {}).get("unit", ""))
+    ratio = after / before if before else (1.0 if after == before else math.inf)
+    word: Word = "regressed" if ratio > 1 + limit else "improved" if ratio < 1 / (1 + limit) else "pass"
+    change = "unchanged" if before == after else _before_and_after(before, after, unit)
+    return Finding(
+        metric,
+        word,
+        f"{change} (limit {limit * 100:g}%)" if word == "regressed" else change,
+        limit,
+        ratio if math.isfinite(ratio) else None,
+        pairs=len(pairs),
+        baseline=before,
+        candidate=after,
+        unit=unit,
+    )
+
+
+def _is_count(value: float) -> bool:
+    return 0 <= value < math.inf
+
+
+def _before_and_after(before: float, after: float, unit: str) -> str:
+    """Both values, with enough digits to see that they differ."""
+    texts = [value_text(value, unit) if unit else number_text(value) for value in (after, before)]
+    if texts[0] == texts[1]:
+        texts = [f"{value:,.15g} {unit}".rstrip() for value in (after, before)]
+    return one_line(f"{texts[0]}, was {texts[1]}")

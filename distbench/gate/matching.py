@@ -1,108 +1,94 @@
-"""Which cases of two arms are held against each other."""
+"""Which cases of two arms are compared with each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from distbench.case import Case
+from distbench.case import MEANS, Case
 from distbench.gate.series import Slot
 from distbench.gate.verdicts import CaseVerdict, Finding, Word
+from distbench.grouping import grouped
 from distbench.plan import Plan, Planned
-
-_WORK = ("workload", "data", "world_size", "device", "optimizer", "precision", "seed")
 
 
 @dataclass(frozen=True)
 class Match:
-    """The cases of two arms, held against each other."""
+    """Matched cases of two arms."""
 
     slots: list[Slot]
     verdicts: list[CaseVerdict]
-    """Of cases that can't be run in pairs."""
+    """Verdicts on cases that can't run in pairs."""
     skipped: dict[str, str]
-    """Case that is new, or can't run here in either arm -> why."""
+    """Case that is new, or can't run here in either arm -> reason."""
 
 
 def match(baseline: Plan, candidate: Plan) -> Match:
     """Pair the cases of two plans: those of the same id or name, else those at the same place."""
     mates = _mates(baseline.cases, candidate.cases)
-    found = Match([], [], {})
-    taken = {mate.case.id for mate in mates if mate}
-    for mine, mate in zip(candidate.cases, mates, strict=True):
+    matched = Match([], [], {})
+    paired = {mate.case.id for mate in mates if mate}
+    for own, mate in zip(candidate.cases, mates, strict=True):
         if mate is None:
-            found.skipped[mine.case.name] = "new: the baseline has no such case"
-        elif mine.problem and mate.problem:
-            found.skipped[mine.case.name] = mine.problem
-        elif mine.problem:
-            found.verdicts.append(
-                verdict(mine.case, trial("broken", f"runs in the baseline: {mine.problem}"))
-            )
-        elif mate.problem:
-            said = f"can't run in the baseline: {mate.problem}"
-            found.verdicts.append(verdict(mine.case, trial("incomparable", said)))
-        elif apart := _other_work(mate, mine):
-            found.verdicts.append(
-                verdict(mine.case, trial("incomparable", f"asked to do other work: {apart}"))
-            )
+            matched.skipped[own.case.name] = "new: the baseline has no such case"
+        elif own.problem and mate.problem:
+            matched.skipped[own.case.name] = own.problem
+        elif unequal := _unequal(mate, own):
+            matched.verdicts.append(verdict(own.case, *unequal))
         else:
-            found.slots.append(Slot(mate.case, mine.case))
-    for gone in (item for item in baseline.cases if item.case.id not in taken and not item.problem):
-        found.verdicts.append(verdict(gone.case, trial("missing", "the candidate has no such case")))
-    return found
+            matched.slots.append(Slot(mate.case, own.case))
+    for gone in (item for item in baseline.cases if item.case.id not in paired and not item.problem):
+        matched.verdicts.append(verdict(gone.case, "missing", "the candidate has no such case"))
+    return matched
 
 
 def _mates(baseline: Sequence[Planned], candidate: Sequence[Planned]) -> list[Planned | None]:
-    """Return the mate of each candidate's case, None if it is new.
+    """Baseline case of each candidate case; None if the candidate's is new.
 
-    A change of an option may stand in the names, so what is left over by id and name is paired in its
-    order within a strategy and world size, if both arms have as many. Only if nothing is alike are other
-    strategies held against each other: then that is what was asked for.
+    A changed option may show in the names, so cases that match neither by id nor by name are paired in
+    order within a strategy and world size, if both arms have the same number of them. Different strategies
+    are compared only if no case matches otherwise: then that comparison is what the user wants.
     """
     by_id = {item.case.id: item for item in baseline}
     by_name = {item.case.name: item for item in baseline}
-    found = [by_id.get(item.case.id) or by_name.get(item.case.name) for item in candidate]
-    _pair_leftovers(found, baseline, candidate, lambda item: (item.case.strategy.name, item.case.world_size))
-    if not any(found):
-        _pair_leftovers(found, baseline, candidate, lambda _: None)
-    return found
+    mates = [by_id.get(item.case.id) or by_name.get(item.case.name) for item in candidate]
+    _pair_leftovers(mates, baseline, candidate, lambda item: (item.case.strategy.name, item.case.world_size))
+    if not any(mates):
+        _pair_leftovers(mates, baseline, candidate, lambda _: None)
+    return mates
 
 
 def _pair_leftovers(
-    found: list[Planned | None],
+    mates: list[Planned | None],
     baseline: Sequence[Planned],
     candidate: Sequence[Planned],
-    kind: Callable[[Planned], object],
+    kind: Callable[[Planned], Hashable],
 ) -> None:
-    """Fill the gaps of *found* with what is left of *baseline*, where a kind has as many in both."""
-    left = _grouped([item for item in baseline if item not in found], kind)
-    lacking = _grouped([item for item, mate in zip(candidate, found, strict=True) if mate is None], kind)
-    for key, items in lacking.items():
+    """Fill the gaps in *mates* from the rest of *baseline*, where both have the same number of a kind."""
+    left = grouped([item for item in baseline if item not in mates], kind)
+    unmatched = grouped([item for item, mate in zip(candidate, mates, strict=True) if mate is None], kind)
+    for key, items in unmatched.items():
         if len(left.get(key, [])) == len(items):
             for item, mate in zip(items, left[key], strict=True):
-                found[candidate.index(item)] = mate
+                mates[candidate.index(item)] = mate
 
 
-def _grouped(items: Sequence[Planned], kind: Callable[[Planned], object]) -> dict[object, list[Planned]]:
-    groups: dict[object, list[Planned]] = {}
-    for item in items:
-        groups.setdefault(kind(item), []).append(item)
-    return groups
+def _unequal(baseline: Planned, candidate: Planned) -> tuple[Word, str] | None:
+    """Verdict on two matched cases that can't run as a pair, and why."""
+    if candidate.problem:
+        return "broken", f"runs in the baseline but not here: {candidate.problem}"
+    if baseline.problem:
+        return "incomparable", f"can't run in the baseline: {baseline.problem}"
+    pairs = zip(baseline.case.work(MEANS), candidate.case.work(MEANS), strict=True)
+    differing = ", ".join(axis for (axis, before), (_, after) in pairs if before != after)
+    return ("incomparable", f"different configuration: {differing}") if differing else None
 
 
-def _other_work(baseline: Planned, candidate: Planned) -> str:
-    before, after = baseline.case.to_json(), candidate.case.to_json()
-    apart = [key for key in _WORK if before[key] != after[key]]
-    if before["batch"]["global_batch_size"] != after["batch"]["global_batch_size"]:
-        apart.append("batch.global_batch_size")
-    return ", ".join(apart)
+def trial(word: Word, why: str) -> Finding:
+    """Finding on a case whose numbers can't be judged."""
+    return Finding("trial", word, why)
 
 
-def trial(word: Word, said: str) -> Finding:
-    """Return the verdict on a case whose numbers can't be judged."""
-    return Finding("trial", word, said)
-
-
-def verdict(case: Case, finding: Finding) -> CaseVerdict:
-    """Return the verdict on *case* that consists of *finding* alone."""
-    return CaseVerdict(case.name, case.label, case.world_size, (finding,))
+def verdict(case: Case, word: Word, why: str) -> CaseVerdict:
+    """Verdict on *case*, whose numbers can't be judged."""
+    return CaseVerdict(case.name, case.label, case.world_size, (trial(word, why),))

@@ -1,8 +1,8 @@
-"""A series: pairs of trials of two arms, next to each other in time, until they tell enough.
+"""A series: pairs of trials of two arms, next to each other in time, until they suffice for a verdict.
 
-Cases of one strategy at several world sizes are run as a block, A1 A2 A4 B4 B2 B1, and the next time
-the other way round, B1 B2 B4 A4 A2 A1: so every case has its pairs A B | B A, in which a drift of the
-machine cancels, and so has every ratio of N devices to one.
+Cases of one strategy at several world sizes run as a block, A1 A2 A4 B4 B2 B1, and next time in reverse,
+B1 B2 B4 A4 A2 A1. So the pairs of every case alternate A B | B A, which cancels a drift of the machine,
+also in every ratio of N devices to one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from distbench.gate.judging import Measured, has_ended, pairs_expected, rules
 from distbench.plan import Task
 from distbench.record import WARM_UP, Record, Status
 from distbench.run import Bench, Observer, StopRequest
-from distbench.spec.gate import Gate
+from distbench.suite.gate import GateRules
 
 _BASELINE, _CANDIDATE = 0, 1
-"""Number of the trial that is thrown away: none that is kept has it."""
 
 
 @dataclass(frozen=True)
@@ -33,53 +32,48 @@ class Slot:
 
     @property
     def cases(self) -> tuple[Case, Case]:
-        """The case in each arm."""
+        """The case of each arm."""
         return self.baseline, self.candidate
-
-    @property
-    def name(self) -> str:
-        """Name of the candidate's case."""
-        return self.candidate.name
 
 
 @dataclass
 class Track:
-    """What a series has made of one slot so far."""
+    """Trials of one slot so far."""
 
     slot: Slot
     base: Track | None = None
-    """The same on one device, where the slot is part of a scaling series."""
+    """Track of the same case on one device, if the slot is part of a scaling series."""
     pairs: list[tuple[Record, Record]] = field(default_factory=list)
     failure: tuple[Record | None, Record | None] | None = None
-    """The trials that ended it: of the arm that failed, even when tried again."""
+    """Records that ended the track: that of the arm that failed twice."""
     seconds: float = 0.0
 
     def measured(self) -> Measured:
-        """Return its pairs for judging."""
+        """Its pairs, as the rules judge them."""
         per_pair = self.seconds / 60 / max(1, len(self.pairs))
         return Measured(self.pairs, self.base.pairs if self.base else (), per_pair)
 
 
 @dataclass
 class Clock:
-    """How long a gate may go on, and for how many blocks."""
+    """Time limit of a gate."""
 
     minutes: float | None
-    began: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def spent(self) -> float:
-        """Minutes since it began."""
-        return (time.monotonic() - self.began) / 60
+        """Minutes since the gate started."""
+        return (time.monotonic() - self.started) / 60
 
     @property
     def is_over(self) -> bool:
-        """Whether no further block may begin."""
+        """Whether no further block may start."""
         return self.minutes is not None and self.spent >= self.minutes
 
 
 def tracks_of(slots: Sequence[Slot], *, efficiency: bool) -> list[list[Track]]:
-    """Return the slots in blocks: those of a strategy together where its scaling is gated."""
+    """Tracks of *slots* in blocks: the slots of a strategy together if its scaling is gated."""
     tracks = {slot.candidate.id: Track(slot) for slot in slots}
     if not efficiency:
         return [[track] for track in tracks.values()]
@@ -100,24 +94,29 @@ def _is_base(tracks: dict[str, Track], case: Case) -> bool:
 
 
 class Series:
-    """Runs blocks of two benches, baseline and candidate, until each has ended."""
+    """Runs blocks on two benches, baseline and candidate, until each has ended."""
 
     def __init__(
-        self, benches: tuple[Bench, Bench], gate: Gate, observer: Observer, stop: StopRequest, clock: Clock
+        self,
+        benches: tuple[Bench, Bench],
+        gate: GateRules,
+        observer: Observer,
+        stop: StopRequest,
+        clock: Clock,
     ) -> None:
         self._benches, self._gate, self._observer = benches, gate, observer
         self._stop, self._clock = stop, clock
         self._blocks: list[list[Track]] = []
-        self._made, self._began = 0, time.monotonic()
+        self._done, self._started = 0, time.monotonic()
 
     def run(self, blocks: list[list[Track]], *, first_round: int = 0, candidate_first: bool = False) -> None:
         """Fill the tracks of *blocks*.
 
         Args:
-            first_round: Number of the first trial of each case in its run's folder.
-            candidate_first: Which arm begins the first block.
+            first_round: Number of each case's first trial in the folder of its run.
+            candidate_first: Whether the candidate starts the first block.
         """
-        self._blocks, self._made, self._began = blocks, 0, time.monotonic()
+        self._blocks, self._done, self._started = blocks, 0, time.monotonic()
         for track in (track for block in blocks for track in block):
             self._warm_up(track)
         open_blocks = [block for block in blocks if self._is_open(block)]
@@ -139,13 +138,13 @@ class Series:
         return rules(self._gate, self._gate.of(case.label, case.name))
 
     def _trials_of(self, block: list[Track]) -> int:
-        """Return the trials that *block* should take in all, as far as its pairs tell by now."""
+        """Total trials that *block* should need, given its pairs so far."""
         alive = [track for track in block if not track.failure]
         pairs = max((pairs_expected(track.measured(), self._rules(track)) for track in alive), default=0)
         return 2 * len(block) * (1 + pairs)
 
     def _warm_up(self, track: Track) -> None:
-        """Make one trial of each arm that is thrown away: it pays for caches, clocks and autotuning."""
+        """Run one trial of each arm and discard it: it pays for caches, clocks and autotuning."""
         for arm in (_BASELINE, _CANDIDATE):
             if not (track.failure or self._stop.asked):
                 self._trial(track, arm, WARM_UP, keep=False)
@@ -153,8 +152,8 @@ class Series:
     def _block(self, block: list[Track], round_: int, *, candidate_first: bool) -> None:
         alive = [track for track in block if not track.failure]
         arms = (_CANDIDATE, _BASELINE) if candidate_first else (_BASELINE, _CANDIDATE)
-        # the arm that begins goes up through the world sizes, the other comes back down; in every
-        # second block, up and down change places with the arms
+        # the arm that starts goes up through the world sizes, the other comes back down; every second
+        # block swaps the arms
         order = [*((track, arms[0]) for track in alive), *((track, arms[1]) for track in reversed(alive))]
         records: dict[tuple[int, int], Record] = {}
         for track, arm in order:
@@ -166,21 +165,21 @@ class Series:
             return
         for track in alive:
             if not track.failure:
-                # also on a disturbed machine: the arms take turns, so a disturbance widens the interval and
-                # favours neither; leaving trials out by what they look like could
+                # noisy trials count too: the arms alternate, so noise widens the interval without favouring
+                # either; dropping trials by their looks could favour one
                 track.pairs.append((records[id(track), _BASELINE], records[id(track), _CANDIDATE]))
 
     def _trial(self, track: Track, arm: int, round_: int, *, keep: bool = True) -> Record:
         task = Task(track.slot.cases[arm], round_)
-        total = max(self._made + 1, sum(map(self._trials_of, self._blocks)))
-        left = (time.monotonic() - self._began) / self._made * (total - self._made) if self._made else None
-        self._observer.trial_started(task, self._made, total, left)
+        total = max(self._done + 1, sum(map(self._trials_of, self._blocks)))
+        left = (time.monotonic() - self._started) / self._done * (total - self._done) if self._done else None
+        self._observer.trial_started(task, self._done, total, left)
         bench = self._benches[arm]
         record = (bench.found(task) if keep else None) or bench.make(task, keep=keep)
         if record.status.is_failure and record.status is not Status.CANCELLED:
-            # once more: what a machine does once is no verdict on a change of code
+            # retry once: a single failure may be the machine's and not the code's
             record = bench.make(task, keep=keep)
-        self._made += 1
+        self._done += 1
         track.seconds += record.wall_s
         if record.status is not Status.MEASURED and record.status is not Status.CANCELLED:
             track.failure = (record, None) if arm == _BASELINE else (None, record)

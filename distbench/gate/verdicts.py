@@ -1,33 +1,24 @@
-"""What a gate says: of each number, of each case, and as a whole."""
+"""Verdicts of a gate: on each number, on each case, and on the whole."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 Word = Literal[
     "pass", "improved", "inconclusive", "incomparable", "regressed", "missing", "invalid", "broken"
 ]
+"""What a verdict says, from light to grave."""
 
 FORMAT = 1
-"""Of what ``Result.to_json`` returns."""
+"""Format number of ``Result.to_json``."""
 
-_GRAVITY: tuple[Word, ...] = (
-    "pass",
-    "improved",
-    "inconclusive",
-    "incomparable",
-    "regressed",
-    "missing",
-    "invalid",
-    "broken",
-)
 FAILING: tuple[Word, ...] = ("regressed", "missing", "invalid", "broken")
-"""Words that end a gate with exit code 1."""
+"""Words that make a gate exit with code 1."""
 INFRASTRUCTURE, INCOMPARABLE, INCONCLUSIVE, FAILED = 4, 5, 3, 1
-"""Exit codes; 0: pass or improved, 2: usage."""
+"""Exit codes; 0: pass or improved, 2: usage error."""
 
 
 @dataclass(frozen=True)
@@ -38,27 +29,27 @@ class Finding:
     """tokens_per_s, efficiency, peak_memory, comm_bytes, comm_calls, equivalence, convergence or trial."""
     word: Word
     said: str
-    """One sentence: how much, how sure, and what to do where that is not plain."""
+    """One sentence: how much, how certain, and what to do next where that is not obvious."""
     limit: float | None = None
-    """How much worse it may be, as a fraction."""
+    """Allowed worsening, as a fraction."""
     ratio: float | None = None
-    """Cost of the candidate over that of the baseline, above 1 is worse: seconds of a step, reciprocal
-    of the efficiency, bytes, calls."""
+    """Cost of the candidate over that of the baseline; above 1 is worse. A cost is seconds per step, the
+    reciprocal of the efficiency, bytes or calls."""
     low: float | None = None
-    """Lower end of the interval of 95 %; None: it is counted, not measured."""
+    """Lower end of the 95% interval; None: the number is counted, not measured."""
     high: float | None = None
     pairs: int = 0
-    """Pairs of trials behind it."""
+    """Pairs of trials it is based on."""
     baseline: float | None = None
     """Median of the baseline, in ``unit``."""
     candidate: float | None = None
     unit: str = ""
     needed: int = 0
-    """Pairs that a verdict would take, where it is inconclusive."""
+    """Pairs needed for a verdict, if it is inconclusive."""
     deviation: float | None = None
     """Standard deviation of the logarithm of a pair's ratio."""
     notable: bool = False
-    """Whether it is told although it passes: it was flagged once, or an efficiency fell for a good reason."""
+    """Whether to report it although it passes: it was flagged once, or efficiency fell for a good reason."""
 
 
 @dataclass(frozen=True)
@@ -71,59 +62,91 @@ class CaseVerdict:
     world_size: int
     findings: tuple[Finding, ...]
     cause: str = ""
-    """Where a loss of pace comes from, as far as the numbers tell."""
+    """Likely cause of a slowdown, as far as the numbers show."""
     notes: tuple[str, ...] = ()
-    """What else was not the same in both arms."""
+    """Other differences between the arms."""
     minutes_per_pair: float = 0.0
     first: tuple[Finding, ...] = ()
-    """What the first series said of a case that was run a second time to confirm it."""
+    """Findings of the first series, if a second was run to confirm them."""
 
     @property
     def word(self) -> Word:
-        """The gravest of its findings."""
+        """Gravest word of its findings."""
         return gravest([finding.word for finding in self.findings])
 
     @property
     def said(self) -> str:
-        """The sentences of the gravest findings."""
-        return "; ".join(f"{one.metric}: {one.said}" for one in self.findings if one.word == self.word)
+        """Sentences of the gravest findings."""
+        return "; ".join(f"{item.metric}: {item.said}" for item in self.findings if item.word == self.word)
 
 
 def gravest(words: Sequence[Word]) -> Word:
-    """Return the gravest of *words*; of none: incomparable, for silence never passes."""
-    return max(words, key=_GRAVITY.index, default="incomparable")
+    """Gravest of *words*; incomparable if there are none, since nothing measured must not pass."""
+    return max(words, key=get_args(Word).index, default="incomparable")
+
+
+def is_flagged(finding: Finding) -> bool:
+    """Whether a finding needs a second series: it is measured, and beyond its tolerance."""
+    return finding.word == "regressed" and finding.low is not None
+
+
+def unconfirmed(finding: Finding) -> Finding:
+    """Finding that was flagged with no time left for a second series."""
+    if not is_flagged(finding):
+        return finding
+    why = f"flagged ({finding.said}), but the gate stopped before a fresh series could confirm it"
+    return replace(finding, word="inconclusive", said=why)
+
+
+def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
+    """Findings of two series: what the first flagged stands only if the second agrees."""
+    repeated = {finding.metric: finding for finding in second}
+    combined = []
+    for finding in first:
+        repeat = repeated.get(finding.metric)
+        if repeat is None or not is_flagged(finding):
+            combined.append(finding)
+        elif repeat.word == "regressed":
+            # the numbers of the second: the first was selected for being large, so it overstates the change
+            why = f"confirmed by a fresh series: {repeat.said}; first: {finding.said}"
+            combined.append(replace(repeat, said=why))
+        else:
+            why = f"flagged once ({finding.said}) and not confirmed by a fresh series: {repeat.said}"
+            combined.append(replace(repeat, said=why, notable=True))
+    # a trial that failed in the second series is no less broken
+    return combined + [finding for finding in second if finding.metric == "trial"]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a gate found."""
+    """Result of a gate."""
 
     gate_id: str
     suite: str
     baseline: str
-    """What the arm is: a ref, an interpreter, changed values."""
+    """Title of the arm: a revision, an environment or changed values."""
     candidate: str
     cases: tuple[CaseVerdict, ...]
     environment: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Facts of the machine and the packages that differ: baseline, candidate."""
+    """Facts about machine and packages that differ: baseline, candidate."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """Case that is new, or can't run here in either arm -> why."""
+    """Case that is new, or can't run here in either arm -> reason."""
     notes: tuple[str, ...] = ()
-    """What of the rules could not be judged, and why."""
+    """Rules that could not be applied, and why."""
     minutes: float = 0.0
     state: Literal["finished", "interrupted"] = "finished"
     folder: str = ""
 
     @property
     def word(self) -> Word:
-        """The gravest word of the cases."""
+        """Gravest word of its cases."""
         return gravest([case.word for case in self.cases])
 
     def exit_code(self, inconclusive: Literal["pass", "fail", "tell"] = "tell") -> int:
-        """Return 0 for pass or improved, 1 for what fails, 5 for incomparable, 3 for inconclusive.
+        """Exit code: 0 pass or improved, 1 failed, 5 incomparable, 3 inconclusive.
 
         Args:
-            inconclusive: pass counts it as 0, fail as 1.
+            inconclusive: ``pass`` makes inconclusive 0, ``fail`` makes it 1.
         """
         words = {case.word for case in self.cases}
         if words & set(FAILING):
@@ -135,7 +158,7 @@ class Result:
         return 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain JSON types, its format number first."""
+        """The result as plain JSON types, format number first."""
         plain = dataclasses.asdict(self)
         for case, data in zip(self.cases, plain["cases"], strict=True):
             data |= {"word": case.word, "said": case.said}

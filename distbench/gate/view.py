@@ -11,7 +11,7 @@ from distbench.analysis.paired import pairs_for
 from distbench.analysis.text import listed, one_line
 from distbench.gate.calibration import Calibrated
 from distbench.gate.verdicts import CaseVerdict, Finding, Result
-from distbench.report.tables import Table, as_text
+from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.units import duration_text
 
 if TYPE_CHECKING:
@@ -24,138 +24,161 @@ COLUMNS = {
     "comm_bytes": "comm.",
     "comm_calls": "calls",
 }
-"""Number -> its heading in tables."""
+"""Gated number -> column heading."""
+_CASE = Field("case", "case", "Name of the case.", type="varchar")
+_EFFECTS = (0.03, 0.05, 0.10)
+_MOST_PAIRS = 20
 _COMMANDS = re.compile(r"^\s*::|##(?=\w*\[)", re.MULTILINE)
 _SIGNS = {"pass": "", "improved": " +", "regressed": " !", "inconclusive": " ?"}
 CAPTION = (
-    "Cost of the candidate against the baseline's, run side by side: +2% is a step 2% longer, an efficiency "
-    "2% lower, 2% more memory. In brackets the interval of 95% over pairs of trials; what has none is "
-    "counted. !: beyond its tolerance, +: better by as much, ?: not told yet."
+    "Change in cost from baseline to candidate, run side by side: +2% means a 2% longer step, 2% lower "
+    "efficiency or 2% more memory. Brackets: 95% interval over pairs of trials; numbers without one are "
+    "counted. !: beyond the tolerance, +: better by more than the tolerance, ?: inconclusive."
 )
 
 
+def sheet(result: Result) -> Sheet:
+    """All cases with their verdicts and costs, and sentences on those that did not pass."""
+    title = f"{one_line(result.suite)}: {one_line(result.candidate)} vs. {one_line(result.baseline)}"
+    verdict = Field("verdict", "verdict", "Verdict of the gate.", type="varchar")
+    costs = [Field(name, heading, "Candidate over baseline.") for name, heading in COLUMNS.items()]
+    rows = tuple(Row({"case": case.case, "verdict": case.word, **_cells(case)}) for case in result.cases)
+    return Sheet(title, CAPTION, (_CASE, verdict, *costs), rows, tuple(sentences(result)))
+
+
 def text(result: Result, width: int) -> str:
-    """Return the table of all cases, the sentences of those that did not pass, and the verdict."""
-    rows = tuple((one_line(case.case), case.word, *cells(case)) for case in result.cases)
-    title = f"{one_line(result.suite)}: {one_line(result.candidate)} against {one_line(result.baseline)}"
-    table = Table(
-        "gate", title, CAPTION, ("case", "verdict", *COLUMNS.values()), rows, tuple(sentences(result))
-    )
-    return _no_commands(as_text(table, width) + "\n\n" + "\n".join(textwrap.wrap(headline(result), width)))
+    """Table of all cases, sentences on those that did not pass, and the verdict."""
+    verdict = "\n".join(textwrap.wrap(headline(result), width))
+    return _no_commands(f"{sheet(result).as_text(width)}\n\n{verdict}")
 
 
-def _no_commands(told: str) -> str:
-    """Return *told* without what the runner of a CI takes for its commands, wherever lines were broken.
+def _percent(value: float) -> str:
+    return f"{value:.1%}"
 
-    A line of a log that begins with ``::`` is one to GitHub's, and ``##[`` anywhere to that and to Azure's.
+
+def _no_commands(text: str) -> str:
+    """*text* with nothing a CI runner would execute as a command, wherever lines were broken.
+
+    GitHub's runner takes a log line that starts with ``::`` for a command; it and Azure's take ``##[``
+    anywhere.
     """
-    return _COMMANDS.sub(lambda found: found[0][:-1] + " " + found[0][-1], told)
+    return _COMMANDS.sub(lambda match: match[0][:-1] + " " + match[0][-1], text)
 
 
 def headline(result: Result) -> str:
-    """Return the verdict in one sentence."""
+    """The verdict in one sentence."""
     words: dict[str, int] = {}
     for case in result.cases:
         words[case.word] = words.get(case.word, 0) + 1
-    counts = ", ".join(f"{count} {word}" for word, count in words.items()) or "no case"
-    stopped = "; stopped before its end" if result.state == "interrupted" else ""
+    counts = ", ".join(f"{count} {word}" for word, count in words.items()) or "no cases"
+    stopped = "; interrupted" if result.state == "interrupted" else ""
     return f"{result.word}: {counts} ({result.minutes:.1f} minutes){stopped}"
 
 
 def sentences(result: Result) -> list[str]:
-    """Return what differs in the environment, and of each case that did not pass why, and its cause."""
-    told = []
+    """Environment differences, then reasons and causes for each case that did not pass."""
+    lines = []
     if result.environment:
         facts = [f"{key}: {one_line(a)}, now {one_line(b)}" for key, (a, b) in result.environment.items()]
-        told.append(f"Environment: {listed(facts, most=8)}.")
+        lines.append(f"Environment: {listed(facts, most=8)}.")
     for case in result.cases:
-        told += case_sentences(case)
-    told += [f"{one_line(name)}: not run: {one_line(why)}." for name, why in result.skipped.items()]
-    return [*told, *(one_line(note, 600) for note in result.notes)]
+        lines += case_sentences(case)
+    lines += [f"{one_line(name)}: not run: {one_line(why)}." for name, why in result.skipped.items()]
+    return [*lines, *(one_line(note, 600) for note in result.notes)]
 
 
 def case_sentences(case: CaseVerdict) -> list[str]:
-    """Return what to know of a case that did not simply pass."""
+    """Sentences on a case with anything but a plain pass."""
     name = one_line(case.case)
-    told = [
-        f"{name}: {one.metric} {one.word}: {one_line(one.said, 600)}."
-        for one in case.findings
-        if one.word != "pass" or one.notable
+    lines = [
+        f"{name}: {finding.metric} {finding.word}: {one_line(finding.said, 600)}."
+        for finding in case.findings
+        if finding.word != "pass" or finding.notable
     ]
-    told += [f"{name}: cause: {one_line(case.cause, 600)}."] if case.cause else []
-    return told + [f"{name}: {one_line(note, 600)}." for note in case.notes]
+    lines += [f"{name}: cause: {one_line(case.cause, 600)}."] if case.cause else []
+    return lines + [f"{name}: {one_line(note, 600)}." for note in case.notes]
 
 
-def cells(case: CaseVerdict) -> list[str]:
-    """Return a cell for each of ``COLUMNS``."""
-    by_name = {one.metric: one for one in case.findings}
-    return [_cell(by_name.get(name)) for name in COLUMNS]
+def _cells(case: CaseVerdict) -> dict[str, Cell]:
+    return {finding.metric: _cell(finding) for finding in case.findings if finding.metric in COLUMNS}
 
 
-def _cell(one: Finding | None) -> str:
-    if one is None:
-        return "–"
-    if one.ratio is None:
-        return one.word
-    if one.low is None or one.high is None:
-        same = "=" if one.ratio == 1 else _change(one.ratio)
-        return same + _SIGNS.get(one.word, "")
-    return f"{_change(one.ratio)} ({_change(one.low)} to {_change(one.high)}){_SIGNS.get(one.word, '')}"
+def _cell(finding: Finding) -> Cell:
+    if finding.ratio is None:
+        return Cell(None, finding.word, finding.word)
+    change, sign = _change(finding.ratio), _SIGNS.get(finding.word, "")
+    if finding.low is None or finding.high is None:
+        return Cell(finding.ratio, ("=" if finding.ratio == 1 else change) + sign)
+    return Cell(finding.ratio, f"{change} ({_change(finding.low)} to {_change(finding.high)}){sign}")
 
 
 def _change(ratio: float) -> str:
-    """Return ``+3.1%``; more digits where they are what there is."""
+    """``+3.1%``, with more digits for tiny changes."""
     percent = (ratio - 1) * 100
     if percent >= 10_000:
         return f"{percent:+.0e}%"
     return f"{percent:+.1f}%" if abs(percent) >= 0.05 else f"{percent:+.2g}%"
 
 
-_EFFECTS = (0.03, 0.05, 0.10)
-_MOST_PAIRS = 20
-
-
-def calibration_table(found: Sequence[Calibrated]) -> Table:
-    """Return what pairs of equal trials have shown of each case."""
-    rows = []
-    for told in found:
-        for metric, deviation in told.deviations.items():
-            smallest = told.smallest(metric, _MOST_PAIRS) or 0.0
-            needed = [pairs_for(deviation, effect) for effect in _EFFECTS]
-            minutes = [duration_text(pairs * told.minutes_per_pair * 60) for pairs in needed]
-            each = [f"{pairs} ({time})" for pairs, time in zip(needed, minutes, strict=True)]
-            spread = (f"{deviation * 100:.1f}%", f"{smallest * 100:.1f}%")
-            rows.append((one_line(told.case), COLUMNS[metric], *spread, *each))
-    return Table(
-        "calibration",
-        "What this machine can resolve",
-        "spread: standard deviation of the ratio of two equal trials run next to each other. resolves: the "
-        f"smallest change that {_MOST_PAIRS} pairs can tell from none at 95%. Then the pairs that it takes "
-        "to resolve a change, and their time.",
-        ("case", "number", "spread", "resolves", *(f"{effect:.0%}" for effect in _EFFECTS)),
+def calibration_sheet(calibrations: Sequence[Calibrated]) -> Sheet:
+    """Spread of equal trials, and the pairs needed to detect changes, per case."""
+    fields = (
+        _CASE,
+        Field("number", "number", "Gated number.", type="varchar"),
+        Field("spread", "spread", "Standard deviation of the ratio of two equal trials.", format=_percent),
+        Field("resolves", "resolves", f"Smallest change that {_MOST_PAIRS} pairs detect.", format=_percent),
+        *(Field(f"{effect:g}", f"{effect:.0%}", "Pairs needed to detect it.") for effect in _EFFECTS),
+    )
+    rows = [
+        Row(
+            {
+                "case": item.case,
+                "number": COLUMNS[metric],
+                "spread": deviation,
+                "resolves": item.smallest(metric, _MOST_PAIRS) or 0.0,
+                **{f"{effect:g}": _pairs(item, deviation, effect) for effect in _EFFECTS},
+            }
+        )
+        for item in calibrations
+        for metric, deviation in item.deviations.items()
+    ]
+    return Sheet(
+        "Resolution of this machine",
+        "spread: standard deviation of the ratio of two equal trials run back to back. resolves: the "
+        f"smallest change that {_MOST_PAIRS} pairs detect at 95%. The other columns: pairs needed to detect "
+        "a change of that size, and their time.",
+        fields,
         tuple(rows),
     )
 
 
-def forecast_text(made: Forecast, width: int) -> str:
-    """Return what a gate would do, how long it takes and what it could see."""
-    return as_text(
-        Table(
-            "forecast",
-            made.title,
-            made.caption,
-            ("case", "trials", "minutes", "sees"),
-            tuple(
-                (one_line(row.case), *_forecast_cells(row.trials, row.minutes, row.sees)) for row in made.rows
-            ),
-            tuple(made.notes),
-        ),
-        width,
+def _pairs(item: Calibrated, deviation: float, effect: float) -> Cell:
+    pairs = pairs_for(deviation, effect)
+    return Cell(pairs, f"{pairs} ({duration_text(pairs * item.minutes_per_pair * 60)})")
+
+
+def forecast_text(forecast: Forecast, width: int) -> str:
+    """Table of a forecast."""
+    fields = (
+        _CASE,
+        Field("trials", "trials", "Trials, at most."),
+        Field("minutes", "minutes", "Minutes, at most."),
+        Field("sees", "sees", "Smallest change that it detects.", format=_percent),
     )
+    rows = [
+        Row(
+            {
+                "case": row.case,
+                "trials": Cell(row.trials[1], f"{row.trials[0]}–{row.trials[1]}"),
+                "minutes": _minutes(row.minutes),
+                "sees": row.sees,
+            }
+        )
+        for row in forecast.rows
+    ]
+    table = Sheet(forecast.title, forecast.caption, fields, tuple(rows), tuple(forecast.notes))
+    return table.as_text(width)
 
 
-def _forecast_cells(
-    trials: tuple[int, int], minutes: tuple[float, float] | None, sees: float | None
-) -> Sequence[str]:
-    span = f"{minutes[0]:.1f}–{minutes[1]:.1f}" if minutes else "–"
-    return f"{trials[0]}–{trials[1]}", span, "–" if sees is None else f"{sees * 100:.1f}%"
+def _minutes(span: tuple[float, float] | None) -> Cell:
+    return Cell(span[1], f"{span[0]:.1f}–{span[1]:.1f}") if span else Cell(None)

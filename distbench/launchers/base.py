@@ -1,19 +1,17 @@
-"""The seam of launchers: start the ranks of a trial, tell what they do, stop all of them.
+"""The seam of launchers: start the ranks of a trial, report which have ended, stop all of them.
 
-Results come back as files in the trial's folder (``distbench.trial_files``), never through
+Results come back as files in the trial's folder (``distbench.trial``), never through
 the launcher.
 """
-
-from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from distbench.env import Machine
+from distbench.env import Machine, detect
 
 
 class LaunchError(Exception):
@@ -22,14 +20,14 @@ class LaunchError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """With which Python, and from which folder, the processes of a run are started."""
+    """Python interpreter and working directory of the processes of a run."""
 
     python: str = sys.executable
     """Path of the interpreter; it finds distbench and what the strategies import."""
     folder: str | None = None
-    """Working directory, from which a model of one's own is imported; None: that of the command."""
+    """Working directory, from which a user's model is imported; None: that of the command."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that rule over those of the strategies and the inherited ones."""
+    """Variables that override those of the strategies and the inherited ones."""
 
 
 HERE = Place()
@@ -43,8 +41,10 @@ class Launch:
     entry: Literal["rank", "prepare"]
     """The command of ``python -m distbench.worker`` that each process runs."""
     file: Path
-    """The JSON file that tells it what to do; logs and results go to the file's folder."""
+    """JSON file with its instructions; logs and results go to its folder."""
     processes: int
+    nodes: int = 1
+    """Number of nodes that they are spread over."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for every process, besides the inherited ones."""
     imports: Sequence[str] = ()
@@ -56,7 +56,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Exit:
-    """A rank that has ended."""
+    """End of a rank."""
 
     rank: int
     code: int
@@ -70,7 +70,7 @@ class Handle(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> list[Exit]:
-        """Wait until a rank ends or *seconds* have passed; return the ranks that ended since."""
+        """Ranks that have ended since the last call, waiting up to *seconds* for the first."""
 
     @abstractmethod
     def signal(self, number: int) -> None:
@@ -78,11 +78,14 @@ class Handle(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End every process of the trial, whatever it takes, and return when none is left."""
+        """End every process of the trial, whatever it takes, and wait until none is left."""
 
 
 class Site(ABC):
     """Where the trials of one run are started, one after another."""
+
+    is_here: ClassVar[bool] = True
+    """Whether ranks run on this machine, so that metrics may sample its processes and devices."""
 
     @abstractmethod
     def launch(self, launch: Launch) -> Handle:
@@ -100,17 +103,30 @@ class Site(ABC):
 class Launcher(ABC):
     """A way to start processes. A frozen dataclass: its fields are its options in YAML."""
 
+    def machine(self, device: str) -> Machine:
+        """Machine that ranks run on, for a suite whose ``device`` is *device* (auto, cpu or cuda).
+
+        A launcher that starts ranks elsewhere describes that machine; this one may have no GPU.
+        """
+        return detect(device)
+
+    def nodes(self, processes: int) -> int:
+        """Number of nodes that *processes* ranks are spread over."""
+        return 1
+
     def problem(self, processes: int, machine: Machine) -> str | None:
-        """Return why *processes* ranks can't be started here, or None."""
+        """Why *processes* ranks can't be started; None if they can."""
         return None
 
     @abstractmethod
     def commands(self, launch: Launch) -> list[list[str]]:
-        """Return exactly what ``launch`` would start (a dry run), one argv a process started."""
+        """Commands that ``launch`` would run, for a dry run: one argv per process."""
 
     @abstractmethod
     def open(self, run_id: str) -> Site:
-        """Begin a run: return what starts its trials. Every process carries *run_id*."""
+        """Site for the trials of run *run_id*; each of its processes carries that ID."""
 
 
 PLUGIN_BASE = Launcher
+HELPERS = ("server",)
+"""Modules of this room that are shared code and no plug-ins."""

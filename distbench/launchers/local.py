@@ -1,7 +1,5 @@
 """``local``: the ranks on this machine, forked from a warm parent that has imported torch once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -10,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.env import RUN_ID, Machine
-from distbench.launchers._server import Server, server_command
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
-from distbench.processes import kill_tagged
+from distbench.launchers.server import Server, server_command
+from distbench.processes import Share, kill_tagged
 
 _STOP_PATIENCE_S = 10.0
 
@@ -42,7 +40,7 @@ class Local(Launcher):
         )
 
     def commands(self, launch: Launch) -> list[list[str]]:
-        """Return the warm parent's command; what it forks runs the same code as ``worker rank``."""
+        """Commands of the warm parent and of each rank; a forked rank runs the same code."""
         worker = [launch.place.python, "-m", "distbench.worker", launch.entry, str(launch.file)]
         ranks = [
             ["env", f"RANK={rank}", f"WORLD_SIZE={launch.processes}", *worker]
@@ -64,17 +62,7 @@ class _LocalSite(Site):
 
     def launch(self, launch: Launch) -> Handle:
         server = self._server(launch)
-        server.send(
-            {
-                "launch": {
-                    "entry": launch.entry,
-                    "file": str(launch.file),
-                    "processes": launch.processes,
-                    "environment": {**launch.environment, **launch.place.environment},
-                    "leftovers": list(launch.leftovers),
-                }
-            }
-        )
+        server.launch(launch, Share(launch.processes, count=launch.processes))
         return _LocalHandle(server, launch.processes, self._sweep)
 
     def close(self) -> None:

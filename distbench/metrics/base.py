@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from distbench.case import Case
 
@@ -36,6 +36,14 @@ class Absent(Exception):
 Values = dict[str, "float | list[float | None] | Absent"]
 
 
+def or_absent(number: Callable[[], float]) -> float | Absent:
+    """Result of *number*, or the reason why it has none."""
+    try:
+        return float(number())
+    except Absent as reason:
+        return reason
+
+
 @dataclass(frozen=True)
 class Column:
     """One number that a metric gives, described so that a reader needs no plug-in."""
@@ -50,7 +58,47 @@ class Column:
     doc: str
     """The definition, with its source."""
     per_step: bool = False
-    """Whether a rank gives one number a step; its value is then the mean over the steps."""
+    """Whether a rank gives one number per step; its value is then the mean over the steps."""
+
+
+def alike(
+    kind: tuple[str, Literal["higher", "lower"] | None, Literal["max", "min", "sum", "mean", "first"]],
+    *,
+    per_step: bool = False,
+    **docs: str,
+) -> tuple[Column, ...]:
+    """Columns of one *kind* (unit, direction of better, how ranks become one number): name -> definition."""
+    return tuple(Column(name, *kind, doc, per_step) for name, doc in docs.items())
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column of a table."""
+
+    name: str
+    type: Literal["varchar", "bigint", "double"]
+    """Type of SQL."""
+    doc: str
+    unit: str = ""
+    """``s``, ``B``, or empty for a name, an index or a pure number."""
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table that a metric leaves in records, described so that a reader needs no plug-in."""
+
+    name: str
+    doc: str
+    columns: tuple[TableColumn, ...]
+    by_rank: bool = True
+    """Whether a row is of a rank, in the column ``rank``; else it was sampled from outside of the ranks."""
+
+
+class Left:
+    """Base of what a metric leaves for metrics of later passes of the same rank, which ask for its class."""
+
+
+L = TypeVar("L", bound=Left)
 
 
 @dataclass
@@ -71,17 +119,28 @@ class Session:
     """What the live engine really does; known once the warm-up has ended."""
     keep_traces: bool = False
     """Whether traces were asked for."""
-    kept: dict[str, Any] = field(default_factory=dict)
-    """What metrics of this rank leave for later passes: ``collectives`` (one step's, as counted)
-    and ``collective_rows`` (of their table), ``warmup_step_s`` and ``step_s``."""
     steps: list[float] = field(default_factory=list)
     """Seconds of each step of this pass, filled when the pass has ended."""
+    earlier: Mapping[Pass, list[float]] = field(default_factory=dict)
+    """Seconds of each step of the passes that have ended."""
     losses: list[float] = field(default_factory=list)
     """This rank's mean loss of each step of this pass, filled when the pass has ended."""
     grad_norms: list[float] = field(default_factory=list)
     """Gradient norm of each step, filled when the ``check`` pass has ended."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Rows of more than one number that a metric leaves in the record, by table name."""
+    """Rows of more than one number that a metric leaves in the record, by table name; ``Metric.tables``
+    describes them."""
+    passed_on: dict[type[Left], Left] = field(default_factory=dict)
+    """What metrics have left so far."""
+
+    def leave(self, result: Left) -> None:
+        """Leave *result* for metrics of later passes."""
+        self.passed_on[type(result)] = result
+
+    def left(self, kind: type[L]) -> L | None:
+        """Result of class *kind* that another metric left, or None: that metric takes no part."""
+        result = self.passed_on.get(kind)
+        return result if isinstance(result, kind) else None
 
 
 @dataclass(frozen=True)
@@ -104,7 +163,15 @@ class Trial:
     """What the live engine of rank 0 really did."""
 
     def slowest_steps(self, column: str) -> list[float]:
-        """Return the largest value of any rank in each step: the slowest rank is the step.
+        """Largest value over ranks in each step: the slowest rank determines the step.
+
+        Raises:
+            Absent: a rank gave no such number.
+        """
+        return [max(step) for step in self.by_step(column)]
+
+    def by_step(self, column: str) -> list[list[float]]:
+        """Values of all ranks in each step.
 
         Raises:
             Absent: a rank gave no such number.
@@ -113,10 +180,10 @@ class Trial:
         steps = [[value for value in step if value is not None] for step in zip(*ranks, strict=True)]
         if not steps or any(len(step) < len(ranks) for step in steps):
             raise Absent(f"needs {column} of every rank and step")
-        return [max(step) for step in steps]
+        return steps
 
     def slowest_mean(self, column: str) -> float:
-        """Return the mean of ``slowest_steps``.
+        """Mean of ``slowest_steps``.
 
         Raises:
             Absent: a rank gave no such number.
@@ -138,8 +205,13 @@ class Metric(ABC):
 
     columns: ClassVar[tuple[Column, ...]]
     passes: ClassVar[frozenset[Pass]] = frozenset({"time"})
-    """The passes it takes part in. Whatever slows a step down has no place in ``time``: ``count`` is
+    """The passes in which it takes part. Whatever slows a step has no place in ``time``: ``count`` is
     one step in which operations and bytes are booked, ``profile`` some steps under the profiler."""
+
+    tables: ClassVar[tuple[TableSpec, ...]] = ()
+    """The tables that it leaves."""
+    early: ClassVar[tuple[str, ...]] = ()
+    """Modules that every warm parent of ranks imports once: they need torch alone and take long."""
 
     def prepare(self) -> None:  # noqa: B027 - most metrics need nothing
         """Build what must be built once, before any trial. Runs in a process of its own."""
@@ -158,7 +230,7 @@ class Metric(ABC):
         """Called after each step of the pass. Only overridden versions are called at all."""
 
     def around(self, session: Session, state: Any, span: str) -> AbstractContextManager[Any]:
-        """Return what stands around a part of a step: ``data``, ``forward``, ``backward`` or ``optimizer``.
+        """Context around a part of a step: ``data``, ``forward``, ``backward`` or ``optimizer``.
 
         Only overridden versions are called at all; never in the ``time`` pass.
         """
@@ -175,7 +247,7 @@ class Metric(ABC):
         return {}
 
     def summary(self, trial: Trial) -> Mapping[str, float | Absent]:
-        """Return numbers that need all ranks at once, by column. Runs in the parent.
+        """Numbers that need all ranks at once, by column. Runs in the parent.
 
         ``Absent`` in place of a number: it can't be known here, and the record keeps the reason.
 
@@ -189,7 +261,7 @@ class Metric(ABC):
         return None
 
     def degraded(self, trial: Trial) -> str:
-        """Return why a measured trial must be kept out of comparisons (a disturbed machine), or nothing."""
+        """Why a measured trial must be kept out of comparisons (a noisy machine); empty if it is clean."""
         return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from distbench.metrics.base import Column, Metric, Pass, Session, Values
+from distbench.metrics.base import Column, Metric, Pass, Session, Values, alike
 
 
 @dataclass(frozen=True)
@@ -14,26 +14,20 @@ class Convergence(Metric):
 
     passes: ClassVar[frozenset[Pass]] = frozenset({"time", "check"})
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "loss",
-            "",
-            None,
-            "mean",
-            "Training loss of a step before its update, the mean over the global batch, in nats; "
-            "ranks hold equal shares, so the mean over ranks is the mean over the batch.",
+        *alike(
+            ("", None, "mean"),
             per_step=True,
+            loss="Training loss of a step before its update, the mean over the global batch, in nats; "
+            "ranks hold equal shares, so the mean over ranks is the mean over the batch.",
         ),
         Column(
             "final_loss", "", "lower", "mean", "Loss of the last timed step, the mean over the global batch."
         ),
-        Column(
-            "grad_norm",
-            "",
-            None,
-            "first",
-            "Global L2 norm of the reduced gradients before clipping, taken in steps after the timed "
-            "window: it shows at once gradients that are scaled wrongly, which Adam hides.",
+        *alike(
+            ("", None, "first"),
             per_step=True,
+            grad_norm="Global L2 norm of the reduced gradients before clipping, taken in steps after the "
+            "timed window: it shows at once gradients that are scaled wrongly, which Adam hides.",
         ),
     )
 

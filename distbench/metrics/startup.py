@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from distbench.metrics.base import Column, Metric, Trial
+from distbench.metrics.base import Column, Metric, Trial, alike
 
 
 @dataclass(frozen=True)
@@ -13,16 +13,14 @@ class Startup(Metric):
     """Time to join the process group, to build model and engine, and to warm up; of the slowest rank."""
 
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "launch_s",
-            "s",
-            "lower",
-            "max",
-            "From the launcher's start to the rank's first line; imports are done by then in a warm parent.",
+        *alike(
+            ("s", "lower", "max"),
+            launch_s="From the launcher's start to the rank's first line; imports are done by then in a "
+            "warm parent.",
+            start_s="From the rank's first line to a joined process group.",
+            build_s="Building model, engine and optimizer, weights loaded.",
+            warmup_s="All warm-up steps, the first of which may compile.",
         ),
-        Column("start_s", "s", "lower", "max", "From the rank's first line to a joined process group."),
-        Column("build_s", "s", "lower", "max", "Building model, engine and optimizer, weights loaded."),
-        Column("warmup_s", "s", "lower", "max", "All warm-up steps, the first of which may compile."),
     )
 
     def summary(self, trial: Trial) -> dict[str, float]:

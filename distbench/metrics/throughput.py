@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from distbench.metrics.base import Column, Metric, Trial
+from distbench.metrics.base import Column, Metric, Trial, alike
 
 _WINDOW = "over the timed window, which the slowest rank of each step defines"
 
@@ -15,20 +15,14 @@ class Throughput(Metric):
     """Tokens and samples a second of all devices together, and per device."""
 
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "tokens_per_s",
-            "tokens/s",
-            "higher",
-            "first",
-            f"Tokens consumed by all ranks in a second, every micro-batch counted, {_WINDOW}.",
+        *alike(
+            ("tokens/s", "higher", "first"),
+            tokens_per_s=f"Tokens consumed by all ranks in a second, every micro-batch counted, {_WINDOW}.",
         ),
         Column("samples_per_s", "samples/s", "higher", "first", f"Samples consumed in a second, {_WINDOW}."),
-        Column(
-            "tokens_per_s_per_device",
-            "tokens/s",
-            "higher",
-            "first",
-            "tokens_per_s divided by the world size (torchtitan's tokens/s/GPU).",
+        *alike(
+            ("tokens/s", "higher", "first"),
+            tokens_per_s_per_device="tokens_per_s divided by the world size (torchtitan's tokens/s/GPU).",
         ),
     )
 

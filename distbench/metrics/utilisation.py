@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench.case import TORCH_NAMES
-from distbench.metrics._peaks import published
-from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Trial, Values
+from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Trial, Values, alike
 
 if TYPE_CHECKING:
     import torch
+
+
+_H100 = "NVIDIA H100 datasheet (half of the figures given with sparsity)"
+_H200 = "NVIDIA H200 datasheet (half of the figures given with sparsity)"
+
+
+@dataclass(frozen=True)
+class Peak:
+    """FLOP/s of one device without sparsity, by what multiplies matrices."""
+
+    source: str
+    half: float
+    """bf16 and fp16 on tensor cores."""
+    tf32: float
+    fp32: float
+
+    def of(self, compute: str, *, tf32: bool) -> float:
+        """Peak for matrices of dtype *compute*; *tf32*: whether fp32 may run as TF32."""
+        if compute in ("bf16", "fp16"):
+            return self.half
+        return self.tf32 if tf32 else self.fp32
+
+
+# the whole name as the driver gives it: a slice of a GPU (MIG) has another name, and no known peak
+_PEAKS = {
+    r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe": Peak(
+        "NVIDIA A100 datasheet", 312e12, 156e12, 19.5e12
+    ),
+    r"NVIDIA H100 80GB HBM3|NVIDIA H100": Peak(_H100 + ", SXM", 989.5e12, 494.7e12, 67e12),
+    r"NVIDIA H100 PCIe": Peak(_H100 + ", PCIe", 756e12, 378e12, 51e12),
+    r"NVIDIA H100 NVL": Peak(_H100 + ", NVL", 835.5e12, 417.5e12, 60e12),
+    r"NVIDIA H200": Peak(_H200 + ", SXM", 989.5e12, 494.7e12, 67e12),
+    r"NVIDIA H200 NVL": Peak(_H200 + ", NVL", 835.5e12, 417.5e12, 60e12),
+    r"NVIDIA L40S": Peak("NVIDIA L40S datasheet", 362e12, 183e12, 91.6e12),
+}
+
+
+def published(gpu: str) -> Peak | None:
+    """Published peak of the GPU of this name, or None if none is known."""
+    return next((peak for pattern, peak in _PEAKS.items() if re.fullmatch(pattern, gpu)), None)
+
 
 _MODEL = (
     "model FLOPs: forward and backward by the workload's formula (PaLM, arXiv 2204.02311, appendix B: no "
@@ -25,51 +66,30 @@ class Utilisation(Metric):
 
     passes: ClassVar[frozenset[Pass]] = frozenset({"count"})
     columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "model_flops_per_s_per_device",
-            "FLOP/s",
-            "higher",
-            "first",
-            f"FLOP/s of a device over the timed window; {_MODEL}.",
+        *alike(
+            ("FLOP/s", "higher", "first"),
+            model_flops_per_s_per_device=f"FLOP/s of a device over the timed window; {_MODEL}.",
         ),
-        Column(
-            "mfu",
-            "",
-            "higher",
-            "first",
-            f"Model FLOPs utilisation: {_MODEL}, a second, over the devices' published dense peak in the "
+        *alike(
+            ("", "higher", "first"),
+            mfu=f"Model FLOPs utilisation: {_MODEL}, a second, over the devices' published dense peak in the "
             "dtype of the computation (peak_flops).",
-        ),
-        Column(
-            "hfu",
-            "",
-            "higher",
-            "first",
-            "Hardware FLOPs utilisation: as mfu, plus what is recomputed: with activation_checkpointing: "
+            hfu="Hardware FLOPs utilisation: as mfu, plus what is recomputed: with activation_checkpointing: "
             "full the forward pass once more, 4/3 of the model FLOPs (8N for 6N, as llm-foundry counts).",
         ),
-        Column(
-            "peak_flops",
-            "FLOP/s",
-            None,
-            "first",
-            "Published dense peak of one device in the dtype of the computation; the record's "
+        *alike(
+            ("FLOP/s", None, "first"),
+            peak_flops="Published dense peak of one device in the dtype of the computation; the record's "
             "environment names the GPU, and tables.peak the source.",
         ),
-        Column(
-            "matmul_flops",
-            "FLOP/s",
-            None,
-            "min",
-            "Best rate of a square matmul in the dtype of the computation, measured on every rank at once "
-            "after the timed steps: an achievable peak, not a published one.",
+        *alike(
+            ("FLOP/s", None, "min"),
+            matmul_flops="Best rate of a square matmul in the dtype of the computation, measured on every "
+            "rank at once after the timed steps: an achievable peak, not a published one.",
         ),
-        Column(
-            "mamfu",
-            "",
-            "higher",
-            "first",
-            f"Model FLOPs a second over matmul_flops: {_MODEL}. Not comparable with mfu.",
+        *alike(
+            ("", "higher", "first"),
+            mamfu=f"Model FLOPs a second over matmul_flops: {_MODEL}. Not comparable with mfu.",
         ),
     )
 
@@ -85,12 +105,12 @@ class Utilisation(Metric):
 
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
         if trial.flops_per_sample is None:
-            raise Absent(f"the workload {trial.case.workload.name} has no formula for its FLOPs")
+            raise Absent(f"workload {trial.case.workload.name} has no FLOP formula")
         samples = trial.case.batch.global_batch_size / trial.slowest_mean("step_s")
         rate = samples * trial.flops_per_sample / trial.case.world_size
         recomputed = _RECOMPUTED if trial.case.activation_checkpointing == "full" else 1.0
         peak, matmul = _smallest(trial, "peak_flops"), _smallest(trial, "matmul_flops")
-        unknown = Absent("peak_flops is not known")
+        unknown = Absent("peak_flops is unknown")
         return {
             "model_flops_per_s_per_device": rate,
             "mfu": rate / peak if peak else unknown,
@@ -107,10 +127,10 @@ class Utilisation(Metric):
 def _published(session: Session) -> list[float | None] | Absent:
     gpu = _gpu(session)
     if not gpu:
-        return Absent("on a CPU: no peak is published for what a number of its cores can do")
+        return Absent("no published peak for CPUs")
     peak = published(gpu)
     if peak is None:
-        return Absent(f"no published peak is known here for {gpu}; utilisation.measure_peak measures one")
+        return Absent(f"no published peak is known for {gpu}; set utilisation.measure_peak to measure one")
     import torch
 
     tf32 = torch.backends.cuda.matmul.allow_tf32
@@ -126,7 +146,7 @@ def _gpu(session: Session) -> str:
 
 
 def _matmul_rate(size: int, compute: str, device: torch.device) -> float:
-    """Return the best FLOP/s of several matmuls of *size*; device-synchronised around each."""
+    """Best FLOP/s of several matmuls of *size*; device-synchronised around each."""
     import time
 
     import torch
@@ -146,6 +166,6 @@ def _matmul_rate(size: int, compute: str, device: torch.device) -> float:
 
 
 def _smallest(trial: Trial, column: str) -> float | None:
-    """Return the smallest value of any rank: the slowest device bounds the others."""
+    """Smallest value over ranks: the slowest device bounds the others."""
     known = [value for rank in trial.samples.get(column, []) for value in rank if value]
     return min(known, default=None)

@@ -1,6 +1,6 @@
-"""Plans: which cases a suite makes on a machine, and in which order they are tried."""
+"""Plans: the cases of a suite on a machine, and the order of their trials."""
 
-from distbench.plan.planning import Plan, Planned, make
+from distbench.plan.planning import Plan, Planned, machine_of, make
 from distbench.plan.tasks import Task
 
-__all__ = ["Plan", "Planned", "Task", "make"]
+__all__ = ["Plan", "Planned", "Task", "machine_of", "make"]

@@ -1,40 +1,41 @@
 """The cells of a suite: strategy x world size x work, with include and exclude."""
 
-from __future__ import annotations
-
 import fnmatch
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from distbench import registry
 from distbench.errors import SuiteError
-from distbench.plan.matching import has_one_of
-from distbench.spec import Suite
-from distbench.spec.cells import Axis, Exclude, Include, StrategyChoice, selections
-from distbench.spec.places import KeyPath
-from distbench.spec.work import Raw
+from distbench.suite import Suite
+from distbench.suite.batch import BatchSpec, Indivisible
+from distbench.suite.cells import Axis, Exclude, Include, StrategyChoice, selections
+from distbench.suite.checking import defaults
+from distbench.suite.reading import KeyPath
+from distbench.suite.work import PLUGIN_ROOTS, SECTION_ROOTS, Raw, with_loss_scale
 
 MAX_CASES = 100_000
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination, its work not checked yet."""
+    """One combination, with unchecked work."""
 
     strategy: StrategyChoice
     world_size: int
     work: Raw
     origins: dict[tuple[str, ...], KeyPath]
-    """Path in the work -> where in the suite the value was listed."""
+    """Path in the work -> place of the value in the suite."""
     varied: tuple[tuple[str, ...], ...]
-    """The paths in the work that the suite varies, in its own order."""
+    """Paths in the work that the suite varies, in the suite's order."""
     block: KeyPath
     """The ``include`` that the cell comes from; empty for the suite itself."""
     sizes_given: bool
-    """Whether the suite gave the world sizes, or the machine did (``auto``)."""
+    """Whether the world sizes come from the suite, not from the machine (``auto``)."""
 
     def place_of(self, field: tuple[str, ...]) -> KeyPath:
-        """Return where in the suite the value of *field* of the work stands."""
+        """Place in the suite of the value of *field* of the work."""
         for length in range(len(field), 0, -1):
             if field[:length] in self.origins:
                 return (*self.origins[field[:length]], *field[length:])
@@ -59,22 +60,22 @@ class _Block:
 
 
 def auto_world_sizes(devices: int) -> tuple[int, ...]:
-    """Return the powers of two up to *devices*, and *devices*."""
+    """Powers of two up to *devices*, and *devices* itself."""
     powers = [2**i for i in range(max(devices, 1).bit_length())]
     return tuple(sorted({*powers, max(devices, 1)}))
 
 
 def cells(suite: Suite, devices: int) -> list[Cell]:
-    """Return all cells of *suite* on a machine of *devices* devices.
+    """All cells of *suite* on a machine with *devices* devices.
 
     Raises:
-        SuiteError: there are far too many, or a glob of include or exclude matches no strategy.
+        SuiteError: there are far too many, or a glob in include or exclude matches no strategy.
     """
     _check_globs(suite)
     blocks = list(_blocks(suite, suite.world_sizes or auto_world_sizes(devices)))
     count = sum(block.size for block in blocks)
     if count > MAX_CASES:
-        message = f"makes {count:,} cases, more than {MAX_CASES:,}; vary less at once"
+        message = f"gives {count:,} cases, more than {MAX_CASES:,}; vary fewer fields at once"
         raise SuiteError([suite.places.mistake(("axes",) if "axes" in suite.tree else (), message)])
     return [
         cell
@@ -98,7 +99,7 @@ def _blocks(suite: Suite, world_sizes: Sequence[int]) -> Iterator[_Block]:
 
 
 def _axes_of(suite: Suite, include: Include) -> list[Axis]:
-    # what an include gives is fixed, with all that lies below it; the other axes keep their values
+    # a field set by an include is fixed, with everything below it; the other axes keep their values
     fixed = [axis.path for axis in include.axes]
     kept = [axis for axis in suite.axes if not any(axis.path[: len(path)] == path for path in fixed)]
     return [*kept, *include.axes]
@@ -119,14 +120,14 @@ def _is_excluded(cell: Cell, exclude: Exclude) -> bool:
     return (
         fnmatch.fnmatchcase(cell.strategy.label, exclude.strategy)
         and (exclude.world_sizes is None or cell.world_size in exclude.world_sizes)
-        and all(has_one_of(cell.work, cell.world_size, path, them) for path, them in exclude.values.items())
+        and all(has_one_of(cell.work, cell.world_size, *item) for item in exclude.values.items())
     )
 
 
 def _check_globs(suite: Suite) -> None:
     labels = [strategy.label for strategy in suite.strategies]
     parts: list[Include | Exclude] = [*suite.include, *suite.exclude]
-    message = f"matches no strategy here; labels: {', '.join(labels)}"
+    message = f"matches no strategy; labels: {', '.join(labels)}"
     wrong = [
         suite.places.mistake((*part.origin, "strategy"), message, part.strategy)
         for part in parts
@@ -134,3 +135,60 @@ def _check_globs(suite: Suite) -> None:
     ]
     if wrong:
         raise SuiteError(wrong)
+
+
+def has_one_of(work: Raw, world_size: int, path: tuple[str, ...], values: Sequence[Any]) -> bool:
+    """Whether the field of *work* at *path* has one of *values*, explicitly or by default."""
+    root, *rest = path
+    actual = _with_defaults(work, root, world_size)
+    for key in rest:
+        actual = actual.get(key) if isinstance(actual, dict) else None
+    return any(_is_same(root, rest, actual, value) for value in values)
+
+
+def _is_same(root: str, rest: list[str], actual: Any, value: Any) -> bool:
+    if rest or not isinstance(value, dict) or not isinstance(actual, dict):
+        return bool(actual == value)
+    if root in PLUGIN_ROOTS:
+        ((name, options),) = value.items()
+        return name in actual and all(actual[name].get(key) == option for key, option in options.items())
+    return bool(actual == _section(root, value))
+
+
+def _with_defaults(work: Raw, root: str, world_size: int) -> Any:
+    """Value of *root* with its defaults; the batch as it is divided."""
+    if root in PLUGIN_ROOTS:
+        return _plugin(work, root)
+    if root == "batch":
+        return _section(root, work["batch"]) | _cut(work["batch"], world_size)
+    return _section(root, work[root]) if root in SECTION_ROOTS else work[root]
+
+
+def _section(root: str, raw: Raw) -> Raw:
+    section = with_loss_scale(raw) if root == "precision" else raw
+    return {**defaults(SECTION_ROOTS[root]), **section}
+
+
+def _plugin(work: Raw, root: str) -> Raw:
+    raw = work.get(root)
+    if raw is None:
+        ((workload, _),) = work["workload"].items()
+        raw = {registry.load("workloads", workload).default_data: {}}
+    ((name, options),) = raw.items()
+    return {name: {**defaults(registry.load(PLUGIN_ROOTS[root], name)), **options}}
+
+
+def _cut(raw: Raw, world_size: int) -> Raw:
+    spec = BatchSpec(**raw)
+    if spec.problems():
+        return {}
+    try:
+        batch = spec.at(world_size)
+    except Indivisible:
+        return {}
+    return {
+        "global_batch_size": batch.global_batch_size,
+        "per_device_batch_size": batch.global_batch_size // world_size,
+        "micro_batch_size": batch.micro_batch_size,
+        "gradient_accumulation_steps": batch.gradient_accumulation_steps,
+    }

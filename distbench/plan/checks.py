@@ -1,6 +1,4 @@
-"""What can be known before launch: mistakes of the suite, and cases that this machine can't run."""
-
-from __future__ import annotations
+"""Checks before launch: mistakes in the suite, and cases that this machine can't run."""
 
 import re
 from collections.abc import Iterable
@@ -9,16 +7,16 @@ from distbench import registry
 from distbench.case import Batch, Case
 from distbench.env import Machine
 from distbench.plan.cells import Cell
-from distbench.spec import Suite
-from distbench.spec.batch import Indivisible
-from distbench.spec.checking import Finding
-from distbench.spec.plugins import Plugin
-from distbench.spec.work import Work
 from distbench.strategies.base import Strategy, missing_package
+from distbench.suite import Suite
+from distbench.suite.batch import Indivisible
+from distbench.suite.checking import Finding
+from distbench.suite.plugins import Plugin
+from distbench.suite.work import Work
 
 
 class Checks:
-    """Gathers the mistakes of a suite over all of its cells; asks each plug-in once a choice."""
+    """Collects the mistakes in a suite over all its cells; asks each plug-in once per choice."""
 
     def __init__(self, suite: Suite, machine: Machine) -> None:
         self.findings: list[Finding] = []
@@ -28,7 +26,7 @@ class Checks:
         self._launcher = registry.make("launchers", suite.launcher)
 
     def work(self, cell: Cell, work: Work) -> None:
-        """Check that the shapes are possible and that the data fits them."""
+        """Check that the shapes are valid and that the data fits them."""
         workload, data = work.workload, work.data
         if self._is_new(workload):
             self._plugin_finding(cell, workload.instance.problem(), workload=workload)
@@ -48,34 +46,34 @@ class Checks:
             self.findings.append(Finding(self._world_size_place(cell), problem, cell.world_size))
 
     def batch(self, cell: Cell, work: Work) -> tuple[Batch, str | None]:
-        """Return the batch of *cell*, and why the case can't be run if that is due to ``auto``."""
+        """Batch of *cell*, and why the case can't run if that is due to ``auto``."""
         try:
             return work.batch.at(cell.world_size), None
         except Indivisible as error:
             problem = error
         size = getattr(work.batch, problem.field)
         if not cell.sizes_given and _is_divisible(work, 1):
-            # the machine chose this world size, not the suite: no mistake, but no case either
+            # the machine chose this world size, not the suite: not a mistake, but not a case either
             return work.batch.as_asked(cell.world_size), f"batch.{problem.field} = {size} {problem}"
         self.findings.append(Finding(cell.place_of(("batch", problem.field)), str(problem), size))
         return work.batch.as_asked(cell.world_size), None
 
     def unsupported(self, case: Case, strategy: Strategy, workload: Plugin) -> str | None:
-        """Return why *case* can't run on this machine, or None if it can."""
+        """Why *case* can't run on this machine, or None if it can."""
         missing = missing_package(strategy, self._machine) or _missing(
             workload.instance.packages, self._machine
         )
         return missing or strategy.problem(case, self._machine)
 
     def _is_new(self, *what: object) -> bool:
-        # plug-ins are compared by identity: the same object stands for the same choice
+        # plug-ins are compared by identity: the same object means the same choice
         if what in self._seen:
             return False
         self._seen.add(what)
         return True
 
     def _plugin_finding(self, cell: Cell, problem: str | None, **plugins: Plugin) -> None:
-        """Place *problem* at the option that it names first, else at the plug-in that the suite names."""
+        """Place *problem* at the first option that it names, otherwise at the plug-in."""
         if problem is None:
             return
         for is_given in (True, False):
@@ -98,7 +96,7 @@ class Checks:
 
 
 def _named_first(options: Iterable[str], message: str) -> str | None:
-    places = {key: found.start() for key in options if (found := re.search(rf"\b{key}\b", message))}
+    places = {key: match.start() for key in options if (match := re.search(rf"\b{key}\b", message))}
     return min(places, key=lambda key: places[key], default=None)
 
 

@@ -1,6 +1,4 @@
-"""Names of cases: readable, and one for each."""
-
-from __future__ import annotations
+"""Names of cases: readable and unique."""
 
 import dataclasses
 import json
@@ -11,12 +9,12 @@ from typing import Any
 from distbench.case import Batch, Case, Precision
 from distbench.plan.cells import Cell
 
-# these stand in every name
+# these are in every name
 _ALWAYS = {("precision",), ("precision", "compute"), ("batch", "micro_batch_size")}
 
 
 def base_name(cell: Cell, batch: Batch, precision: Precision) -> str:
-    """Return ``{label}/ws{n}/mb{micro}/{precision}`` with ``/{key}={value}`` for what else varies."""
+    """``{label}/ws{n}/mb{micro}/{precision}`` plus ``/{key}={value}`` for anything else that varies."""
     label = cell.strategy.label
     parts = [label, f"ws{cell.world_size}", f"mb{batch.micro_batch_size}", precision.compute]
     varied = [path for path in cell.varied if path not in _ALWAYS]
@@ -26,7 +24,7 @@ def base_name(cell: Cell, batch: Batch, precision: Precision) -> str:
 
 
 def unique(cases: Sequence[Case]) -> list[Case]:
-    """Return *cases* with what differs added to the names that are not unique."""
+    """*cases* with differences added to names that are not unique."""
     groups: dict[str, list[int]] = defaultdict(list)
     for index, case in enumerate(cases):
         groups[case.name].append(index)
@@ -34,16 +32,21 @@ def unique(cases: Sequence[Case]) -> list[Case]:
     for indices in groups.values():
         if len(indices) > 1:
             flat = [_flat(cases[index]) for index in indices]
-            differing = [key for key in flat[0] if len({json.dumps(one.get(key)) for one in flat}) > 1]
+            every = dict.fromkeys(key for fields in flat for key in fields)
+            differing = [key for key in every if len({json.dumps(fields.get(key)) for fields in flat}) > 1]
             keys = _short_keys([tuple(key.split(".")) for key in differing])
-            for index, one in zip(indices, flat, strict=True):
-                extra = [f"{keys[tuple(key.split('.'))]}={_text(one.get(key))}" for key in differing]
+            for index, fields in zip(indices, flat, strict=True):
+                extra = [
+                    f"{keys[tuple(key.split('.'))]}={_text(fields[key])}"
+                    for key in differing
+                    if key in fields
+                ]
                 named[index] = dataclasses.replace(cases[index], name="/".join([cases[index].name, *extra]))
     return named
 
 
 def _short_keys(paths: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """Return the last word of each path, or all of it where that is not unique."""
+    """Last part of each path, or the whole path if that is not unique."""
     lasts = [path[-1] for path in paths]
     return {path: path[-1] if lasts.count(path[-1]) == 1 else ".".join(path) for path in paths}
 
@@ -58,7 +61,7 @@ def _text(value: object) -> str:
     if isinstance(value, dict) and len(value) == 1 and not any(value.values()):
         return str(next(iter(value)))
     text = value if isinstance(value, str) else json.dumps(value)
-    # a path to data or to a script: its last part tells them apart, and a name has one slash a part
+    # of a path to data or to a script only the last part: slashes separate the parts of a name
     return text.rstrip("/").rpartition("/")[2].replace(" ", "").replace('"', "")
 
 

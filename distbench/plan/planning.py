@@ -1,29 +1,28 @@
 """From a suite and a machine to cases and trials."""
 
-from __future__ import annotations
-
 import dataclasses
 import fnmatch
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from distbench import registry
 from distbench.case import Case
-from distbench.env import Machine, core_count
+from distbench.env import Machine
 from distbench.errors import SuiteError
+from distbench.job import kind_of
+from distbench.launchers.base import Launcher
 from distbench.plan.cells import Cell, cells
-from distbench.plan.checkpoints import saving
 from distbench.plan.checks import Checks
-from distbench.plan.convergence import converging, problems
-from distbench.plan.equivalence import checking
 from distbench.plan.naming import base_name, unique
-from distbench.plan.tasks import Task, measuring
-from distbench.spec import Suite
-from distbench.spec.cells import located
-from distbench.spec.checking import Finding
-from distbench.spec.places import KeyPath, key_text
-from distbench.spec.plugins import Plugins
-from distbench.spec.suite import mistakes
-from distbench.spec.work import Work, WorkChecker
+from distbench.plan.tasks import Task
+from distbench.suite import Suite
+from distbench.suite.cells import located
+from distbench.suite.checking import Finding
+from distbench.suite.plugins import Plugins
+from distbench.suite.reading import KeyPath, key_text
+from distbench.suite.suite import mistakes
+from distbench.suite.work import Work, WorkChecker
 
 MAX_TRIALS = 1_000_000
 
@@ -38,35 +37,50 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run of a suite does on a machine."""
+    """The cases and trials of a suite on a machine."""
 
     cases: list[Planned]
     trials: list[Task]
     """In the order of launch; cases with a problem have none."""
 
 
-def make(suite: Suite, machine: Machine) -> Plan:
-    """Return the cases and trials of *suite* on *machine*.
+def machine_of(suite: Suite) -> Machine:
+    """The machine on which the launcher of *suite* starts its ranks."""
+    launcher: Launcher = registry.make("launchers", suite.launcher)
+    return launcher.machine(suite.device)
+
+
+def make(suite: Suite, machine: Machine | None = None) -> Plan:
+    """Cases and trials of *suite* on *machine*, by default that of its launcher.
 
     Raises:
-        SuiteError: what can't work, known before anything is launched; every mistake at once.
+        SuiteError: all mistakes that can be known before launch.
     """
+    machine = machine or machine_of(suite)
     if suite.device == "cuda" and machine.devices == 0:
-        message = "this machine shows no CUDA device; device: cpu, or auto to take what is there"
+        message = "no CUDA device on this machine; use cpu, or auto for what is available"
         raise SuiteError([suite.places.mistake(("device",), message, "cuda")])
     every = _Planner(suite, machine).cases()
-    # all of them, also what can't run here or is left out today: the suite is right or wrong as a whole
-    if suite.converge and (wrong := problems(suite.converge, [item.case for item in every])):
+    # including cases that can't run here or are left out: a suite is valid or invalid as a whole
+    wrong = [
+        finding
+        for word, section in suite.jobs.items()
+        for finding in kind_of(word).problems(section, [item.case for item in every])
+    ]
+    if wrong:
         raise SuiteError(mistakes(wrong, suite.places))
     planned = _only(suite, every)
-    runnable = [item.case for item in planned if item.problem is None]
-    if len(runnable) * suite.measure.trials > MAX_TRIALS:
-        message = f"makes {len(runnable) * suite.measure.trials:,} trials, more than {MAX_TRIALS:,}"
-        raise SuiteError([suite.places.mistake(("measure", "trials"), message, suite.measure.trials)])
-    checks = checking(suite.check, runnable, machine) if suite.check else []
-    checkpoints = saving(suite.checkpoint, runnable) if suite.checkpoint else []
-    trainings = converging(suite.converge, runnable) if suite.converge else []
-    return Plan(planned, [*checks, *checkpoints, *trainings, *measuring(suite, runnable)])
+    return Plan(planned, _tasks(suite, [item.case for item in planned if item.problem is None], machine))
+
+
+def _tasks(suite: Suite, cases: Sequence[Case], machine: Machine) -> list[Task]:
+    tasks: list[Task] = []
+    for word, section in suite.jobs.items():
+        # at most one more than allowed: a kind may yield far more than fit into memory
+        tasks += itertools.islice(kind_of(word).tasks(section, cases, machine), MAX_TRIALS + 1)
+        if len(tasks) > MAX_TRIALS:
+            raise SuiteError([suite.places.mistake((word,), f"gives more than {MAX_TRIALS:,} trials")])
+    return tasks
 
 
 def _only(suite: Suite, planned: list[Planned]) -> list[Planned]:
@@ -97,33 +111,33 @@ class _Planner:
         self._threads = _auto_threads(machine, [cell.world_size for cell in self._cells])
 
     def cases(self) -> list[Planned]:
-        """Return the cases, with the reason of those that can't run here.
+        """Cases, with the reasons of those that can't run here.
 
         Raises:
-            SuiteError: what can't work on any machine, or not with these world sizes.
+            SuiteError: something can't work on any machine, or not with these world sizes.
         """
-        made = self._made()
-        if not made and not self._checks.findings:
-            self._checks.findings.append(Finding((), "makes no case; exclude leaves nothing"))
-        self._add_duplicates(made)
+        drafts = self._drafts()
+        if not drafts and not self._checks.findings:
+            self._checks.findings.append(Finding((), "no cases left after exclude"))
+        self._add_duplicates(drafts)
         if self._checks.findings:
             raise SuiteError(mistakes(self._checks.findings, self._suite.places))
-        named = unique([case for _, case, _ in made])
-        return [Planned(case, problem) for case, (_, _, problem) in zip(named, made, strict=True)]
+        named = unique([case for _, case, _ in drafts])
+        return [Planned(case, problem) for case, (_, _, problem) in zip(named, drafts, strict=True)]
 
-    def _made(self) -> list[tuple[Cell, Case, str | None]]:
+    def _drafts(self) -> list[tuple[Cell, Case, str | None]]:
         checker = WorkChecker(Plugins())
-        made = []
+        drafts = []
         last: tuple[object, Work | None] = (None, None)
         for cell in self._cells:
-            # cells of the same work come one after another
+            # cells with the same work are consecutive
             if last[0] is not cell.work:
                 work, findings = checker.check(cell.work)
-                self._checks.findings += [located(found, cell.origins) for found in findings]
+                self._checks.findings += [located(finding, cell.origins) for finding in findings]
                 last = cell.work, work
             if last[1] is not None:
-                made.append(self._case(cell, last[1]))
-        return made
+                drafts.append(self._case(cell, last[1]))
+        return drafts
 
     def _case(self, cell: Cell, work: Work) -> tuple[Cell, Case, str | None]:
         self._checks.work(cell, work)
@@ -150,21 +164,21 @@ class _Planner:
         strategy = cell.strategy.plugin.instance
         return cell, case, problem or self._checks.unsupported(case, strategy, work.workload)
 
-    def _add_duplicates(self, made: Sequence[tuple[Cell, Case, str | None]]) -> None:
+    def _add_duplicates(self, drafts: Sequence[tuple[Cell, Case, str | None]]) -> None:
         first: dict[str, Cell] = {}
-        for cell, case, _ in made:
+        for cell, case, _ in drafts:
             earlier = first.setdefault(case.id, cell)
             if earlier is not cell:
                 here, there = _differing_places(cell, earlier)
                 line = self._suite.places.at(there)[1]
-                named = f"{key_text(there)}{f' (line {line})' if line else ''}"
-                message = f"makes the same case as {named}; take one of them away"
+                other = f"{key_text(there)}{f' (line {line})' if line else ''}"
+                message = f"duplicates {other}; remove one of them"
                 self._checks.findings.append(Finding(here, message, case.name))
 
 
 def _auto_threads(machine: Machine, world_sizes: Sequence[int]) -> int:
     if machine.device == "cuda":
-        return max(1, core_count() // max(1, machine.devices))
+        return max(1, machine.cores * machine.nodes // max(1, machine.devices))
     return max(1, machine.devices // max(world_sizes, default=1))
 
 

@@ -1,49 +1,57 @@
-"""What is launched, in which order."""
+"""The trials to launch, and the reference trainings that cases are compared with."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from distbench.case import Case
-from distbench.job import MEASURE, Job
-from distbench.spec import Suite
+from distbench import registry
+from distbench.case import Batch, Case, Choice
+from distbench.job import MEASURING, Job
+from distbench.strategies.base import SINGLE
 
 
 @dataclass(frozen=True)
 class Task:
-    """One trial to come."""
+    """One trial to launch."""
 
     case: Case
     round: int = 0
-    job: Job = MEASURE
+    job: Job = MEASURING
     instead: tuple[Case, ...] = ()
-    """Cases to try in its place, one after another, if it runs out of memory."""
+    """Fallback cases, tried in order if it runs out of memory."""
     needs: str = ""
-    """Id of the case of an earlier task of the same job without whose result this one says nothing."""
+    """Case id of an earlier task of the same job whose result this one is compared with."""
     leaves: str = ""
     """File in the run's scratch folder that later tasks read; it ends with the run."""
     reads: str = ""
     """File in that folder that an earlier task of the same job leaves."""
     problem: str | None = None
-    """Why it can't be launched here; its record says so."""
+    """Why it can't be launched here, for its record."""
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """What tells it from every other task of a run; its record has the same."""
+        """Unique key within a run; its record has the same."""
         return self.job.kind, self.case.name, self.case.id, self.round
 
     def candidates(self) -> Iterator[Task]:
-        """Yield the task itself, then what may be launched in its place."""
+        """Yield the task itself, then its fallbacks."""
         for case in (self.case, *self.instead):
             yield dataclasses.replace(self, case=case, instead=())
 
 
-def measuring(suite: Suite, cases: Sequence[Case]) -> list[Task]:
-    """Return the trials that measure *cases*."""
-    rounds = range(suite.measure.trials)
-    if suite.measure.order == "sequential":
-        return [Task(case, i) for case in cases for i in rounds]
-    # every second round reversed: a drift over the run weighs on all cases alike
-    return [Task(case, i) for i in rounds for case in (cases if i % 2 == 0 else list(reversed(cases)))]
+def reference_of(case: Case) -> Case:
+    """Reference of *case*: one process with the whole global batch."""
+    size = case.batch.global_batch_size
+    return trusted(case, Choice(SINGLE), 1, Batch(size, size, 1))
+
+
+def trusted(like: Case, strategy: Choice, world_size: int, batch: Batch) -> Case:
+    """The training of *like* with *strategy*, one of torch's own, and its batch divided as *batch*."""
+    case = dataclasses.replace(
+        like, strategy=strategy, world_size=world_size, batch=batch, activation_checkpointing="none"
+    )
+    label: str = registry.make("strategies", strategy).label
+    name = f"reference/{label}/ws{world_size}/mb{batch.micro_batch_size}/{like.precision.compute}"
+    return dataclasses.replace(case, label=label, name=f"{name}/{like.optimizer.name}")

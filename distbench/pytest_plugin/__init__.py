@@ -1,8 +1,8 @@
-"""The pytest plugin: the cases of a suite as tests, and runs of suites for tests of one's own.
+"""The pytest plugin: the cases of a suite as tests, and runs of suites for the user's own tests.
 
-pytest imports this module whenever it starts where distbench is installed, so it imports nothing but
-pytest; the rest comes once there is a suite. Its entry point is named as the module is: pytest then
-knows the one by the other, and ``-p distbench.pytest_plugin`` beside it registers nothing twice.
+pytest imports this module at every start if distbench is installed, so it imports only pytest; the rest is
+imported once there is a suite. The entry point has the name of the module, so that pytest recognises both
+as one plugin, and ``-p distbench.pytest_plugin`` registers nothing twice.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from distbench.pytest_plugin.collecting import SuiteFile
     from distbench.pytest_plugin.fixture import Runs
-    from distbench.store import Run
+    from distbench.pytest_plugin.items import SuiteFile
+    from distbench.record.store import Run
 
 FINISHED: pytest.StashKey[list[Run]] = pytest.StashKey()
-"""The runs of the suites that were collected, in the order in which they ended."""
+"""Runs of the collected suites, in the order in which they ended."""
 
 _SUFFIXES = (".yaml", ".yml")
 _KEY = re.compile(rb"^[\"']?(workload|batch|strategies)[\"']?\s*:", re.MULTILINE)
@@ -28,24 +28,30 @@ _LOOKED_AT = 1 << 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the options; they mean what those of ``distbench run`` mean."""
+    """Declare the options, which mean the same as those of ``distbench run``."""
     add = parser.getgroup("distbench", "distbench: benchmarks of distributed training").addoption
-    add("--distbench-set", metavar="KEY=VALUE", action="append", default=[], help="Change a field of suites.")
-    add("--distbench-only", metavar="GLOB", action="append", default=[], help="Keep cases of this name.")
+    add("--distbench-set", metavar="KEY=VALUE", action="append", default=[], help="Override a suite field.")
+    add(
+        "--distbench-only",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="Only cases whose name or label matches GLOB.",
+    )
     add("--distbench-world-sizes", metavar="N,N", type=_sizes, default=None, help="Numbers of devices.")
     add("--distbench-device", metavar="DEVICE", default=None, help="auto, cpu or cuda.")
-    add("--distbench-out", metavar="DIR", type=Path, default=None, help="Folder of the runs (reports).")
-    add("--distbench-check", action="store_true", help="First check that each case is the same training.")
+    add("--distbench-out", metavar="DIR", type=Path, default=None, help="Folder for runs (reports).")
+    add("--distbench-check", action="store_true", help="First check each case against its reference.")
     parser.addini(
         "distbench_suites",
-        "Globs of suites to collect from folders (suites/*.yaml); others must be named on the command line",
+        "Globs of suites to collect from folders (suites/*.yaml); name others on the command line",
         type="args",
         default=[],
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker that every case has."""
+    """Declare the marker of all cases."""
     config.addinivalue_line("markers", "distbench: a case of a suite (distbench sets it)")
 
 
@@ -56,7 +62,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
     wanted = any(file_path.match(glob) for glob in parent.config.getini("distbench_suites"))
     if not wanted and not (parent.session.isinitpath(file_path) and _looks_like_a_suite(file_path)):
         return None
-    from distbench.pytest_plugin.collecting import SuiteFile
+    from distbench.pytest_plugin.items import SuiteFile
 
     made: SuiteFile = SuiteFile.from_parent(parent, path=file_path)
     return made
@@ -65,9 +71,9 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
 # before pytest-benchmark's, which raises where something has become slower
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the table of each run, and where its report is."""
+    """Print the table of each run and the path of its report."""
     if runs := config.stash.get(FINISHED, []):
-        from distbench.pytest_plugin.telling import print_runs
+        from distbench.pytest_plugin.output import print_runs
 
         print_runs(terminalreporter, runs)
 
@@ -81,9 +87,9 @@ def distbench_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 
 def _looks_like_a_suite(file: Path) -> bool:
-    """Return whether two of a suite's three keys are there: with one of them missing it is a mistaken suite.
+    """Whether *file* has two of a suite's three required keys: with one missing it is an invalid suite.
 
-    A look at the lines also knows a suite that is no YAML yet, which is to be told.
+    A search in the text also recognises a suite that is not valid YAML, so that the mistake is reported.
     """
     try:
         with file.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""The fixture ``distbench_run``: whole runs, for tests that assert on their numbers."""
+"""The fixture ``distbench_run``: complete runs, for tests that make assertions on their numbers."""
 
 from __future__ import annotations
 
@@ -8,55 +8,56 @@ from pathlib import Path
 
 import pytest
 
-from distbench import env, plan, spec
-from distbench.analysis.summary import CaseSummary, summarise
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import CaseSummary
 from distbench.errors import UsageError, did_you_mean
-from distbench.pytest_plugin.asking import command, disturbed
-from distbench.pytest_plugin.running import Logged
+from distbench.pytest_plugin.options import command, xdist_problem
+from distbench.pytest_plugin.session import Logged
 from distbench.record import Record
-from distbench.run import execute
-from distbench.spec import Overrides
-from distbench.store import Run, RunInfo
+from distbench.record.store import Run
+from distbench.run import Execution
+from distbench.suite import Overrides
+from distbench.suite import load as load_suite
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that has ended, with what its records say together."""
+    """A finished run with its records and their summary."""
 
     run: Run
-    """Its folder, and what reads it."""
+    """Its folder and access to it."""
     records: tuple[Record, ...]
-    """One for each trial."""
+    """One record per trial."""
     cases: tuple[CaseSummary, ...]
-    """One for each case, in the order of the suite."""
+    """One summary per case, in the order of the suite."""
 
     @property
     def folder(self) -> Path:
-        """Where the records lie."""
+        """Folder of the run."""
         return self.run.folder
 
     def case(self, name: str) -> CaseSummary:
-        """Return the case of that name, or of that label where one case has it.
+        """Case with that name, or with that label if only one case has it.
 
         Raises:
-            UsageError: there is none, or several have the label.
+            UsageError: no case matches, or several have the label.
         """
-        for found in (
+        for matches in (
             [row for row in self.cases if row.case.name == name],
             [row for row in self.cases if row.case.label == name],
         ):
-            if len(found) == 1:
-                return found[0]
-        known = [each for row in self.cases for each in (row.case.name, row.case.label)]
-        raise UsageError(f"no one case has the name or label {name!r}; {did_you_mean(name, set(known))}")
+            if len(matches) == 1:
+                return matches[0]
+        known = [text for row in self.cases for text in (row.case.name, row.case.label)]
+        raise UsageError(f"no single case has the name or label {name!r}; {did_you_mean(name, set(known))}")
 
 
 class Runs:
-    """Runs suites, each with its changes once a session: a run takes minutes, and its records stay."""
+    """Runs suites, each once per session and overrides, because a run takes minutes."""
 
     def __init__(self, config: pytest.Config, folders: pytest.TempPathFactory) -> None:
         self._config, self._folders = config, folders
-        self._made: dict[object, FinishedRun] = {}
+        self._finished: dict[object, FinishedRun] = {}
 
     def __call__(
         self,
@@ -68,43 +69,40 @@ class Runs:
         device: str | None = None,
         check: bool = False,
     ) -> FinishedRun:
-        """Run *suite* as ``distbench run`` does and return what it left, failed cases included.
+        """Run *suite* like ``distbench run`` and return the result, including failed cases.
 
         Args:
             suite: A suite's file, relative to pytest's root folder.
             set: ``measure.steps=2``.
-            only: Globs on label or name of the cases to keep.
+            only: Globs on the label or name of cases to run.
             world_sizes: Numbers of devices.
             device: auto, cpu or cuda.
-            check: First check that each case is the same training.
+            check: First check each case against its reference.
 
         Raises:
-            SuiteError: all that is wrong with the suite or its changes.
-            InfrastructureError: the disk is full; what was stored is whole.
-            KeyboardInterrupt: Ctrl-C or SIGTERM; no process of it is left.
+            SuiteError: all mistakes in the suite or its overrides.
+            InfrastructureError: the disk is full; everything stored so far is intact.
+            KeyboardInterrupt: Ctrl-C or SIGTERM; no process is left.
         """
         __tracebackhide__ = True
-        if why := disturbed(self._config):
+        if why := xdist_problem(self._config):
             pytest.fail(why, pytrace=False)
         file = self._config.rootpath / suite
         sizes = None if world_sizes is None else tuple(world_sizes)
         key = (file, tuple(set), tuple(only), sizes, device, check)
-        if key not in self._made:
+        if key not in self._finished:
             jobs = ["check"] if check else []
-            asked = Overrides(set=set, only=only, world_sizes=sizes, device=device, jobs=jobs)
-            self._made[key] = self._run(file, asked)
-        return self._made[key]
+            overrides = Overrides(set=set, only=only, world_sizes=sizes, device=device, jobs=jobs)
+            self._finished[key] = self._run(file, overrides)
+        return self._finished[key]
 
     def _run(self, file: Path, overrides: Overrides) -> FinishedRun:
-        suite = spec.load(file, overrides)
-        planned = plan.make(suite, env.detect(suite.device))
-        info = RunInfo.begun(suite, planned.cases, command(self._config))
-        run = Run.create(self._out(), info, suite.text)
-        if execute(run, info, suite, planned, Logged()).interrupted:
+        execution = Execution.start(load_suite(file, overrides), self._out(), command(self._config))
+        if execution.execute(Logged()):
             raise KeyboardInterrupt
-        records = tuple(run.records())
-        return FinishedRun(run, records, tuple(summarise(run.info(), records)))
+        analysed = AnalysedRun.read(execution.run)
+        return FinishedRun(execution.run, tuple(analysed.records), analysed.cases)
 
     def _out(self) -> Path:
-        asked = self._config.getoption("distbench_out")
-        return self._config.invocation_params.dir / asked if asked else self._folders.mktemp("distbench")
+        out = self._config.getoption("distbench_out")
+        return self._config.invocation_params.dir / out if out else self._folders.mktemp("distbench")

@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from distbench.analysis.run import AnalysedRun
 from distbench.errors import UsageError, did_you_mean
-from distbench.parquet import encodable, first_line
-from distbench.query.loading import Loading
-from distbench.query.tables import TABLES, Column, Table
-from distbench.store import Run
+from distbench.query.facts import view_rows
+from distbench.query.loading import Loading, make
+from distbench.query.tables import TABLES, VIEW, Column, Table, of_views
+from distbench.record.parquet import encodable, first_line
+from distbench.record.store import Run
+from distbench.report.view import views
 
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
 _NO_COLUMN = re.compile(r'column(?: named)? "(.+?)"')
@@ -47,16 +50,19 @@ class Database:
             "temp_directory": "",
         }
         self._database = duckdb.connect(":memory:", config=settings)
+        self._runs = list(runs)
         loading = Loading()
-        for run in runs:
+        for run in self._runs:
             loading.gather(run)
         loading.fill(self._database)
-        self._described = loading.described
+        self._described, self._documented = loading.described, loading.documented
+        self._views = {table.name: table for table in of_views() if table.name not in self._documented}
+        self._filled: set[str] = set()
         self._database.execute("set enable_external_access = false")
         self._database.execute("set lock_configuration = true")
 
     def ask(self, sql: str) -> Answer:
-        """Return the answer to *sql*.
+        """The answer to *sql*.
 
         Raises:
             UsageError: the query is wrong; the message says what there is instead.
@@ -64,24 +70,49 @@ class Database:
         import duckdb
 
         if sql != encodable(sql):
-            raise UsageError("query: it holds bytes that are no UTF-8")
+            raise UsageError("query: not valid UTF-8")
+        self._fill_views(self._named(sql))
         try:
             found = self._database.execute(sql)
             if found is None or found.description is None:
-                raise UsageError('query: there is none; try "select * from cases"')
+                raise UsageError('query: missing SQL, such as "select * from cases"')
             columns, types = zip(*((column[0], str(column[1])) for column in found.description), strict=True)
             return Answer(columns, types, found.fetchall())
         except duckdb.Error as error:
             raise UsageError(f"query: {self._told(error, sql)}") from error
 
     def tables(self) -> list[Table]:
-        """Return the tables with all of their columns, documented where anybody has."""
-        found = {name: self._columns(name) for (name,) in self._database.execute("show tables").fetchall()}
-        order = [*TABLES, *sorted(found.keys() - TABLES.keys())]
-        return [Table(name, _doc(name), found[name]) for name in order]
+        """The tables with all of their columns, documented where a record or a view describes them."""
+        names = {name for (name,) in self._database.execute("show tables").fetchall()} - self._views.keys()
+        made = [
+            Table(name, self._doc(name), self._columns(name))
+            for name in [*TABLES, *sorted(names - TABLES.keys())]
+        ]
+        return [*made, *self._views.values()]
+
+    def _doc(self, name: str) -> str:
+        known = self._documented.get(name)
+        return known.doc if known else f"Rows that the ranks left in their table {name}."
+
+    def _fill_views(self, names: set[str]) -> None:
+        """Make the tables of the views among *names*: making all of them would take most of the time."""
+        wanted = (names & self._views.keys()) - self._filled
+        if not wanted:
+            return
+        analysed = [AnalysedRun.read(run) for run in self._runs]
+        for name in wanted:
+            view = views()[name.removeprefix(VIEW)]
+            make(
+                self._database,
+                name,
+                self._views[name].columns,
+                [row for run in analysed for row in view_rows(run, view)],
+            )
+        self._filled |= wanted
 
     def _columns(self, table: str) -> tuple[Column, ...]:
-        known = {column.name: column for column in TABLES[table].columns} if table in TABLES else {}
+        documented = self._documented.get(table)
+        known = {column.name: column for column in documented.columns} if documented else {}
         rows = self._database.execute(
             "select column_name, lower(data_type) from information_schema.columns "
             "where table_schema = 'main' and table_name = ? order by ordinal_position",
@@ -94,7 +125,7 @@ class Database:
         return Column(name, type_, str(told.get("doc", "")), str(told.get("unit", "")))
 
     def _told(self, error: Exception, sql: str) -> str:
-        """Return what *error* says, with what there is where a name was wrong."""
+        """What *error* says, with what there is where a name was wrong."""
         message, tables = first_line(error), {table.name: table for table in self.tables()}
         if missing := _NO_TABLE.search(message):
             return f"no table {missing[1]!r}; {did_you_mean(missing[1], tables)}"
@@ -105,14 +136,10 @@ class Database:
         return message
 
     def _named(self, sql: str) -> set[str]:
-        """Return the tables that *sql* names."""
+        """The tables that *sql* names."""
         import duckdb
 
         try:
             return {name.lower() for name in self._database.get_table_names(sql)}
         except duckdb.Error:
             return set()
-
-
-def _doc(name: str) -> str:
-    return TABLES[name].doc if name in TABLES else f"Rows that the metric left in its table {name}."

@@ -7,17 +7,19 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from distbench.analysis.summary import CaseSummary, summarise
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import CaseSummary
 from distbench.case import Case
 from distbench.query.tables import TRIAL_FACTS
 from distbench.record import Record, Row, Status
-from distbench.store import RunInfo
+from distbench.record.store import RunInfo
+from distbench.report.view import View
 
 _FACTS = {column.name for column in TRIAL_FACTS}
 
 
 def run_row(info: RunInfo, records: Sequence[Record], folder: Path) -> Row:
-    """Return the row of ``runs``."""
+    """The row of ``runs``."""
     machine = info.machine
     gpus = machine.get("gpus", [])
     return {
@@ -40,10 +42,10 @@ def run_row(info: RunInfo, records: Sequence[Record], folder: Path) -> Row:
 
 
 def case_rows(info: RunInfo, records: Sequence[Record]) -> list[Row]:
-    """Return the rows of ``cases`` of one run."""
+    """The rows of ``cases`` of one run."""
     # samples are of no use here, and loading them takes its time
     bare = [dataclasses.replace(record, samples={}, warmup_losses=[]) for record in records]
-    return [_case_row(info.run_id, row) for row in summarise(info, bare)]
+    return [_case_row(info.run_id, row) for row in AnalysedRun(info, bare).cases]
 
 
 def _case_row(run_id: str, row: CaseSummary) -> Row:
@@ -75,17 +77,29 @@ def _case_row(run_id: str, row: CaseSummary) -> Row:
 
 
 def trial_row(record: Record) -> Row:
-    """Return the row of ``trials``: facts, and each number under the name of its column."""
+    """The row of ``trials``: facts, and each number under the name of its column."""
     failure = record.failure
+    return {
+        **_outcome(record),
+        "degraded": record.degraded,
+        "failed_rank": failure.rank if failure else None,
+        "failed_phase": failure.phase if failure else None,
+    }
+
+
+def job_row(record: Record) -> Row:
+    """Row of ``jobs``: facts, and each number under the name of its column."""
+    options = json.dumps(record.job.to_json()["options"])
+    return {**_outcome(record), "kind": record.job.kind, "options": options}
+
+
+def _outcome(record: Record) -> Row:
     return {
         **trial_key(record),
         "status": str(record.status),
         "reason": record.reason,
-        "degraded": record.degraded,
         "started": record.started,
         "wall_s": record.wall_s,
-        "failed_rank": failure.rank if failure else None,
-        "failed_phase": failure.phase if failure else None,
         "absent": json.dumps(record.absent),
         "effective": json.dumps(record.effective),
         "environment": json.dumps(record.environment),
@@ -93,18 +107,23 @@ def trial_row(record: Record) -> Row:
     }
 
 
+def view_rows(run: AnalysedRun, view: View) -> list[Row]:
+    """Rows of the table of *view* of one run."""
+    return [{"run_id": run.info.run_id, **row} for row in view.sheet(run).records()]
+
+
 def value_name(name: str) -> str:
-    """Return the column of ``trials`` for the value *name*: a metric can't take the place of a fact."""
+    """The column of ``trials`` for the value *name*: a metric can't take the place of a fact."""
     return f"{name}_" if name.casefold() in _FACTS else name
 
 
 def trial_key(record: Record) -> Row:
-    """Return what says of which trial a row is."""
+    """Columns that say which trial a row belongs to."""
     return {**case_key(record.run_id, record.case, record.case_id), "round": record.round}
 
 
 def case_key(run_id: str, case: Case, case_id: str) -> Row:
-    """Return what says of which case a row is."""
+    """Columns that say which case a row belongs to."""
     return {
         "run_id": run_id,
         "case_id": case_id,
@@ -115,7 +134,7 @@ def case_key(run_id: str, case: Case, case_id: str) -> Row:
 
 
 def timed_columns(record: Record) -> list[str]:
-    """Return the columns with a sample for each step of the ``time`` pass."""
+    """The columns with a sample for each step of the ``time`` pass."""
     return [name for name in record.samples if _is_timed(record, name)]
 
 

@@ -7,11 +7,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distbench.errors import RecordError
-from distbench.parquet import first_line, literal, quoted, select, unique
+from distbench.job import MEASURE, kinds
 from distbench.query import facts
-from distbench.query.tables import CASES, RUNS, SAMPLES, STEPS, TABLES, TRIAL, TRIALS, Column
+from distbench.query.tables import (
+    CASES,
+    JOBS,
+    OF_JOBS,
+    RUNS,
+    SAMPLES,
+    STEPS,
+    TABLES,
+    TRIAL,
+    TRIALS,
+    Column,
+    Table,
+    of_metric,
+)
 from distbench.record import Record, Row
-from distbench.store import Run, Stored
+from distbench.record.parquet import first_line, literal, quoted, select, unique
+from distbench.record.store import Run, Stored
 
 if TYPE_CHECKING:
     import duckdb
@@ -28,7 +42,7 @@ _TOLD = (
     Column("pass", "varchar", "Its pass."),
     Column("unit", "varchar", "Its unit."),
 )
-_MADE = {RUNS.name, CASES.name, TRIALS.name, STEPS.name, SAMPLES.name}
+_MADE = {JOBS.name, RUNS.name, CASES.name, TRIALS.name, STEPS.name, SAMPLES.name}
 
 
 @dataclass
@@ -47,12 +61,16 @@ class Loading:
     runs: list[Row] = field(default_factory=list)
     cases: list[Row] = field(default_factory=list)
     trials: list[Row] = field(default_factory=list)
+    jobs: list[Row] = field(default_factory=list)
+    """Trials that were not made to be timed."""
     keys: list[Row] = field(default_factory=list)
     """By which each trial is known, in the order of their numbers."""
     columns: list[Row] = field(default_factory=list)
     """Each column of samples of each trial: its pass, its unit, whether it is of the timed steps."""
     samples: _Source = field(default_factory=_Source)
     tables: dict[str, _Source] = field(default_factory=dict)
+    documented: dict[str, Table] = field(default_factory=lambda: TABLES | OF_JOBS)
+    """Each described table; that of a plug-in's metric is described by the first record that has it."""
     described: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Description of each column that any record describes; the first one counts."""
 
@@ -63,12 +81,16 @@ class Loading:
             UsageError: this is no folder of a run.
             RecordError: the run or a record of it can't be read.
         """
-        info, stored = run.info(), list(run.stored("measure"))
+        info, stored = run.info(), list(run.stored(MEASURE))
         records = [each.record for each in stored]
         self.runs.append(facts.run_row(info, records, run.folder))
         self.cases += facts.case_rows(info, records)
         for each in stored:
             self._gather_trial(each)
+        for kind in kinds():
+            if kind.name != "measure":
+                for each in run.stored(kind.name):
+                    self._gather_job(each)
 
     def fill(self, database: duckdb.DuckDBPyConnection) -> None:
         """Make the tables.
@@ -79,12 +101,13 @@ class Loading:
         # while they stand, the steps between are told apart from the tables by their schema
         database.execute("create schema raw")
         keys = [{**key, "trial": number} for number, key in enumerate(self.keys)]
-        _make(database, "raw.keys", (*TRIAL, _NUMBER), keys)
-        _make(database, "runs", RUNS.columns, self.runs)
-        _make(database, "cases", CASES.columns, self.cases)
-        _make(database, "trials", TRIALS.columns, self.trials, other="double")
+        make(database, "raw.keys", (*TRIAL, _NUMBER), keys)
+        make(database, "runs", RUNS.columns, self.runs)
+        make(database, "cases", CASES.columns, self.cases)
+        make(database, "trials", TRIALS.columns, self.trials, other="double")
+        make(database, "jobs", JOBS.columns, self.jobs, other="double")
         self._fill_samples(database)
-        names = {name: TABLES.get(name) for name in [*(TABLES.keys() - _MADE), *self.tables]}
+        names = {name: self.documented.get(name) for name in [*(TABLES.keys() - _MADE), *self.tables]}
         for name, sql_name in zip(names, unique(names, _MADE), strict=True):
             documented = names[name]
             columns = documented.columns if documented and name not in _MADE else TRIAL
@@ -102,7 +125,21 @@ class Loading:
             self.samples.files[str(stored.files.samples.resolve())] = number
         else:
             self.samples.rows += [(number, row) for row in _sample_rows(record)]
-        for name in record.tables:
+        self._gather_tables(stored, number, list(record.tables))
+
+    def _gather_job(self, stored: Stored) -> None:
+        number = len(self.keys)
+        self.keys.append(facts.trial_key(stored.record))
+        self.jobs.append(facts.job_row(stored.record))
+        # the documented tables are those of timed trials
+        self._gather_tables(stored, number, [name for name in stored.record.tables if name not in TABLES])
+
+    def _gather_tables(self, stored: Stored, number: int, names: Sequence[str]) -> None:
+        record = stored.record
+        for name, spec in record.described_tables.items():
+            if name not in self.documented:
+                self.documented[name] = of_metric(spec)
+        for name in names:
             source = self.tables.setdefault(name, _Source())
             if name in stored.files.tables:
                 source.files[str(stored.files.tables[name].resolve())] = number
@@ -110,7 +147,7 @@ class Loading:
                 source.rows += [(number, row) for row in record.tables[name]]
 
     def _fill_samples(self, database: duckdb.DuckDBPyConnection) -> None:
-        _make(database, "raw.columns", _TOLD, self.columns)
+        make(database, "raw.columns", _TOLD, self.columns)
         _read(database, SAMPLES.columns, self.samples)
         database.execute(
             f"""create table raw.samples as
@@ -174,7 +211,7 @@ def _fill_table(
 
 
 def _cast(database: duckdb.DuckDBPyConnection, name: str, type_: str, documented: str | None) -> str:
-    """Return a column as its table has it: one in which nothing is known is written as boolean."""
+    """A column as its table has it: one in which nothing is known is written as boolean."""
     ((known,),) = database.execute(f"select count({quoted(name)}) from raw.rows").fetchall()
     return f"null::{documented or 'double'}" if type_ == "BOOLEAN" and not known else f"r.{quoted(name)}"
 
@@ -207,7 +244,7 @@ def _read(database: duckdb.DuckDBPyConnection, columns: Sequence[Column], source
         raise RecordError(f"the samples or tables of a run can't be read: {first_line(error)}") from error
 
 
-def _make(
+def make(
     database: duckdb.DuckDBPyConnection,
     name: str,
     columns: Sequence[Column],

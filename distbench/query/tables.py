@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from distbench import registry
+from distbench.job import kinds
+from distbench.metrics.base import TableSpec
+from distbench.report.view import views
 
 
 @dataclass(frozen=True)
@@ -42,31 +48,31 @@ _RANK = Column("rank", "bigint", "Rank, from 0 on.")
 
 RUNS = Table(
     "runs",
-    "One row a run.",
+    "One row per run.",
     (
         _RUN_ID,
         Column("suite", "varchar", "Name of the suite."),
-        Column("created", "timestamp", "When it was begun, UTC."),
+        Column("created", "timestamp", "When it was started, UTC."),
         Column("state", "varchar", "running, finished or interrupted."),
         Column("version", "varchar", "Version of distbench."),
         Column("cases", "bigint", "Cases of its suite."),
         Column("trials", "bigint", "Trials with a record."),
         Column("measured", "bigint", "Trials that were measured."),
         Column("cpu", "varchar", "Processor."),
-        Column("cpu_cores", "bigint", "Cores that this run may use."),
+        Column("cpu_cores", "bigint", "Cores available to this run."),
         Column("memory_bytes", "bigint", "Memory of the machine.", "B"),
         Column("gpus", "bigint", "GPUs of the machine."),
         Column("gpu", "varchar", "Model of its first GPU."),
         Column("machine", "json", "All facts of the machine: versions, drivers, variables."),
-        Column("folder", "varchar", "Where it lies."),
+        Column("folder", "varchar", "Its folder."),
     ),
 )
 CASES = Table(
     "cases",
-    "One row a case of a run, measured or not.",
+    "One row per case of a run, measured or not.",
     (
         *CASE,
-        Column("status", "varchar", "measured, pending, unmeasured, or how its telling trial ended."),
+        Column("status", "varchar", "measured, pending, unmeasured, or how its decisive trial ended."),
         Column("reason", "varchar", "Why it was not measured, or not in every trial; else empty."),
         Column("trials", "bigint", "Trials that were measured."),
         Column("failed", "bigint", "Trials that were not."),
@@ -91,23 +97,32 @@ CASES = Table(
         Column("seed", "bigint", "Seed of weights and data."),
     ),
 )
-TRIAL_FACTS = (
-    *TRIAL,
+_END = (
     Column("status", "varchar", "measured, or how it ended."),
     Column("reason", "varchar", "Why it was not measured; else empty."),
-    Column("degraded", "varchar", "Why it is kept out of comparisons (a disturbed machine); else empty."),
+)
+_TIME = (
     Column("started", "timestamp", "When it was launched, UTC."),
     Column("wall_s", "double", "From the launch to the end of the last process.", "s"),
-    Column("failed_rank", "bigint", "The rank that failed first."),
-    Column("failed_phase", "varchar", "What that rank was doing."),
+)
+_READ_BACK = (
     Column("absent", "json", "Why numbers are missing, by column."),
-    Column("effective", "json", "What the live engine of rank 0 really did."),
+    Column("effective", "json", "Settings read back from the live engine of rank 0."),
     Column("environment", "json", "Facts of the worker: versions, device, threads."),
 )
-"""Columns of ``trials`` that are no values of metrics."""
+TRIAL_FACTS = (
+    *TRIAL,
+    *_END,
+    Column("degraded", "varchar", "Why it is not compared (a noisy machine); else empty."),
+    *_TIME,
+    Column("failed_rank", "bigint", "The rank that failed first."),
+    Column("failed_phase", "varchar", "What that rank was doing."),
+    *_READ_BACK,
+)
+"""Columns of ``trials`` that are not values of metrics."""
 TRIALS = Table(
     "trials",
-    "One row a trial (one launch of all ranks), the unit of statistics; with every number that it gave.",
+    "One row per trial (one launch of all ranks), the unit of statistics, with every number it gave.",
     (
         *TRIAL_FACTS,
         Column("step_s", "double", "Mean step time of the slowest rank.", "s"),
@@ -119,7 +134,7 @@ TRIALS = Table(
 )
 STEPS = Table(
     "steps",
-    "One row a rank and step of the time pass, with every number that was taken in each such step. A step "
+    "One row per rank and step of the time pass, with every number taken in each such step. A step "
     "lasts as long as its slowest rank: max(step_s) over ranks.",
     (
         *TRIAL,
@@ -144,60 +159,40 @@ SAMPLES = Table(
         Column("unit", "varchar", "Its unit; empty for a pure number."),
     ),
 )
-COLLECTIVES = Table(
-    "collectives",
-    "One row a collective, rank and profiled step: as asked for, as run, and how long it took.",
-    (
-        *TRIAL,
-        _RANK,
-        Column("step", "bigint", "Profiled step, from 0 on."),
-        Column("place", "bigint", "Place in the step, from 0 on, in the order in which they are asked for."),
-        Column("op", "varchar", "Operation as asked for by the strategy."),
-        Column("ran", "varchar", "What the backend ran for it; null where the trace does not tell."),
-        Column("group", "varchar", "Global ranks of its process group. A word of SQL: write it in quotes."),
-        Column("group_size", "bigint", "Ranks of its process group."),
-        Column("dtype", "varchar", "Dtype of what it moves."),
-        Column("bytes", "bigint", "Payload by nccl-tests' convention: the full array.", "B"),
-        Column("wire_bytes", "double", "What the rank sends, by the algorithm of what ran.", "B"),
-        Column("seconds", "double", "Time that the rank spent in it, under the profiler.", "s"),
-        Column("transfer_s", "double", "The shortest time that a rank of the group spent in it.", "s"),
-        Column("wait_s", "double", "The rest: waiting for the slowest rank.", "s"),
-        Column("exposed_s", "double", "Its time that no computation of the rank hid.", "s"),
-    ),
-)
-MEMORY = Table(
-    "memory",
-    "Memory of a rank at the end of each phase of one step, by kind.",
-    (
-        *TRIAL,
-        _RANK,
-        Column("phase", "varchar", "build, forward, backward, step; theory: what model states should take."),
-        Column("micro_batch", "bigint", "Micro-batch of the step, from 0 on."),
-        Column("allocated", "bigint", "Bytes of tensors by the allocator's books.", "B"),
-        Column("peak", "bigint", "Most such bytes during the phase.", "B"),
-        Column("parameters", "bigint", "Parameters that the rank keeps.", "B"),
-        Column("gradients", "bigint", "Gradients.", "B"),
-        Column("optimizer_state", "bigint", "Moments of the optimizer.", "B"),
-        Column(
-            "master", "bigint", "Weights that the optimizer updates, where they are not the parameters.", "B"
-        ),
-        Column("states", "bigint", "The four kinds above together: model states.", "B"),
-        Column("buffers", "bigint", "Buckets, and gathered copies of sharded parameters.", "B"),
-        Column("activations", "bigint", "What the step has added to all other kinds.", "B"),
-        Column("other", "bigint", "What no kind explained when the step began.", "B"),
-        Column("host", "bigint", "Model states that lie in the host's memory (offload).", "B"),
-    ),
-)
-TELEMETRY = Table(
-    "telemetry",
-    "What was seen of the machine while the ranks ran, from outside of them; a row each time.",
-    (
-        *TRIAL,
-        Column("at", "double", 'When, in seconds since 1970. A word of SQL: write "at" in quotes.', "s"),
-    ),
-)
 
-TABLES = {
-    table.name: table for table in (RUNS, CASES, TRIALS, STEPS, SAMPLES, COLLECTIVES, MEMORY, TELEMETRY)
-}
-"""The documented tables by name. A metric may leave others, which appear beside them under their name."""
+
+def of_metric(spec: TableSpec) -> Table:
+    """Table that a metric leaves."""
+    columns = (Column(column.name, column.type, column.doc, column.unit) for column in spec.columns)
+    return Table(spec.name, spec.doc, (*TRIAL, *((_RANK,) if spec.by_rank else ()), *columns))
+
+
+JOBS = Table(
+    "jobs",
+    "One row per trial that was not made to be timed (checks, checkpoints, trainings), with its numbers. Its "
+    "tables are called as in its record.",
+    (
+        *TRIAL,
+        Column("kind", "varchar", "Kind of job."),
+        *_END,
+        *_TIME,
+        Column("options", "json", "What its ranks were asked to do."),
+        *_READ_BACK,
+    ),
+)
+VIEW = "view_"
+"""What the names of the tables of views begin with; the rest is the word of ``show --view``."""
+
+
+def of_views() -> Iterator[Table]:
+    """Tables of the views, with the columns of their sheets."""
+    for name, view in views().items():
+        columns = (Column(each.name, each.type, each.doc, each.unit) for each in view.fields)
+        yield Table(f"{VIEW}{name}", f"The view {name}: {view.title}.", (_RUN_ID, *columns))
+
+
+_OF_METRICS = [of_metric(spec) for metric in registry.built_in("metrics").values() for spec in metric.tables]
+TABLES = {table.name: table for table in (RUNS, CASES, TRIALS, STEPS, SAMPLES, JOBS, *_OF_METRICS)}
+"""The documented tables by name. Metrics of plug-ins leave others, which their records describe."""
+OF_JOBS = {spec.name: of_metric(spec) for kind in kinds() for spec in kind.tables}
+"""Tables of kinds of job, which older records do not describe."""

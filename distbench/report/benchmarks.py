@@ -19,9 +19,9 @@ from pytest_benchmark.utils import get_machine_id
 
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
-from distbench.errors import InfrastructureError, UsageError
-from distbench.files import slug
-from distbench.store import RunInfo
+from distbench.errors import UsageError
+from distbench.files import slug, writing
+from distbench.record.store import RunInfo
 
 TIME = "step_s"
 _TOLD = ("tokens_per_s", "memory_peak", "comm_bytes")
@@ -42,16 +42,16 @@ class _Source:
 
 
 def refused(row: CaseSummary) -> str:
-    """Return why the times of a case may not be compared; empty: they may."""
+    """Why the times of a case may not be compared; empty: they may."""
     if TIME not in row.values:
         return one_line(row.absent.get(TIME, f"{row.status}: no step time"))
     if row.differs:
-        return "it is another training than its reference"
+        return "it is not equivalent to its reference"
     return f"disturbed while measured: {one_line(row.degraded)}" if row.degraded else ""
 
 
 def benchmark_of(suite: str, run_id: str, steps: int, row: CaseSummary) -> Metadata:
-    """Return a case of *suite* as a benchmark: seconds of a step, a round for each trial.
+    """A case of *suite* as a benchmark: seconds of a step, a round for each trial.
 
     It is known by suite and case, not by a test's place, so that what was run by pytest and what was
     exported from a run can be compared.
@@ -117,21 +117,19 @@ def save(info: RunInfo, rows: Sequence[CaseSummary], into: Path) -> None:
         commit_info={"id": "unknown", "time": None, "dirty": None, "project": info.suite_name},
     )
     content["datetime"] = info.created.replace("Z", "+00:00")
-    try:
+    with writing(into):
         storage.save(content, name)
-    except OSError as error:
-        raise InfrastructureError(f"{into}: can't be written: {error.strerror}") from error
 
 
 def _machine(info: RunInfo) -> dict[str, Any]:
-    """Return the machine of the run, which need not be this one, under pytest-benchmark's names."""
-    told = info.machine
-    system, _, release = str(told.get("system", "")).partition(" ")
+    """The machine of the run, which need not be this one, under pytest-benchmark's names."""
+    machine = info.machine
+    system, _, release = str(machine.get("system", "")).partition(" ")
     return {
-        "python_version": told.get("python"),
+        "python_version": machine.get("python"),
         "system": system,
         "release": release,
-        "cpu": {"brand_raw": told.get("cpu"), "count": told.get("cpu_cores")},
-        "gpus": told.get("gpus"),
-        "packages": told.get("packages"),
+        "cpu": {"brand_raw": machine.get("cpu"), "count": machine.get("cpu_cores")},
+        "gpus": machine.get("gpus"),
+        "packages": machine.get("packages"),
     }

@@ -7,25 +7,33 @@ from typing import Any
 
 from distbench.analysis.answer import Answer
 from distbench.analysis.choice import Candidate, Choice
-from distbench.analysis.noise import CONFIDENCE, Interval
-from distbench.report.tables import Table
+from distbench.analysis.noise import CONFIDENCE
+from distbench.grouping import gathered
+from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.units import bytes_text, number_text
 
-_HEADINGS = ("case", "tokens/s", "95 %", "memory")
-_ENERGY = "J/token"
 _CAPTION = (
-    "Best first. tokens/s: median over trials with its interval of 95 %, higher is better; memory: what "
-    "the rank that needs most takes from its device, lower is better; J/token: energy of all GPUs, where "
-    "that is known, lower is better. >: what to take; =: not told from the best by more than the noise."
+    "Best first. tokens/s: median over trials with its 95% interval, higher is better; memory: peak of the "
+    "rank with the highest peak, lower is better; J/token: energy of all GPUs, where known, lower is better. "
+    ">: recommended; =: statistically tied with the best."
 )
+_FIELDS = (
+    Field("case", "case", "Name of the case.", type="varchar"),
+    Field("tokens_per_s", "tokens/s", "Median over trials.", "tokens/s", "higher", format=number_text),
+    Field("low", "", "Lower end of its 95% interval.", "tokens/s"),
+    Field("high", "", "Upper end of its 95% interval.", "tokens/s"),
+    Field("interval", "95%", "Its 95% interval."),
+    Field("memory_bytes", "memory", "Peak of the rank with the highest peak.", "B", "lower"),
+)
+_ENERGY = Field("joules_per_token", "J/token", "Energy of all GPUs.", "J/token", "lower", format=number_text)
 
 
-def table(choice: Choice) -> Table:
-    """Return the cases that could be taken, and as notes those that could not."""
-    has_energy = any(one.joules for one in choice.ranked)
-    headings = (*_HEADINGS, _ENERGY) if has_energy else _HEADINGS
-    rows = tuple(_row(one, _mark(one, choice))[: len(headings)] for one in choice.ranked)
-    return Table("choice", "All that could be taken", _CAPTION, headings, rows, _left_out(choice))
+def sheet(choice: Choice) -> Sheet:
+    """The eligible cases, and in the notes why others are excluded."""
+    has_energy = any(each.joules for each in choice.ranked)
+    fields = (*_FIELDS, _ENERGY) if has_energy else _FIELDS
+    rows = tuple(_row(each, _mark(each, choice)) for each in choice.ranked)
+    return Sheet("Eligible cases", _CAPTION, fields, rows, _left_out(choice))
 
 
 def to_json(answer: Answer, choice: Choice, then: list[tuple[float, Choice]]) -> dict[str, Any]:
@@ -53,35 +61,35 @@ def _candidate_json(one: Candidate | None) -> dict[str, Any] | None:
         "devices": one.devices,
         "precision": one.precision,
         "work": one.work,
-        "tokens_per_s": _interval_json(one.speed),
+        "tokens_per_s": one.speed.to_json() if one.speed else None,
         "memory_bytes": one.memory,
-        "joules_per_token": _interval_json(one.joules),
+        "joules_per_token": one.joules.to_json() if one.joules else None,
     }
-
-
-def _interval_json(interval: Interval | None) -> dict[str, float | None] | None:
-    if interval is None:
-        return None
-    known = interval.half is not None
-    low, high = (interval.low, interval.high) if known else (None, None)
-    return {"value": interval.value, "low": low, "high": high}
 
 
 def _mark(one: Candidate, choice: Choice) -> str:
     return "> " if one is choice.pick else "= " if one in choice.alike else "  "
 
 
-def _row(one: Candidate, mark: str) -> tuple[str, ...]:
+def _row(one: Candidate, mark: str) -> Row:
     assert one.speed is not None
-    half = "–" if one.speed.half is None else f"{number_text(one.speed.low)}–{number_text(one.speed.high)}"
-    memory = "–" if one.memory is None else bytes_text(one.memory)
-    joules = "–" if one.joules is None else number_text(one.joules.value)
-    return f"{mark}{one.name}", number_text(one.speed.value), half, memory, joules
+    speed, ends = one.speed.to_json(), f"{number_text(one.speed.low)}–{number_text(one.speed.high)}"
+    return Row(
+        {
+            "case": Cell(one.name, f"{mark}{one.name}"),
+            "tokens_per_s": one.speed.value,
+            "low": speed["low"],
+            "high": speed["high"],
+            "interval": Cell(None, ends if one.speed.half is not None else ""),
+            "memory_bytes": one.memory,
+            "joules_per_token": one.joules.value if one.joules else None,
+        }
+    )
 
 
 def _left_out(choice: Choice) -> tuple[str, ...]:
-    reasons: dict[str, list[str]] = {}
-    for one, why in choice.left_out:
-        told = f"{why} ({bytes_text(one.memory)})" if why == "does not fit" and one.memory else why
-        reasons.setdefault(told, []).append(one.name)
-    return tuple(f"Left out: {', '.join(names)}: {why}." for why, names in reasons.items())
+    reasons = gathered(
+        (f"{why} ({bytes_text(one.memory)})" if why == "does not fit" and one.memory else why, one.name)
+        for one, why in choice.left_out
+    )
+    return tuple(f"Excluded: {', '.join(names)}: {why}." for why, names in reasons.items())

@@ -7,14 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distbench.analysis.comparison import Change, Pair
-from distbench.analysis.names import short_names
-from distbench.analysis.text import one_line
-from distbench.errors import InfrastructureError
-from distbench.files import write_whole
+from distbench.analysis.text import one_line, short_names
+from distbench.files import write_whole, writing
 from distbench.report import html
-from distbench.report.chapters import Chapter
-from distbench.report.comparison_view import Comparison, sentences, table
-from distbench.report.figures import GREY, Chart, bars_height, drawn, hover, rows_axis
+from distbench.report.comparison_view import Comparison, sentences, sheet
+from distbench.report.figures import (
+    PALETTE,
+    Chart,
+    bars_height,
+    drawn,
+    errors,
+    hover,
+    level,
+    rows_axis,
+    scatter,
+)
+from distbench.report.view import Chapter
 from distbench.units import value_text
 
 _CHARTS = {
@@ -41,14 +49,12 @@ def write(made: Sequence[Comparison], file: Path) -> None:
     Raises:
         InfrastructureError: the file can't be written.
     """
-    try:
+    with writing(file):
         write_whole(file, render(made))
-    except OSError as error:
-        raise InfrastructureError(f"{file}: can't be written: {error.strerror}") from error
 
 
 def render(made: Sequence[Comparison]) -> str:
-    """Return the page of comparisons with the same first run."""
+    """The page of comparisons with the same first run."""
     parts = [_part(each, f"-{place}" if place > 1 else "") for place, each in enumerate(made, 1)]
     charts = [chart for part in parts for chart in part.chapter.charts]
     scripts = ("report.js", "tables.js")
@@ -59,12 +65,12 @@ def _part(made: Comparison, suffix: str) -> _Part:
     charts = [chart for column in _CHARTS if (chart := _chart(made.pairs, column, suffix))]
     title = f"Case by case: {one_line(made.after.info.run_id)} over {one_line(made.before.info.run_id)}"
     # the notes of the table stand above, in words
-    behind = replace(table(made), notes=())
+    behind = replace(sheet(made), notes=())
     return _Part(made, sentences(made), Chapter(f"compare{suffix}", title, charts, behind, folded=False))
 
 
 def _chart(pairs: Sequence[Pair], column: str, suffix: str) -> Chart | None:
-    """Return the ratio of each case as a mark with its interval; None if nothing changed or is known."""
+    """The ratio of each case as a mark with its interval; None if nothing changed or is known."""
     found = [(pair, change) for pair in pairs if (change := pair.change(column)) and pair.after]
     if all(change.before.value == change.after.value for _, change in found):
         return None
@@ -72,12 +78,12 @@ def _chart(pairs: Sequence[Pair], column: str, suffix: str) -> Chart | None:
     shown = found[:_MOST]
     names = short_names([pair.after.case for pair, _ in shown if pair.after])
     title, direction = _CHARTS[column]
-    cut = f" Drawn are the {_MOST} of {len(found):,} cases that changed most." if len(found) > _MOST else ""
+    cut = f" The {_MOST} of {len(found):,} cases that changed most are drawn." if len(found) > _MOST else ""
     return Chart(
         f"compare-{column}{suffix}",
         f"{title}, after over before",
-        f"Each mark is a case, furthest from 1 first; {direction}. Bars are intervals of 95 % from the noise "
-        f"of the trials; of those that cross the grey line no change can be told.{cut}",
+        f"Each mark is a case, furthest from 1 first; {direction}. Bars are 95% intervals from the noise "
+        f"of the trials; a bar that crosses the grey line means no measurable change.{cut}",
         drawn(
             _traces(shown),
             f"ratio ({direction})",
@@ -90,34 +96,16 @@ def _chart(pairs: Sequence[Pair], column: str, suffix: str) -> Chart | None:
 
 def _traces(shown: Sequence[tuple[Pair, Change]]) -> list[dict[str, object]]:
     ratios = [change.ratio for _, change in shown]
-    line = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [1, 1],
-        "y": [-0.5, len(shown) - 0.5],
-        "hoverinfo": "skip",
-        "line": {"color": GREY, "width": 1},
-        "showlegend": False,
-    }
-    marks = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [ratio.value for ratio in ratios],
-        "y": list(range(len(shown))),
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [ratio.high - ratio.value for ratio in ratios],
-            "arrayminus": [ratio.value - ratio.low for ratio in ratios],
-        },
-        "hovertext": [hover(pair.name, *_facts(change)) for pair, change in shown],
-        "hoverinfo": "text",
-        "marker": {"color": "#0072B2", "size": 9, "symbol": "diamond"},
-    }
-    return [
-        {**line, "line": {"color": GREY, "width": 1}, "showlegend": False},
-        {**marks, "showlegend": False},
-    ]
+    marks = scatter(
+        "",
+        [ratio.value for ratio in ratios],
+        range(len(shown)),
+        hovers=[hover(pair.name, *_facts(change)) for pair, change in shown],
+        error_x=errors([(ratio.low, ratio.value, ratio.high) for ratio in ratios]),
+        marker={"color": PALETTE[0], "size": 9, "symbol": "diamond"},
+        showlegend=False,
+    )
+    return [level([1, 1], [-0.5, len(shown) - 0.5]), marks]
 
 
 def _facts(change: Change) -> list[str]:

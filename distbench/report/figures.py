@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.parity import marked_names
+from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, shorten
+from distbench.report.sheet import Row, Sheet
+from distbench.strategies.base import SINGLE
 from distbench.units import bytes_text, number_text
 
 # after Okabe & Ito's palette, told apart by colour-blind readers; yellow and the blues darker, so that
@@ -18,7 +21,7 @@ _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 GREY = "#888888"
 MOST_CASES = 40
-"""More bars or lines than this can't be told apart; the tables have all cases."""
+"""More bars or lines than this are indistinguishable; the tables have all cases."""
 
 _LONGEST_NAME = 40
 _LONGEST_LEGEND = 24
@@ -33,11 +36,10 @@ class Chart:
     title: str
     caption: str
     figure: dict[str, Any]
-    headings: Sequence[str] = ()
-    """Of the table; without any, the numbers stand in the table of the chapter, or of the cases."""
-    rows: Sequence[Sequence[str]] = ()
-    told: str = ""
-    """What the data say, in a sentence: for who can't see the chart, and for who reads first."""
+    sheet: Sheet | None = None
+    """The numbers behind it; None: those of the chapter, or of the table of all cases."""
+    finding: str = ""
+    """What the data say, in a sentence: for readers who can't see the chart, or read first."""
     height: int = 420
     """CSS pixels."""
 
@@ -50,9 +52,9 @@ class Style:
 
     @classmethod
     def of(cls, cases: Sequence[CaseSummary]) -> Style:
-        """Return the style of a run."""
+        """The style of a run."""
         # references that were only trained, or only checked against, are no cases
-        return cls(sorted({row.case.strategy.name for row in cases} | {"single"}))
+        return cls(sorted({row.case.strategy.name for row in cases} | {SINGLE}))
 
     def marker(self, family: str) -> dict[str, Any]:
         """Return colour and symbol of a strategy; the pair is another for each of 64."""
@@ -61,7 +63,7 @@ class Style:
         return {"color": PALETTE[place], "symbol": symbol}
 
     def line(self, family: str, i: int) -> dict[str, Any]:
-        """Return the line of case *i*, in the colour of its strategy."""
+        """The line of case *i*, in the colour of its strategy."""
         return {"color": self.marker(family)["color"], "dash": _DASHES[i % len(_DASHES)]}
 
 
@@ -75,22 +77,22 @@ class Shown:
     """A sentence for the caption, with a space before it; empty if all cases are shown."""
 
     @classmethod
-    def of(cls, rows: Sequence[CaseSummary], run: Sequence[CaseSummary], most: int = MOST_CASES) -> Shown:
-        """Return the *most* fastest of *rows*, called as in the whole *run*."""
+    def of(cls, rows: Sequence[CaseSummary], run: AnalysedRun, most: int = MOST_CASES) -> Shown:
+        """The *most* fastest of *rows*, named as in the whole *run*."""
         fastest = sorted(rows, key=_slowness)[:most]
         ordered = sorted(fastest, key=lambda row: (row.case.world_size, _slowness(row)))
-        all_told = f" Drawn are the {most} fastest of {len(rows):,} cases." if len(rows) > most else ""
-        return cls(ordered, marked_names(ordered, run), all_told)
+        left_out = f" The {most} fastest of {len(rows):,} cases are drawn." if len(rows) > most else ""
+        return cls(ordered, run.names(ordered), left_out)
 
-    def axis(self, of: Sequence[CaseSummary], told: Sequence[str] = ()) -> dict[str, Any]:
-        """Return an upright axis with a place for each row; places, for two cases may be called alike."""
+    def axis(self, of: Sequence[CaseSummary], more: Sequence[str] = ()) -> dict[str, Any]:
+        """An upright axis with a place for each row; places, for two cases may be called alike."""
         names = [self.names[row.case.id] for row in of]
-        text = [f"{name} · {more}" for name, more in zip(names, told, strict=True)] if told else names
+        text = [f"{name} · {extra}" for name, extra in zip(names, more, strict=True)] if more else names
         return rows_axis(text)
 
 
 def rows_axis(names: Sequence[str]) -> dict[str, Any]:
-    """Return an upright axis with *names* from top to bottom at 0, 1, 2 ..."""
+    """An upright axis with *names* from top to bottom at 0, 1, 2 ..."""
     return {
         "tickvals": list(range(len(names))),
         "ticktext": [safe(name) for name in names],
@@ -101,8 +103,24 @@ def rows_axis(names: Sequence[str]) -> dict[str, Any]:
 
 
 def bars_height(count: int) -> int:
-    """Return the height of a chart with *count* horizontal bars."""
+    """The height of a chart with *count* horizontal bars."""
     return _AROUND_BARS + _BAR * max(count, 2)
+
+
+def scatter(
+    name: str,
+    x: Iterable[float | None],
+    y: Iterable[float | None],
+    mode: str = "markers",
+    hovers: Iterable[str] | None = None,
+    cases: Iterable[str] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Marks or a line; *hovers* are the texts under the pointer, *cases* the ids of the rows to jump to."""
+    trace = {"type": "scatter", "mode": mode, "name": safe(name), "x": list(x), "y": list(y), **more}
+    if hovers is not None:
+        trace |= {"hovertext": list(hovers), "hoverinfo": "text"}
+    return trace if cases is None else {**trace, "customdata": list(cases)}
 
 
 def bars(
@@ -124,8 +142,59 @@ def bars(
     }
 
 
+def bars_of(
+    sheet: Sheet,
+    labels: Mapping[str, str],
+    scale: float = 1.0,
+    more: Callable[[Row, str], Sequence[str]] | None = None,
+) -> list[dict[str, Any]]:
+    """Stacked horizontal bars: a bar for each row of *sheet*, a part for each column in *labels*.
+
+    Numbers are divided by *scale*; *more* adds lines to the text under the pointer.
+    """
+    fields = {field.name: field for field in sheet.fields}
+    return [
+        bars(
+            label,
+            range(len(sheet.rows)),
+            [None if (value := row.value(name)) is None else float(value) / scale for row in sheet.rows],
+            i,
+            hovertext=[
+                hover(
+                    str(row.value(sheet.fields[0].name)),
+                    f"{label}: {fields[name].text(row.cells.get(name))}",
+                    *(more(row, name) if more else ()),
+                )
+                for row in sheet.rows
+            ],
+            hoverinfo="text",
+            customdata=[row.value("case_id") for row in sheet.rows],
+        )
+        for i, (name, label) in enumerate(labels.items())
+    ]
+
+
+def errors(of: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
+    """Error bars of (lowest, value, highest) each."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        # the range of two numbers may be none that JSON has
+        "array": [min(high - value, sys.float_info.max) for _, value, high in of],
+        "arrayminus": [min(value - low, sys.float_info.max) for low, value, _ in of],
+        "width": 3,
+        "thickness": 1,
+    }
+
+
+def level(x: Sequence[float], y: Sequence[float], name: str = "", width: int = 1) -> dict[str, Any]:
+    """A grey line that values are compared with; without a *name* it is not in the legend."""
+    quiet: dict[str, Any] = {} if name else {"hoverinfo": "skip", "showlegend": False}
+    return scatter(name, x, y, "lines", line={"color": GREY, "width": width}, **quiet)
+
+
 def drawn(traces: list[dict[str, Any]], x: str, y: str, **layout: Any) -> dict[str, Any]:
-    """Return a chart's data and layout; *x* and *y* are the titles of the axes.
+    """A chart's data and layout; *x* and *y* are the titles of the axes.
 
     *layout* adds to plotly's layout; ``xaxis`` and ``yaxis`` in it add to the axes.
     """
@@ -133,38 +202,38 @@ def drawn(traces: list[dict[str, Any]], x: str, y: str, **layout: Any) -> dict[s
         "xaxis": {"title": {"text": x}, **layout.pop("xaxis", {})},
         "yaxis": {"title": {"text": y}, **layout.pop("yaxis", {})},
     }
-    told = [trace for trace in traces if trace.get("showlegend", True)]
+    named = [trace for trace in traces if trace.get("showlegend", True)]
     # a legend longer than the chart hides the chart; a line tells its name under the pointer
-    return {"data": traces, "layout": {**axes, "showlegend": 1 < len(told) <= _LONGEST_LEGEND, **layout}}
+    return {"data": traces, "layout": {**axes, "showlegend": 1 < len(named) <= _LONGEST_LEGEND, **layout}}
 
 
 def safe(name: str) -> str:
-    """Return *name* for plotly, which reads a few tags in text: none may come from a name."""
+    """*name* for plotly, which reads a few tags in text: none may come from a name."""
     cut = shorten(one_line(name), _LONGEST_NAME)
     return cut.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def hover(title: str, *facts: str) -> str:
-    """Return the text under the pointer: *title* in bold and a line for each of *facts*."""
+    """The text under the pointer: *title* in bold and a line for each of *facts*."""
     return "<br>".join([f"<b>{safe(title)}</b>", *(safe(fact) for fact in facts if fact)])
 
 
 def facts(row: CaseSummary, efficiency: float | None = None) -> list[str]:
-    """Return what is known of a case in a few lines."""
+    """What is known of a case in a few lines."""
     values = row.values
-    told = [f"{row.status}{'; ' + row.verdict.word if row.verdict else ''}"]
+    lines = ["; ".join([row.status, *(verdict.word for verdict in row.verdicts.values())])]
     if (throughput := values.get(THROUGHPUT)) is not None:
         among = f" ({number_text(throughput.low)} to {number_text(throughput.high)})"
-        told.append(f"{number_text(throughput.value)} tokens/s{among if throughput.n > 1 else ''}")
+        lines.append(f"{number_text(throughput.value)} tokens/s{among if throughput.n > 1 else ''}")
     if row.relative is not None:
-        told.append(f"{row.relative:.2f} × ddp")
+        lines.append(f"{row.relative:.2f} × ddp")
     if (memory := values.get("memory_peak")) is not None:
-        told.append(f"{bytes_text(memory.value)} at the peak of a rank")
+        lines.append(f"{bytes_text(memory.value)} at the peak of a rank")
     if (moved := values.get("comm_bytes")) is not None:
-        told.append(f"{bytes_text(moved.value)} communicated a step")
+        lines.append(f"{bytes_text(moved.value)} communicated per step")
     if efficiency is not None:
-        told.append(f"scaling efficiency {efficiency:.2f}")
-    return told
+        lines.append(f"scaling efficiency {efficiency:.2f}")
+    return lines
 
 
 def _slowness(row: CaseSummary) -> float:

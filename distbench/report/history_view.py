@@ -11,11 +11,12 @@ from itertools import pairwise
 from typing import Any
 
 from distbench.analysis.change_points import CHANCE, LEAST_POINTS
-from distbench.analysis.history import Break, Change, Occasion, Point, Series, history
-from distbench.analysis.names import short_names
-from distbench.analysis.text import listed, one_line
-from distbench.report.tables import Table
-from distbench.units import value_text
+from distbench.analysis.history import Break, CaseHistory, HistoryPoint, LevelChange, Occasion, history
+from distbench.analysis.text import listed, one_line, short_names
+from distbench.grouping import gathered
+from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.view import CASE, case_cells
+from distbench.units import count_text, value_text
 
 _MOST_TOLD = 10
 _LARGEST_TOLD = 1000.0
@@ -30,46 +31,57 @@ class History:
     least: float
     """The smallest step that is told, as a fraction."""
     occasions: Sequence[Occasion]
-    series: list[Series]
+    series: list[CaseHistory]
     names: dict[str, str]
     """Case id -> what a series is called; no two are called alike."""
 
     @classmethod
     def of(cls, occasions: Sequence[Occasion], metric: str, least: float) -> History:
-        """Return what *occasions* tell of *metric*."""
+        """What *occasions* tell of *metric*."""
         series = history(occasions, metric, least)
         return cls(metric, least, occasions, series, _names(series))
 
 
-def table(made: History) -> Table:
-    """Return a row for each case, and what changed when."""
-    headings = ("case", "runs", "first", "now", "breaks", "steps", "last step")
-    rows = tuple((made.names[each.case.id], *_cells(each)) for each in made.series)
-    return Table("history", f"{title(made)} over runs", _caption(made), headings, rows, (*sentences(made),))
+_FIELDS = (
+    *CASE,
+    Field("runs", "runs", "Runs with a usable value.", type="bigint"),
+    Field("first", "first", "Level of the first runs."),
+    Field("now", "now", "Level of the last runs."),
+    Field("breaks", "breaks", "Changes of environment.", type="bigint"),
+    Field("steps", "steps", "Changes of level within one environment.", type="bigint"),
+    Field("last_step", "last step", "Size of the last step, as a fraction."),
+    Field("last_word", "", "Whether the last step is better, worse or neither.", type="varchar"),
+)
+
+
+def sheet(made: History) -> Sheet:
+    """A row for each case, and what changed when."""
+    rows = tuple(_row(each, made.names[each.case.id]) for each in made.series)
+    return Sheet(f"{title(made)} over runs", _caption(made), _FIELDS, rows, (*sentences(made),))
 
 
 def title(made: History) -> str:
-    """Return the metric with its unit and the direction of better: ``step_s (s, lower is better)``."""
+    """The metric with its unit and the direction of better: ``step_s (s, lower is better)``."""
     last = made.series[-1] if made.series else None
-    told = (
+    words = (
         [one_line(last.unit), f"{last.better} is better" if last.better in ("higher", "lower") else ""]
         if last
         else []
     )
-    more = ", ".join(each for each in told if each)
+    more = ", ".join(each for each in words if each)
     return one_line(made.metric) + (f" ({more})" if more else "")
 
 
 def sentences(made: History) -> list[str]:
-    """Return what to know of a history: the steps, the breaks, and what they rest on."""
+    """What to know of a history: the steps, the breaks, and what they rest on."""
     said = [_count(made)]
     for each in made.series:
         said += [f"{made.names[each.case.id]}: {sentence}." for sentence in step_sentences(each)]
     return [*said, *_breaks(made), *_left_out(made)]
 
 
-def step_sentences(series: Series) -> list[str]:
-    """Return what is to be said of each step within one environment, without the name of the case."""
+def step_sentences(series: CaseHistory) -> list[str]:
+    """What is to be said of each step within one environment, without the name of the case."""
     ends = {level.start: level.end for level in series.levels}
     starts = {level.end: level.start for level in series.levels}
     return [
@@ -80,8 +92,8 @@ def step_sentences(series: Series) -> list[str]:
     ]
 
 
-def break_sentences(series: Series) -> list[str]:
-    """Return what is to be said of each break, without the name of the case."""
+def break_sentences(series: CaseHistory) -> list[str]:
+    """What is to be said of each break, without the name of the case."""
     return [
         f"environment changed before run {when(series.points[each.place])}: {listed(each.facts, 8)}; "
         f"with it {_at(each)}"
@@ -89,21 +101,21 @@ def break_sentences(series: Series) -> list[str]:
     ]
 
 
-def change_text(change: Change, series: Series) -> str:
-    """Return a change in words: by how much, from what to what, and whether that is good."""
+def change_text(change: LevelChange, series: CaseHistory) -> str:
+    """A change in words: by how much, from what to what, and whether that is good."""
     before, after = (value_text(v, one_line(series.unit)) for v in (change.step.before, change.step.after))
-    told = f"{effect_text(change)}, {_WORDS[change.word]}, from {before} to {after}"
-    return f"{one_line(series.metric)} {told}"
+    effect = f"{effect_text(change)}, {_WORDS[change.word]}, from {before} to {after}"
+    return f"{one_line(series.metric)} {effect}"
 
 
-def effect_text(change: Change) -> str:
-    """Return the size of a change with its sign: ``-10.2%``."""
+def effect_text(change: LevelChange) -> str:
+    """The size of a change with its sign: ``-10.2%``."""
     effect = change.step.effect
-    return f"{effect:+.1%}" if abs(effect) < _LARGEST_TOLD else "beyond all measure"
+    return f"{effect:+.1%}" if abs(effect) < _LARGEST_TOLD else "more than 1000x"
 
 
-def when(point: Point) -> str:
-    """Return a run with its date."""
+def when(point: HistoryPoint) -> str:
+    """A run with its date."""
     return f"{one_line(point.run_id)} ({point.created:%Y-%m-%d})"
 
 
@@ -117,7 +129,7 @@ def to_json(made: History) -> dict[str, Any]:
     }
 
 
-def _series_json(series: Series) -> dict[str, Any]:
+def _series_json(series: CaseHistory) -> dict[str, Any]:
     return {
         "case": series.case.name,
         "case_id": series.case.id,
@@ -139,7 +151,7 @@ def _series_json(series: Series) -> dict[str, Any]:
     }
 
 
-def _point_json(point: Point) -> dict[str, Any]:
+def _point_json(point: HistoryPoint) -> dict[str, Any]:
     found = point.value
     return {
         "run_id": point.run_id,
@@ -151,11 +163,11 @@ def _point_json(point: Point) -> dict[str, Any]:
     }
 
 
-def _place_json(series: Series, place: int) -> dict[str, Any]:
+def _place_json(series: CaseHistory, place: int) -> dict[str, Any]:
     return {"place": place, "run_id": series.points[place].run_id}
 
 
-def _change_json(series: Series, change: Change) -> dict[str, Any]:
+def _change_json(series: CaseHistory, change: LevelChange) -> dict[str, Any]:
     step = change.step
     return {
         **_place_json(series, step.place),
@@ -171,22 +183,32 @@ def _caption(made: History) -> str:
     return (
         "Each run is one point, the median over its trials; a break is where the environment changed, and "
         f"steps are looked for between breaks only, with {LEAST_POINTS} runs or more on each side and of "
-        f"{100 * made.least:.3g} % or more. A step is told if noise and slow drift would make one as clear "
-        f"in fewer than {1000 * CHANCE:.0f} of 1,000 histories. This is a monitor: it takes several runs to "
-        "see a step, and arms that are run side by side (distbench gate) to stop one."
+        f"{100 * made.least:.3g}% or more. A change is reported if noise and drift would produce one this "
+        f"clear in fewer than {1000 * CHANCE:.0f} of 1,000 histories. This is a monitor: it takes several "
+        "runs to see a step; to stop one, run both versions side by side with distbench gate."
     )
 
 
-def _cells(series: Series) -> tuple[str, ...]:
-    # the others stand in the title, and two more words a cell are many
+def _row(series: CaseHistory, name: str) -> Row:
+    # the others are in the title, and two more words per cell are many
     unit = series.unit if series.unit in ("B", "s") else ""
-    first, last = (value_text(series.levels[i].value, unit) for i in (0, -1))
-    counts = [str(len(each)) if each else "–" for each in (series.breaks, series.changes)]
-    last_step = f"{effect_text(series.changes[-1])} {series.changes[-1].word}" if series.changes else "–"
-    return (str(len(series.points)), first, last, *counts, last_step)
+    first, last = (series.levels[i].value for i in (0, -1))
+    step = series.changes[-1] if series.changes else None
+    return Row(
+        {
+            **case_cells(series.case, name),
+            "runs": len(series.points),
+            "first": Cell(first, value_text(first, unit)),
+            "now": Cell(last, value_text(last, unit)),
+            "breaks": len(series.breaks) or None,
+            "steps": len(series.changes) or None,
+            "last_step": Cell(step.step.effect, f"{effect_text(step)} {step.word}") if step else None,
+            "last_word": step.word if step else None,
+        }
+    )
 
 
-def _names(series: Sequence[Series]) -> dict[str, str]:
+def _names(series: Sequence[CaseHistory]) -> dict[str, str]:
     names = short_names([each.case for each in series])
     count = Counter(names.values())
     return {id_: name if count[name] == 1 else f"{name} ({id_})" for id_, name in names.items()}
@@ -194,42 +216,41 @@ def _names(series: Sequence[Series]) -> dict[str, str]:
 
 def _count(made: History) -> str:
     if not made.series:
-        return f"No run has a number of {one_line(made.metric)} that counts."
+        return f"No usable {one_line(made.metric)}: no undisturbed run has one."
     changed = sum(bool(each.changes) for each in made.series)
     dates = sorted(point.created for each in made.series for point in each.points)
     said = (
-        f"{_counted(len(made.series), 'case')} in {_counted(len(made.occasions), 'run')}, "
+        f"{count_text(len(made.series), 'case')} in {count_text(len(made.occasions), 'run')}, "
         f"{dates[0]:%Y-%m-%d} to {dates[-1]:%Y-%m-%d}: {changed} with a step that noise and "
         "drift don't explain."
     )
     short = sum(not any(b - a >= 2 * LEAST_POINTS for a, b in _environments(each)) for each in made.series)
     if short:
-        said += f" Of {short} no step could be told yet: it takes {2 * LEAST_POINTS} runs in one environment."
+        said += (
+            f" {count_text(short, 'case')} with too few runs; {2 * LEAST_POINTS} in the same environment are "
+            "needed."
+        )
     return said
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def _environments(series: Series) -> list[tuple[int, int]]:
+def _environments(series: CaseHistory) -> list[tuple[int, int]]:
     ends = [0, *(each.place for each in series.breaks), len(series.points)]
     return list(pairwise(ends))
 
 
 def _breaks(made: History) -> list[str]:
-    """Return a sentence for each break; one that is of many cases is told once."""
-    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for series in made.series:
-        for each in series.breaks:
-            key = when(series.points[each.place]), each.facts
-            found.setdefault(key, []).append(f"{made.names[series.case.id]} {_at(each)}")
-    told = [
+    """A sentence for each break; one that many cases share is listed once."""
+    found = gathered(
+        ((when(series.points[each.place]), each.facts), f"{made.names[series.case.id]} {_at(each)}")
+        for series in made.series
+        for each in series.breaks
+    )
+    lines = [
         f"Environment changed before run {run}: {listed(facts, 8)}. With it: {listed(cases, 8)}."
         for (run, facts), cases in found.items()
     ]
-    left = len(told) - _MOST_TOLD
-    return told[-_MOST_TOLD:] + (
+    left = len(lines) - _MOST_TOLD
+    return lines[-_MOST_TOLD:] + (
         [f"{left} earlier breaks are in the JSON and on the page."] if left > 0 else []
     )
 
@@ -237,12 +258,13 @@ def _breaks(made: History) -> list[str]:
 def _at(found: Break) -> str:
     if found.change:
         return f"{effect_text(found.change)} ({found.change.word})"
-    return "no change that can be told" if found.is_known else "unknown, too few runs on one side"
+    return "no measurable change" if found.is_known else "unknown, too few runs on one side"
 
 
 def _left_out(made: History) -> list[str]:
-    found: dict[str, dict[str, None]] = {}
-    for series in made.series:
-        for run, why in series.left_out:
-            found.setdefault(why, {})[f"{made.names[series.case.id]} in {one_line(run)}"] = None
-    return [f"Not counted: {why} ({listed(list(where))})." for why, where in found.items()]
+    places = gathered(
+        (why, f"{made.names[series.case.id]} in {one_line(run)}")
+        for series in made.series
+        for run, why in series.left_out
+    )
+    return [f"Not counted: {why} ({listed(list(dict.fromkeys(of)))})." for why, of in places.items()]

@@ -7,6 +7,8 @@ stands in the page, and data for the charts goes into JSON blocks in which no ta
 from __future__ import annotations
 
 import base64
+import functools
+import gzip
 import hashlib
 import importlib.util
 import json
@@ -34,20 +36,20 @@ def render(
     filters: dict[str, Callable[..., Any]] | None = None,
     **context: Any,
 ) -> str:
-    """Return the page that *template* makes of *context*.
+    """The page that *template* makes of *context*.
 
     *scripts* are files beside the templates, *blocks* the data that they find by the id of a script
     element, *filters* what the template needs besides those of every page.
     """
     script = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in scripts)
-    library = _plotly()
+    library, packed = _plotly()
     drawn = _rounded({chart.id: chart.figure for chart in charts})
     text = (
         _environment(filters or {})
         .get_template(template)
         .render(
             blocks={"chart-data": drawn, **blocks},
-            library=Markup(library),
+            library=Markup(packed),
             script=Markup(script),
             style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
             script_hashes=" ".join([_hash(library), _hash(script)]),
@@ -71,7 +73,7 @@ def _environment(filters: dict[str, Callable[..., Any]]) -> jinja2.Environment:
 
 
 def _clip(text: str, limit: int = _LONGEST_TEXT) -> str:
-    """Return *text* without control characters, its end left out if it is very long."""
+    """*text* without control characters, its end left out if it is very long."""
     shown = plain(text[: 2 * limit])
     left = len(text) - limit
     return shown if left <= 0 else f"{shown[:limit]} … ({left:,} more characters)"
@@ -82,12 +84,12 @@ def _name(text: str) -> str:
 
 
 def _parts(text: str) -> Markup:
-    """Return a case's name, escaped, that a line may break between its parts."""
+    """A case's name, escaped, that a line may break between its parts."""
     return Markup("/<wbr>").join(_name(text).split("/"))
 
 
 def _json(data: Any) -> Markup:
-    """Return *data* as JSON that can't end a script element or a line of JavaScript."""
+    """*data* as JSON that can't end a script element or a line of JavaScript."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -95,7 +97,7 @@ def _json(data: Any) -> Markup:
 
 
 def _rounded(data: Any) -> Any:
-    """Return *data* with as many digits as a chart can show: the rest is most of the size of a large page."""
+    """*data* with as many digits as a chart can show: the rest is most of the size of a large page."""
     if isinstance(data, float):
         return float(f"{data:.{_DIGITS}g}")
     if isinstance(data, dict):
@@ -103,12 +105,16 @@ def _rounded(data: Any) -> Any:
     return [_rounded(value) for value in data] if isinstance(data, list | tuple) else data
 
 
-def _plotly() -> str:
-    """Return plotly's library; reading the file is quicker than importing plotly."""
+@functools.cache
+def _plotly() -> tuple[str, str]:
+    """Plotly's library, and the same packed; reading the file is quicker than importing plotly."""
     spec = importlib.util.find_spec("plotly")
     assert spec is not None and spec.submodule_search_locations
     (folder,) = spec.submodule_search_locations
-    return (Path(folder) / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    library = (Path(folder) / "package_data" / "plotly.min.js").read_bytes()
+    # plain, it would be most of the page; the browser unpacks it in less time than it takes to run it
+    packed = base64.b64encode(gzip.compress(library, mtime=0)).decode()
+    return library.decode(), packed
 
 
 def _hash(script: str) -> str:

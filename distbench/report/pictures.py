@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from distbench.analysis.text import one_line
 from distbench.errors import InfrastructureError, UsageError
+from distbench.files import writing
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -29,8 +30,8 @@ def write(report: Path, folder: Path) -> list[Path]:
     from playwright.sync_api import Error, sync_playwright
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with sync_playwright() as playwright:
+        with writing(folder), sync_playwright() as playwright:
+            folder.mkdir(parents=True, exist_ok=True)
             # the sandbox of Chromium does not start for root; the page is our own and loads nothing
             arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
             started = playwright.chromium.launch(executable_path=browser, args=arguments)
@@ -44,8 +45,6 @@ def write(report: Path, folder: Path) -> list[Path]:
             started.close()
     except Error as error:
         raise InfrastructureError(f"--png: {browser}: {one_line(str(error))}") from error
-    except OSError as error:
-        raise InfrastructureError(f"{folder}: can't be written: {error.strerror}") from error
     return files
 
 
@@ -64,7 +63,7 @@ def _draw(page: Page, folder: Path) -> list[Path]:
 
 
 def _browser() -> str:
-    """Return where a browser lies.
+    """Where a browser lies.
 
     Raises:
         UsageError: there is none, or what drives it is not installed.

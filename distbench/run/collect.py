@@ -1,6 +1,4 @@
-"""Makes one record of the files that the ranks of a trial left."""
-
-from __future__ import annotations
+"""Turns the files that the ranks of a trial left into one record."""
 
 import dataclasses
 import json
@@ -9,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from distbench import registry
-from distbench.case import Case
-from distbench.job import Job
+from distbench.job import kind_of
 from distbench.metrics.base import OVER_RANKS, Absent, Column, Metric, Trial
 from distbench.record import Failure, Record, Status
-from distbench.run.watch import Ending
+from distbench.strategies.base import Strategy
 from distbench.trial import result_file
 from distbench.workloads.base import Workload
 
@@ -21,65 +18,48 @@ Samples = dict[str, list[list[float | None]]]
 Tables = dict[str, list[dict[str, Any]]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Shell:
-    """What is known of a record before its ranks are read."""
-
-    run_id: str
-    case: Case
-    round: int
-    job: Job
-    started: str
-    wall_s: float
-    launched: float = 0.0
-    """``time.time()`` when the launcher was told to start."""
-
-    def record(self, ending: Ending, **rest: Any) -> Record:
-        """Return the record of a trial that ended so."""
-        return Record(
-            run_id=self.run_id,
-            case=self.case,
-            case_id=self.case.id,
-            round=self.round,
-            job=self.job,
-            started=self.started,
-            wall_s=self.wall_s,
-            status=ending.status,
-            reason=ending.reason,
-            failure=ending.failure,
-            **rest,
-        )
-
-
 def collect(
-    shell: Shell, ending: Ending, folder: Path, processes: int, metrics: dict[str, Metric], sampled: Tables
+    ended: Record,
+    launched: float,
+    folder: Path,
+    processes: int,
+    metrics: dict[str, Metric],
+    sampled: Tables,
 ) -> Record:
-    """Return the record of a trial from what its ranks delivered; one that failed has no values.
+    """*ended*, the record of how a trial ended, with its ranks' results; a failed trial has no values.
 
-    *sampled* is what was seen from outside of the ranks.
+    Args:
+        launched: ``time.time()`` at launch.
+        sampled: The tables sampled outside the ranks.
     """
     ranks = [_read(result_file(folder, rank)) for rank in range(processes)]
-    columns = {column.name: describe(name, column) for name, m in metrics.items() for column in m.columns}
+    kind = kind_of(ended.job.kind)
+    described = [(name, column) for name, metric in metrics.items() for column in metric.columns]
+    described += [(kind.name, column) for column in kind.columns]
+    columns = {column.name: describe(name, column) for name, column in described}
+    tables = [*kind.tables, *(spec for metric in metrics.values() for spec in metric.tables)]
     if any(rank is None for rank in ranks):
-        return shell.record(ending, columns=columns, tables=sampled)
+        return dataclasses.replace(ended, columns=columns, tables=sampled)
     delivered = [rank for rank in ranks if rank is not None]
-    workload: Workload = registry.make("workloads", shell.case.workload)
+    workload: Workload = registry.make("workloads", ended.case.workload)
     trial = Trial(
-        case=shell.case,
+        case=ended.case,
         tokens_per_sample=workload.tokens_per_sample,
         flops_per_sample=workload.flops_per_sample(),
         samples=_samples(delivered),
-        phases={"launch": [rank["began"] - shell.launched for rank in delivered], **_phases(delivered)},
+        phases={"launch": [rank["began"] - launched for rank in delivered], **_phases(delivered)},
         tables={**_tables(delivered), **sampled},
         window=_window(delivered),
         effective=delivered[0]["effective"],
     )
     for name in columns.keys() & delivered[0]["passes"]:
         columns[name]["pass"] = delivered[0]["passes"][name]
-    values, absent = _values(metrics, trial)
+    stated = dict.fromkeys(rank.get("degraded", "") for rank in delivered)
+    values, absent = _values(metrics, [column for _, column in described], trial)
     absent = {**absent, **delivered[0]["absent"]}
-    return shell.record(
-        _unless_not_finite(ending, delivered, shell.job),
+    strategy: Strategy = registry.make("strategies", ended.case.strategy)
+    return dataclasses.replace(
+        _unless_not_finite(ended, delivered),
         columns=columns,
         values=values,
         absent={**{name: "not measured" for name in columns if name not in values}, **absent},
@@ -89,12 +69,14 @@ def collect(
         phases=trial.phases,
         effective=trial.effective,
         environment=delivered[0]["environment"],
-        degraded="; ".join(reason for m in metrics.values() if (reason := m.degraded(trial))),
+        described_strategy=strategy.description().of(trial.effective),
+        described_tables={spec.name: spec for spec in tables if spec.name in trial.tables},
+        degraded="; ".join(filter(None, [*stated, *(m.degraded(trial) for m in metrics.values())])),
     )
 
 
 def describe(metric: str, column: Column) -> dict[str, Any]:
-    """Return a column's description as a record keeps it."""
+    """A column's description, as stored in a record."""
     described = {**dataclasses.asdict(column), "metric": metric}
     del described["name"]
     return described
@@ -112,31 +94,31 @@ def _samples(ranks: list[dict[str, Any]]) -> Samples:
     return {name: [rank["samples"].get(name, []) for rank in ranks] for name in sorted(names)}
 
 
-def _values(metrics: dict[str, Metric], trial: Trial) -> tuple[dict[str, float], dict[str, str]]:
-    """Return one number a column, over ranks and steps, and why the others are absent."""
-    values: dict[str, float] = {}
+def _values(
+    metrics: dict[str, Metric], columns: list[Column], trial: Trial
+) -> tuple[dict[str, float], dict[str, str]]:
+    """One number per column, over ranks and steps, and why the others are absent."""
+    over_ranks = {column.name: _over_ranks(column, trial.samples.get(column.name)) for column in columns}
+    values = {name: value for name, value in over_ranks.items() if value is not None}
     absent: dict[str, str] = {}
     for metric in metrics.values():
-        for column in metric.columns:
-            if (value := _over_ranks(column, trial.samples.get(column.name))) is not None:
-                values[column.name] = value
         try:
-            found = metric.summary(trial)
+            summary = metric.summary(trial)
         except Absent as reason:
             absent |= {column.name: str(reason) for column in metric.columns}
             continue
-        values |= {name: value for name, value in found.items() if not isinstance(value, Absent)}
-        absent |= {name: str(value) for name, value in found.items() if isinstance(value, Absent)}
+        values |= {name: value for name, value in summary.items() if not isinstance(value, Absent)}
+        absent |= {name: str(value) for name, value in summary.items() if isinstance(value, Absent)}
     return values, absent
 
 
 def _over_ranks(column: Column, ranks: list[list[float | None]] | None) -> float | None:
-    """Return the mean over steps of what the ranks make together; None unless all gave all."""
+    """Mean over steps of the value over ranks; None unless every rank has every sample."""
     if not ranks or any(not rank or None in rank for rank in ranks):
         return None
-    whole = [[value for value in rank if value is not None] for rank in ranks]
+    complete = [[value for value in rank if value is not None] for rank in ranks]
     over = OVER_RANKS[column.over_ranks]
-    steps = [over(step) for step in zip(*whole, strict=True)]
+    steps = [over(step) for step in zip(*complete, strict=True)]
     return math.fsum(steps) / len(steps)
 
 
@@ -157,15 +139,15 @@ def _phases(ranks: list[dict[str, Any]]) -> dict[str, list[float]]:
     return {phase: [rank["phases"][phase] for rank in ranks] for phase in ranks[0]["phases"]}
 
 
-def _unless_not_finite(ending: Ending, ranks: list[dict[str, Any]], job: Job) -> Ending:
-    """Return *ending*, or that the training broke down although the trial ran to its end."""
-    found = [(rank["not_finite"]["step"], i) for i, rank in enumerate(ranks) if rank["not_finite"]]
-    if ending.status is not Status.MEASURED or not found:
-        return ending
-    step, rank = min(found)
-    told = ranks[rank]["not_finite"]
-    reason = f"the {told.get('what', 'loss')} of rank {rank} was {told['value']} at step {step}"
-    if told.get("where"):
-        reason += f"; {told['where']}"
-    failure = Failure(rank=rank, phase="time" if job.kind == "measure" else job.kind)
-    return Ending(Status.INVALID_NAN, reason, failure)
+def _unless_not_finite(ended: Record, ranks: list[dict[str, Any]]) -> Record:
+    """*ended*, or with ``INVALID_NAN`` if the training failed although the trial ran to its end."""
+    affected = [(rank["not_finite"]["step"], i) for i, rank in enumerate(ranks) if rank["not_finite"]]
+    if ended.status is not Status.MEASURED or not affected:
+        return ended
+    step, rank = min(affected)
+    report = ranks[rank]["not_finite"]
+    reason = f"the {report.get('what', 'loss')} of rank {rank} was {report['value']} at step {step}"
+    if report.get("where"):
+        reason += f"; {report['where']}"
+    failure = Failure(rank=rank, phase=report.get("phase", ended.job.kind))
+    return dataclasses.replace(ended, status=Status.INVALID_NAN, reason=reason, failure=failure)

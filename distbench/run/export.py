@@ -1,6 +1,4 @@
-"""Sending curves to a tracker, in a process of its own: trackers import torch, and this one never does."""
-
-from __future__ import annotations
+"""Sends curves to a tracker from a separate process: trackers import torch, which this one never does."""
 
 import shutil
 import subprocess
@@ -10,27 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from distbench.errors import InfrastructureError, UsageError
-from distbench.store import write_json
+from distbench.record.store import write_json
 
 
 def send(to: str, into: Path, project: str, runs: list[dict[str, Any]]) -> None:
     """Send *runs* (``analysis.curves.Curves`` as plain JSON types) to the tool *to*.
 
     Raises:
-        UsageError: the folder *into* is not empty, or can't be made.
-        InfrastructureError: the tracker failed; nothing of it is left.
+        UsageError: the folder *into* is not empty, or can't be created.
+        InfrastructureError: the tracker failed; it leaves nothing behind.
     """
     try:
         into.mkdir(parents=True, exist_ok=True)
         if any(into.iterdir()):
-            # a second copy in the same place would draw every point twice
-            raise UsageError(f"--into {into}: is not empty; remove it, or choose another folder")
+            # a second copy in the same folder would draw every point twice
+            raise UsageError(f"--into {into}: not empty; remove it or choose another folder")
     except OSError as error:
         raise UsageError(f"--into {into}: can't be used: {error.strerror}; choose another folder") from error
     try:
         _send(to, into, project, runs)
     except BaseException:
-        # half of the curves would pass for all of them, and be in the way of the next try
+        # half of the curves could be mistaken for all, and would block the next attempt
         shutil.rmtree(into, ignore_errors=True)
         raise
 
@@ -48,6 +46,6 @@ def _send(to: str, into: Path, project: str, runs: list[dict[str, Any]]) -> None
             check=False,
         )
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        why = said[-1] if said else f"it ended with code {done.returncode}"
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        why = lines[-1] if lines else f"exited with code {done.returncode}"
         raise InfrastructureError(f"export to {to}: {why}")

@@ -1,6 +1,4 @@
-"""What is built before anything is timed: initial weights and C++ ops."""
-
-from __future__ import annotations
+"""Builds initial weights and C++ ops before anything is timed."""
 
 import dataclasses
 import json
@@ -11,15 +9,14 @@ from distbench import registry
 from distbench.case import Case
 from distbench.launchers.base import HERE, Launch, LaunchError, Place, Site
 from distbench.plan import Plan, Task
+from distbench.record.store import storing, write_json
+from distbench.run.control import Observer, StopRequest
 from distbench.run.launch import environment_of, launch_for, weights_file
-from distbench.run.observer import Observer
-from distbench.run.stop import StopRequest
-from distbench.spec import Suite
-from distbench.store import unwritable, write_json
+from distbench.suite import Suite
 
 
 def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Observer) -> dict[str, str]:
-    """Build, without measuring anything, what a run of *plan* would build; return what failed."""
+    """Build everything a run of *plan* needs, without measuring; return what failed."""
     stop = StopRequest()
     with stop.listening():
         site = registry.make("launchers", suite.launcher).open(run_id)
@@ -31,7 +28,7 @@ def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Obser
 
 
 class Preparation:
-    """What is built before anything is timed, by one process for each environment."""
+    """Builds everything before anything is timed, in one process per environment."""
 
     def __init__(
         self,
@@ -46,7 +43,7 @@ class Preparation:
         self._site, self._stop, self._place = site, stop, place
 
     def run(self, cases: list[Case]) -> dict[str, str]:
-        """Return what could not be built, by item, with the reason."""
+        """Build what *cases* need; return the items that failed, with reasons."""
         failed: dict[str, str] = {}
         groups: dict[tuple[tuple[str, str], ...], list[Case]] = {}
         for case in cases:
@@ -54,7 +51,7 @@ class Preparation:
             groups.setdefault(tuple(sorted(environment_of(strategy, case).items())), []).append(case)
         weights: set[str] = set()
         self._observer.note(
-            "preparing: initial weights and C++ ops (the first time on a machine this takes a minute or two)"
+            "preparing: initial weights and C++ ops (takes a minute or two the first time on a machine)"
         )
         for number, group in enumerate(groups.values()):
             if not self._stop.asked:
@@ -63,11 +60,9 @@ class Preparation:
 
     def _prepare(self, cases: list[Case], number: int, known: set[str]) -> dict[str, str]:
         folder = self._folder / "prepare" / str(number)
-        try:
+        with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (self._folder / "scratch").mkdir(exist_ok=True)
-        except OSError as error:
-            raise unwritable(folder, error) from error
         weights = {str(weights_file(self._folder, case)): case.to_json() for case in cases}
         weights = {path: case for path, case in weights.items() if path not in known}
         known |= weights.keys()
@@ -76,8 +71,8 @@ class Preparation:
         metrics = [dataclasses.asdict(choice) for choice in self._suite.metrics]
         todo = {"metrics": metrics, "cases": list(by_strategy.values()), "weights": weights}
         write_json(file, todo)
-        shape = launch_for(self._folder, Task(cases[0]), self._place)
-        launch = dataclasses.replace(shape, entry="prepare", file=file, processes=1, leftovers=())
+        shape = launch_for(self._folder, self._suite, Task(cases[0]), self._place)
+        launch = dataclasses.replace(shape, entry="prepare", file=file, processes=1, nodes=1, leftovers=())
         try:
             return self._watch(launch, folder)
         except LaunchError as error:
@@ -92,11 +87,11 @@ class Preparation:
             ended = bool(handle.wait(0.25))
         handle.stop()
         if result.is_file():
-            told = json.loads(result.read_text())
-            for note in told["notes"]:
+            report = json.loads(result.read_text())
+            for note in report["notes"]:
                 self._observer.note(note)
-            return dict(told["failed"])
+            return dict(report["failed"])
         if self._stop.asked:
             return {}
-        why = "ended" if ended else f"passed limits.prepare = {self._suite.limits.prepare:g} s"
-        return {"preparation": f"{why} before it was done; see {folder / 'rank0.log'}"}
+        why = "exited early" if ended else f"exceeded limits.prepare = {self._suite.limits.prepare:g} s"
+        return {"preparation": f"{why}; see {folder / 'rank0.log'}"}

@@ -1,41 +1,56 @@
-"""Runs the trials of a plan one after another; every record is on the disk before the next begins."""
+"""Runs the trials of a plan one after another; each record is on disk before the next trial starts."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from distbench.plan import Plan, Task
+from distbench.plan import Plan, Task, make
 from distbench.record import Status
+from distbench.record.store import Run, RunInfo, State
 from distbench.run.bench import Bench
-from distbench.run.observer import Observer, Pace
-from distbench.run.stop import StopRequest
-from distbench.spec import Suite
-from distbench.store import Run, RunInfo
+from distbench.run.control import Observer, Pace, StopRequest
+from distbench.suite import Suite
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
+class Execution:
+    """A run that has its folder and its plan."""
 
-    interrupted: bool
-    """Stopped by Ctrl-C or SIGTERM; ``--resume`` goes on."""
+    run: Run
+    info: RunInfo
+    suite: Suite
+    plan: Plan
 
+    @classmethod
+    def start(cls, suite: Suite, out: Path, command: Sequence[str]) -> Execution:
+        """New run of *suite* in the folder *out*, which records the command line *command*.
 
-def execute(run: Run, info: RunInfo, suite: Suite, plan: Plan, observer: Observer) -> Outcome:
-    """Run what is missing of *plan* in the folder of *run*.
+        Raises:
+            SuiteError: the suite can't be run here.
+            UsageError: the folder can't be created, or its disk is full.
+        """
+        planned = make(suite)
+        info = RunInfo.begun(suite, planned.cases, list(command))
+        return cls(Run.create(out, info, suite.text), info, suite, planned)
 
-    Raises:
-        InfrastructureError: the disk is full; what was stored is whole.
-        KeyboardInterrupt: a second Ctrl-C; no process of the run is left.
-    """
-    stop = StopRequest()
-    with stop.listening():
-        with Bench.opened(run, suite, observer, stop) as bench:
-            _run(bench, plan, observer, stop)
-        run.write_info(dataclasses.replace(info, state="interrupted" if stop.asked else "finished"))
-    return Outcome(interrupted=stop.asked)
+    def execute(self, observer: Observer) -> bool:
+        """Run what is missing; True if Ctrl-C or SIGTERM stopped it, and ``--resume`` can continue.
+
+        Raises:
+            InfrastructureError: the disk is full; everything stored so far is intact.
+            KeyboardInterrupt: a second Ctrl-C; no process of the run is left.
+        """
+        stop = StopRequest()
+        with stop.listening():
+            with Bench.opened(self.run, self.suite, observer, stop) as bench:
+                _run(bench, self.plan, observer, stop)
+            state: State = "interrupted" if stop.asked else "finished"
+            self.run.write_info(dataclasses.replace(self.info, state=state))
+        return stop.asked
 
 
 def _run(bench: Bench, plan: Plan, observer: Observer, stop: StopRequest) -> None:
@@ -61,8 +76,8 @@ def _missing(bench: Bench, tasks: list[Task]) -> list[Task]:
     todo: list[Task] = []
     wanted: set[str] = set()
     for task in reversed(tasks):
-        # a trial that was stopped is no result: it is run again; so is one whose file for a later
-        # trial has ended with the run that was stopped
+        # an interrupted trial is run again; so is one whose file for a later trial was removed when the
+        # run stopped
         if bench.status(task) in (None, Status.CANCELLED) or task.leaves in wanted:
             todo.append(task)
             wanted |= {task.reads} - {""}

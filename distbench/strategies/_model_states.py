@@ -1,8 +1,13 @@
-"""ZeRO's table of model states, generalised to the dtypes in use. Without torch."""
+"""Model states: ZeRO's table, generalised to the dtypes in use, and what torch's optimizers can keep.
+
+Without torch.
+"""
 
 from __future__ import annotations
 
 from distbench.case import BYTES, Case, Dtype, Optimizer
+from distbench.env import Machine
+from distbench.strategies.base import Strategy
 
 
 def zero_table(
@@ -13,7 +18,7 @@ def zero_table(
     master: Dtype | None = None,
     shards: tuple[float, float, float] = (1, 1, 1),
 ) -> dict[str, float]:
-    """Return the bytes of a rank's model states, gradients counted when the backward pass has ended.
+    """Bytes of a rank's model states; gradients as they are after the backward pass.
 
     *stored* is the dtype of the parameters and of their gradients, *master* that of a second copy
     which the optimizer updates, and *shards* over how many ranks parameters, gradients, and optimizer
@@ -31,7 +36,31 @@ def zero_table(
 
 
 def moments(optimizer: Optimizer) -> int:
-    """Return how many numbers *optimizer* keeps for each parameter."""
+    """Numbers that *optimizer* keeps per parameter."""
     if optimizer.name == "adamw":
         return 2
     return 1 if optimizer.momentum else 0
+
+
+def state_problem(case: Case) -> str | None:
+    """Why torch's optimizers can't keep the dtypes that *case* asks for, or None."""
+    precision = case.precision
+    if precision.optimizer_state != precision.master:
+        return (
+            "torch's optimizers keep their state in the dtype of the parameters: precision."
+            f"optimizer_state = {precision.optimizer_state} needs the same precision.master"
+        )
+    return None
+
+
+class Replicated(Strategy):
+    """A whole model on every device, whose parameters torch's own optimizer updates."""
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        return state_problem(case)
+
+    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+        return {}
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        return zero_table(case, parameters, stored=case.precision.master)

@@ -7,14 +7,15 @@ inside ``build``, so that planning and listing need no torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from distbench.case import Case
+from distbench.case import MODEL_STATES, Case
 from distbench.env import Machine
+from distbench.strategies.description import ENGINE_SETTINGS, Description, Deviation, Meaning
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Setting:
-    """What the worker hands to a strategy: the work, and where this rank stands."""
+    """What the worker hands to a strategy: the work, and the place of this rank."""
 
     case: Case
     workload: Workload
@@ -42,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class FullState:
-    """A whole training under the plain module's names, on the CPU: what any strategy can go on from.
+    """A whole training under the plain module's names, on the CPU: any strategy can resume from it.
 
     Rank 0 has it all, the others may have nothing.
     """
@@ -55,8 +56,8 @@ class FullState:
     shape) and ``step`` (a number) of AdamW, ``momentum_buffer`` of SGD; none of SGD without momentum."""
 
 
-MEMORY_KINDS = ("parameters", "gradients", "optimizer_state", "master", "buffers")
-"""What ``Engine.memory`` tells apart; the first four are the model states of ZeRO's table."""
+MEMORY_KINDS = (*MODEL_STATES, "buffers")
+"""The kinds that ``Engine.memory`` reports."""
 
 Span = Callable[[str], AbstractContextManager[Any]]
 
@@ -74,8 +75,8 @@ class Engine(ABC):
     """
 
     span: Span = staticmethod(_unseen)
-    """``with self.span("forward")``: says what a step is doing, ``forward``, ``backward`` or
-    ``optimizer``. Does nothing in the ``time`` pass; the worker replaces it where somebody looks."""
+    """``with self.span("forward")``: marks the part of a step, ``forward``, ``backward`` or
+    ``optimizer``. Does nothing in the ``time`` pass; the worker replaces it when a metric observes steps."""
 
     @property
     @abstractmethod
@@ -95,14 +96,14 @@ class Engine(ABC):
 
     @abstractmethod
     def grad_norm(self) -> float:
-        """Return the global L2 norm of the accumulated and reduced gradients, before clipping.
+        """Global L2 norm of the accumulated and reduced gradients, before clipping.
 
         A collective call: every rank calls it, between the last ``forward_backward`` of a step
         and ``step``. Never called in the ``time`` pass.
         """
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
-        """Return the reduced gradient of every trained parameter, gathered on the CPU, by plain name.
+        """Reduced gradient of every trained parameter, gathered on the CPU, by plain name.
 
         The mean over the global batch, before clipping, without a loss scale. A collective call at
         the same moment as ``grad_norm``; rank 0 gets them all, the others may get nothing.
@@ -114,7 +115,7 @@ class Engine(ABC):
 
     @abstractmethod
     def full_state(self) -> dict[str, torch.Tensor]:
-        """Return every parameter, gathered on the CPU, under the plain module's names.
+        """Every parameter, gathered on the CPU, under the plain module's names.
 
         A collective call; rank 0 gets the whole state, the others may get nothing.
 
@@ -123,7 +124,7 @@ class Engine(ABC):
         """
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
-        """Return ``judge(module)`` with the module in evaluation mode and no gradients kept.
+        """``judge(module)`` with the module in evaluation mode and no gradients kept.
 
         *module* is what ``forward_backward`` calls, wrappers and all. A collective call, between
         steps: every rank calls the module equally often. Never called in the ``time`` pass.
@@ -131,7 +132,7 @@ class Engine(ABC):
         Raises:
             NotImplementedError: the engine of a plug-in that offers no such call.
         """
-        raise NotImplementedError(f"{type(self).__name__} offers no evaluation; give it Engine.evaluate")
+        raise NotImplementedError(f"{type(self).__name__} has no evaluation; implement Engine.evaluate")
 
     @property
     def skipped_steps(self) -> int:
@@ -139,7 +140,7 @@ class Engine(ABC):
         return 0
 
     def unsynchronised(self) -> AbstractContextManager[Any] | None:
-        """Return a context in which steps reduce no gradients, or None if the strategy offers none.
+        """Context in which steps reduce no gradients; None if the strategy has none.
 
         Ranks train apart in it, so it comes after all else: the step that it saves time on is an
         independent measure of exposed communication.
@@ -147,24 +148,24 @@ class Engine(ABC):
         return None
 
     def standing_whole(self) -> int:
-        """Return how many elements of parameters that are kept in shards stand whole on this rank now.
+        """Elements of sharded parameters that are gathered on this rank at this moment.
 
-        What stands whole needs no gathering: it explains why a step gathers less than the textbook
-        says. 0 where nothing is sharded.
+        What is already gathered is not gathered again, which explains why a step gathers less than in
+        theory. 0 where nothing is sharded.
         """
         return 0
 
     @abstractmethod
     def effective(self) -> dict[str, Any]:
-        """Return what the live engine really does, read back from its objects.
+        """Settings that the live engine uses, read back from its objects.
 
         Keys that every engine gives: ``world_size``, ``parameters`` (count), ``optimizer``
         (``class``, ``kernel`` and hyper-parameters), ``dtypes`` (``parameters``, ``compute``,
         ``gradients``, ``reduce``: None where nothing is reduced, ``master``, ``optimizer_state``),
         ``clip_grad_norm``, ``loss_scale`` (None where it changes nothing), ``global_batch_size``,
         ``micro_batch_size``, ``gradient_accumulation_steps``, ``activation_checkpointing``; more where
-        the strategy has more to say. What a key means for a fair comparison is said once, in
-        ``distbench.analysis.parity``. Called once, after warm-up, because optimizers make their
+        the strategy has more to say. ``Strategy.settings`` says what
+        a key means for a fair comparison. Called once, after warm-up, because optimizers make their
         state in the first step; never in a timed window.
         """
 
@@ -187,7 +188,7 @@ class Engine(ABC):
         raise NotImplementedError(f"{type(self).__name__} loads no checkpoints")
 
     def consolidate(self) -> FullState:
-        """Return the whole state of this training, gathered; a collective call between two steps.
+        """Whole state of this training, gathered; a collective call between two steps.
 
         Raises:
             NotImplementedError: it can't be gathered; the message is the reason.
@@ -203,11 +204,11 @@ class Engine(ABC):
         raise NotImplementedError(f"{type(self).__name__} can't spread a full state")
 
     def memory(self) -> dict[str, int] | None:
-        """Return the bytes of this rank's live tensors by kind, at this moment; None: it can't tell.
+        """Bytes of this rank's live tensors by kind, at this moment; None if the engine does not report them.
 
         Keys: ``MEMORY_KINDS``, where ``master`` are weights that the optimizer updates and that are
         not the parameters themselves, and ``buffers`` are buckets of communication and gathered
-        copies of sharded parameters; and ``host``, the part of their sum that stands in host
+        copies of sharded parameters; and ``host``, the part of their sum that is in host
         memory though the rank computes on a GPU. Read from live objects by storage, each once.
         Never called in the ``time`` pass.
         """
@@ -225,6 +226,12 @@ class Strategy(ABC):
     leftovers: ClassVar[tuple[str, ...]] = ()
     """Files that the framework leaves behind, to be removed after each trial: glob patterns,
     ``{port}`` stands for the trial's ``MASTER_PORT``."""
+    early: ClassVar[tuple[str, ...]] = ()
+    """Modules that every warm parent of ranks imports once, whatever the suite runs: they need torch
+    alone and take long. What only this strategy needs is in ``imports``."""
+    settings: ClassVar[Mapping[str, Meaning]] = {}
+    """Meaning of the keys of ``Engine.effective`` that not every engine reports: a reader of records
+    can't judge a difference in a key that nobody describes."""
 
     @property
     @abstractmethod
@@ -236,27 +243,51 @@ class Strategy(ABC):
     def label(self) -> str:
         """Short name with the options that matter, e.g. ``zero3+offload``."""
 
+    @property
+    def simplicity(self) -> int:
+        """Order of preference among statistically tied cases: what brings the fewest parts comes first."""
+        return Description.simplicity
+
+    @property
+    def offloads(self) -> tuple[str, ...]:
+        """``cpu`` or ``nvme`` for each option that moves training state off the device."""
+        return ()
+
+    @property
+    def deviations(self) -> tuple[Deviation, ...]:
+        """Known reasons why the engine moves or keeps more than ``collectives`` and ``model_states`` say."""
+        return ()
+
+    def description(self) -> Description:
+        """Description of this strategy and its options for its records."""
+        settings = {**ENGINE_SETTINGS, **self.settings}
+        return Description(settings, self.simplicity, self.offloads, self.deviations)
+
+    def wrapped_layers(self, effective: Mapping[str, Any]) -> list[str]:
+        """Classes of the layers that an engine wrapped one by one, as far as *effective* shows them."""
+        return []
+
     def world_sizes(self, asked: Sequence[int]) -> Sequence[int]:
-        """Return the world sizes at which this strategy takes part when *asked* are wanted."""
+        """World sizes at which this strategy takes part when *asked* are requested."""
         return asked
 
     def processes(self, world_size: int) -> int:
-        """Return how many processes drive *world_size* devices (nn.DataParallel: one)."""
+        """Number of processes that drive *world_size* devices (nn.DataParallel: one)."""
         return world_size
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        """Return why this strategy can't run *case* on *machine*, or None if it can."""
+        """Why this strategy can't run *case* on *machine*, or None if it can."""
         return None
 
     def imports(self, case: Case) -> tuple[str, ...]:
-        """Return the modules that the warm parent of the ranks imports besides torch's own.
+        """Modules that the warm parent of the ranks imports in addition to torch's own.
 
         None of them may touch CUDA: what was initialised before a fork is useless after it.
         """
         return ()
 
     def environment(self, case: Case) -> dict[str, str]:
-        """Return the variables that the ranks need before their first import."""
+        """Variables that the ranks need before their first import."""
         return {}
 
     def prepare(self, case: Case) -> list[str]:
@@ -267,12 +298,12 @@ class Strategy(ABC):
         return []
 
     def optimizer(self, case: Case) -> tuple[str, str]:
-        """Return the class and the kernel of the optimizer that must be found in the live engine."""
+        """Class and kernel of the optimizer that the live engine must have."""
         classes = {"adamw": "torch.optim.adamw.AdamW", "sgd": "torch.optim.sgd.SGD"}
         return classes[case.optimizer.name], case.optimizer.kernel
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
-        """Return the bytes of a rank's collectives in one step by operation, as the textbook has it.
+        """Expected bytes of a rank's collectives per step, by operation.
 
         Payload: each array full (nccl-tests' convention), every micro-batch, in the dtypes of *case*;
         groups of one rank move nothing. *parameters* is the model's number of parameters. None: the
@@ -282,10 +313,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def build(self, setting: Setting) -> Engine:
-        """Return the engine of this rank, its weights loaded. Runs in the worker."""
+        """Engine of this rank, its weights loaded. Runs in the worker."""
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        """Return what theory says of *case*: bytes of a rank's model states; None: there is none.
+        """Expected bytes of a rank's model states, by kind; None if the strategy has no memory model.
 
         Keys: ``parameters``, ``gradients``, ``optimizer_state`` and ``master``, by the table of
         ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 5 and figure 1), with the dtypes
@@ -296,7 +327,7 @@ class Strategy(ABC):
 
 
 def missing_package(strategy: Strategy, machine: Machine) -> str | None:
-    """Return the reason for ``unsupported`` if a package that *strategy* needs is not installed."""
+    """Reason for ``unsupported`` if a package that *strategy* needs is not installed."""
     for package in strategy.packages:
         if package not in machine.packages:
             return f"{package} is not installed; pip install 'distbench[train]'"
@@ -304,3 +335,12 @@ def missing_package(strategy: Strategy, machine: Machine) -> str | None:
 
 
 PLUGIN_BASE = Strategy
+SINGLE = "single"
+"""Reference of equivalence, convergence and checkpoints by definition: one device and no wrapper, so nothing
+of a strategy is in its way."""
+DDP = "ddp"
+"""The strategy that speeds are shown relative to: what everybody starts from on several devices."""
+SHARDED = "fsdp"
+"""Stand-in for ``SINGLE`` when a model does not fit on one device: torch's own sharding."""
+HELPERS = ("description", "torch_engine")
+"""Modules of this room that are shared code and no plug-ins."""

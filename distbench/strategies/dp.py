@@ -7,13 +7,12 @@ from typing import Any
 
 from distbench.case import Case
 from distbench.env import Machine
-from distbench.strategies._model_states import zero_table
-from distbench.strategies._problems import state_problem
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies._model_states import Replicated
+from distbench.strategies.base import Engine, Setting
 
 
 @dataclass(frozen=True)
-class DataParallel(Strategy):
+class DataParallel(Replicated):
     """torch.nn.DataParallel: one process, the model copied to every GPU at each step."""
 
     @property
@@ -24,6 +23,10 @@ class DataParallel(Strategy):
     def label(self) -> str:
         return "dp"
 
+    @property
+    def simplicity(self) -> int:
+        return 20
+
     def processes(self, world_size: int) -> int:
         return 1
 
@@ -33,17 +36,15 @@ class DataParallel(Strategy):
         if case.precision.compute != case.precision.master:
             return (
                 "nn.DataParallel computes in the dtype of the parameters: precision.compute = "
-                f"{case.precision.compute} needs precision.master = the same"
+                f"{case.precision.compute} needs the same precision.master"
             )
-        return state_problem(case)
-
-    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
-        return {}
+        return super().problem(case, machine)
 
     def build(self, setting: Setting) -> Engine:
         from torch import nn
 
-        from distbench.strategies._torch import TorchEngine, plain_module
+        from distbench.strategies.torch_engine.engine import TorchEngine
+        from distbench.strategies.torch_engine.modules import plain_module
 
         class DataParallelEngine(TorchEngine):
             @property
@@ -64,7 +65,3 @@ class DataParallel(Strategy):
         module, layers = plain_module(setting)
         wrapped = nn.DataParallel(module, device_ids=list(range(setting.case.world_size)))
         return DataParallelEngine(setting, wrapped, layers)
-
-    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        # the optimizer updates the parameters themselves
-        return zero_table(case, parameters, stored=case.precision.master)

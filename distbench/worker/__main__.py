@@ -1,12 +1,10 @@
-"""``python -m distbench.worker``: what every launcher starts.
+"""``python -m distbench.worker``: the program that every launcher starts.
 
 serve DESCRIPTOR MODULE...   a warm parent: imports MODULEs, then forks ranks on request
 rank TRIAL_FILE              one rank, placed by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 prepare FILE                 build C++ ops and initial weights
-export FILE                  send curves to a tracker of experiments
+export FILE                  send curves to an experiment tracker
 """
-
-from __future__ import annotations
 
 import socket
 import sys

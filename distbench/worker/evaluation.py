@@ -1,6 +1,4 @@
-"""Judging a model by rows that it never trains on, the same rows under every strategy."""
-
-from __future__ import annotations
+"""Evaluation of a model on rows that it never trains on, the same rows for every strategy."""
 
 from typing import Any
 
@@ -16,47 +14,47 @@ from distbench.worker.checks import Refused
 
 
 class Evaluation:
-    """The share of one rank in the held-out rows, and what all ranks make of them."""
+    """The figure of merit over the held-out rows, of which this rank evaluates its share."""
 
     def __init__(self, setting: Setting, merit: Merit, rows: dict[str, np.ndarray]) -> None:
         """Cut *rows* (each array has them as its first axis) into this rank's parts."""
         self._setting, self._merit = setting, merit
-        # whoever shares parameters must be called equally often on every rank, so all have as many parts
+        # sharded parameters are gathered by all ranks together, so all need the same number of parts
         count = len(next(iter(rows.values())))
-        mine = np.array_split(np.arange(count), setting.world_size)[setting.rank]
-        most = -(-count // setting.world_size)
-        parts = -(-most // setting.case.batch.micro_batch_size)
+        own = np.array_split(np.arange(count), setting.world_size)[setting.rank]
+        largest = -(-count // setting.world_size)
+        parts = -(-largest // setting.case.batch.micro_batch_size)
         self._parts = [
             {name: self._placed(array[part]) for name, array in rows.items()}
-            for part in np.array_split(mine, parts)
+            for part in np.array_split(own, parts)
         ]
         if count < setting.world_size * parts:
             raise Refused(f"{count} held-out rows are too few for {setting.world_size} ranks")
 
     def value(self, engine: Engine) -> float:
-        """Return the figure of merit over all rows. A collective call, between steps."""
+        """Figure of merit over all rows. A collective call, between steps."""
         sums = torch.zeros(3, dtype=torch.float64)
         for part in self._parts:
             sums += engine.evaluate(lambda module, part=part: self._sums(module, part))  # type: ignore[misc]
         dist.all_reduce(sums)
-        nats, right, labels = sums.tolist()
+        nats, correct, labels = sums.tolist()
         if self._merit.of == "accuracy":
-            return float(right / labels)
+            return float(correct / labels)
         return float((nats / labels - self._merit.floor) * self._merit.scale)
 
     def _sums(self, module: nn.Module, part: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return, summed over labels: cross-entropy in nats, those guessed right, and their number."""
-        # a loss may do nothing with the module but call it
-        seen: Any = _Overheard(module)
-        self._setting.workload.loss(seen, part)
-        logits, labels = seen.output, part["labels"]
+        """Sums over labels: cross-entropy in nats, correct predictions, and their number."""
+        # a loss only calls the module, so its output can be intercepted
+        recorder: Any = _Recorder(module)
+        self._setting.workload.loss(recorder, part)
+        logits, labels = recorder.output, part["labels"]
         if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != labels.shape:
-            found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-            raise Refused(f"the model returns {found}, no logits for labels of shape {tuple(labels.shape)}")
+            output = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+            raise Refused(f"the model returns {output}, not logits for labels of shape {tuple(labels.shape)}")
         exact = logits.double().flatten(0, -2)
         nats = functional.cross_entropy(exact, labels.flatten(), reduction="sum")
-        right = (exact.argmax(-1) == labels.flatten()).sum()
-        return torch.tensor([float(nats), float(right), labels.numel()], dtype=torch.float64)
+        correct = (exact.argmax(-1) == labels.flatten()).sum()
+        return torch.tensor([float(nats), float(correct), labels.numel()], dtype=torch.float64)
 
     def _placed(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array).to(self._setting.device)
@@ -64,8 +62,8 @@ class Evaluation:
         return tensor.double() if is_double else tensor
 
 
-class _Overheard:
-    """Stands in for a module in ``Workload.loss`` and keeps what it returned."""
+class _Recorder:
+    """Stands in for a module in ``Workload.loss`` and keeps its output."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module

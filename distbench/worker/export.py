@@ -1,18 +1,16 @@
-"""Sends curves to where people look, by the trackers of accelerate. Nothing goes to a network."""
-
-from __future__ import annotations
+"""Export of curves through the trackers of accelerate. Nothing goes to a network."""
 
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-# a user's own settings would send the curves elsewhere, into another run, or wait for other ranks
+# the user's own settings would send the curves elsewhere or into another run, or wait for other ranks
 _FOREIGN = ("WANDB_", "MLFLOW_", "ACCELERATE_", "OTEL_", "DATABRICKS_")
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
-# W&B would keep facts of this machine, which need not be the one that trained
-_NO_FACTS = {
+# W&B would record this machine, which need not be the one that trained
+_NOTHING_LOCAL = {
     "console": "off",
     "disable_git": True,
     "save_code": False,
@@ -24,28 +22,28 @@ _NO_FACTS = {
 
 
 def export(file: Path) -> None:
-    """Send what *file* lists.
+    """Export the runs listed in *file*.
 
     The file holds ``to`` (tensorboard, mlflow or wandb), ``into`` (an empty folder), ``project``
     (a safe name) and ``runs`` (``analysis.curves.Curves``).
     """
-    told = json.loads(file.read_text())
-    _keep_to_this_machine(Path(told["into"]), file.parent)
+    request = json.loads(file.read_text())
+    _keep_to_this_machine(Path(request["into"]), file.parent)
     from accelerate import PartialState
 
-    # the trackers ask it whether this is the main process
+    # the trackers look there whether this is the main process
     PartialState(cpu=True)
-    for run in told["runs"]:
-        tracker = _tracker(told, run)
+    for run in request["runs"]:
+        tracker = _tracker(request, run)
         tracker.start()
         tracker.store_init_configuration(run["config"])
         for point in run["points"]:
-            tracker.log(point["values"], step=point["step"], **_timed(told["to"], point["time"]))
+            tracker.log(point["values"], step=point["step"], **_time_option(request["to"], point["time"]))
         tracker.finish()
 
 
 def _keep_to_this_machine(into: Path, scratch: Path) -> None:
-    """Set what the libraries read when they are imported."""
+    """Set the variables that the libraries read when they are imported."""
     for name in list(os.environ):
         if name.startswith(_FOREIGN) or name in _RANKS:
             del os.environ[name]
@@ -54,7 +52,7 @@ def _keep_to_this_machine(into: Path, scratch: Path) -> None:
         "HF_HUB_OFFLINE": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_TRACKING_URI": into.as_uri(),
-        # the store in files gets no new features, and asks whether one knows
+        # acknowledges that the file store gets no new features
         "MLFLOW_ALLOW_FILE_STORE": "true",
         "GIT_PYTHON_REFRESH": "quiet",
         "WANDB_MODE": "offline",
@@ -64,28 +62,28 @@ def _keep_to_this_machine(into: Path, scratch: Path) -> None:
     }
 
 
-def _tracker(told: dict[str, Any], run: dict[str, Any]) -> Any:
+def _tracker(request: dict[str, Any], run: dict[str, Any]) -> Any:
     from accelerate.tracking import MLflowTracker, TensorBoardTracker, WandBTracker
 
-    if told["to"] == "tensorboard":
-        # its folder is what TensorBoard calls a run
-        return TensorBoardTracker(run["folder"], logging_dir=told["into"])
-    if told["to"] == "mlflow":
+    if request["to"] == "tensorboard":
+        # TensorBoard names a run after its folder
+        return TensorBoardTracker(run["folder"], logging_dir=request["into"])
+    if request["to"] == "mlflow":
         tags = {"distbench.kind": run["kind"], "distbench.case": run["group"]}
-        return MLflowTracker(told["project"], run_name=run["name"], tags=tags)
+        return MLflowTracker(request["project"], run_name=run["name"], tags=tags)
     return WandBTracker(
-        told["project"],
+        request["project"],
         name=run["name"],
         group=run["group"],
         job_type=run["kind"],
-        dir=told["into"],
+        dir=request["into"],
         mode="offline",
-        settings=_NO_FACTS,
+        settings=_NOTHING_LOCAL,
     )
 
 
-def _timed(to: str, time: float | None) -> dict[str, float | int]:
-    """Return how the tracker is told the time of a step; W&B takes that at which it is told the step."""
+def _time_option(to: str, time: float | None) -> dict[str, float | int]:
+    """The argument that sets the time of a step; W&B always uses the time of the call."""
     if time is None or to == "wandb":
         return {}
     return {"walltime": time} if to == "tensorboard" else {"timestamp": int(time * 1000)}

@@ -1,7 +1,5 @@
 """The micro-batches of one rank: its rows of the global batch, the same at every world size."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np
@@ -16,7 +14,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class Feed:
-    """Gives rank *rank* of *processes* its micro-batches of any step."""
+    """Micro-batches of any step for rank *rank* of *processes*."""
 
     def __init__(
         self,
@@ -28,7 +26,7 @@ class Feed:
         order: int | None = None,
         batches: Batches | None = None,
     ) -> None:
-        """Open the data, or take *batches*; *order* seeds another order of the rows of each global batch."""
+        """Open the data, or use *batches*; *order* seeds a permutation of the rows of each global batch."""
         source: Source = registry.make("data", case.data)
         size = case.batch.global_batch_size
         self._batches = batches or source.open(workload.shape, case.seed, size)
@@ -36,14 +34,14 @@ class Feed:
             self._batches = _reordered(self._batches, size, order)
         self._device = device
         self._accumulation = case.batch.gradient_accumulation_steps
-        # one process may drive several devices (nn.DataParallel); it then takes all their rows
+        # one process may drive several devices (nn.DataParallel); it then gets the rows of all of them
         share = size // processes
         self._rows = range(rank * share, (rank + 1) * share)
-        # the other dtypes are cast to by whoever keeps the parameters in them
+        # engines cast to the other dtypes themselves
         self._is_double = case.precision.master == "fp64"
 
     def micro_batches(self, step: int) -> list[Batch]:
-        """Return the micro-batches of *step*, on the device."""
+        """Micro-batches of *step*, on the device."""
         arrays = self._batches(step, self._rows)
         whole = {
             name: torch.from_numpy(array).to(self._device, non_blocking=True)
@@ -58,7 +56,7 @@ class Feed:
         ]
 
     def fingerprint(self, step: int) -> str:
-        """Return a hash of this rank's rows of *step*."""
+        """Hash of this rank's rows of *step*."""
         arrays = self._batches(step, self._rows)
         return hashlib.sha256(b"".join(arrays[name].tobytes() for name in sorted(arrays))).hexdigest()
 

@@ -1,6 +1,4 @@
-"""The file of a whole training: safetensors, which hold tensors and nothing that could run."""
-
-from __future__ import annotations
+"""The file of a full training state: safetensors, which hold tensors and no code."""
 
 from pathlib import Path
 
@@ -10,14 +8,14 @@ from safetensors.torch import save_file
 
 from distbench.files import whole
 from distbench.strategies.base import FullState
-from distbench.workloads._weights import apart
+from distbench.workloads.weights import apart
 
 
 def write(state: FullState, file: Path) -> None:
-    """Write *state* aside, flush it to the disk, and rename it into place.
+    """Write *state* to a temporary file, flush it to disk and rename it to *file*.
 
     Raises:
-        OSError: it could not be written; there is no file then.
+        OSError: it could not be written; *file* does not exist then.
     """
     named = {f"parameters/{name}": tensor for name, tensor in state.parameters.items()}
     named |= {f"buffers/{name}": tensor for name, tensor in state.buffers.items()}
@@ -28,10 +26,10 @@ def write(state: FullState, file: Path) -> None:
 
 
 def read(file: Path) -> FullState:
-    """Return what ``write`` wrote."""
+    """State that ``write`` wrote."""
     state = FullState()
     with safe_open(file, framework="pt") as opened:
-        for key in opened.keys():  # noqa: SIM118 - no mapping
+        for key in opened.keys():  # noqa: SIM118 - not a mapping
             kind, _, name = key.partition("/")
             tensor: torch.Tensor = opened.get_tensor(key)
             if kind == "optimizer":

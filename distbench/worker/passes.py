@@ -1,10 +1,8 @@
 """The training loop of every pass, and the clock that times it.
 
-The loop of the ``time`` pass is the loop that a user would write by hand; nothing else is
-switched on but the clock, and hooks that a metric really overrides.
+In the ``time`` pass it is the loop that a user would write by hand: nothing else runs but the clock, and
+hooks that a metric really overrides.
 """
-
-from __future__ import annotations
 
 import itertools
 import time
@@ -16,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distbench.metrics.base import Absent, Metric, Pass, Session
+from distbench.metrics.base import Absent, Left, Metric, Pass, Session
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.trial import Progress
 from distbench.worker.feed import Feed
@@ -26,17 +24,17 @@ Hook = Callable[..., Any]
 
 @dataclass
 class PassResult:
-    """What one pass of one rank leaves."""
+    """Results of one pass on one rank."""
 
     name: Pass
     samples: dict[str, list[float | None]] = field(default_factory=dict)
-    """Column -> one number a step, or a list of one."""
+    """Column -> one number per step, or a list of one."""
     absent: dict[str, str] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     window: tuple[float, float] = (0.0, 0.0)
-    """``time.time()`` at the begin of the first step and at the end of the last."""
+    """``time.time()`` at the beginning of the first step and at the end of the last."""
 
 
 class Loop:
@@ -47,26 +45,27 @@ class Loop:
     ) -> None:
         self._setting, self._strategy, self._engine, self._feed = setting, strategy, engine, feed
         self._keep_traces = keep_traces
-        self._kept: dict[str, Any] = {}
+        self._passed_on: dict[type[Left], Left] = {}
+        self._earlier: dict[Pass, list[float]] = {}
         self._next_step = 0
         self.effective: dict[str, Any] = {}
-        """What the live engine really does, once that is known."""
+        """Effective settings of the live engine, once they are known."""
 
     def run(self, name: Pass, steps: int, metrics: dict[str, Metric], progress: Progress) -> PassResult:
-        """Run *steps* steps as pass *name* and return what was measured."""
+        """Results of *steps* steps, run as pass *name*."""
         session = self._session(name)
         mode = self._engine.unsynchronised() if name == "unsynced" else nullcontext()
         if mode is None:
             return PassResult(name)
-        taking_part = {key: metric for key, metric in metrics.items() if name in metric.passes}
-        states = {key: metric.start(session) for key, metric in taking_part.items()}
-        before = _overridden("before_step", taking_part, states)
-        after = _overridden("after_step", taking_part, states)
-        if name != "time" and (around := _overridden("around", taking_part, states)):
+        active = {key: metric for key, metric in metrics.items() if name in metric.passes}
+        states = {key: metric.start(session) for key, metric in active.items()}
+        before = _overridden("before_step", active, states)
+        after = _overridden("after_step", active, states)
+        if name != "time" and (around := _overridden("around", active, states)):
             self._engine.span = _spans(session, around)
         clock = Clock(self._setting.device)
         losses = []
-        # all ranks begin the window together, so that the first step holds no waiting for set-up
+        # all ranks start the window together, so that the first step includes no waiting for set-up
         dist.barrier()
         began = time.time()
         clock.mark()
@@ -83,7 +82,8 @@ class Loop:
         self._engine.__dict__.pop("span", None)
         session.losses = [float(loss) for loss in losses]
         self._next_step += steps
-        result = _collect(session, taking_part, states)
+        result = _collect(session, active, states)
+        self._earlier[name] = session.steps
         result.window = (began, time.time())
         return result
 
@@ -101,7 +101,8 @@ class Loop:
             folder=setting.scratch,
             effective=self.effective,
             keep_traces=self._keep_traces,
-            kept=self._kept,
+            passed_on=self._passed_on,
+            earlier=self._earlier,
         )
 
     def _step(self, step: int, checked: Session | None) -> torch.Tensor:
@@ -115,7 +116,7 @@ class Loop:
 
 
 class Clock:
-    """Marks between steps: perf_counter on a CPU, events on a GPU, which never wait for it."""
+    """Marks between steps: perf_counter on a CPU, events on a GPU, which do not block."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -133,7 +134,7 @@ class Clock:
             self._marks.append(time.perf_counter())
 
     def seconds(self) -> list[float]:
-        """Return the seconds between the marks; waits for the device."""
+        """Seconds between the marks; waits for the device."""
         pairs = itertools.pairwise(self._marks)
         if not self._cuda:
             return [end - begin for begin, end in pairs]
@@ -142,7 +143,7 @@ class Clock:
 
 
 def _overridden(name: str, metrics: dict[str, Metric], states: dict[str, Any]) -> list[tuple[Hook, Any]]:
-    """Return the hooks *name* that a metric really has: calling empty ones would be felt."""
+    """Hooks *name* that a metric overrides: calling empty ones would cost time."""
     return [
         (getattr(metric, name), states[key])
         for key, metric in metrics.items()
@@ -151,7 +152,7 @@ def _overridden(name: str, metrics: dict[str, Metric], states: dict[str, Any]) -
 
 
 def _spans(session: Session, around: list[tuple[Any, Any]]) -> Any:
-    """Return what stands around each part of a step for all metrics that look there."""
+    """Context manager around each part of a step, for all metrics that hook into it."""
 
     @contextmanager
     def span(name: str) -> Iterator[None]:

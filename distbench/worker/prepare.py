@@ -1,10 +1,8 @@
-"""What is built once, before anything is timed: C++ ops and the initial weights.
+"""Builds C++ ops and initial weights once, before anything is timed.
 
-One process, so that ranks never race for the same compiler; a folder of our own, so that two
+One process does it, so that ranks never compete for the compiler, in a folder of distbench's own, so that two
 environments never rebuild each other's ops.
 """
-
-from __future__ import annotations
 
 import json
 import traceback
@@ -16,24 +14,25 @@ from typing import Any
 
 from distbench import registry
 from distbench.case import Case, Choice
+from distbench.decode import decoded
 from distbench.files import write_whole
 
 
 def prepare(file: Path) -> None:
-    """Do what *file* lists, and write beside it what failed, by item, and what the user should know.
+    """Build what *file* lists; write the failures by item, and notes for the user, to a file next to it.
 
     The file holds ``metrics`` (choices), ``cases`` (one for each strategy choice) and
     ``weights``: ``{file: case}``.
     """
-    todo = json.loads(file.read_text())
+    request = json.loads(file.read_text())
     work = _Work()
-    for data in todo["metrics"]:
-        choice = Choice(**data)
+    for data in request["metrics"]:
+        choice = decoded(Choice, data, str(file))
         work.do(f"metric {choice.name}", registry.make("metrics", choice).prepare)
-    for data in todo["cases"]:
-        case = Case.from_json(data)
+    for data in request["cases"]:
+        case = decoded(Case, data, str(file))
         work.do(f"strategy {case.label}", partial(registry.make("strategies", case.strategy).prepare, case))
-    for path, data in todo["weights"].items():
+    for path, data in request["weights"].items():
         work.do(f"weights {path}", partial(_save_weights, path, data))
     write_whole(file.with_suffix(".result.json"), json.dumps({"failed": work.failed, "notes": work.notes}))
 
@@ -47,14 +46,14 @@ class _Work:
         try:
             self.notes += action() or []
         except Exception as error:
-            # a failed build is a result for the cases that need it; the others go on
+            # a failed build is a result for the cases that need it; the others continue
             traceback.print_exc()
             self.failed[item] = f"{type(error).__name__}: {error}"
 
 
 def _save_weights(path: str, data: dict[str, Any]) -> None:
-    from distbench.workloads import _weights
+    from distbench.workloads import weights
 
-    case = Case.from_json(data)
+    case = decoded(Case, data, path)
     workload = registry.make("workloads", case.workload)
-    _weights.save(workload, case.seed, Path(path), through=case.precision.compute)
+    weights.save(workload, case.seed, Path(path), through=case.precision.compute)

@@ -1,6 +1,4 @@
-"""One rank of one trial: joins the others, does its job with them, leaves one file."""
-
-from __future__ import annotations
+"""One rank of one trial: joins the others, does its job with them, writes one file."""
 
 import datetime
 import faulthandler
@@ -11,29 +9,19 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from distbench import registry
+from distbench import env, registry
 from distbench.case import Case
 from distbench.files import write_whole
+from distbench.job import kind_of
 from distbench.strategies.base import Setting
-from distbench.trial import Progress, TrialFile, error_file, progress_file, result_file
-from distbench.worker import check, checkpoint, converge, facts, measure
-from distbench.worker.phases import Phases
+from distbench.trial import Phases, Progress, TrialFile, error_file, progress_file, result_file
 from distbench.workloads.base import Workload
-
-# kind of job -> what does it: trial, setting and phases in, what this rank delivers out
-_JOBS: dict[str, Callable[[TrialFile, Setting, Phases], dict[str, Any]]] = {
-    "measure": measure.run,
-    "check": check.run,
-    "checkpoint": checkpoint.run,
-    "converge": converge.run,
-}
 
 # in a rank forked from a warm parent this module was imported by that parent
 _IMPORTED_BY = os.getpid()
@@ -42,7 +30,7 @@ _IMPORTED_BY = os.getpid()
 def run_rank(file: Path, listener: int | None = None) -> NoReturn:
     """Run the rank that ``RANK`` names of the trial in *file*, and end the process.
 
-    *listener* is the listening socket of the rendezvous, if the launcher has bound one already.
+    *listener* is the listening socket of the rendezvous, if the launcher has already bound one.
     """
     began, rank = time.time(), int(os.environ["RANK"])
     folder = file.parent
@@ -52,11 +40,11 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
     phases = Phases(progress)
     try:
         trial = TrialFile.read(file)
-        result = Rank(trial, folder, rank, phases, listener).run()
+        result = _run(trial, folder, rank, phases, listener)
         _deliver(result_file(folder, rank), {**result, "began": began})
         progress.at("done")
     except BaseException as error:
-        # the edge of the process: whatever a framework or a user's model raises is told in a file
+        # the edge of the process: whatever a framework or a user's model raises is written to a file
         _deliver(error_file(folder, rank), _describe(error, phases.current))
         traceback.print_exc()
         _end(1)
@@ -64,7 +52,7 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
-    """End hard: interpreters that end normally after gloo's teardown abort now and then."""
+    """Exit at once: an interpreter that exits normally after gloo's teardown sometimes aborts."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -75,7 +63,7 @@ def _deliver(file: Path, data: dict[str, Any]) -> None:
 
 
 def _finite(data: Any) -> Any:
-    """Return *data* with null for every number that JSON can't say."""
+    """*data* with null for every number that JSON can't express."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
@@ -95,79 +83,91 @@ def _describe(error: BaseException, phase: str) -> dict[str, Any]:
     }
 
 
-class Rank:
-    """What every rank does, whatever its job."""
+def _run(trial: TrialFile, folder: Path, rank: int, phases: Phases, listener: int | None) -> dict[str, Any]:
+    """Result of this rank.
 
-    def __init__(
-        self, trial: TrialFile, folder: Path, rank: int, phases: Phases, listener: int | None
-    ) -> None:
-        self.trial = trial
-        self.case: Case = trial.case
-        self.folder = folder
-        self.rank = rank
-        self.processes = int(os.environ["WORLD_SIZE"])
-        self.phases = phases
-        self.listener = listener
-        self.workload: Workload = registry.make("workloads", self.case.workload)
+    Raises:
+        Mismatch: what runs is not what was requested.
+    """
+    case, processes = trial.case, int(os.environ["WORLD_SIZE"])
+    with phases.phase("start"):
+        device = _device(case)
+        _join(trial, rank, processes, device, listener)
+    kind = kind_of(trial.job.kind)
+    if kind.deterministic:
+        # kernels without a deterministic form still run; the job has to notice what they change
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    workload: Workload = registry.make("workloads", case.workload)
+    setting = Setting(case, workload, Path(trial.weights), device, rank, processes, scratch=folder)
+    delivery = kind.in_rank()(trial, setting, phases)
+    environment = {**_surroundings(device), "warm": os.getpid() != _IMPORTED_BY}
+    result = {**vars(delivery), "environment": environment, "phases": phases.seconds}
+    # no rank may leave while another still communicates with it
+    dist.barrier()
+    return result
 
-    def run(self) -> dict[str, Any]:
-        """Return what this rank delivers.
 
-        Raises:
-            Mismatch: what runs is not what was asked for.
-        """
-        with self.phases.phase("start"):
-            device = self._device()
-            self._join(device)
-        job = _JOBS[self.trial.job.kind]
-        setting = self._setting(device)
-        result = job(self.trial, setting, self.phases)
-        result["environment"] = {**facts.describe(device), "warm": os.getpid() != _IMPORTED_BY}
-        result["phases"] = self.phases.seconds
-        # nobody may leave while another still talks to it
-        dist.barrier()
-        return result
-
-    def _device(self) -> torch.device:
-        torch.set_num_threads(self.case.threads)
-        # what a model draws while it trains (dropout) must not depend on the process that it was forked from
-        torch.manual_seed(self.case.seed)
-        if self.case.device == "cpu":
-            return torch.device("cpu")
-        if torch.cuda._is_in_bad_fork():
-            raise RuntimeError(
-                "CUDA was touched before the ranks were forked; set launcher.local.warm: false"
-            )
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-        return device
-
-    def _join(self, device: torch.device) -> None:
-        """Join the process group of all ranks of the trial."""
-        # later than the parent's own deadline, which knows who is behind and dumps the stacks
-        timeout = datetime.timedelta(seconds=2 * self.trial.limits.step + 30)
-        store = dist.TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            self.processes,
-            is_master=self.rank == 0,
-            timeout=datetime.timedelta(seconds=self.trial.limits.start),
-            master_listen_fd=self.listener,
+def _device(case: Case) -> torch.device:
+    torch.set_num_threads(case.threads)
+    # what a model draws while it trains (dropout) must not depend on the process it was forked from
+    torch.manual_seed(case.seed)
+    if case.device == "cpu":
+        return torch.device("cpu")
+    if torch.cuda._is_in_bad_fork():
+        raise RuntimeError(
+            "CUDA was initialised before the fork of the ranks; set launcher.local.warm: false"
         )
-        # gloo beside NCCL: offloaded parameters are reduced and gathered on the CPU
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(
-            backend, store=store, rank=self.rank, world_size=self.processes, timeout=timeout
-        )
-        dist.barrier()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
 
-    def _setting(self, device: torch.device) -> Setting:
-        return Setting(
-            case=self.case,
-            workload=self.workload,
-            weights=Path(self.trial.weights),
-            device=device,
-            rank=self.rank,
-            world_size=self.processes,
-            scratch=self.folder,
-        )
+
+def _join(trial: TrialFile, rank: int, processes: int, device: torch.device, listener: int | None) -> None:
+    """Join the process group of all ranks of the trial."""
+    # longer than the parent's own deadline: the parent knows which rank is behind and dumps the stacks
+    timeout = datetime.timedelta(seconds=2 * trial.limits.step + 30)
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        processes,
+        is_master=rank == 0,
+        timeout=datetime.timedelta(seconds=trial.limits.start),
+        master_listen_fd=listener,
+    )
+    # gloo next to NCCL: offloaded parameters are reduced and gathered on the CPU
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=processes, timeout=timeout)
+    dist.barrier()
+
+
+def _surroundings(device: torch.device) -> dict[str, Any]:
+    """Versions and device of this rank, for the record."""
+    facts: dict[str, Any] = {
+        **env.describe(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "process_threads": len(list(Path("/proc/self/task").iterdir())),
+        "backend": torch.distributed.get_backend(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "seed": torch.initial_seed(),
+        "attention": _attention(),
+    }
+    if device.type == "cuda":
+        facts["gpu"] = torch.cuda.get_device_name(device)
+        facts["cuda"] = torch.version.cuda
+        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        facts["tf32"] = torch.backends.cuda.matmul.allow_tf32
+    return facts
+
+
+def _attention() -> list[str]:
+    """Kernels that scaled dot-product attention may choose from; the flags apply to CPUs too."""
+    flags = torch.backends.cuda
+    allowed = {
+        "flash": flags.flash_sdp_enabled(),
+        "memory-efficient": flags.mem_efficient_sdp_enabled(),
+        "cudnn": flags.cudnn_sdp_enabled(),
+        "math": flags.math_sdp_enabled(),
+    }
+    return [name for name, is_allowed in allowed.items() if is_allowed]

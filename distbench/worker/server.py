@@ -1,17 +1,15 @@
 """The warm parent of the ranks: imports torch once, then forks the ranks of each trial.
 
-Importing torch and deepspeed costs every rank of every trial seconds when done afresh; a fork of
-a process that has imported them costs milliseconds and starts as clean as a fresh one. It has
-one thread and never touches CUDA, so that its children may.
+Importing torch and deepspeed takes every rank of every trial seconds; forking a process that has imported
+them takes milliseconds and gives a process as clean as a new one. The parent has one thread and never
+initialises CUDA, so that its children can.
 
-It talks over a socket, one JSON object a line. In: ``{"launch": {...}}``, ``{"signal": n}``,
-``{"stop": true}``. Out: ``{"ready": pid,
-"cuda_touched": bool}``, ``{"pids": [...]}``, ``{"exit": rank, "code": n,
-"at": time}``, ``{"idle": true}`` when all ranks have ended. The end of the socket is the end of
-the run: every rank is killed at once, so that a killed command line leaves nothing behind.
+It communicates over a socket, one JSON object per line. In: ``{"launch": {...}}``, ``{"signal": n}``,
+``{"stop": true}``. Out: ``{"ready": pid, "cuda_touched": bool}``, ``{"pids": [...]}``, ``{"port": n}`` of the
+rendezvous, ``{"exit": rank, "code": n, "at": time}``, ``{"idle": true}`` when all ranks have ended. When
+the other end closes, the run is over: every rank is killed at once, so that a killed command leaves nothing
+behind.
 """
-
-from __future__ import annotations
 
 import gc
 import importlib
@@ -25,19 +23,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from distbench.decode import decoded
 from distbench.env import RUN_ID
-from distbench.processes import die_with_parent, kill, kill_tagged, survive_parent
+from distbench.processes import Share, die_with_parent, kill, kill_tagged, survive_parent
 from distbench.trial import log_file
 
 
 def serve(control: socket.socket, imports: list[str]) -> None:
     """Import *imports*, then serve requests from *control* until its other end closes."""
-    # a killed parent can't be noticed while importing, so the kernel watches it meanwhile
+    # while importing it can't notice that its parent was killed, so the kernel watches
     die_with_parent(os.getppid())
     for module in imports:
         importlib.import_module(module)
     survive_parent()
-    # what is imported never becomes garbage; a collection in a child would copy all of its pages
+    # imported objects never become garbage, and a collection in a child would copy all of their pages
     gc.collect()
     gc.freeze()
     Server(control).run(cuda_touched=_cuda_touched())
@@ -57,7 +56,7 @@ class Server:
     def run(self, *, cuda_touched: bool) -> None:
         """Serve until the other end of the control socket closes.
 
-        *cuda_touched* is passed on: children of a process that has initialised CUDA can't use it.
+        *cuda_touched* is reported: children of a process that has initialised CUDA can't use it.
         """
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -86,29 +85,28 @@ class Server:
             self._kill_ranks()
 
     def _launch(
-        self, entry: str, file: str, processes: int, environment: dict[str, str], leftovers: list[str]
+        self, entry: str, file: str, share: dict[str, Any], environment: dict[str, str], leftovers: list[str]
     ) -> None:
-        listener = socket.create_server(("127.0.0.1", 0), backlog=processes)
-        port = listener.getsockname()[1]
-        place = {
-            **environment,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(processes),
-            "LOCAL_WORLD_SIZE": str(processes),
-        }
+        own = decoded(Share, share, "launch request")
+        port, listener = own.port, None
+        if own.has_rank_0:
+            # only the host of rank 0 knows which of its ports is free
+            listener = socket.create_server((own.address, port), backlog=own.world_size)
+            port = listener.getsockname()[1]
         self._leftovers = [pattern.format(port=port) for pattern in leftovers]
-        for rank in range(processes):
-            ours = {**place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        for local_rank in range(own.count):
+            variables, rank = {**environment, **own.variables(local_rank, port)}, own.first + local_rank
             pid = os.fork()
             if pid == 0:
-                self._become_rank(entry, Path(file), rank, ours, listener)
+                self._become_rank(entry, Path(file), rank, variables, listener)
             self._ranks[pid] = rank
-        listener.close()
+        if listener:
+            listener.close()
         self._send({"pids": sorted(self._ranks)})
+        self._send({"port": port})
 
     def _become_rank(
-        self, entry: str, file: Path, rank: int, place: dict[str, str], listener: socket.socket
+        self, entry: str, file: Path, rank: int, variables: dict[str, str], listener: socket.socket | None
     ) -> None:
         """Turn this forked child into a rank; never returns."""
         code = 1
@@ -121,7 +119,7 @@ class Server:
             os.close(self._wake_read)
             os.close(self._wake_write)
             _redirect_output(log_file(file.parent, rank))
-            os.environ.update(place)
+            os.environ.update(variables)
             if entry == "prepare":
                 from distbench.worker.prepare import prepare
 
@@ -129,7 +127,7 @@ class Server:
             else:
                 from distbench.worker.rank import run_rank
 
-                run_rank(file, listener.fileno() if rank == 0 else None)
+                run_rank(file, listener.fileno() if listener and rank == 0 else None)
             code = 0
         finally:
             # never unwind into the copy of the server's loop
@@ -167,7 +165,7 @@ class Server:
         try:
             self._control.sendall(json.dumps(event).encode() + b"\n")
         except OSError:
-            # the other end is gone; the next read says so too
+            # the other end is closed, as the next read would show too
             self._die()
 
 

@@ -1,11 +1,9 @@
-"""Fingerprints of tensors that are small enough to keep for every step, and by which they can be compared.
+"""Fingerprints of tensors, small enough to keep for every step, by which the tensors can be compared.
 
 A sketch is linear: the difference of two sketches is the sketch of the difference, and its length
-is, on average, the length of the difference itself. So a record that holds sketches can be held
-against any other, later and without the tensors.
+is, on average, the length of the difference itself. So records with sketches can be compared later, without
+the tensors.
 """
-
-from __future__ import annotations
 
 import hashlib
 from typing import Any
@@ -17,7 +15,7 @@ from distbench.trial import SKETCH
 
 
 def describe(name: str, tensor: torch.Tensor) -> dict[str, Any]:
-    """Return what is kept of *tensor*: its L2 norm, a digest of its bits, and its sketch in ``SKETCH``.
+    """Fingerprint of *tensor*: its L2 norm, a digest of its bits, and its sketch in ``SKETCH``.
 
     Element i is added to number i mod 16 of the sketch with a random sign that depends on *name*
     and i alone (CountSketch: Charikar, Chen & Farach-Colton 2002, with fixed buckets). The squared

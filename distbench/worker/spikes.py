@@ -1,6 +1,4 @@
-"""Which losses stand out; without torch, so that anyone can use the rule."""
-
-from __future__ import annotations
+"""Detection of loss spikes; without torch, so that any process can use it."""
 
 import math
 import statistics
@@ -8,28 +6,28 @@ from collections import deque
 
 # OLMo 2's "spike score" (arXiv 2501.00656): seven standard deviations from the mean of the last 1000
 _DEVIATIONS, _WINDOW = 7.0, 1000
-# fewer values tell nothing of their spread
-_LEAST = 20
+# fewer values give no usable standard deviation
+_MIN_VALUES = 20
 
 
 class Spikes:
-    """Values that stand out of those before them."""
+    """Values far above the ones before them."""
 
     def __init__(self) -> None:
         self._before: deque[float] = deque(maxlen=_WINDOW)
         self._limit = math.inf
 
     def is_spike(self, value: float) -> bool:
-        """Return whether *value* lies far above those before it; it is one of them from then on."""
+        """Whether *value* is far above the ones before it; it then joins them."""
         self._limit = math.inf
-        if len(self._before) >= _LEAST:
+        if len(self._before) >= _MIN_VALUES:
             mean, deviation = statistics.fmean(self._before), statistics.pstdev(self._before)
             self._limit = mean + _DEVIATIONS * deviation
         self._before.append(value)
         return value > self._limit
 
-    def told(self) -> str:
-        """Return the rule by which the last value was one."""
+    def rule(self) -> str:
+        """The rule by which the last value was a spike."""
         return (
-            f"above {self._limit:.4g}, the mean of the steps before and {_DEVIATIONS:g} standard deviations"
+            f"above {self._limit:.4g}, {_DEVIATIONS:g} standard deviations over the mean of the earlier steps"
         )

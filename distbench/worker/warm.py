@@ -1,7 +1,9 @@
-"""What the warm parent imports for every strategy: torch imports these lazily, in each rank anew.
+"""Imports that the warm parent does for every strategy, because torch would do them lazily in each rank.
 
-Imported for their cost, not for their names.
+They are imported for their cost, not for their names.
 """
+
+import importlib
 
 import safetensors.torch
 import torch._dynamo
@@ -12,9 +14,14 @@ import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp
 import torch.utils._python_dispatch
 
-import distbench.metrics._collectives
-import distbench.metrics._cpu_allocator
-import distbench.metrics._timeline
-import distbench.strategies._ddp
-import distbench.strategies._fsdp2
 import distbench.worker.rank
+import distbench.worker.trainer
+from distbench import registry
+from distbench.job import kinds
+
+# every rank reads its job
+kinds()
+for kind in ("strategies", "metrics"):
+    for plugin in registry.built_in(kind).values():
+        for module in plugin.early:
+            importlib.import_module(module)

@@ -23,13 +23,13 @@ class CausalLM(nn.Module):
         self.model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Return logits (batch, seq, vocabulary) for token ids (batch, seq)."""
+        """Logits (batch, seq, vocabulary) for token ids (batch, seq)."""
         logits: torch.Tensor = self.model(input_ids=input_ids, use_cache=False).logits
         return logits
 
 
 def make_config(model_type: str, options: dict[str, Any]) -> PreTrainedConfig:
-    """Return the configuration of *model_type* with *options* in place of its defaults.
+    """Configuration of *model_type* with *options* in place of its defaults.
 
     Defaults that would spoil a comparison are replaced too: dropout is off, because each strategy
     would drop something else, and a special token outside of the vocabulary is none.
@@ -52,7 +52,7 @@ def make_config(model_type: str, options: dict[str, Any]) -> PreTrainedConfig:
 
 
 def blocks(module: nn.Module) -> list[nn.Module]:
-    """Return the layers that transformers says are not to be split.
+    """Layers that transformers declares as not to be split.
 
     Raises:
         ValueError: the model names none, or has none of those that it names.

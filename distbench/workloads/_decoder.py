@@ -58,7 +58,7 @@ class Attention(nn.Module):
         self.wo = Linear(shape.dim, shape.dim, residual_std(shape))
 
     def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-        """Return the attention's output (batch, seq, dim) for *x* (batch, seq, dim)."""
+        """Attention's output (batch, seq, dim) for *x* (batch, seq, dim)."""
         query, key, value = (self._by_head(projection(x)) for projection in (self.wq, self.wk, self.wv))
         mixed = functional.scaled_dot_product_attention(
             rotated(query, rope), rotated(key, rope), value, is_causal=True, enable_gqa=self._grouped
@@ -81,7 +81,7 @@ class SwiGLU(nn.Module):
         self.down = Linear(shape.ffn_dim, shape.dim, residual_std(shape))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a tensor shaped like *x* (batch, seq, dim)."""
+        """Tensor shaped like *x* (batch, seq, dim)."""
         out: torch.Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return out
 
@@ -97,7 +97,7 @@ class Block(nn.Module):
         self.ffn = SwiGLU(shape)
 
     def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-        """Return a tensor shaped like *x* (batch, seq, dim); *rope* is ``rope_table``'s."""
+        """Tensor shaped like *x* (batch, seq, dim); *rope* is ``rope_table``'s."""
         x = x + self.attention(self.attention_norm(x), rope)
         out: torch.Tensor = x + self.ffn(self.ffn_norm(x))
         return out
@@ -118,7 +118,7 @@ class Decoder(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Return logits (batch, seq, vocabulary) in the compute dtype."""
+        """Logits (batch, seq, vocabulary) in the compute dtype."""
         x = self.embedding(input_ids)
         rope = rope_table(x.shape[1], self._shape.head_dim, self._shape.rope_theta, x)
         for block in self.blocks:
@@ -128,12 +128,12 @@ class Decoder(nn.Module):
 
 
 def residual_std(shape: Dimensions) -> float:
-    """Return GPT-2's deviation for what is added to the residual path: 1/sqrt(2 x depth) of the rest."""
+    """GPT-2's standard deviation for projections into the residual path: 1/sqrt(2 x depth) of the others."""
     return INIT_STD / math.sqrt(2 * shape.depth)
 
 
 def rope_table(length: int, head_dim: int, theta: float, like: torch.Tensor) -> torch.Tensor:
-    """Return cos and sin of each position's angles (2, length, head_dim / 2), placed and typed as *like*.
+    """Cos and sin of each position's angles (2, length, head_dim / 2), placed and typed as *like*.
 
     Made once per forward pass rather than kept as a buffer: a buffer is garbage after the meta
     device, and DeepSpeed casts buffers to 16 bits where FSDP2 does not. Angles are computed in
@@ -146,7 +146,7 @@ def rope_table(length: int, head_dim: int, theta: float, like: torch.Tensor) -> 
 
 
 def rotated(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-    """Return *x* (batch, heads, seq, head_dim) turned by *rope*, halves paired as Hugging Face does."""
+    """*x* (batch, heads, seq, head_dim) turned by *rope*, halves paired as Hugging Face does."""
     cos, sin = rope
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -27,7 +27,7 @@ class Dimensions:
         return self.dim // self.heads
 
     def parameters(self) -> int:
-        """Return the number of parameters, a tied embedding counted once."""
+        """Number of parameters, a tied embedding counted once."""
         attention = 2 * self.dim * (self.heads + self.kv_heads) * self.head_dim
         block = attention + 3 * self.dim * self.ffn_dim + 2 * self.dim
         embeddings = (1 if self.tied else 2) * self.vocab_size * self.dim

@@ -35,34 +35,55 @@ class Workload(ABC):
         """Tokens in one sample (1 where a sample is no sequence)."""
 
     def problem(self) -> str | None:
-        """Return what is impossible about the options (heads that don't divide), or None.
+        """What is impossible about the options (heads that don't divide), or None.
 
         Runs in the parent before launch, without torch.
         """
         return None
 
-    @abstractmethod
     def parameters(self) -> int | None:
-        """Return the number of trainable parameters by formula, or None if there is no formula."""
+        """Number of trainable parameters by formula, or None if there is no formula."""
+        return None
 
-    @abstractmethod
     def flops_per_sample(self) -> int | None:
-        """Return model FLOPs of forward and backward for one sample, or None if there is no formula.
+        """Model FLOPs of forward and backward for one sample, or None if there is no formula.
 
         PaLM (arXiv 2204.02311) appendix B: no recomputation, no causal discount.
         """
+        return None
 
     @abstractmethod
     def module(self) -> nn.Module:
-        """Return the model on the current default device (meta too). Runs in the worker."""
+        """Model on the current default device (meta too). Runs in the worker."""
 
     @abstractmethod
     def layers(self, module: nn.Module) -> list[nn.Module]:
-        """Return the submodules that are sharded, and checkpointed, one by one."""
+        """Submodules that are sharded and checkpointed one by one."""
 
     @abstractmethod
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the mean loss of *batch*, in fp32 at least; *module* may be wrapped: only call it."""
+        """Mean loss of *batch*, at least in fp32; *module* may be wrapped, so only call it."""
+
+
+def not_positive(**sizes: int) -> list[str]:
+    """Problems of *sizes* that are below 1, by name and value."""
+    return [f"{name} = {value} must be positive" for name, value in sizes.items() if value < 1]
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of *logits* (..., classes) against *labels* (...), in fp32 at least."""
+    from torch.nn import functional
+
+    return functional.cross_entropy(at_least_fp32(logits).flatten(0, -2), labels.flatten())
+
+
+def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
+    """*tensor*, in fp32 if its own dtype is shorter."""
+    import torch
+
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 PLUGIN_BASE = Workload
+HELPERS = ("weights",)
+"""Modules of this room that are shared code and no plug-ins."""

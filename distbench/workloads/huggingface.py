@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench.data.base import Shape
-from distbench.workloads.base import Workload
+from distbench.workloads.base import Workload, cross_entropy, not_positive
 
 if TYPE_CHECKING:
     import torch
@@ -46,10 +46,11 @@ class HuggingFace(Workload):
         return self.seq_len
 
     def problem(self) -> str | None:
-        sizes = {"vocab_size": self.vocab_size, "seq_len": self.seq_len}
-        problems = [f"{name} = {value} must be positive" for name, value in sizes.items() if value < 1]
+        problems = not_positive(vocab_size=self.vocab_size, seq_len=self.seq_len)
         if "vocab_size" in self.config:
-            problems.append("config: give vocab_size as the option beside it, which the data is checked by")
+            problems.append(
+                "config: set vocab_size as an option of the workload, which the data is checked against"
+            )
         types = _causal_lm_types()
         if types and self.model_type not in types:
             near = ", ".join(difflib.get_close_matches(self.model_type, types, n=3)) or "llama, gpt2, qwen2"
@@ -58,12 +59,6 @@ class HuggingFace(Workload):
                 f"it has {len(types)}, such as {near}"
             )
         return "; ".join(problems) or None
-
-    def parameters(self) -> None:
-        return None
-
-    def flops_per_sample(self) -> None:
-        return None
 
     def module(self) -> nn.Module:
         from distbench.workloads._causal_lm import CausalLM, make_config
@@ -77,13 +72,11 @@ class HuggingFace(Workload):
         return blocks(module)
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        from distbench.workloads._loss import cross_entropy
-
         return cross_entropy(module(batch["input_ids"]), batch["labels"])
 
 
 def _causal_lm_types() -> list[str]:
-    """Return the architectures that transformers has causal LMs of; empty if that can't be read.
+    """Architectures for which transformers has causal LMs; empty if that can't be read.
 
     Read from its source, because importing it imports torch.
     """

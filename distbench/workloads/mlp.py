@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from distbench.data.base import Shape
-from distbench.workloads.base import Workload
+from distbench.workloads.base import Workload, cross_entropy, not_positive
 
 if TYPE_CHECKING:
     import torch
@@ -42,16 +42,16 @@ class Mlp(Workload):
         return 1
 
     def problem(self) -> str | None:
-        sizes = {"in_features": self.in_features, "hidden": self.hidden, "depth": self.depth}
-        sizes["classes"] = self.classes
-        problems = [f"{name} = {value} must be positive" for name, value in sizes.items() if value < 1]
+        problems = not_positive(
+            in_features=self.in_features, hidden=self.hidden, depth=self.depth, classes=self.classes
+        )
         return "; ".join(problems) or None
 
     def parameters(self) -> int:
         return self._weights() + self.depth * self.hidden + self.classes
 
     def flops_per_sample(self) -> int:
-        """Return ``6 N`` with N the weights of the matrices; biases and ReLU count nothing.
+        """``6 N`` with N the weights of the matrices; biases and ReLU are not counted.
 
         The gradient of the first layer's input, which nobody computes, is counted as PaLM's
         formula does for every layer.
@@ -74,8 +74,6 @@ class Mlp(Workload):
         return list(module.children())[: 2 * self.depth : 2]
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        from distbench.workloads._loss import cross_entropy
-
         return cross_entropy(module(batch["features"]), batch["labels"])
 
     def _weights(self) -> int:

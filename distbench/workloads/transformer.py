@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distbench.data.base import Shape
 from distbench.workloads._dimensions import PRESETS, Dimensions
-from distbench.workloads.base import Workload
+from distbench.workloads.base import Workload, cross_entropy
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ class Transformer(Workload):
         return self._dimensions.parameters()
 
     def flops_per_sample(self) -> int:
-        """Return ``T * (6 N + 12 L H Q T)`` (PaLM, arXiv 2204.02311, appendix B).
+        """``T * (6 N + 12 L H Q T)`` (PaLM, arXiv 2204.02311, appendix B).
 
         T tokens, L blocks, H heads of width Q. N counts every parameter that a token is
         multiplied with: all of ``parameters()`` but an untied input embedding, which is a lookup;
@@ -86,8 +86,6 @@ class Transformer(Workload):
         return list(blocks)
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        from distbench.workloads._loss import cross_entropy
-
         return cross_entropy(module(batch["input_ids"]), batch["labels"])
 
     @property

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from distbench.data.base import Shape
-from distbench.workloads.base import Workload
+from distbench.workloads.base import Workload, at_least_fp32, cross_entropy, not_positive
 
 if TYPE_CHECKING:
     import torch
@@ -55,8 +55,7 @@ class User(Workload):
         return self.length if self.kind == "tokens" else 1
 
     def problem(self) -> str | None:
-        sizes = {"length": self.length, "classes": self.classes}
-        problems = [f"{name} = {value} must be positive" for name, value in sizes.items() if value < 1]
+        problems = not_positive(length=self.length, classes=self.classes)
         names = {"model": self.model, "loss_function": self.loss_function}
         problems += [
             f"{option} = {name!r}: {problem}"
@@ -65,14 +64,8 @@ class User(Workload):
         ]
         return "; ".join(problems) or None
 
-    def parameters(self) -> None:
-        return None
-
-    def flops_per_sample(self) -> None:
-        return None
-
     def module(self) -> nn.Module:
-        """Return the user's module.
+        """User's module.
 
         Raises:
             ValueError: the callable can't be imported, raises, or returns something else.
@@ -83,7 +76,7 @@ class User(Workload):
         try:
             module = make()
         except Exception as error:
-            # foreign code: whatever it raises is told with the option that named it
+            # user code: whatever it raises is reported with the option that named it
             raise ValueError(f"model = {self.model!r} raised {type(error).__name__}: {error}") from error
         if not isinstance(module, nn.Module):
             raise ValueError(
@@ -92,7 +85,7 @@ class User(Workload):
         return module
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
-        """Return the modules of ``layer_classes``, or the items of the largest nn.ModuleList.
+        """Modules of ``layer_classes``, or the items of the largest nn.ModuleList.
 
         Raises:
             ValueError: the module has none of a class that ``layer_classes`` names.
@@ -112,7 +105,7 @@ class User(Workload):
         return [part for part in module.modules() if type(part).__name__ in self.layer_classes]
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the loss of ``loss_function``, or the mean cross-entropy over the last dimension.
+        """Loss of ``loss_function``, or the mean cross-entropy over the last dimension.
 
         Raises:
             ValueError: the user's loss is no scalar tensor, or the logits don't fit the labels.
@@ -120,8 +113,6 @@ class User(Workload):
         if self.loss_function is None:
             return self._cross_entropy(module, batch)
         import torch
-
-        from distbench.workloads._loss import at_least_fp32
 
         loss = _callable("loss_function", self.loss_function)(module, batch)
         if not isinstance(loss, torch.Tensor) or loss.ndim:
@@ -132,8 +123,6 @@ class User(Workload):
         return at_least_fp32(loss)
 
     def _cross_entropy(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        from distbench.workloads._loss import cross_entropy
-
         labels = batch["labels"]
         logits = module(batch["input_ids" if self.kind == "tokens" else "features"])
         wanted = (*labels.shape, self.classes)
@@ -152,12 +141,12 @@ def _parameter_count(module: Any) -> int:
 
 
 def _name_problem(name: str) -> str | None:
-    """Return what is wrong with ``package.module:callable`` as far as files show it."""
+    """What is wrong with ``package.module:callable``, as far as files show it."""
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", name):
         return "must be of the form package.module:callable"
     module = name.partition(":")[0]
     if not _module_exists(module):
-        return f"there is no module {module} in {Path.cwd()} or on Python's path (PYTHONPATH adds folders)"
+        return f"no module {module} in {Path.cwd()} or on Python's path (PYTHONPATH adds folders)"
     return None
 
 
@@ -185,7 +174,7 @@ def _callable(option: str, name: str) -> Callable[..., Any]:
     try:
         found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module_name))
     except Exception as error:
-        # foreign code runs on import: whatever it raises is told with the option that named it
+        # user code runs on import: whatever it raises is reported with the option that named it
         raise ValueError(f"{option} = {name!r} can't be imported: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise ValueError(f"{option} = {name!r} is a {type(found).__name__}; it must be callable")

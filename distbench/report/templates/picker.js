@@ -15,11 +15,11 @@
 
   function whyNot(one, wish) {
     if (one.barred) return one.barred;
-    if (wish.avoid.includes(one.label)) return "not wanted";
-    if (one.speed === null) return "its throughput is not known: " + one.unknown;
-    if (wish.goal === "tokens-per-joule" && one.joules === null) return "its energy is not known: " + one.joules_unknown;
+    if (wish.avoid.includes(one.label)) return "excluded";
+    if (one.speed === null) return "throughput unknown: " + one.unknown;
+    if (wish.goal === "tokens-per-joule" && one.joules === null) return "energy unknown: " + one.joules_unknown;
     if (one.memory === null) {
-      return wish.memory !== null || wish.goal === "memory" ? "its memory is not known: " + one.memory_unknown : "";
+      return wish.memory !== null || wish.goal === "memory" ? "memory unknown: " + one.memory_unknown : "";
     }
     return wish.memory !== null && one.memory > wish.memory ? "does not fit" : "";
   }
@@ -107,8 +107,8 @@
       const lean = choice.leftOut.filter((pair) => pair[1] === "does not fit").map((pair) => pair[0]);
       lean.sort((one, other) => one.memory - other.memory);
       return lean.length === 0
-        ? "Nothing can be recommended for that."
-        : "Nothing that was measured fits in " + bytesText(wish.memory) + ": the leanest, " + lean[0].name + ", needs " + bytesText(lean[0].memory) + ".";
+        ? "No recommendation for these constraints."
+        : "No measured case fits in " + bytesText(wish.memory) + ": the one with the lowest memory, " + lean[0].name + ", needs " + bytesText(lean[0].memory) + ".";
     }
     const memory = pick.memory === null ? "memory not known" : bytesText(pick.memory);
     const others = choice.alike.length - 1;
@@ -117,10 +117,10 @@
   }
 
   function standing(one, choice) {
-    if (one === choice.pick) return "take this";
-    if (choice.alike.includes(one)) return "within the noise of the best";
-    const times = choice.pick.speed[0] / one.speed[0];
-    return times >= 1 ? times.toFixed(2) + " times slower" : (1 / times).toFixed(2) + " times faster";
+    if (one === choice.pick) return "recommended";
+    if (choice.alike.includes(one)) return "tied with the fastest";
+    const ratio = one.speed[0] / choice.pick.speed[0];
+    return (100 * Math.abs(1 - ratio)).toFixed(0) + (ratio <= 1 ? "% slower" : "% faster");
   }
 
   function row(one, told, look) {

@@ -38,11 +38,20 @@
     return narrow && trace.mode ? Object.assign({}, trace, { mode: trace.mode.replace("+text", "") }) : trace;
   }
 
-  // reading the library takes seconds on a small machine: the page is there, and answers, before that
+  let library = "";
+  async function unpack() {
+    const packed = atob(document.getElementById("library").textContent);
+    const bytes = new Uint8Array(packed.length);
+    for (let i = 0; i < packed.length; i += 1) bytes[i] = packed.charCodeAt(i);
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    library = await new Response(stream).text();
+  }
+
+  // running the library takes seconds on a small machine: the page is there, and answers, before that
   function plotly() {
     if (!window.Plotly) {
       const script = document.createElement("script");
-      script.textContent = document.getElementById("library").textContent;
+      script.textContent = library;
       document.head.append(script);
     }
     return window.Plotly;
@@ -100,13 +109,18 @@
     }),
     { rootMargin: "300px" },
   );
-  elements.forEach((element) => seen.observe(element));
+  if (window.DecompressionStream) {
+    window.addEventListener("load", () => unpack().then(() => elements.forEach((element) => seen.observe(element))));
+  } else {
+    const sorry = "This browser is too old to draw charts (it has no DecompressionStream). The tables have the same numbers.";
+    elements.forEach((element) => { element.textContent = sorry; });
+  }
 
   let closed = [];
   function toPaper() {
     closed = Array.from(document.querySelectorAll("details[data-print]:not([open])"));
     closed.forEach((details) => { details.open = true; });
-    elements.forEach((element) => draw(element, paper));
+    if (library) elements.forEach((element) => draw(element, paper));
   }
   function toScreen() {
     closed.forEach((details) => { details.open = false; });

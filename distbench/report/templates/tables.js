@@ -15,7 +15,7 @@
     const made = document.createElement("tr");
     texts.forEach((text, i) => {
       const cell = document.createElement(i ? "td" : "th");
-      if (i) cell.className = "n";
+      if (i) cell.className = table.tHead.rows[0].cells[i].className;
       else cell.scope = texts.length === 1 ? "rowgroup" : "row";
       if (texts.length === 1) cell.colSpan = table.tHead.rows[0].cells.length;
       const apart = document.createElement("bdi");

@@ -1,0 +1,74 @@
+"""The analysed run: what the records of a run say together, each part of it made once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from distbench.analysis.candidates import candidates, noises
+from distbench.analysis.choice import Candidate
+from distbench.analysis.noise import Noise
+from distbench.analysis.parity import Parity
+from distbench.analysis.scaling import Scaling, scaling
+from distbench.analysis.summary import CaseSummary, summarise
+from distbench.job import MEASURE
+from distbench.record import Record, of_kind
+from distbench.record.store import Run, RunInfo
+
+
+@dataclass(frozen=True, eq=False)
+class AnalysedRun:
+    """A run with everything that pages, tables, gates and queries read from it."""
+
+    info: RunInfo
+    records: Sequence[Record]
+    """Of all kinds of job."""
+
+    @classmethod
+    def read(cls, run: Run) -> AnalysedRun:
+        """Read the run in a folder.
+
+        Raises:
+            RecordError: a record is corrupt or of another format.
+        """
+        return cls(run.info(), list(run.records()))
+
+    @cached_property
+    def cases(self) -> tuple[CaseSummary, ...]:
+        """A summary of each case, in the order of the suite."""
+        return tuple(summarise(self.info, self.records))
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of the verdicts that any case has."""
+        return list(dict.fromkeys(kind for row in self.cases for kind in row.verdicts))
+
+    @cached_property
+    def measured(self) -> list[Record]:
+        """Records of trials that were made to be timed."""
+        return of_kind(self.records, MEASURE)
+
+    @cached_property
+    def parity(self) -> Parity:
+        """Whether the cases did the same work."""
+        return Parity.of(self.cases)
+
+    @cached_property
+    def scaling(self) -> list[Scaling]:
+        """How throughput grows with the number of devices."""
+        return scaling(self.cases)
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """The cases as candidates of a choice."""
+        return candidates(self.cases, self.parity.findings)
+
+    @cached_property
+    def noises(self) -> dict[int, Noise]:
+        """Noise of throughput by number of devices."""
+        return noises(self.cases)
+
+    def names(self, rows: Sequence[CaseSummary]) -> dict[str, str]:
+        """Short names of *rows* by case id, with the marks of their parity footnotes."""
+        return self.parity.marked_names(rows)

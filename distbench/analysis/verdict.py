@@ -1,0 +1,98 @@
+"""What a judgement comes to, in one shape for all kinds of jobs: exit codes, gates, pages and JSON follow.
+
+Each kind of job judges its own records; here the kinds are asked, and none is named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from distbench import registry
+from distbench.record import Record, of_kind
+
+Gravity = Literal["ok", "unknown", "bad"]
+INCONCLUSIVE = "inconclusive"
+"""Word of a judgement that was tried and can't tell. Any other unknown could not be tried."""
+
+
+class Evidence(Protocol):
+    """What a verdict rests on."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judgement of one case comes to."""
+
+    kind: str
+    """Plug-in of the kind of job, such as ``equivalence``."""
+    word: str
+    """One of the few words of the kind, for programs."""
+    gravity: Gravity
+    """bad: the run ends with exit code 1, and a gate that requires the kind fails."""
+    sentence: str
+    """The verdict for people, without the name of the case."""
+    detail: Evidence | None = None
+    voids: bool = False
+    """Whether the numbers of the case may not be compared: it is a different training."""
+    extent: tuple[float, str] | None = None
+    """How far the case is from its reference, and what that is a fraction of: what several good verdicts of
+    one word are summed up by."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types, null for what is infinite."""
+        return {
+            "word": self.word,
+            "gravity": self.gravity,
+            "sentence": self.sentence,
+            "detail": finite(self.detail.to_json()) if self.detail else None,
+        }
+
+
+class Judge(Protocol):
+    """What a kind of job is asked here; ``distbench.jobs.base.Kind`` documents it."""
+
+    name: str
+    order: int
+    unasked: str
+
+    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
+        """Verdicts by case id."""
+        ...
+
+    def run_json(self, records: Sequence[Record]) -> dict[str, Any]:
+        """Keys of the run's JSON."""
+        ...
+
+
+def judges() -> dict[str, Judge]:
+    """Kinds of jobs by the name of their plug-in, in their order."""
+    kinds: dict[str, Judge] = {name: registry.load("jobs", name)() for name in registry.names("jobs")}
+    return dict(sorted(kinds.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dict[str, dict[str, Verdict]]:
+    """Verdicts by case id, then by kind, of the *records* of a run of the resolved *suite*."""
+    by_case: dict[str, dict[str, Verdict]] = {}
+    for kind, judge in judges().items():
+        if own := of_kind(records, judge.name):
+            for case_id, verdict in judge.judge(suite.get(judge.name) or {}, own).items():
+                by_case.setdefault(case_id, {})[kind] = verdict
+    return by_case
+
+
+def finite(data: Any) -> Any:
+    """*data* with null for what is infinite or no number: JSON has no word for it."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return data

@@ -1,0 +1,29 @@
+"""Ranges of numbers, stated at the field that they bound: ``steps: Annotated[int, Bound(1)]``."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The range of a number."""
+
+    low: float
+    high: float = 2**31 - 1
+    open_low: bool = False
+    """Whether *low* itself is out of range."""
+    open_high: bool = False
+
+    def problem(self, value: float) -> str | None:
+        """What is wrong with *value*, or None."""
+        if value < self.low or (self.open_low and value == self.low):
+            return f"must be {'above' if self.open_low else 'at least'} {self.low:g}"
+        if value > self.high or (self.open_high and value == self.high):
+            return f"must be {'below' if self.open_high else 'at most'} {self.high:.15g}"
+        return None
+
+
+Positive = Annotated[float, Bound(0, open_low=True)]
+"""A number above 0."""
+Fraction = Annotated[float, Bound(0, 1, open_high=True)]
+"""A number from 0 to below 1."""

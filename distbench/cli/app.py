@@ -1,0 +1,108 @@
+"""Entry point of the command line: arguments in, exit code out.
+
+Each module in ``commands/`` is one command: its function of the same name, with typer's signature.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from distbench import __version__
+from distbench.cli import commands
+from distbench.cli.output import INTERRUPTED, complain, say
+from distbench.errors import DistbenchError
+
+# typer moves its exceptions from version to version; this one it exports
+_REFUSED: type[Exception] = typer.BadParameter.__bases__[0]
+_ORDER = ["run", "plan", "prepare", "list", "show", "report", "pick", "compare", "export", "adopt", "query"]
+_ORDER += ["gate", "calibrate", "history"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # a terminal that can't show a character gets a question mark, not a traceback
+            stream.reconfigure(errors="replace")
+    try:
+        # commands that record how they were called take it from their context
+        call = ["distbench", *words]
+        return int(_application(words)(args=words, prog_name=call[0], obj=call, standalone_mode=False) or 0)
+    except _REFUSED as error:
+        return _refused(error)
+    except typer.Abort:
+        return INTERRUPTED
+    except DistbenchError as error:
+        complain(error)
+        return error.exit_code
+
+
+def _application(words: Sequence[str]) -> typer.Typer:
+    """Application with the command among *words*; if there is none, with the names of all commands."""
+    app = typer.Typer(
+        name="distbench",
+        help="Which parallel strategy should I train with? Fair benchmarks of distributed training.",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        no_args_is_help=True,
+    )
+    app.callback()(_distbench)
+    files = Path(commands.__file__).parent.glob("[!_]*.py")
+    modules = {file.stem.rstrip("_"): file.stem for file in files}
+    command = next((word for word in words if not word.startswith("-")), "")
+    if command in modules:
+        module = importlib.import_module(f"{commands.__name__}.{modules[command]}")
+        app.command(command)(getattr(module, modules[command]))
+        return app
+    for name in sorted(modules, key=_place):
+        app.command(name, help=_summary(modules[name]))(_listed)
+    return app
+
+
+def _summary(module: str) -> str:
+    """Docstring of the function *module* in the command's file, which is not imported: that takes longer."""
+    text = Path(commands.__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    documented = re.search(rf'^def {module}\(.*?^    """(.*?)"""', text, re.DOTALL | re.MULTILINE)
+    return documented[1] if documented else ""
+
+
+def _listed() -> None:
+    """Stand-in for a command that is only listed."""
+
+
+def _place(command: str) -> tuple[int, str]:
+    """Sort key of *command* in ``--help``; commands without a place of their own come last, by name."""
+    return (_ORDER.index(command) if command in _ORDER else len(_ORDER), command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"distbench {__version__}")
+        raise typer.Exit
+
+
+def _distbench(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_version, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+def _refused(error: Any) -> int:
+    message = error.format_message()
+    if message.startswith("Usage:"):
+        say(message)
+    else:
+        complain(message)
+    return 2

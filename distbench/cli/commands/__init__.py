@@ -1,0 +1,1 @@
+"""One file for each command of ``distbench``, called as the command."""

@@ -1,0 +1,190 @@
+"""``distbench adopt``: a case as configuration for other training scripts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from distbench.analysis.text import listed, one_line
+from distbench.cli.options import REPORTS, Json, Out, RunName
+from distbench.cli.output import note, say, say_json
+from distbench.errors import UsageError, did_you_mean
+from distbench.files import write_whole, writing
+
+if TYPE_CHECKING:
+    from distbench.adopt import Adopted
+    from distbench.analysis.run import AnalysedRun
+    from distbench.analysis.summary import CaseSummary
+    from distbench.record import Record
+
+_SHORTEST_ID = 4
+_UNTRIED = ("pending", "unmeasured")
+
+
+def adopt(
+    name: RunName,
+    wanted: Annotated[str, typer.Argument(metavar="CASE", help="Case name, label or ID.")],
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="FORMAT",
+            help="deepspeed, accelerate, transformers, torch or torchtitan.",
+            show_default=False,
+        ),
+    ],
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", metavar="DIR", help="Write the files to DIR.", show_default=False),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Export even if the case is not equivalent to its reference.")
+    ] = False,
+    out: Out = REPORTS,
+    as_json: Json = False,
+) -> int:
+    """Export a case as configuration for another tool."""
+    from distbench.adopt import FORMATS
+    from distbench.adopt import adopt as translate
+    from distbench.analysis.run import AnalysedRun
+    from distbench.record import runs
+
+    if format_ not in FORMATS:
+        raise UsageError(f"--as = {format_!r}: {did_you_mean(format_, FORMATS)}")
+    run = AnalysedRun.read(runs.find(name, out))
+    row = _find(run.cases, wanted)
+    warnings = _check(row, force=force) + _unfair(row, run)
+    adopted = translate(format_, row.case, _effective(row, run.records))
+    for warning in warnings:
+        note(f"distbench: warning: {warning}")
+    if into is not None:
+        _write(adopted, into)
+    elif as_json:
+        say_json(_to_json(adopted, warnings))
+    else:
+        _print(adopted)
+    if not as_json:
+        _print_notes(adopted, in_files=into is None)
+    return 0
+
+
+def _find(cases: Sequence[CaseSummary], wanted: str) -> CaseSummary:
+    """Case whose name, label or ID is *wanted*.
+
+    Raises:
+        UsageError: no case matches, or more than one.
+    """
+    for matches in (
+        [row for row in cases if row.case.name == wanted],
+        [row for row in cases if row.case.label == wanted],
+        [row for row in cases if len(wanted) >= _SHORTEST_ID and row.case.id.startswith(wanted)],
+    ):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            names = listed([f"{one_line(row.case.name, 100)} ({row.case.id})" for row in matches], 20)
+            raise UsageError(f"CASE = {one_line(wanted, 100)!r}: matches more than one case: {names}")
+    known = [row.case.name for row in cases]
+    near = difflib.get_close_matches(wanted, [*known, *{row.case.label for row in cases}], n=3, cutoff=0.5)
+    hint = f"did you mean {listed([one_line(name, 100) for name in near])}? " if near else ""
+    available = listed([one_line(name, 100) for name in known], 10) or "none"
+    raise UsageError(f"CASE = {one_line(wanted, 100)!r}: no such case; {hint}available: {available}")
+
+
+def _check(row: CaseSummary, *, force: bool) -> list[str]:
+    """Warnings about exporting a case.
+
+    Raises:
+        UsageError: it was never trained successfully, or it is not equivalent to its reference.
+    """
+    name = one_line(row.case.name, 100)
+    if row.differs and not force:
+        raise UsageError(
+            f"{name}: not equivalent to its reference; see distbench show --view equivalence, "
+            "or export it anyway with --force"
+        )
+    if not row.measured and not row.verdicts:
+        raise UsageError(f"{name}: {row.status}: {one_line(row.reason)}; there is nothing to export")
+    if not row.measured and row.status not in _UNTRIED:
+        raise UsageError(f"{name}: {row.status}: {one_line(row.reason)}; it can't be trained as configured")
+    warnings = []
+    if row.differs:
+        warnings.append(f"{name}: not equivalent to its reference (--force)")
+    if not row.measured:
+        warnings.append(f"{name}: checked, but not measured ({one_line(row.reason)})")
+    if row.degraded:
+        warnings.append(f"{name}: measured only on a noisy machine: {one_line(row.degraded)}")
+    if row.measured and row.failed:
+        warnings.append(
+            f"{name}: {row.failed} of {row.trials + row.failed} trials failed: {one_line(row.reason)}"
+        )
+    return warnings
+
+
+def _unfair(row: CaseSummary, run: AnalysedRun) -> list[str]:
+    """Differences in the work of the live engine and its reference, known or possible."""
+    name = one_line(row.case.name, 100)
+    return [
+        f"{name}: not {'' if finding.is_known else 'known to be '}the same work as its reference: {finding}"
+        for finding in run.parity.findings.get(row.case.id, [])
+    ]
+
+
+def _effective(row: CaseSummary, records: Sequence[Record]) -> dict[str, Any]:
+    """Settings that the live engine reported, in a valid trial or else in the equivalence check."""
+    from distbench.record import Status, of_kind
+
+    if row.detail is not None:
+        return row.detail.effective
+    checked = (
+        record.effective
+        for record in of_kind(records, "check")
+        if record.job.options.of == row.case.id and record.status is Status.MEASURED
+    )
+    return next(checked, {})
+
+
+def _write(adopted: Adopted, into: Path) -> None:
+    if existing := [name for name in adopted.files if (into / name).exists()]:
+        raise UsageError(f"--into = {str(into)!r}: {', '.join(existing)} exist; nothing was written")
+    with writing(into):
+        try:
+            into.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise UsageError(f"--into = {str(into)!r}: not a folder") from error
+        for name, text in adopted.files.items():
+            write_whole(into / name, text)
+    for name in adopted.files:
+        say(str(into / name))
+
+
+def _print(adopted: Adopted) -> None:
+    """Print the files, with headings if there are several."""
+    for name, text in adopted.files.items():
+        if len(adopted.files) > 1:
+            say(f"# ---- {name} ----")
+        say(text.rstrip("\n"))
+
+
+def _print_notes(adopted: Adopted, *, in_files: bool) -> None:
+    """Print instructions on stderr; with *in_files*, not those that the printed files have as comments."""
+    if not (in_files and any(adopted.launch in text for text in adopted.files.values())):
+        note(f"launch: {adopted.launch}")
+        for line in adopted.notes:
+            note(f"note: {line}")
+    for difference in adopted.differs:
+        note(f"differs: {difference}")
+
+
+def _to_json(adopted: Adopted, warnings: Sequence[str]) -> dict[str, Any]:
+    return {
+        "files": adopted.files,
+        "launch": adopted.launch,
+        "notes": list(adopted.notes),
+        "differs": list(adopted.differs),
+        "warnings": list(warnings),
+    }

@@ -1,0 +1,61 @@
+"""``distbench calibrate``: the smallest change that this machine can tell from noise."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from distbench.cli import options
+from distbench.cli.output import INTERRUPTED, note, say, say_json, width
+
+if TYPE_CHECKING:
+    from distbench.suite.gate import GateRules, Tolerances
+
+
+def calibrate(
+    context: typer.Context,
+    suite: options.Suite,
+    pairs: Annotated[int, typer.Option("--pairs", metavar="N", help="Pairs of equal trials per case.")] = 10,
+    set_: options.Set = [],
+    only: options.Only = [],
+    world_sizes: options.WorldSizes = "",
+    device: options.Device = "",
+    out: options.Out = options.REPORTS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Measure what this machine can resolve (A/A pairs)."""
+    from distbench.cli.progress import observer
+    from distbench.gate import calibration, view
+    from distbench.gate.arms import Arm
+    from distbench.gate.gate import Gate
+    from distbench.suite import load
+
+    rules = [f"gate.min_pairs={pairs}", f"gate.max_pairs={pairs}"]
+    loaded = load(suite, options.overrides([*set_, *rules], only, world_sizes, device))
+    loaded = dataclasses.replace(loaded, gate=_with_throughput(loaded.gate))
+    baseline, candidate = Arm("the same", loaded), Arm("the suite as it stands", loaded)
+    with observer(quiet=quiet) as watcher:
+        gate = Gate(out, baseline, candidate, watcher, command=context.obj, calibrates=True)
+        result = gate.run()
+    calibrated = calibration.calibrated(result, gate.cases, loaded.measure)
+    file = calibration.save(calibrated)
+    if as_json:
+        say_json({"cases": {case_id: dataclasses.asdict(case) for case_id, case in calibrated.items()}})
+    else:
+        say(view.calibration_sheet(list(calibrated.values())).as_text(width()))
+    note(f"calibration: {file}; records: {result.folder}")
+    return INTERRUPTED if result.state == "interrupted" else 0 if calibrated else 1
+
+
+def _with_throughput(rules: GateRules) -> GateRules:
+    """*rules* with throughput compared for every case: its spread is needed even where it is not gated."""
+    from distbench.suite.gate import Tolerances
+
+    def compared(own: Tolerances) -> Tolerances:
+        return dataclasses.replace(own, tokens_per_s=own.tokens_per_s or Tolerances().tokens_per_s)
+
+    strategies = {glob: compared(own) for glob, own in rules.strategies.items()}
+    return dataclasses.replace(rules, tolerances=compared(rules.tolerances), strategies=strategies)

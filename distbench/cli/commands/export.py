@@ -1,0 +1,115 @@
+"""``distbench export``: the curves of a run for a tracker, or its times as benchmarks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from distbench.analysis.text import one_line
+from distbench.cli.options import REPORTS, Out, RunName
+from distbench.cli.output import note, say
+from distbench.errors import UsageError, did_you_mean
+from distbench.files import slug
+
+if TYPE_CHECKING:
+    from distbench.record.store import Run
+
+_DISTRIBUTIONS: Mapping[str, str] = {
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow-skinny",
+    "wandb": "wandb",
+}
+"""Tool -> distribution that writes its files."""
+
+_NEXT: Mapping[str, str] = {
+    "tensorboard": "view them with: tensorboard --logdir {}",
+    "mlflow": "view them with a full installation of mlflow: "
+    "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {}",
+    "wandb": "they are only on this machine; upload them with: wandb sync {}/wandb/offline-run-*",
+}
+
+_BENCHMARKS = "pytest-benchmark"
+
+
+def export(
+    name: RunName,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="TOOL", help="tensorboard, mlflow, wandb or pytest-benchmark.", show_default=False
+        ),
+    ],
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", metavar="DIR", help="Empty folder, or a pytest-benchmark storage."),
+    ] = None,
+    out: Out = REPORTS,
+) -> int:
+    """Export a run's curves or times to another tool."""
+    from distbench.record import runs
+
+    if to not in (*_DISTRIBUTIONS, _BENCHMARKS):
+        raise UsageError(f"--to = {to!r}: {did_you_mean(to, (*_DISTRIBUTIONS, _BENCHMARKS))}")
+    run = runs.find(name, out)
+    return _export_times(run, into) if to == _BENCHMARKS else _export_curves(run, to, into)
+
+
+def _export_times(run: Run, into: Path | None) -> int:
+    import shlex
+
+    from distbench.analysis.run import AnalysedRun
+
+    if not _installed(_BENCHMARKS):
+        raise UsageError(f"--to {_BENCHMARKS}: install it with: pip install {_BENCHMARKS}")
+    from distbench.report.benchmarks import refused, save
+
+    analysed = AnalysedRun.read(run)
+    reasons = [(row, refused(row)) for row in analysed.cases]
+    exported = [row for row, reason in reasons if not reason]
+    for row, reason in reasons:
+        if reason:
+            note(f"skipped: {one_line(row.case.name, 100)}: {reason}")
+    if not exported:
+        raise UsageError(f"{run.folder}: no case of this run has times that can be compared")
+    folder = (into or run.folder / _BENCHMARKS).resolve()
+    save(analysed.info, exported, folder)
+    command = f"pytest-benchmark --storage {shlex.quote(str(folder))} compare"
+    say(f"{len(exported)} benchmarks in {folder}; compare them with: {command}")
+    return 0
+
+
+def _export_curves(run: Run, to: str, into: Path | None) -> int:
+    import shlex
+
+    from distbench.analysis.curves import curves_of
+    from distbench.run.export import send
+
+    info = run.info()
+    needed = ("accelerate", "torch", _DISTRIBUTIONS[to])
+    if missing := [distribution for distribution in needed if not _installed(distribution)]:
+        raise UsageError(
+            f"--to {to}: needs {', '.join(missing)}; install it with: pip install 'distbench[trackers]'"
+        )
+    curves = curves_of(run.records())
+    if not curves:
+        raise UsageError(f"{run.folder}: no curves: no trial of this run was measured or trained to a target")
+    folder = (into or run.folder / to).resolve()
+    # one project per suite, so that its runs can be compared
+    project = f"{slug(info.suite_name)}-{slug(info.run_id)}"
+    send(to, folder, project, [dataclasses.asdict(curve) for curve in curves])
+    say(f"{len(curves)} {to} runs in {folder}; {_NEXT[to].format(shlex.quote(str(folder)))}")
+    return 0
+
+
+def _installed(distribution: str) -> bool:
+    from importlib import metadata
+
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,249 @@
+"""``distbench gate``: candidate and baseline side by side, and the verdict in the formats CI reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from distbench.cli import options
+from distbench.cli.output import INTERRUPTED, note, say, say_json, width
+from distbench.errors import UsageError, did_you_mean
+from distbench.files import write_whole, writing
+
+if TYPE_CHECKING:
+    from distbench.gate.arms import Arm
+    from distbench.gate.verdicts import Result
+    from distbench.suite import Overrides
+    from distbench.suite import Suite as LoadedSuite
+
+_INCONCLUSIVE = ("tell", "pass", "fail")
+
+
+def gate(
+    context: typer.Context,
+    suite: options.Suite,
+    baseline: Annotated[
+        str,
+        typer.Option(
+            "--baseline",
+            metavar="REF|ENV|RUN",
+            help="Git revision, Python environment or stored run.",
+            show_default=False,
+        ),
+    ] = "",
+    set_: options.Set = [],
+    set_baseline: Annotated[
+        list[str],
+        typer.Option("--set-baseline", metavar="KEY=VALUE", help="Like --set, for the baseline only."),
+    ] = [],
+    env: Annotated[
+        list[str],
+        typer.Option("--env", metavar="NAME=VALUE", help="Environment variable of the candidate's ranks."),
+    ] = [],
+    env_baseline: Annotated[
+        list[str],
+        typer.Option("--env-baseline", metavar="NAME=VALUE", help="Like --env, for the baseline only."),
+    ] = [],
+    only: options.Only = [],
+    world_sizes: options.WorldSizes = "",
+    device: options.Device = "",
+    max_pairs: Annotated[
+        int | None, typer.Option("--max-pairs", metavar="N", help="Most pairs of trials per case.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", metavar="N", help="Start no new pair after N minutes.")
+    ] = None,
+    inconclusive: Annotated[
+        str, typer.Option("--inconclusive", metavar="WORD", help="tell (exit 3), pass (0) or fail (1).")
+    ] = "tell",
+    self_test: Annotated[
+        bool,
+        typer.Option("--self-test", help="Compare the suite with itself: nothing should be flagged."),
+    ] = False,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="GATE", help="Resume a stopped gate: its folder.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run, without launching anything.")
+    ] = False,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")
+    ] = None,
+    metrics: Annotated[
+        Path | None,
+        typer.Option("--metrics", metavar="FILE", help="Also write OpenMetrics, as GitLab reads it."),
+    ] = None,
+    github: Annotated[
+        bool, typer.Option("--github", help="Also print annotations and write the job summary.")
+    ] = False,
+    markdown: options.Markdown = False,
+    out: options.Out = options.REPORTS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Run candidate and baseline in turn; fail on a regression."""
+    from distbench.cli.gate_stored import gate_stored
+    from distbench.cli.progress import observer
+    from distbench.gate.gate import Gate
+    from distbench.record import runs
+
+    if inconclusive not in _INCONCLUSIVE:
+        raise UsageError(f"--inconclusive = {inconclusive!r}: {did_you_mean(inconclusive, _INCONCLUSIVE)}")
+    if as_json and markdown:
+        raise UsageError("gate: use only one of --md and --json")
+    rules = _rules(max_pairs=max_pairs, minutes=minutes)
+    before = _Side(
+        options.overrides([*set_, *rules, *set_baseline], only, world_sizes, device),
+        _variables(env_baseline, "--env-baseline"),
+        (*set_baseline, *env_baseline),
+    )
+    after = _Side(
+        options.overrides([*set_, *rules], only, world_sizes, device),
+        _variables(env, "--env"),
+        (*(setting for setting in set_ if not setting.startswith("gate.")), *env),
+    )
+    is_changed = bool(before.changes or env)
+    if stored := runs.find_stored(baseline, out):
+        _check_stored(is_changed=is_changed, dry_run=dry_run, resume=resume)
+        result = gate_stored(stored, after.load(suite), out, context.obj, quiet=quiet)
+    else:
+        _check_difference(is_different=is_changed or bool(baseline), self_test=self_test)
+        with _arms(suite, baseline, before, after, self_test=self_test) as arms:
+            if dry_run:
+                return _print_forecast(*arms, as_json=as_json)
+            with observer(quiet=quiet) as watcher:
+                result = Gate(out, *arms, watcher, command=context.obj, resume=resume).run()
+    _print(result, markdown=markdown, as_json=as_json)
+    _write(result, junit=junit, metrics=metrics, github=github)
+    if result.state == "interrupted":
+        note("stopped" if stored else f"stopped; resume with the same command and --resume {result.folder}")
+        return INTERRUPTED
+    return result.exit_code(inconclusive)  # type: ignore[arg-type]  # checked above
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Baseline or candidate, as the command line describes it."""
+
+    overrides: Overrides
+    variables: Mapping[str, str]
+    """Environment variables of its ranks."""
+    changes: tuple[str, ...]
+    """What sets it apart, as on the command line."""
+
+    def load(self, file: Path) -> LoadedSuite:
+        """Suite in *file* with the jobs that its gate requires switched on."""
+        from distbench.suite import load
+
+        suite = load(file, self.overrides)
+        if suite.gate.equivalence == "required" and "check" not in suite.jobs:
+            return suite.asking_for("check")
+        return suite
+
+    def arm(self, file: Path, name: str = "") -> Arm:
+        """Arm that runs here, called *name* or by its changes."""
+        from distbench.gate.arms import Arm
+        from distbench.launchers.base import Place
+
+        name = name or ", ".join(self.changes) or "the suite as it stands"
+        return Arm(name, self.load(file), Place(environment=self.variables))
+
+
+def _rules(**limits: float | None) -> list[str]:
+    return [f"gate.{key}={limit}" for key, limit in limits.items() if limit is not None]
+
+
+def _variables(settings: Sequence[str], option: str) -> dict[str, str]:
+    pairs = [(setting, *setting.partition("=")) for setting in settings]
+    if wrong := [setting for setting, name, equals, _ in pairs if not (equals and name.isidentifier())]:
+        raise UsageError(f"{option} {wrong[0]!r}: expected NAME=VALUE")
+    return {name: value for _, name, _, value in pairs}
+
+
+def _check_stored(*, is_changed: bool, dry_run: bool, resume: Path | None) -> None:
+    """Raise UsageError for options that a stored run as the baseline does not allow."""
+    if is_changed:
+        raise UsageError("--set-baseline, --env and --env-baseline can't be combined with a stored run")
+    if dry_run:
+        raise UsageError("--dry-run does not apply to a stored baseline; see distbench plan")
+    if resume:
+        raise UsageError("--resume: a gate against a stored run can't be resumed")
+
+
+def _check_difference(*, is_different: bool, self_test: bool) -> None:
+    """Raise UsageError unless the arms differ, or are the same on purpose."""
+    if self_test and is_different:
+        raise UsageError(
+            "--self-test compares the suite with itself; drop --baseline, --set-baseline, --env and "
+            "--env-baseline"
+        )
+    if not (is_different or self_test):
+        raise UsageError(
+            "gate: no baseline; give --baseline (git revision, Python environment or stored run), "
+            "--set-baseline, --env-baseline or --self-test"
+        )
+
+
+@contextmanager
+def _arms(
+    file: Path, baseline: str, before: _Side, after: _Side, *, self_test: bool
+) -> Iterator[tuple[Arm, Arm]]:
+    """Baseline and candidate, ready to run."""
+    import tempfile
+
+    from distbench.gate.arms import kind_of, opened
+
+    arm, candidate = before.arm(file, "the same" if self_test else ""), after.arm(file)
+    if not baseline:
+        yield arm, candidate
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="distbench-") as folder,
+        opened(kind_of(baseline), baseline, arm, Path(folder), before.load) as moved,
+    ):
+        yield moved, candidate
+
+
+def _print_forecast(baseline: Arm, candidate: Arm, *, as_json: bool) -> int:
+    from distbench.gate.forecast import forecast
+    from distbench.gate.view import forecast_text
+
+    expected = forecast(baseline, candidate)
+    say_json(expected.to_json()) if as_json else say(forecast_text(expected, width()))
+    return 0
+
+
+def _print(result: Result, *, markdown: bool, as_json: bool) -> None:
+    from distbench.gate import outputs, view
+
+    if as_json:
+        say_json(result.to_json())
+    elif markdown:
+        say(outputs.markdown(result))
+    else:
+        say(view.text(result, width()))
+
+
+def _write(result: Result, *, junit: Path | None, metrics: Path | None, github: bool) -> None:
+    from distbench.gate import outputs
+
+    for file, text in ((junit, outputs.junit), (metrics, outputs.openmetrics)):
+        if file:
+            with writing(file):
+                write_whole(file, text(result))
+    if github:
+        for line in outputs.github(result):
+            say(line)
+        if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+            with writing(Path(summary)), Path(summary).open("a") as stream:
+                stream.write(outputs.markdown(result) + "\n")
+    note(f"records: {result.folder}")
+    arms = [Path(result.folder) / name for name in ("baseline", "candidate")]
+    if arms[0].is_dir():
+        note(f"as HTML: distbench compare {arms[0]} {arms[1]} --html FILE")

@@ -1,0 +1,214 @@
+"""``distbench history``: metrics over all runs below some folders."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from distbench.analysis.text import one_line
+from distbench.cli.options import REPORTS, Json, Out
+from distbench.cli.output import note, say, say_json, width
+from distbench.errors import DistbenchError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from distbench.analysis.history import CaseHistory, Occasion
+    from distbench.record.store import Run
+    from distbench.report.history_view import History
+
+# what code that expects distbench's records may raise on another tool's: wrong types, values, depths, sizes
+_FOREIGN = (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError, OSError)
+
+# files with a run's numbers; logs and traces may be a hundred times as large
+_WANTED = (".json", ".parquet")
+_ELSE = "or copy the bucket into a folder (aws s3 sync, gcloud storage rsync, rclone sync) and give that"
+
+
+def history(
+    folders: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FOLDER|BUCKET]...",
+            help="Where the runs are, at any depth; s3://...",
+            show_default=False,
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str],
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="Such as efficiency (default: tokens_per_s).",
+            show_default=False,
+        ),
+    ] = [],
+    case: Annotated[
+        list[str],
+        typer.Option(
+            "--case", metavar="GLOB", help="Only cases whose name or label matches GLOB.", show_default=False
+        ),
+    ] = [],
+    least: Annotated[
+        str, typer.Option("--least", metavar="FRACTION", help="Smallest change to report.")
+    ] = "3%",
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with charts.")
+    ] = None,
+    out: Out = REPORTS,
+    as_json: Json = False,
+) -> int:
+    """Show metrics over runs, and where they changed."""
+    from distbench.analysis.history import metrics
+    from distbench.analysis.summary import THROUGHPUT
+    from distbench.report import history_page
+    from distbench.report.history_view import History, sheet, to_json
+
+    smallest = _fraction(least)
+    if importlib.util.find_spec("ruptures") is None:
+        raise UsageError("history: finding changes needs ruptures, which is missing: pip install ruptures")
+    with ExitStack() as opened:
+        places = {opened.enter_context(_opened(name)): name for name in folders or [str(out)]}
+        occasions, skipped = _read(places)
+    known = metrics(occasions)
+    wanted = list(dict.fromkeys(metric)) or [THROUGHPUT]
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"--metric = {name!r}: {did_you_mean(name, known)}")
+    histories = [_only(History.of(occasions, name, smallest), case) for name in wanted]
+    if html:
+        history_page.write(histories, skipped, html)
+        note(f"history: {html}")
+    if as_json:
+        say_json([to_json(shown) for shown in histories])
+    else:
+        say("\n\n".join(sheet(shown).as_text(width()) for shown in histories))
+    return 0
+
+
+def _only(history: History, globs: Sequence[str]) -> History:
+    """*history* of the cases whose name or label matches one of the *globs*."""
+    if not globs:
+        return history
+    kept = [series for series in history.series if any(_matches(series, glob) for glob in globs)]
+    if not kept:
+        names = sorted({series.case.name for series in history.series})
+        raise UsageError(
+            f"--case = {globs[0]!r}: no such case in these runs; {did_you_mean(globs[0], names)}"
+        )
+    return dataclasses.replace(history, series=kept)
+
+
+def _matches(series: CaseHistory, glob: str) -> bool:
+    return fnmatchcase(series.case.name, glob) or fnmatchcase(series.case.label, glob)
+
+
+def _fraction(text: str) -> float:
+    from distbench.analysis.history import LEAST
+    from distbench.units import parse_fraction
+
+    try:
+        return parse_fraction(text) if text else LEAST
+    except ValueError as error:
+        raise UsageError(f"--least = {text!r}: {error}") from None
+
+
+def _opened(name: str) -> AbstractContextManager[Path]:
+    """The folder *name*, or a copy of the bucket of that URL."""
+    if "://" in name:
+        return _fetched(name)
+    folder = Path(name)
+    if not folder.is_dir():
+        raise UsageError(f"{name}: no such folder; history reads all runs below the given folders")
+    return nullcontext(folder)
+
+
+def _read(places: Mapping[Path, str]) -> tuple[list[Occasion], list[str]]:
+    """Every run in some folders, once, and why others can't be read.
+
+    Args:
+        places: Folder -> what the user calls it.
+    """
+    from distbench.record import runs
+
+    occasions: dict[tuple[str, str], Occasion] = {}
+    skipped: list[str] = []
+    for run in {run.folder: run for place in places for run in runs.below(place)}.values():
+        try:
+            occasion = _occasion(run)
+        except DistbenchError as error:
+            skipped.append(_as_called(str(error), places))
+        except _FOREIGN as error:
+            skipped.append(_as_called(f"{run.folder}: not a readable run: {error!r}", places))
+        else:
+            # a bucket may hold copies of local runs; one run is one point
+            occasions.setdefault((occasion.run_id, occasion.created.isoformat()), occasion)
+    for reason in skipped:
+        note(f"distbench: warning: skipping a run: {reason}")
+    if not occasions:
+        where = ", ".join(places.values())
+        raise UsageError(f"history: no {'readable ' if skipped else ''}run in {where}")
+    return list(occasions.values()), skipped
+
+
+def _as_called(reason: str, places: Mapping[Path, str]) -> str:
+    for folder, name in places.items():
+        reason = reason.replace(str(folder), name)
+    return one_line(reason)
+
+
+def _occasion(run: Run) -> Occasion:
+    from distbench.analysis.history import Occasion
+    from distbench.analysis.run import AnalysedRun
+
+    info = run.info()
+    # samples are not needed here, and loading those of a hundred runs takes time
+    records = [
+        dataclasses.replace(record, samples={}, warmup_losses=[]) if record.job.kind == "measure" else record
+        for record in run.records()
+    ]
+    return Occasion.of(AnalysedRun(info, records))
+
+
+@contextmanager
+def _fetched(url: str) -> Iterator[Path]:
+    """Folder with the numbers of the runs below *url*, such as ``s3://bucket/runs``.
+
+    Raises:
+        UsageError: the library for the bucket is missing, or the bucket can't be read.
+    """
+    if importlib.util.find_spec("fsspec") is None:
+        raise UsageError(f"{url}: reading a bucket needs fsspec: pip install fsspec, {_ELSE}")
+    with tempfile.TemporaryDirectory(prefix="distbench-") as name:
+        folder = Path(name).resolve()
+        try:
+            _copied(url, folder)
+        # each driver raises errors of its own classes
+        except Exception as error:
+            reason = one_line(str(error)) or type(error).__name__
+            raise UsageError(f"{url}: can't be read: {reason}; fix that, {_ELSE}") from error
+        yield folder
+
+
+def _copied(url: str, folder: Path) -> None:
+    from fsspec.core import url_to_fs
+
+    files, root = url_to_fs(url)
+    wanted = {key: folder / _below(key, root) for key in files.find(root) if key.endswith(_WANTED)}
+    # anybody may have chosen a key: none may lead out of the folder
+    safe = {key: place for key, place in wanted.items() if place.resolve().is_relative_to(folder)}
+    note(f"history: copying {len(safe):,} files from {url}")
+    for place in safe.values():
+        place.parent.mkdir(parents=True, exist_ok=True)
+    # one call, so that drivers that can copy many files at a time do
+    files.get(list(safe), list(map(str, safe.values())))
+
+
+def _below(key: str, root: str) -> str:
+    return key.removeprefix(root).lstrip("/")

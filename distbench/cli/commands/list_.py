@@ -1,0 +1,80 @@
+"""``distbench list``: the plug-ins, with their options and columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from distbench.cli.options import Json
+from distbench.cli.output import say, say_json, wrapped
+from distbench.errors import UsageError, did_you_mean
+
+
+def list_(
+    kind: Annotated[
+        str, typer.Argument(metavar="[KIND]", help="strategies, workloads, data, metrics, ...")
+    ] = "",
+    as_json: Json = False,
+) -> int:
+    """List plug-ins with their options and docs."""
+    from distbench import registry
+
+    if kind and kind not in registry.KINDS:
+        raise UsageError(f"list {kind!r}: unknown kind of plug-in; {did_you_mean(kind, registry.KINDS)}")
+    kinds = [kind] if kind else list(registry.KINDS)
+    plugins = {kind: [_described(kind, name) for name in registry.names(kind)] for kind in kinds}
+    if as_json:
+        say_json(plugins)
+        return 0
+    for title, described in plugins.items():
+        say(title)
+        for plugin in described:
+            _print(plugin)
+        say()
+    return 0
+
+
+def _described(kind: str, name: str) -> dict[str, Any]:
+    from distbench import registry
+
+    try:
+        if not registry.has_options(kind):
+            return {"name": name, "summary": registry.headline(kind, name), "options": []}
+        plugin = registry.load(kind, name)
+        described: dict[str, Any] = {
+            "name": name,
+            "summary": registry.summary(plugin),
+            "options": [
+                dataclasses.asdict(option) for option in registry.options(getattr(plugin, "section", plugin))
+            ],
+        }
+    except (UsageError, TypeError, SyntaxError) as error:
+        # one broken file must not hide the others
+        return {"name": name, "problem": str(error)}
+    if hasattr(plugin, "columns"):
+        described["columns"] = [dataclasses.asdict(column) for column in plugin.columns]
+    return described
+
+
+def _print(plugin: dict[str, Any]) -> None:
+    if "problem" in plugin:
+        say(wrapped(f"{plugin['name']}: can't be used: {plugin['problem']}", 2, 4))
+        return
+    say(wrapped(f"{plugin['name']}: {plugin['summary']}", 2, 4))
+    _rows([(o["name"], f"{o['type']} = {o['default']}", o["doc"]) for o in plugin["options"]])
+    _rows([(c["name"], _unit(c), c["doc"]) for c in plugin.get("columns", ())])
+
+
+def _rows(rows: Sequence[tuple[str, str, str]]) -> None:
+    for name, kind, doc in rows:
+        say(wrapped(f"{name}: {kind}", 6, 4))
+        if doc:
+            say(wrapped(doc, 10))
+
+
+def _unit(column: dict[str, Any]) -> str:
+    direction = f"{column['better']} is better" if column["better"] else "neither direction is better"
+    return f"{column['unit'] or 'number'}, {direction}"

@@ -1,0 +1,149 @@
+"""``distbench plan``: what a run would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distbench.cli import options
+from distbench.cli.output import columns, say, say_json
+
+if TYPE_CHECKING:
+    from distbench.env import Machine
+    from distbench.plan import Plan, Planned
+    from distbench.suite import Suite as LoadedSuite
+
+# stands for the folder and the ID, which a run gets when it starts
+_RUN = "RUN"
+
+
+def plan(
+    suite: options.Suite,
+    out: options.Out = options.REPORTS,
+    set_: options.Set = [],
+    only: options.Only = [],
+    world_sizes: options.WorldSizes = "",
+    device: options.Device = "",
+    check: options.Check = False,
+    as_json: options.Json = False,
+) -> int:
+    """Show what a run would do, without launching anything."""
+    from distbench.plan import machine_of, make
+    from distbench.suite import load
+    from distbench.units import duration_text
+
+    loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check))
+    machine = machine_of(loaded)
+    planned = make(loaded, machine)
+    expected, basis = _expected(planned, out)
+    limit = loaded.limits.prepare + len(planned.trials) * loaded.limits.trial
+    launches = list(_launches(loaded, planned, out))
+    if as_json:
+        say_json(
+            {
+                "suite": loaded.resolved(),
+                "device": machine.device,
+                "devices": machine.devices,
+                "cases": [_case(item) for item in planned.cases],
+                "expected_s": expected,
+                "expected_note": basis,
+                "at_most_s": limit,
+                "trials": [
+                    {"job": task.job.kind, "case_id": task.case.id, "round": task.round}
+                    for task in planned.trials
+                ],
+                "launches": launches,
+            }
+        )
+        return 0
+    _print(loaded, machine, planned, launches)
+    say(f"\nexpected time: {basis if expected is None else f'{duration_text(expected)} ({basis})'}")
+    say(f"at most, by the limits: {duration_text(limit)}")
+    return 0
+
+
+def _print(suite: LoadedSuite, machine: Machine, planned: Plan, launches: list[dict[str, Any]]) -> None:
+    from collections import Counter
+
+    from distbench.job import MEASURE
+    from distbench.units import count_text
+
+    trials = Counter(task.job.kind for task in planned.trials)
+    others = "".join(
+        f"{count_text(count, f'{kind} trial')}, " for kind, count in trials.items() if kind != MEASURE
+    )
+    say(
+        f"{suite.name}: {count_text(len(planned.cases), 'case')}, {count_text(trials[MEASURE], 'trial')} "
+        f"({suite.measure.trials} per case, {suite.measure.order}), "
+        f"{others}{machine.device} x {machine.devices}\n"
+    )
+    rows = [("CASE", "ID", "STATUS")]
+    rows += [
+        (item.case.name, item.case.id, f"unsupported: {item.problem}" if item.problem else "planned")
+        for item in planned.cases
+    ]
+    say("\n".join(columns(rows)))
+    say(f"\nlaunch of each trial ({_RUN} stands for the run's folder and ID; round 0 of each case):")
+    say("".join(map(_launch_text, launches)))
+
+
+def _launch_text(launch: dict[str, Any]) -> str:
+    import shlex
+
+    variables = [f"export {name}={shlex.quote(value)}" for name, value in launch["environment"].items()]
+    commands = [shlex.join(argv) for argv in launch["commands"]]
+    return "\n".join(["", f"# {launch['case']}", *variables, *commands, ""])
+
+
+def _case(item: Planned) -> dict[str, Any]:
+    return {
+        "case": item.case.name,
+        "case_id": item.case.id,
+        "strategy": item.case.label,
+        "world_size": item.case.world_size,
+        "status": "unsupported" if item.problem else "planned",
+        "reason": item.problem or "",
+    }
+
+
+def _launches(suite: LoadedSuite, planned: Plan, out: Path) -> Iterator[dict[str, Any]]:
+    """Launches of the first trial of each case; those of later rounds differ only in their folder."""
+    from distbench import env, registry
+    from distbench.run import launch_for
+
+    launcher = registry.make("launchers", suite.launcher)
+    for task in planned.trials:
+        if task.round > 0 or task.problem:
+            continue
+        launch = launch_for(out / _RUN, suite, task)
+        yield {
+            "job": task.job.kind,
+            "case": task.case.name,
+            "case_id": task.case.id,
+            "environment": {env.RUN_ID: _RUN, **launch.environment},
+            "commands": launcher.commands(launch),
+        }
+
+
+def _expected(planned: Plan, out: Path) -> tuple[float | None, str]:
+    """Seconds that earlier runs of the same cases took, and the basis of that estimate."""
+    from statistics import median
+
+    from distbench.record import runs
+
+    wanted: dict[str, set[str]] = {}
+    for task in planned.trials:
+        wanted.setdefault(task.job.kind, set()).add(task.case.id)
+    times: dict[tuple[str, str], list[float]] = {}
+    for run in runs.inside(out):
+        for kind, case_ids in wanted.items():
+            for case_id, seconds in run.wall_times(kind, case_ids):
+                times.setdefault((kind, case_id), []).append(seconds)
+    if not times:
+        return None, "unknown: no earlier run of these cases"
+    medians = {place: median(seconds) for place, seconds in times.items()}
+    basis = "from earlier runs of the same cases"
+    if missing := sum(map(len, wanted.values())) - len(medians):
+        basis += f"; without {missing} cases that have not run yet"
+    return sum(medians.get((task.job.kind, task.case.id), 0.0) for task in planned.trials), basis

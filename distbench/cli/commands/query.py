@@ -1,0 +1,95 @@
+"""``distbench query``: SQL over runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from distbench.cli.options import REPORTS, Json, Out
+from distbench.cli.output import say, say_json, wrapped
+from distbench.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from distbench.record.store import Run
+
+_UNSET = "table"
+"""Format without ``--format``."""
+
+
+def query(
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help="Query in DuckDB's SQL.", show_default=False)
+    ] = "",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Runs to query (default: all).", show_default=False),
+    ] = None,
+    out: Out = REPORTS,
+    format_: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="table, csv, json or markdown.")
+    ] = _UNSET,
+    as_json: Json = False,
+    tables: Annotated[bool, typer.Option("--tables", help="List the tables and their columns.")] = False,
+) -> int:
+    """Query runs with SQL."""
+    from distbench.cli.answers import FORMATS
+    from distbench.query import Database
+
+    if format_ not in FORMATS:
+        raise UsageError(f"--format = {format_!r}: {did_you_mean(format_, FORMATS)}")
+    if as_json and format_ not in (_UNSET, "json"):
+        raise UsageError(f"query: use only one of --json and --format {format_}")
+    format_ = "json" if as_json else format_
+    if tables:
+        return _print_tables([name for name in (sql, *(names or [])) if name], out, format_)
+    if not sql.strip():
+        raise UsageError('query: missing SQL, such as "select * from cases"; --tables lists the tables')
+    database = Database(_runs(names or [], out))
+    with _ended_at_once():
+        answer = database.ask(sql)
+    say(FORMATS[format_](answer))
+    return 0
+
+
+def _print_tables(names: Sequence[str], out: Path, format_: str) -> int:
+    """Print the tables and their columns, including those of single runs."""
+    from distbench.query import Database
+    from distbench.record import runs
+
+    tables = Database(_runs(names, out) if names else runs.inside(out)).tables()
+    if format_ == "json":
+        say_json([dataclasses.asdict(table) for table in tables])
+        return 0
+    for table in tables:
+        say(wrapped(f"{table.name}: {table.doc}", 0, 2))
+        for column in table.columns:
+            kind = f"{column.type}, {column.unit}" if column.unit else column.type
+            say(wrapped(f"{column.name}: {kind}. {column.doc}", 2, 4))
+        say()
+    return 0
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process: DuckDB may ignore it for hours, and there is nothing to save."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _runs(names: Sequence[str], out: Path) -> list[Run]:
+    from distbench.record import runs
+
+    chosen = [runs.find(name, out) for name in names] if names else runs.inside(out)
+    if not chosen:
+        raise UsageError(f"no runs in {out}; start one with distbench run SUITE, or name a run's folder")
+    # a run named twice counts once
+    return list({run.folder.resolve(): run for run in chosen}.values())

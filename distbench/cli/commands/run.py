@@ -1,0 +1,139 @@
+"""``distbench run``: measure a suite, or resume a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from distbench.cli import options
+from distbench.cli.output import INTERRUPTED, complain, note, say, say_json
+from distbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from distbench.analysis.run import AnalysedRun
+    from distbench.record.store import Run
+    from distbench.run import Execution
+    from distbench.suite import Overrides
+
+
+def run(
+    context: typer.Context,
+    suite: Annotated[
+        Path | None, typer.Argument(metavar="[SUITE]", help="Suite file (YAML).", show_default=False)
+    ] = None,
+    out: options.Out = options.REPORTS,
+    set_: options.Set = [],
+    only: options.Only = [],
+    world_sizes: options.WorldSizes = "",
+    device: options.Device = "",
+    resume: Annotated[
+        str,
+        typer.Option(
+            "--resume", metavar="RUN", help="Resume a run: do only what is missing.", show_default=False
+        ),
+    ] = "",
+    keep_traces: Annotated[
+        bool, typer.Option("--keep-traces", help="Keep the profiler trace of every trial.")
+    ] = False,
+    strict_parity: Annotated[
+        bool,
+        typer.Option("--strict-parity", help="Fail if a case did different work from its reference."),
+    ] = False,
+    check: options.Check = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Run a suite; write its records and a report."""
+    from distbench.analysis.run import AnalysedRun
+    from distbench.cli.progress import observer
+    from distbench.run import Execution
+    from distbench.suite import load
+
+    changes = [*set_, *(["measure.keep_traces=true"] if keep_traces else [])]
+    changed = options.overrides(changes, only, world_sizes, device, check=check)
+    if resume:
+        others = [change for change in changes if not (check and change.startswith("check."))]
+        if suite is not None or any((others, only, world_sizes, device)):
+            raise UsageError(
+                "--resume takes no SUITE and no overrides. To add the equivalence check to a finished run: "
+                "--check [--set check.KEY=VALUE]"
+            )
+        execution = _resumed(resume, out, changed if check else None)
+    elif suite is None:
+        raise UsageError("run: missing SUITE; use distbench run SUITE or distbench run --resume RUN")
+    else:
+        execution = Execution.start(load(suite, changed), out, context.obj)
+    with observer(quiet=quiet) as watcher:
+        was_stopped = execution.execute(watcher)
+    analysed = AnalysedRun.read(execution.run)
+    _print_results(execution.run, analysed, as_json=as_json)
+    if was_stopped:
+        note(f"stopped; resume with: distbench run --resume {execution.run.folder}")
+        return INTERRUPTED
+    return _exit_code(analysed, strict_parity=strict_parity)
+
+
+def _resumed(name: str, out: Path, added: Overrides | None) -> Execution:
+    """Execution of what the run *name* has not done yet.
+
+    Args:
+        added: The equivalence check that the run was started without.
+    """
+    from distbench import plan
+    from distbench.record import runs
+    from distbench.run import Execution
+    from distbench.suite import Suite
+
+    run = runs.find(name, out)
+    info = run.info()
+    if added and info.suite.get("check"):
+        raise UsageError(f"--resume {name} --check: the run was started with --check; resume without it")
+    suite = Suite.from_resolved(info.suite, added)
+    planned = plan.make(suite)
+    if [item.case.id for item in planned.cases] != [item.case.id for item in info.cases]:
+        raise UsageError(
+            f"--resume {name}: on this machine, or with this version, the suite has different cases; "
+            f"start a new run with: distbench run {run.folder / 'suite.yaml'}"
+        )
+    if added:
+        # the one command that repeats all of it
+        settings = [word for setting in added.set for word in ("--set", setting)]
+        command = [*info.command, "--check", *settings]
+        info = dataclasses.replace(info, suite=suite.resolved(), command=command)
+        run.write_info(info)
+    return Execution(run, info, suite, planned)
+
+
+def _print_results(run: Run, analysed: AnalysedRun, *, as_json: bool) -> None:
+    """Write the report and print the results."""
+    from distbench.cli.commands.show import print_table
+    from distbench.report import page
+    from distbench.report.run_json import run_json
+
+    report = page.write(run.folder, analysed)
+    if as_json:
+        say_json({**run_json(analysed), "report": str(report)})
+        return
+    print_table(analysed)
+    say(f"\nreport: {report}")
+
+
+def _exit_code(run: AnalysedRun, *, strict_parity: bool) -> int:
+    """Exit code of a finished run, 1 if a case failed; the reasons are printed."""
+    from distbench.analysis.headlines import judged_bad
+
+    problems = [*judged_bad(run), *(_different_work(run) if strict_parity else ())]
+    for problem in problems:
+        complain(problem)
+    return 1 if problems or any(record.status.is_failure for record in run.records) else 0
+
+
+def _different_work(run: AnalysedRun) -> list[str]:
+    """What --strict-parity forbids: every difference that changes the work, once."""
+    from distbench.analysis.text import listed
+
+    changes = run.parity.other_work().items()
+    return [f"--strict-parity: {difference} ({listed(names)})" for difference, names in changes]

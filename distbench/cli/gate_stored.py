@@ -1,0 +1,51 @@
+"""``distbench gate --baseline RUN``: the candidate alone, compared with a stored run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from distbench.analysis.run import AnalysedRun
+from distbench.cli.output import note
+from distbench.cli.progress import observer
+from distbench.errors import DistbenchError
+from distbench.gate.advisory import judged
+from distbench.gate.verdicts import Result
+from distbench.job import MEASURE
+from distbench.record import runs
+from distbench.record.store import Run
+from distbench.run import Execution
+from distbench.suite import Suite
+
+
+def gate_stored(baseline: Run, suite: Suite, out: Path, command: Sequence[str], *, quiet: bool) -> Result:
+    """Run *suite* and compare it with the stored run *baseline*.
+
+    Raises:
+        RecordError: the baseline can't be read.
+        InfrastructureError: the disk is full.
+    """
+    before = AnalysedRun.read(baseline)
+    trials = max(suite.measure.trials, suite.gate.min_pairs)
+    suite = suite.asking_for(MEASURE, replace(suite.measure, trials=trials))
+    execution = Execution.start(suite, out, command)
+    with observer(quiet=quiet) as watcher:
+        execution.execute(watcher)
+    after = AnalysedRun.read(execution.run)
+    compared = (before.info.run_id, after.info.run_id)
+    others = [stored for stored in _readable(out) if stored.info.run_id not in compared]
+    result = judged(
+        before, after, others, suite.gate, f"run {before.info.run_id} of {before.info.created}, stored"
+    )
+    result = replace(result, folder=str(execution.run.folder))
+    return replace(result, state="interrupted") if after.info.state == "interrupted" else result
+
+
+def _readable(out: Path) -> Iterator[AnalysedRun]:
+    """Runs in *out* that can be read: they show how much occasions differ."""
+    for run in runs.inside(out):
+        try:
+            yield AnalysedRun.read(run)
+        except DistbenchError as error:
+            note(f"distbench: warning: skipping a run: {error}")

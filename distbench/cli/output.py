@@ -1,0 +1,72 @@
+"""Output to the terminal. Names come from suites and scripts, so control characters are removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+from distbench.analysis.text import plain
+from distbench.errors import DistbenchError, SuiteError
+
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C stopped."""
+
+
+def say(text: str = "") -> None:
+    """Print *text*; once the reader has gone (``| head``), print nothing and continue."""
+    try:
+        typer.echo(plain(text))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say_json(data: Any) -> None:
+    """Print *data* as JSON on one line; indenting ten thousand cases takes seconds."""
+    say(json.dumps(data))
+
+
+def complain(error: DistbenchError | str) -> None:
+    """Print an error on stderr, one line per mistake."""
+    mistakes = error.mistakes if isinstance(error, SuiteError) else str(error).splitlines()
+    for mistake in mistakes:
+        typer.echo(f"distbench: error: {' '.join(plain(str(mistake)).split())}", err=True)
+
+
+def note(text: str) -> None:
+    """Print a remark on stderr, apart from the output of ``--json``."""
+    typer.echo(plain(text), err=True)
+
+
+def width() -> int:
+    """Columns of the terminal; 80 if there is none."""
+    return max(40, shutil.get_terminal_size((80, 24)).columns)
+
+
+def wrapped(text: str, indent: int, hanging: int = 0) -> str:
+    """*text* wrapped to the terminal's width and indented."""
+    return textwrap.fill(
+        plain(text),
+        width(),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hanging),
+        break_on_hyphens=False,
+    )
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """*rows* as lines with aligned columns; the last column is wrapped."""
+    rows_shown = [[plain(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in rows_shown) for i in range(len(rows_shown[0]) - 1)] if rows else []
+    for row in rows_shown:
+        lead = "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=False))
+        room = max(20, width() - len(lead) - 2)
+        last = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
+        yield f"{lead}  {last[0]}".rstrip()
+        yield from (f"{' ' * (len(lead) + 2)}{line}" for line in last[1:])

@@ -1,0 +1,199 @@
+"""From the tracks of a gate's series to the verdict on each case, and the likely cause of a slowdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from distbench.analysis.comparison import settings_apart
+from distbench.analysis.summary import CaseSummary
+from distbench.analysis.text import listed, one_line
+from distbench.analysis.verdict import INCONCLUSIVE, judges
+from distbench.gate.judging import Pairs, findings, median
+from distbench.gate.matching import trial
+from distbench.gate.series import Track
+from distbench.gate.verdicts import CaseVerdict, Finding, Word, confirmed, unconfirmed
+from distbench.record import Record, Status
+from distbench.suite.gate import GateRules
+from distbench.units import bytes_text, duration_text, number_text
+
+Summaries = tuple[dict[str, CaseSummary], dict[str, CaseSummary]]
+"""Summaries of the baseline's and the candidate's cases, by case id."""
+
+_PARTS = {
+    "profile_exposed_comm_s": "exposed communication",
+    "profile_forward_s": "the forward pass",
+    "profile_backward_s": "the backward pass",
+    "profile_optimizer_s": "the optimizer step",
+    "profile_data_s": "loading data",
+}
+_LEAST_SHARE = 0.3
+"""Smallest share of the added step time for which a part is named."""
+_UNEVEN = 0.02
+"""Smallest reported rise of the imbalance: work of the slowest rank over the mean."""
+
+
+def track_findings(track: Track, rules: GateRules) -> list[Finding]:
+    """Findings on the pairs of *track*, or on why it has none."""
+    if track.failure:
+        return [_failed(track.failure)]
+    if not track.pairs:
+        return [trial("inconclusive", "no pair of trials finished within gate.minutes")]
+    case = track.slot.candidate
+    return findings(track.measured(), rules, rules.of(case.label, case.name))
+
+
+def case_verdict(
+    track: Track, repeat: Track | None, summaries: Summaries, rules: GateRules, *, confirms: bool
+) -> CaseVerdict:
+    """Verdict on the case of *track*.
+
+    Args:
+        repeat: Its track in the second series, if it was flagged.
+        summaries: What both runs recorded, for differing settings and required checks.
+        confirms: Whether a regression needs a second series to stand.
+    """
+    case = track.slot.candidate
+    own = track_findings(track, rules)
+    first: tuple[Finding, ...] = ()
+    if repeat is not None and (repeat.pairs or repeat.failure):
+        first, own = tuple(own), confirmed(own, track_findings(repeat, rules))
+    elif confirms:
+        own = [unconfirmed(finding) for finding in own]
+    before, after = summaries[0].get(track.slot.baseline.id), summaries[1].get(case.id)
+    work, notes = settings_apart(before, after) if before and after else ("", ())
+    if work:
+        own = [trial("incomparable", work)]
+    own += demanded(after, rules)
+    # the base of the series that the pace finding comes from: a confirmed loss is from the second
+    base = repeat.base if repeat and repeat.base and repeat.base.pairs else track.base
+    pairs = [*track.pairs, *(repeat.pairs if repeat else [])]
+    return CaseVerdict(
+        case=case.name,
+        label=case.label,
+        world_size=case.world_size,
+        findings=tuple(own),
+        cause=cause(_pace(own), _pace(track_findings(base, rules)) if base else None, pairs),
+        notes=(*notes, *_noisy(pairs)),
+        minutes_per_pair=track.measured().minutes_per_pair,
+        first=first,
+    )
+
+
+def without_efficiency(tracks: Sequence[Track], rules: GateRules) -> tuple[str, ...]:
+    """Note on the cases whose scaling efficiency is gated but can't be computed."""
+    cases = [track.slot.candidate for track in tracks if track.base is None]
+    names = [
+        one_line(case.name)
+        for case in cases
+        if case.world_size > 1 and rules.of(case.label, case.name).efficiency is not None
+    ]
+    if not names:
+        return ()
+    why = "the suite has no matching case on one device (world_sizes: [1, ...])"
+    return (f"Scaling efficiency not judged for {listed(names)}: {why}.",)
+
+
+def _pace(findings: Sequence[Finding]) -> Finding | None:
+    return next((finding for finding in findings if finding.metric == "tokens_per_s"), None)
+
+
+def _noisy(pairs: Pairs) -> list[str]:
+    """Note on trials on a noisy machine: both arms may have some, and the interval is wider for it."""
+    noisy = [record.degraded for pair in pairs for record in pair if record.degraded]
+    if not noisy:
+        return []
+    return [f"{len(noisy)} of {2 * len(pairs)} trials ran on a noisy machine, e.g. {one_line(noisy[0])}"]
+
+
+def _failed(failure: tuple[Record | None, Record | None]) -> Finding:
+    baseline, candidate = failure
+    if candidate is None:
+        assert baseline is not None
+        return trial("incomparable", f"failed twice in the baseline ({_ending(baseline)})")
+    word: Word = "invalid" if candidate.status is Status.INVALID_NAN else "broken"
+    return trial(word, f"runs in the baseline but failed twice here ({_ending(candidate)})")
+
+
+def _ending(record: Record) -> str:
+    return f"{record.status}: {one_line(record.reason)}"
+
+
+def demanded(row: CaseSummary | None, rules: GateRules) -> list[Finding]:
+    """Findings on the kinds of verdict that *rules* require of a case."""
+    return [_required(row, kind) for kind in rules.demands]
+
+
+def _required(row: CaseSummary | None, kind: str) -> Finding:
+    verdict = row.verdicts.get(kind) if row else None
+    if verdict is None:
+        section = judges()[kind].name if kind in judges() else kind
+        return Finding(kind, "missing", f"no {kind} verdict for this case; does the suite have {section}?")
+    word: Word = "pass" if verdict.gravity == "ok" else "invalid"
+    if verdict.gravity == "unknown":
+        # what was not tried is missing: silence never passes
+        word = "inconclusive" if verdict.word == INCONCLUSIVE else "missing"
+    return Finding(kind, word, one_line(verdict.sentence))
+
+
+def cause(pace: Finding | None, base: Finding | None, pairs: Pairs) -> str:
+    """Where the throughput of a case is lost; empty if it isn't.
+
+    Args:
+        pace: Finding on its throughput.
+        base: Finding on the throughput of the same case on one device.
+        pairs: Its trials.
+    """
+    if pace is None or pace.word != "regressed":
+        return ""
+    causes = _one_device(base) + _traffic(pairs)
+    if uneven := _imbalance(pairs):
+        causes.append(uneven)
+    if parts := _parts(pairs):
+        causes.append(f"a profiled step is longer by {parts}")
+    return "; ".join(causes)
+
+
+def _one_device(base: Finding | None) -> list[str]:
+    if base is None or base.ratio is None:
+        return []
+    if base.word == "regressed":
+        return [f"computation: a single device is {(base.ratio - 1) * 100:.1f}% slower too"]
+    if base.word in ("pass", "improved"):
+        return ["communication or imbalance: a single device is not slower"]
+    return []
+
+
+def _traffic(pairs: Pairs) -> list[str]:
+    """Growth of the communication per step, if it grew."""
+    grown = []
+    for column, text, noun in (("comm_calls", number_text, " collectives"), ("comm_bytes", bytes_text, "")):
+        before, after = (median(pairs, column, side) for side in (0, 1))
+        if before is not None and after is not None and after > before:
+            grown.append(f"{text(after)}{noun}, was {text(before)}")
+    return [f"communication per step: {'; '.join(grown)}"] if grown else []
+
+
+def _imbalance(pairs: Pairs) -> str:
+    before, after = (median(pairs, "imbalance", side) for side in (0, 1))
+    if before is None or after is None or not after - before >= _UNEVEN:
+        return ""
+    return f"imbalance: the busiest rank does {after:.2f}x the mean work, was {before:.2f}x"
+
+
+def _parts(pairs: Pairs) -> str:
+    grown = _growth(pairs)
+    whole = sum(value for value in grown.values() if value > 0)
+    named = sorted(
+        ((name, value) for name, value in grown.items() if value > _LEAST_SHARE * whole > 0),
+        key=lambda item: -item[1],
+    )
+    return ", ".join(f"{duration_text(value)} in {_PARTS[name]}" for name, value in named)
+
+
+def _growth(pairs: Pairs) -> Mapping[str, float]:
+    grown = {}
+    for name in _PARTS:
+        before, after = (median(pairs, name, side) for side in (0, 1))
+        if before is not None and after is not None:
+            grown[name] = after - before
+    return grown

@@ -1,0 +1,111 @@
+"""The folder of a gate: ``arms.json``, one run per arm, and ``gate.json``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.settings import differences, environment
+from distbench.analysis.summary import CaseSummary
+from distbench.analysis.text import one_line
+from distbench.errors import UsageError
+from distbench.gate.arms import Arm
+from distbench.gate.verdicts import Result
+from distbench.plan import Plan, Planned
+from distbench.record import read_json
+from distbench.record.store import Run, RunInfo, State, new_run_id, stamp_of, utc_now, write_json
+
+Arms = tuple[Arm, Arm]
+"""Baseline and candidate."""
+_NAMES = ("baseline", "candidate")
+_ARMS_FILE = "arms.json"
+_RESULT_FILE = "gate.json"
+
+
+@dataclass(frozen=True)
+class GateFolder:
+    """Folder of one gate."""
+
+    path: Path
+    """Absolute, because worker processes start in other folders."""
+    arms: Arms
+    runs: tuple[Run, Run]
+
+    @classmethod
+    def create(cls, out: Path, arms: Arms, plans: tuple[Plan, Plan], command: Sequence[str]) -> GateFolder:
+        """Create a new folder under *out*, whose runs record the command line *command*.
+
+        Raises:
+            UsageError: the folder can't be created.
+        """
+        path = (out / f"gate-{stamp_of(utc_now())}-{new_run_id()}").resolve()
+        baseline, candidate = (
+            _new_run(path / name, arm, plan.cases, command)
+            for name, arm, plan in zip(_NAMES, arms, plans, strict=True)
+        )
+        write_json(path / _ARMS_FILE, _titles(arms))
+        return cls(path, arms, (baseline, candidate))
+
+    @classmethod
+    def resume(cls, name: Path, arms: Arms) -> GateFolder:
+        """Open the folder of an interrupted gate of the same arms.
+
+        Raises:
+            UsageError: it is not a gate's folder, or the gate compared other arms.
+        """
+        path = name.resolve()
+        if not (path / _ARMS_FILE).is_file():
+            raise UsageError(f"--resume {name}: not the folder of a gate ({_ARMS_FILE} is missing)")
+        runs = Run(path / _NAMES[0]), Run(path / _NAMES[1])
+        started = [read_json(path / _ARMS_FILE), *(_without_rules(run.info().suite) for run in runs)]
+        if started != [_titles(arms), *(_without_rules(arm.suite.resolved()) for arm in arms)]:
+            raise UsageError(
+                f"--resume {name}: this gate compares other arms ({one_line(str(started[0]))}) or another "
+                f"suite; repeat the command that started it: {' '.join(runs[0].info().command)}"
+            )
+        return cls(path, arms, runs)
+
+    @property
+    def gate_id(self) -> str:
+        """Id of the gate, the last part of the folder's name."""
+        return self.path.name.rpartition("-")[2]
+
+    def set_state(self, state: State) -> None:
+        """Write *state* to both runs."""
+        for run in self.runs:
+            run.write_info(dataclasses.replace(run.info(), state=state))
+
+    def write_result(self, result: Result) -> None:
+        """Write ``gate.json``."""
+        write_json(self.path / _RESULT_FILE, result.to_json())
+
+    def summaries(self) -> tuple[dict[str, CaseSummary], dict[str, CaseSummary]]:
+        """Summaries of each arm's cases, by case id."""
+        baseline, candidate = ({row.case.id: row for row in AnalysedRun.read(run).cases} for run in self.runs)
+        return baseline, candidate
+
+    def environment_differences(self) -> dict[str, tuple[str, str]]:
+        """Environment facts that differ between the arms: baseline, candidate."""
+        baseline, candidate = (
+            environment(list(run.records()), dict(arm.machine))
+            for run, arm in zip(self.runs, self.arms, strict=True)
+        )
+        return differences(baseline, candidate)
+
+
+def _titles(arms: Arms) -> dict[str, str]:
+    return {name: arm.title for name, arm in zip(_NAMES, arms, strict=True)}
+
+
+def _without_rules(suite: dict[str, Any]) -> dict[str, Any]:
+    """Resolved *suite* without its gate section, which may change when a gate is resumed."""
+    return {key: value for key, value in suite.items() if key != "gate"}
+
+
+def _new_run(folder: Path, arm: Arm, cases: list[Planned], command: Sequence[str]) -> Run:
+    info = RunInfo.begun(arm.suite, cases, list(command), arm.machine)
+    return Run.made_at(folder, info, arm.suite.text)

@@ -1,0 +1,163 @@
+"""Runs a gate: both arms side by side, a second series for flagged cases, one result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from distbench import plan
+from distbench.analysis.verdict import judges
+from distbench.errors import InfrastructureError
+from distbench.gate.arms import Arm
+from distbench.gate.calibration import load, refuse_blind
+from distbench.gate.conclusion import case_verdict, track_findings, without_efficiency
+from distbench.gate.folder import GateFolder
+from distbench.gate.matching import match
+from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
+from distbench.gate.verdicts import Result, is_flagged
+from distbench.record import SECOND_SERIES
+from distbench.run import Bench, Observer, StopRequest
+
+
+class Gate:
+    """A gate of a baseline and a candidate."""
+
+    def __init__(
+        self,
+        out: Path,
+        baseline: Arm,
+        candidate: Arm,
+        observer: Observer,
+        *,
+        command: Sequence[str],
+        resume: Path | None = None,
+        calibrates: bool = False,
+    ) -> None:
+        """Plan both arms and create the folder, or open that of the gate to resume.
+
+        Args:
+            command: Command line that started the gate, which its runs record.
+            resume: Folder of an interrupted gate of the same arms; its trials are not repeated.
+            calibrates: Measure only the spread: tolerances are not checked and nothing is confirmed.
+
+        Raises:
+            SuiteError: the suite can't work, which is known before anything is launched.
+            UsageError: the folder can't be created, or a tolerance is below what this machine can resolve.
+        """
+        self._arms, self._observer = (baseline, candidate), observer
+        self._rules = candidate.suite.gate
+        plans = tuple(plan.make(arm.suite) for arm in self._arms)
+        self._plans = plans[0], plans[1]
+        self._match = match(*self._plans)
+        self._calibrates = calibrates
+        self.cases = [slot.candidate for slot in self._match.slots]
+        """Cases run in pairs."""
+        if not calibrates:
+            refuse_blind(self._rules, self.cases, load(candidate.suite.measure))
+        self._clock = Clock(self._rules.minutes)
+        self._folder = (
+            GateFolder.resume(resume, self._arms)
+            if resume
+            else GateFolder.create(out, self._arms, self._plans, command)
+        )
+
+    def run(self) -> Result:
+        """Run both arms until each case has its verdict, and write the result to the folder.
+
+        Raises:
+            InfrastructureError: the disk is full; everything stored so far is intact.
+            KeyboardInterrupt: a second Ctrl-C; no process is left.
+        """
+        try:
+            return self._run()
+        except InfrastructureError as error:
+            advice = f"free some space, then resume with --resume {self._folder.path}"
+            raise InfrastructureError(error.problem, advice) from error
+
+    def _run(self) -> Result:
+        stop = StopRequest()
+        first: list[Track] = []
+        second: list[Track] = []
+        with stop.listening():
+            self._series(first, self._match.slots, stop, is_second=False)
+            flagged = [] if self._calibrates else self._flagged(first)
+            if flagged and not stop.asked and not self._clock.is_over:
+                self._observer.note(f"{len(flagged)} flagged; a fresh series will confirm or clear them")
+                self._series(second, _slots_to_repeat(flagged), stop, is_second=True)
+        self._folder.set_state("interrupted" if stop.asked else "finished")
+        result = self._result(first, second, interrupted=stop.asked)
+        self._folder.write_result(result)
+        return result
+
+    def _series(self, into: list[Track], slots: list[Slot], stop: StopRequest, *, is_second: bool) -> None:
+        """Run a series of *slots* in fresh processes, into new tracks."""
+        tolerances = [self._rules.of(slot.candidate.label, slot.candidate.name) for slot in slots]
+        blocks = tracks_of(slots, efficiency=any(own.efficiency is not None for own in tolerances))
+        into += [track for block in blocks for track in block]
+        sessions = [
+            Bench.opened(run, arm.suite, self._observer, stop, arm.place)
+            for run, arm in zip(self._folder.runs, self._arms, strict=True)
+        ]
+        with sessions[0] as baseline, sessions[1] as candidate:
+            for bench, side in ((baseline, 0), (candidate, 1)):
+                bench.prepare([slot.cases[side] for slot in slots])
+            if not is_second:
+                self._required_jobs(candidate, stop)
+            series = Series((baseline, candidate), self._rules, self._observer, stop, self._clock)
+            # rounds of its own: a resumed gate with more pairs would take others for those of the first
+            first_round = SECOND_SERIES if is_second else 0
+            series.run(blocks, first_round=first_round, candidate_first=is_second)
+
+    def _required_jobs(self, candidate: Bench, stop: StopRequest) -> None:
+        """Run the candidate's checks and trainings that the rules require."""
+        kinds = judges()
+        words = {kinds[kind].name for kind in self._rules.demands}
+        tasks = [task for task in self._plans[1].trials if task.job.kind in words]
+        if tasks:
+            candidate.prepare([case for task in tasks for case in (task.case, *task.instead)])
+        for done, task in enumerate(tasks):
+            if stop.asked:
+                return
+            if candidate.found(task) is None:
+                self._observer.trial_started(task, done, len(tasks), None)
+                self._observer.trial_ended(candidate.make(task))
+
+    def _flagged(self, tracks: list[Track]) -> list[Track]:
+        return [track for track in tracks if any(map(is_flagged, track_findings(track, self._rules)))]
+
+    def _result(self, first: list[Track], second: list[Track], *, interrupted: bool) -> Result:
+        summaries = self._folder.summaries()
+        repeated = {track.slot.candidate.id: track for track in second}
+        cases = [
+            case_verdict(
+                track,
+                repeated.get(track.slot.candidate.id),
+                summaries,
+                self._rules,
+                confirms=not self._calibrates,
+            )
+            for track in first
+        ]
+        order = {item.case.name: i for i, item in enumerate(self._plans[1].cases)}
+        return Result(
+            gate_id=self._folder.gate_id,
+            suite=self._arms[1].suite.name,
+            baseline=self._arms[0].title,
+            candidate=self._arms[1].title,
+            cases=tuple(
+                sorted([*cases, *self._match.verdicts], key=lambda case: order.get(case.case, len(order)))
+            ),
+            environment=self._folder.environment_differences(),
+            skipped=self._match.skipped,
+            notes=without_efficiency(first, self._rules),
+            minutes=round(self._clock.spent, 2),
+            state="interrupted" if interrupted else "finished",
+            folder=str(self._folder.path),
+        )
+
+
+def _slots_to_repeat(flagged: list[Track]) -> list[Slot]:
+    """Slots of the second series: the flagged cases and their one-device bases."""
+    slots = {track.slot.candidate.id: track.slot for track in flagged}
+    slots |= {track.base.slot.candidate.id: track.base.slot for track in flagged if track.base}
+    return list(slots.values())

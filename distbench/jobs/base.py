@@ -1,0 +1,132 @@
+"""The seam of kinds of job: what a trial is for, from the section of a suite to the tasks of a run.
+
+Whoever needs a kind, its folder or its word asks ``distbench.job.kinds``; no room names one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distbench.case import Case
+from distbench.env import Machine
+from distbench.job import Options
+from distbench.metrics.base import Column, TableColumn, TableSpec
+from distbench.plan.tasks import Task
+from distbench.suite.checking import Finding
+from distbench.trial import SKETCH
+
+if TYPE_CHECKING:
+    from distbench.analysis.curves import CurvePoint
+    from distbench.analysis.verdict import Verdict
+    from distbench.record import Record
+    from distbench.strategies.base import Setting
+    from distbench.trial import Phases, TrialFile
+    from distbench.worker.trainer import Delivery
+
+    Ranks = Callable[[TrialFile, Setting, Phases], Delivery]
+
+TRAINING = TableColumn("training", "varchar", "Training of the trial, which may have several.")
+STEP = TableColumn("step", "bigint", "Step of that training, from 0 on.")
+
+
+def training_tables(prefix: str) -> tuple[TableSpec, TableSpec]:
+    """Tables ``<prefix>_curve`` and ``<prefix>_tensors``, of kinds that compare trainings step by step."""
+    curve = (
+        TableColumn("loss", "double", "Loss before the update, over the global batch."),
+        TableColumn("grad_norm", "double", "Norm of the whole gradient, before clipping."),
+    )
+    tensors = (
+        TableColumn("of", "varchar", "gradient, parameter or optimizer state."),
+        TableColumn("tensor", "varchar", "Name of the tensor."),
+        TableColumn("norm", "double", "Its L2 norm."),
+        TableColumn("digest", "varchar", "Hash of its bits: equal for bit-identical tensors."),
+        *(TableColumn(name, "double", "One of the 16 sums of its CountSketch.") for name in SKETCH),
+    )
+    return (
+        TableSpec(f"{prefix}_curve", "One row per training and step.", (TRAINING, STEP, *curve)),
+        TableSpec(f"{prefix}_tensors", "One row per training, step and tensor.", (TRAINING, STEP, *tensors)),
+    )
+
+
+class Kind(ABC):
+    """A kind of job. A frozen dataclass without fields; what a suite may set are those of ``section``.
+
+    Loading it imports neither torch nor numpy: ``ranks`` is imported in the ranks only, and what judges
+    and shows is imported where that is done.
+    """
+
+    name: ClassVar[str]
+    """The word in ``job.kind`` of a record, and the section of a suite that asks for it."""
+    folder: ClassVar[str]
+    """Folder of its records in that of a run."""
+    section: ClassVar[type[Any]]
+    """Frozen dataclass of the section of a suite: a docstring and bounds at each field."""
+    options: ClassVar[type[Options]] = Options
+    """Frozen dataclass of what its ranks get besides the case; every field has a default."""
+    always: ClassVar[bool] = False
+    """Whether a suite that leaves the section out asks for it all the same."""
+    columns: ClassVar[tuple[Column, ...]] = ()
+    """The numbers that its ranks deliver besides those of metrics."""
+    tables: ClassVar[tuple[TableSpec, ...]] = ()
+    """The tables that its ranks leave besides those of metrics."""
+    with_metrics: ClassVar[bool] = False
+    """Whether the metrics of the suite take part."""
+    deterministic: ClassVar[bool] = False
+    """Whether its ranks switch on deterministic algorithms."""
+    phases: ClassVar[tuple[str, ...]] = ()
+    """The phases of its ranks that have steps, in their order; by default one, called as the kind."""
+    deadline: ClassVar[str] = "step"
+    """The key of ``limits`` for one step of these phases."""
+    ranks: ClassVar[str] = ".ranks:run"
+    """``module:function``, relative to the plug-in's folder, that each rank calls."""
+    order: ClassVar[int] = 50
+    """Its place in a run and in reports; lower comes first."""
+    unasked: ClassVar[str] = ""
+    """Advice beside a recommendation for a case that has no verdict of this kind."""
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls) and not cls.phases:
+            cls.phases = (cls.name,)
+
+    @abstractmethod
+    def tasks(self, section: Any, cases: Sequence[Case], machine: Machine) -> Iterable[Task]:
+        """Trials of *cases* that *section* asks for, in the order of launch."""
+
+    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
+        """Verdict on each case that *records* of this kind are about, by case id.
+
+        *settings* is the section of the suite as the run stored it. A kind that judges nothing, like
+        ``measure``, leaves this out.
+        """
+        return {}
+
+    def run_json(self, records: Sequence[Record]) -> dict[str, Any]:
+        """Keys that ``show --json`` has of the *records* of this kind as a whole, besides the verdicts."""
+        return {}
+
+    def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
+        """What tells a trial from others of its case, such as ``seed 3``, and its curve; by default none.
+
+        Experiment trackers show it.
+        """
+        return "", ()
+
+    def problems(self, section: Any, cases: Sequence[Case]) -> list[Finding]:
+        """Mistakes in *section* that show only beside the cases of the suite."""
+        return []
+
+    def is_idle(self, section: Any) -> bool:
+        """Whether *section* asks for no trial at all."""
+        return False
+
+    def in_rank(self) -> Ranks:
+        """What each rank calls: trial, setting and phases in, what the rank delivers out."""
+        module, _, function = self.ranks.partition(":")
+        called: Ranks = getattr(importlib.import_module(module, type(self).__module__), function)
+        return called
+
+
+PLUGIN_BASE = Kind

@@ -1,0 +1,136 @@
+"""``checkpoint``: whether each case resumes from its checkpoints as the same training."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from distbench.bounds import Bound
+from distbench.case import CHOICES, Case
+from distbench.env import Machine
+from distbench.grouping import grouped
+from distbench.job import Job, Options
+from distbench.jobs.base import TRAINING, Kind, training_tables
+from distbench.metrics.base import Column, TableColumn, TableSpec
+from distbench.plan.tasks import Task
+from distbench.strategies.base import SINGLE
+
+if TYPE_CHECKING:
+    from distbench.analysis.verdict import Verdict
+    from distbench.record import Record
+
+# before its first step an optimizer has no state that could be lost
+_Steps = Annotated[int, Bound(1, 10_000)]
+
+_ON_DISK = "until every file is on the disk (fsync) and every rank has ended"
+_WHOLE = "parameters, buffers and optimizer state by name in one safetensors file"
+
+
+def _seconds(name: str, doc: str) -> Column:
+    return Column(name, "s", "lower", "max", f"{doc}. From a barrier on, by the slowest rank.")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Whether each case resumes as the same training from its checkpoints, and from those of others."""
+
+    steps_before: _Steps = 3
+    """Steps that each case trains before it saves."""
+    steps_after: _Steps = 3
+    """Steps that it trains on, and again from each checkpoint that it loads."""
+
+
+@dataclass(frozen=True)
+class CheckpointOptions(Options):
+    """What the ranks of a checkpoint's trial get."""
+
+    steps_before: int = 0
+    steps_after: int = 0
+    source: str = ""
+    """Name of the case whose state the case also resumes from; empty: of none."""
+    source_id: str = ""
+
+
+@dataclass(frozen=True)
+class Checkpoints(Kind):
+    """Whether each case resumes as the same training from its checkpoints, and from those of others."""
+
+    name: ClassVar[str] = "checkpoint"
+    folder: ClassVar[str] = "checkpoints"
+    section: ClassVar[type] = Checkpoint
+    options: ClassVar[type[Options]] = CheckpointOptions
+    columns: ClassVar[tuple[Column, ...]] = (
+        _seconds("checkpoint_save_s", f"Saving in shards, in the framework's own format, {_ON_DISK}"),
+        _seconds("checkpoint_load_s", "Loading these shards into a fresh engine (from the page cache)"),
+        Column("checkpoint_bytes", "B", "lower", "first", "Files of all ranks' shards together."),
+        _seconds("full_save_s", f"Gathering the whole state on rank 0 and writing it: {_WHOLE}, {_ON_DISK}"),
+        _seconds("full_load_s", "Reading that file on every rank and spreading it over a fresh engine"),
+        Column("full_bytes", "B", "lower", "first", f"The file of the whole state: {_WHOLE}."),
+    )
+    tables: ClassVar[tuple[TableSpec, ...]] = (
+        *training_tables("checkpoint"),
+        TableSpec(
+            "checkpoint_parts",
+            "One row per state that the trial resumed from.",
+            (
+                TRAINING,
+                TableColumn("source", "varchar", "Name of the case that saved the state."),
+                TableColumn("source_id", "varchar", "Id of that case."),
+                TableColumn("lacking", "varchar", "Why it was not resumed from; empty: it was."),
+                TableColumn("unseen", "varchar", "Why the loaded optimizer state can't be read, or empty."),
+            ),
+        ),
+    )
+    deterministic: ClassVar[bool] = True
+    # most of such a trial is building engines, and writing and reading what they hold
+    deadline: ClassVar[str] = "build"
+    order: ClassVar[int] = 20
+
+    def tasks(self, section: Checkpoint, cases: Sequence[Case], machine: Machine) -> list[Task]:
+        """Tasks that test the checkpoints of *cases*.
+
+        Each case saves, continues, and resumes from its own checkpoint; it also resumes from that of the
+        reference of its group, and the reference from that of the case. With this star the number of trials
+        grows linearly with the cases, and a fault has one name.
+        """
+        # the same training, on any number of devices and by any means
+        groups = grouped(cases, lambda case: case.work((*CHOICES, "world_size")))
+        return [task for group in groups.values() for task in _star(section, group)]
+
+    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
+        from distbench.jobs.checkpoint.verdict import resumptions
+
+        return {case_id: found.verdict for case_id, found in resumptions(records).items()}
+
+    def run_json(self, records: Sequence[Record]) -> dict[str, Any]:
+        from distbench.jobs.checkpoint.verdict import continuations
+
+        return {"checkpoints": [continuation.to_json() for continuation, _ in continuations(records)]}
+
+
+def _star(checkpoint: Checkpoint, cases: Sequence[Case]) -> list[Task]:
+    reference = next((case for case in cases if case.strategy.name == SINGLE), cases[0])
+    others = [case for case in cases if case is not reference]
+    own = CheckpointOptions(**dataclasses.asdict(checkpoint), role="case")
+    given = dataclasses.replace(own, source=reference.name, source_id=reference.id)
+    first = Task(reference, job=Job("checkpoint", own), leaves=_file(reference))
+    tasks = [
+        Task(case, job=Job("checkpoint", given), leaves=_file(case), reads=_file(reference))
+        for case in others
+    ]
+    back = [
+        Task(reference, number, Job("checkpoint", _back(own, case)), reads=_file(case))
+        for number, case in enumerate(others, 1)
+    ]
+    return [first, *tasks, *back]
+
+
+def _back(own: CheckpointOptions, case: Case) -> CheckpointOptions:
+    """Options of the reference that resumes from the full state of *case*."""
+    return dataclasses.replace(own, role="back", of=case.id, source=case.name, source_id=case.id)
+
+
+def _file(case: Case) -> str:
+    return f"full-{case.id}.safetensors"

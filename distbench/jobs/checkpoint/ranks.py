@@ -1,0 +1,246 @@
+"""The job ``checkpoint``: saves a training and resumes it from what was saved.
+
+Each continuation starts in a new engine from the initial weights, so that whatever a load leaves out shows.
+Its fingerprints are compared with those of the training that never stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from distbench.jobs.checkpoint import CheckpointOptions
+from distbench.strategies.base import Engine, Setting
+from distbench.trial import Phases, TrialFile
+from distbench.worker import full_state
+from distbench.worker.checks import Refused
+from distbench.worker.feed import Feed
+from distbench.worker.trainer import (
+    Delivery,
+    Fingerprints,
+    Rows,
+    Step,
+    Trainer,
+    Watcher,
+    first_not_finite,
+    refuse_dropout,
+    row_of,
+)
+
+Load = Callable[[Engine], None]
+
+
+def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
+    """Result of this rank; only rank 0 has rows.
+
+    Raises:
+        Refused: the model draws random numbers, or the state to resume from is missing.
+        Mismatch: the engine is not the requested one.
+        OSError: a checkpoint could not be written.
+    """
+    refuse_dropout(setting)
+    job = _Checkpoints(trial, setting, phases)
+    if trial.job.options.role == "case":
+        job.own()
+    job.exchanged()
+    return job.delivered()
+
+
+class _Checkpoints:
+    def __init__(self, trial: TrialFile, setting: Setting, phases: Phases) -> None:
+        self._setting, self._phases = setting, phases
+        self._options = trial.job.options_as(CheckpointOptions)
+        self._leaves, self._reads = Path(trial.leaves), Path(trial.reads)
+        self._shards = setting.weights.with_name(f"shards-{setting.case.id}")
+        self._feed = Feed(setting.case, setting.workload, setting.rank, setting.world_size, setting.device)
+        self._places = 0
+        self._curve: Rows = []
+        self._tensors = Fingerprints(setting.rank)
+        self._parts: Rows = []
+        """A row for each continuation: whose state it resumes from, why it can't, and why the optimizer
+        state that it loaded can't be inspected."""
+        self._delivery = Delivery()
+
+    def delivered(self) -> Delivery:
+        """Result of the rank."""
+        if self._setting.rank == 0:
+            self._delivery.tables = {
+                "checkpoint_curve": self._curve,
+                "checkpoint_tensors": self._tensors.rows,
+                "checkpoint_parts": self._parts,
+            }
+        self._delivery.not_finite = first_not_finite(row["loss"] for row in self._curve)
+        return self._delivery
+
+    def own(self) -> None:
+        """Train, save the sharded and the full state, continue; then resume from each of the two."""
+        case = self._setting.case
+        no_shards, no_file = self._save_both()
+        self._resume("sharded", self._load, case.name, case.id, no_shards)
+        self._resume("full", self._load_full, case.name, case.id, no_file)
+        if self._setting.rank == 0:
+            shutil.rmtree(self._shards, ignore_errors=True)
+
+    def exchanged(self) -> None:
+        """Resume from the full state of another case, if the options name one.
+
+        Raises:
+            Refused: it is missing, and the trial does nothing else.
+        """
+        if not self._options.source:
+            return
+        source, source_id = self._options.source, self._options.source_id
+        lacking = "" if self._reads.is_file() else f"{source} left no full state"
+        if lacking and self._options.role == "back":
+            raise Refused(lacking)
+        self._resume("exchanged", self._load_other, source, source_id, lacking)
+
+    def _save_both(self) -> tuple[str, str]:
+        """Train, save, and continue; return why there is no sharded, and why no full state."""
+        trainer = self._build()
+        engine = trainer.engine
+        self._train(trainer, "before", 0, self._options.steps_before)
+        lacking = _why_not(self._save, engine), _why_not(self._consolidate, engine)
+        self._continue(trainer, "continued")
+        self._delivery.effective = engine.effective()
+        engine.close()
+        return lacking
+
+    def _resume(self, training: str, load: Load, source: str, source_id: str, lacking: str) -> None:
+        """Resume in a new engine from what *load* restores, unless something is *lacking*."""
+        unseen = ""
+        if not lacking:
+            trainer = self._build()
+            lacking = _why_not(load, trainer.engine)
+            if not lacking:
+                unseen = self._continue(trainer, training)
+            trainer.engine.close()
+        if lacking:
+            unknown = [name for name in _NUMBERS[training] if name not in self._delivery.samples]
+            self._delivery.absent |= dict.fromkeys(unknown, lacking)
+        row = {"training": training, "source": source, "source_id": source_id, "lacking": lacking}
+        self._parts.append({**row, "unseen": unseen})
+
+    def _build(self) -> Trainer:
+        self._at("build")
+        return Trainer(self._setting, self._feed)
+
+    def _save(self, engine: Engine) -> None:
+        if self._setting.rank == 0:
+            self._shards.mkdir()
+        with self._timed("save", "checkpoint_save_s"):
+            engine.save(self._shards)
+            dist.barrier()
+            # DCP flushes what it writes and DeepSpeed doesn't; both are timed until it is on disk
+            _flush(self._shards)
+        size = sum(file.stat().st_size for file in _files(self._shards))
+        self._delivery.samples["checkpoint_bytes"] = [float(size)]
+
+    def _load(self, engine: Engine) -> None:
+        with self._timed("load", "checkpoint_load_s"):
+            engine.load(self._shards)
+
+    def _consolidate(self, engine: Engine) -> None:
+        with self._timed("consolidate", "full_save_s"):
+            state = engine.consolidate()
+            if self._setting.rank == 0:
+                full_state.write(state, self._leaves)
+        self._delivery.samples["full_bytes"] = [float(self._leaves.stat().st_size)]
+
+    def _load_full(self, engine: Engine) -> None:
+        with self._timed("load full", "full_load_s"):
+            engine.load_full(full_state.read(self._leaves))
+
+    def _load_other(self, engine: Engine) -> None:
+        self._at("load full")
+        engine.load_full(full_state.read(self._reads))
+
+    def _continue(self, trainer: Trainer, training: str) -> str:
+        """Keep the state and continue; return why the optimizer state can't be inspected, or nothing."""
+        before, engine = self._options.steps_before, trainer.engine
+        self._tensors.keep(training, before - 1, "parameter", engine.full_state())
+        unseen = _why_not(lambda engine: self._keep_moments(engine, training, before - 1), engine)
+        self._train(trainer, training, before, self._options.steps_after)
+        return unseen
+
+    def _train(self, trainer: Trainer, training: str, first: int, steps: int) -> None:
+        watcher = _Watcher(training, self._curve, self._tensors, lambda: self._at("check"))
+        trainer.train(range(first, first + steps), watcher)
+
+    def _keep_moments(self, engine: Engine, training: str, step: int) -> None:
+        self._at("consolidate")
+        by_moment: dict[str, dict[str, torch.Tensor]] = {}
+        for name, moments in engine.consolidate().optimizer.items():
+            for moment, tensor in moments.items():
+                by_moment.setdefault(moment, {})[name] = tensor
+        for moment, tensors in by_moment.items():
+            self._tensors.keep(training, step, moment, tensors)
+
+    @contextmanager
+    def _timed(self, phase: str, column: str) -> Iterator[None]:
+        """Time the body from one barrier to another."""
+        self._at(phase)
+        dist.barrier()
+        began = time.perf_counter()
+        yield
+        dist.barrier()
+        self._delivery.samples[column] = [time.perf_counter() - began]
+
+    def _at(self, phase: str) -> None:
+        self._phases.current = phase
+        self._places += 1
+        self._phases.progress.at("checkpoint", self._places)
+
+
+class _Watcher(Watcher):
+    """Keeps the losses of one training, and its parameters after the checkpoint."""
+
+    def __init__(
+        self, training: str, curve: Rows, tensors: Fingerprints, progress: Callable[[], None]
+    ) -> None:
+        self._training, self._curve, self._tensors, self._progress = training, curve, tensors, progress
+
+    def begins(self, number: int) -> None:
+        self._progress()
+
+    def gradients(self, step: Step, engine: Engine) -> bool:
+        self._curve.append(row_of(self._training, step, engine))
+        return True
+
+    def updated(self, step: Step, engine: Engine, seconds: float) -> None:
+        if self._training != "before":
+            self._tensors.keep(self._training, step.number, "parameter", engine.full_state())
+
+
+_NUMBERS = {
+    "sharded": ("checkpoint_save_s", "checkpoint_load_s", "checkpoint_bytes"),
+    "full": ("full_save_s", "full_load_s", "full_bytes"),
+    "exchanged": (),
+}
+"""Continuation -> the numbers that are unknown without it."""
+
+
+def _why_not(action: Load, engine: Engine) -> str:
+    """Call *action* with *engine*; return why the engine can't do it, or nothing."""
+    try:
+        action(engine)
+    except NotImplementedError as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file()]
+
+
+def _flush(folder: Path) -> None:
+    for file in _files(folder):
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())

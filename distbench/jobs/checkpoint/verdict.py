@@ -1,0 +1,275 @@
+"""Whether a case resumes from a checkpoint as the same training: a pure function of records.
+
+Two things are checked. What was loaded is a copy, so parameters and optimizer state must be those that
+were saved, bit for bit, in any strategy. And the steps after it must be those of the uninterrupted
+training: bit for bit if the same strategy resumes at the same world size (unless its kernels are not
+deterministic), and up to rounding if another one does, which sums in a different order.
+
+What counts as rounding was measured (two cores of a CPU, torch 2.13, DeepSpeed 0.19.8; 44 exchanges of 23
+cases with ``single``, three steps, AdamW and SGD with and without momentum), in units of eps of the
+coarsest dtype: see ``LIMITS``. A lost optimizer state is far above them: the
+parameters are then off by 0.6 to 0.8 of their movement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from distbench.analysis.verdict import Gravity, Verdict
+from distbench.case import Case, Precision
+from distbench.grouping import grouped
+from distbench.record import Record, Status
+from distbench.trial import SKETCH
+
+Word = Literal["same", "rounding", "differs", "lacking"]
+KIND = "checkpoint"
+_GRAVITY: dict[str, Gravity] = {
+    "same": "ok",
+    "rounding": "ok",
+    "lacking": "unknown",
+    "failed": "bad",
+    "differs": "bad",
+}
+_EPS = {"fp64": 2.0**-52, "fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How far apart two values may be and still be equal up to rounding."""
+
+    per_eps: float
+    """Relative difference in units of eps."""
+    most: float
+    """Upper bound of the limit: in 16 bits that many eps would hide anything."""
+
+    def of(self, precision: Precision) -> float:
+        """Largest relative difference that is rounding."""
+        dtypes = (precision.compute, precision.reduce, precision.master, precision.optimizer_state)
+        return min(self.per_eps * max(_EPS[dtype] for dtype in dtypes), self.most)
+
+
+LIMITS = {
+    # measured: 1.2 eps in fp32, 0.006 eps in bf16
+    "loss": Limit(64, 0.01),
+    # measured: 1.4 eps in fp32, 0.07 eps in bf16
+    "gradient norm": Limit(64, 0.02),
+    # of all parameters together, relative to how far they have moved since the checkpoint; measured:
+    # 4 eps in fp32 (250 if DeepSpeed's own Adam goes on from torch's), 0.9 eps in bf16 (0.007); Adam
+    # turns noise around zero into whole steps
+    "parameters": Limit(4096, 0.1),
+}
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How one case resumed from one checkpoint."""
+
+    case: Case
+    training: str
+    """sharded: its own shards; full: its own whole state; exchanged: the whole state of another case."""
+    source: str
+    """Name of the case that had saved it."""
+    word: Word
+    """same: bit for bit. rounding: apart by no more than that. differs. lacking: not tried."""
+    step: int | None = None
+    """First step that differs; the last one before the checkpoint if what was loaded differs."""
+    what: str = ""
+    """What differs there: ``loss``, ``gradient norm``, ``parameters``, or a tensor that was not restored."""
+    apart: float = 0.0
+    """Largest relative difference (of a loss, a norm, or all parameters relative to their movement)."""
+    reason: str = ""
+    """Why it was not tried."""
+
+    def __str__(self) -> str:
+        return f"{self.case.name} {self.outcome}"
+
+    @property
+    def outcome(self) -> str:
+        """What was loaded, and how it went on."""
+        own = {"sharded": "its own shards", "full": "its own full state"}
+        return f"from {own.get(self.training, f'the state of {self.source}')}: {self._comparison()}"
+
+    def _comparison(self) -> str:
+        if self.word == "differs":
+            off = "missing or of another kind" if math.isinf(self.apart) else f"off by {self.apart:.1e}"
+            return f"not equivalent from step {self.step} on: {self.what} is {off}"
+        outcomes = {"same": "bit-identical", "lacking": f"not tried: {self.reason}"}
+        return outcomes.get(self.word, f"equivalent within rounding ({self.apart:.1e})")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {
+            "case": self.case.name,
+            "case_id": self.case.id,
+            "training": self.training,
+            "source": self.source,
+            "verdict": self.word,
+            "step": self.step,
+            "what": self.what,
+            "apart": self.apart,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """How one case, and the reference from its state, resumed from checkpoints."""
+
+    case_id: str
+    continuations: tuple[Continuation, ...]
+    failures: tuple[str, ...]
+    """How its failed trials ended."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What this comes to: the worst decides."""
+        tried = [each for each in self.continuations if each.word != "lacking"]
+        words = [str(each.word) for each in tried] + ["failed"] * bool(self.failures)
+        word = max(words, key=list(_GRAVITY).index, default="lacking")
+        return Verdict(KIND, word, _GRAVITY[word], self._sentence(word, tried), self)
+
+    def _sentence(self, word: str, tried: Sequence[Continuation]) -> str:
+        if word == "failed":
+            return self.failures[0]
+        if word == "lacking":
+            reasons = [each.reason for each in self.continuations]
+            return f"not tried: {reasons[0]}" if reasons else "not tried"
+        if wrong := [each for each in tried if each.word == "differs"]:
+            more = f" ({len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            return f"{wrong[0].outcome if wrong[0].case.id == self.case_id else wrong[0]}{more}"
+        exact = sum(each.word == "same" for each in tried)
+        return f"{len(tried)} continuations equivalent, {exact} of them bit-identical"
+
+    def to_json(self) -> dict[str, Any]:
+        """The continuations and failures."""
+        return {
+            "continuations": [each.to_json() for each in self.continuations],
+            "failures": list(self.failures),
+        }
+
+
+def resumptions(records: Sequence[Record]) -> dict[str, Resumption]:
+    """How each case that *records* of such jobs are about resumes, by case id."""
+    going_on = continuations(records)
+    return {
+        case_id: Resumption(
+            case_id,
+            tuple(each for each, about in going_on if about == case_id),
+            tuple(f"{record.status}: {record.reason}" for record in own if record.status.is_failure),
+        )
+        for case_id, own in grouped(records, _about).items()
+    }
+
+
+def _about(record: Record) -> str:
+    """Id of the case that a trial judges: where the reference loads a state, the case that saved it."""
+    options: Any = record.job.options
+    return str(options.source_id) if options.role == "back" else record.case_id
+
+
+def continuations(records: Sequence[Record]) -> list[tuple[Continuation, str]]:
+    """How every case resumed from every checkpoint that it was given, with the id of the case judged."""
+    measured = [record for record in records if record.status is Status.MEASURED]
+    saved = {record.case_id: _Training(record, "continued") for record in measured if _is_own(record)}
+    return [
+        (_continuation(record, part, saved.get(part["source_id"])), _about(record))
+        for record in measured
+        for part in record.tables.get("checkpoint_parts", [])
+    ]
+
+
+def _is_own(record: Record) -> bool:
+    return record.job.options.role == "case"
+
+
+class _Training:
+    """Values of one training of a record."""
+
+    def __init__(self, record: Record, name: str) -> None:
+        self.curve = {
+            row["step"]: row for row in record.tables.get("checkpoint_curve", []) if row["training"] == name
+        }
+        self.tensors: dict[tuple[int, str], dict[str, Mapping[str, Any]]] = defaultdict(dict)
+        for row in record.tables.get("checkpoint_tensors", []):
+            if row["training"] == name:
+                self.tensors[row["step"], row["of"]][row["tensor"]] = row
+
+
+def _continuation(record: Record, part: Mapping[str, Any], saved: _Training | None) -> Continuation:
+    case, training, source = record.case, part["training"], part["source"]
+    lacking = part["lacking"] or ("" if saved else f"{source} has no result")
+    if lacking or saved is None:
+        return Continuation(case, training, source, "lacking", reason=lacking)
+    pair = _Pair(saved, _Training(record, training), sees_moments=not part["unseen"])
+    limits = {name: limit.of(case.precision) for name, limit in LIMITS.items()}
+    largest = 0.0
+    for step, what, apart in pair.differences():
+        if not apart <= limits.get(what, 0.0):
+            return Continuation(case, training, source, "differs", step, what, apart)
+        largest = max(largest, apart)
+    return Continuation(case, training, source, "rounding" if largest else "same", apart=largest)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """An uninterrupted training, and one that resumed from its checkpoint."""
+
+    saved: _Training
+    loaded: _Training
+    sees_moments: bool = True
+    """Whether the engine that loaded can show its optimizer state."""
+
+    def differences(self) -> Iterator[tuple[int, str, float]]:
+        """Yield (step, what, relative difference), in the order in which things happen."""
+        start = min(self.saved.curve) - 1
+        kinds = [of for step, of in self.saved.tensors if step == start]
+        # the most informative first: parameters, then moments, then the number of steps
+        for of in sorted(kinds, key=lambda of: (of != "parameter", of == "step", of)):
+            if self.sees_moments or of == "parameter":
+                yield from ((start, what, apart) for what, apart in self._loaded_wrongly(start, of))
+        for step, row in sorted(self.saved.curve.items()):
+            other = self.loaded.curve.get(step, {})
+            yield step, "loss", _relative(row["loss"], other.get("loss"))
+            yield step, "gradient norm", _relative(row["grad_norm"], other.get("grad_norm"))
+            yield step, "parameters", self._against_movement(start, step)
+
+    def _loaded_wrongly(self, start: int, of: str) -> Iterator[tuple[str, float]]:
+        """Yield the first tensor of that kind that is not what was saved, with the number of others."""
+        saved, found = self.saved.tensors[start, of], self.loaded.tensors[start, of]
+        wrong = [
+            name for name in saved if name not in found or found[name]["digest"] != saved[name]["digest"]
+        ]
+        if wrong:
+            row, other = saved[wrong[0]], found.get(wrong[0])
+            apart = _distance([(row, other)]) / row["norm"] if other and row["norm"] else math.inf
+            what = wrong[0] if of == "parameter" else f"{of} of {wrong[0]}"
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            # a difference too small for the sketch is a difference all the same
+            yield f"{what}{more}", apart or math.inf
+
+    def _against_movement(self, start: int, step: int) -> float:
+        """How far apart the parameters are after *step*, relative to their movement since *start*."""
+        before, saved = self.saved.tensors[start, "parameter"], self.saved.tensors[step, "parameter"]
+        loaded = self.loaded.tensors[step, "parameter"]
+        if saved.keys() != loaded.keys():
+            return math.inf
+        if all(row["digest"] == loaded[name]["digest"] for name, row in saved.items()):
+            return 0.0
+        moved = _distance([(row, before[name]) for name, row in saved.items()])
+        apart = _distance([(row, loaded[name]) for name, row in saved.items()])
+        return apart / moved if moved else math.inf
+
+
+def _distance(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> float:
+    """Length of the difference of tensors, by their sketches."""
+    return math.sqrt(sum((one[key] - other[key]) ** 2 for one, other in pairs for key in SKETCH))
+
+
+def _relative(expected: float | None, found: float | None) -> float:
+    if expected is None or found is None:
+        return math.inf
+    return abs(found - expected) / abs(expected) if expected else abs(found)

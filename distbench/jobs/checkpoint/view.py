@@ -1,0 +1,125 @@
+"""The view ``checkpoint``: what checkpoints cost, and whether a training resumes from them as the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.text import listed, one_line, short_names
+from distbench.grouping import gathered
+from distbench.jobs.checkpoint.verdict import Continuation, Resumption, continuations
+from distbench.record import Record, Status, of_kind
+from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.view import CASE, View, case_cells
+from distbench.units import value_text
+
+_NUMBERS = (
+    "checkpoint_bytes",
+    "checkpoint_save_s",
+    "checkpoint_load_s",
+    "full_save_s",
+    "full_load_s",
+)
+_NOTHING = "This run tried no checkpoints."
+_EXACT = {"same": "exact", "differs": "DIFFERS"}
+
+
+def _duration(value: float) -> str:
+    return f"{value:.3f}" if value < 100 else f"{value:,.0f}"
+
+
+def _seconds(name: str, heading: str, doc: str) -> Field:
+    return Field(name, heading, doc, "s", "lower", format=_duration)
+
+
+def _resumed(name: str, heading: str, source: str) -> tuple[Field, Field]:
+    distance = Field(name, heading, f"Largest relative difference after resuming from {source}.", "", "lower")
+    verdict = Field(f"{name}_verdict", "", "same, rounding or differs.", type="varchar")
+    return distance, verdict
+
+
+class CheckpointView(View):
+    """What checkpoints cost, and whether a training resumes from them as the same."""
+
+    title: ClassVar[str] = "Checkpoints"
+    place: ClassVar[int] = 130
+    in_overview: ClassVar[bool] = True
+    caption: ClassVar[str] = (
+        "size, save, load: of all shards, in the framework's own format; gather, spread: of the whole "
+        "state, in one safetensors file; seconds, lower is better. Then the same steps again in a fresh "
+        "engine that loaded its own shards, its own full state, that of the reference (from), and in the "
+        "reference that loaded this case's (to). exact: bit for bit the uninterrupted training; a number: "
+        "the largest relative difference, no more than rounding; DIFFERS: not equivalent."
+    )
+    fields: ClassVar[tuple[Field, ...]] = (
+        *CASE,
+        Field("checkpoint_bytes", "size", "All shards in the framework's own format.", "B", "lower"),
+        _seconds("checkpoint_save_s", "save", "Time to save all shards."),
+        _seconds("checkpoint_load_s", "load", "Time to load all shards."),
+        _seconds("full_save_s", "gather", "Time to gather and save the whole state."),
+        _seconds("full_load_s", "spread", "Time to load and spread the whole state."),
+        *_resumed("sharded", "shards", "its own shards"),
+        *_resumed("full", "full", "its own full state"),
+        *_resumed("exchanged_from", "from", "the full state of its reference"),
+        *_resumed("exchanged_to", "to", "its full state, in the reference"),
+    )
+
+    def sheet(self, run: AnalysedRun) -> Sheet:
+        """A row for each case whose own checkpoint was tried."""
+        records = of_kind(run.records, "checkpoint")
+        resumed = [continuation for continuation, _ in continuations(records)]
+        own = [record for record in records if record.status is Status.MEASURED and not record.round]
+        own.sort(key=lambda record: (record.case.world_size, record.started))
+        names = short_names([record.case for record in own])
+        rows = [_row(record, names[record.case_id], resumed) for record in own]
+        return self.made(rows, [*_notes(run, records, resumed)] if records else [_NOTHING])
+
+    def is_asked(self, run: AnalysedRun) -> bool:
+        """Whether any checkpoint was tried."""
+        return bool(of_kind(run.records, "checkpoint"))
+
+
+def _row(record: Record, name: str, resumed: Sequence[Continuation]) -> Row:
+    own = {each.training: each for each in resumed if each.case.id == record.case_id}
+    # the reference has not one partner but all, each of which has a row
+    partner = getattr(record.job.options, "source_id", "")
+    given = (each for each in resumed if each.training == "exchanged" and each.source == record.case.name)
+    return Row(
+        {
+            **case_cells(record.case, name),
+            **{column: record.values.get(column) for column in _NUMBERS},
+            **_cells("sharded", own.get("sharded")),
+            **_cells("full", own.get("full")),
+            **_cells("exchanged_from", own.get("exchanged") if partner else None),
+            **_cells("exchanged_to", next(given, None) if partner else None),
+        }
+    )
+
+
+def _cells(name: str, of: Continuation | None) -> dict[str, Cell]:
+    if of is None or of.word == "lacking":
+        return {name: Cell(None, reason=of.reason if of else "")}
+    shown = _EXACT.get(of.word, f"{of.apart:.0e}")
+    return {name: Cell(of.apart, shown), f"{name}_verdict": Cell(of.word)}
+
+
+def _notes(run: AnalysedRun, records: Sequence[Record], resumed: Sequence[Continuation]) -> Iterator[str]:
+    found = [(row.case.name, found) for row in run.cases if (found := row.evidence(Resumption))]
+    wrong = [f"{name}: its checkpoints: {why}" for name, found in found for why in found.failures]
+    wrong += [str(each) for each in resumed if each.word == "differs"]
+    yield from (f"{one_line(sentence)}." for sentence in wrong)
+    tried = [each for each in resumed if each.word != "lacking"]
+    if tried and not wrong:
+        exact = sum(each.word == "same" for each in tried)
+        yield (
+            f"All {len(tried)} resumed trainings are equivalent: {exact} bit for bit, "
+            f"{len(tried) - exact} within rounding."
+        )
+    if sizes := sorted({record.values["full_bytes"] for record in records if "full_bytes" in record.values}):
+        least, most = (value_text(size, "B") for size in (sizes[0], sizes[-1]))
+        yield f"The file of the whole state: {least if least == most else f'{least} to {most}'}."
+    untried = [(each.reason, each.case.name) for each in resumed if each.word == "lacking"]
+    untried += [(each.reason, each.case.name) for each in records if each.status is Status.UNSUPPORTED]
+    for reason, names in gathered((reason, one_line(name)) for reason, name in untried).items():
+        yield f"Not tried: {one_line(reason)} ({listed(list(dict.fromkeys(names)))})."

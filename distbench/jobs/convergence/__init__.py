@@ -1,0 +1,210 @@
+"""``converge``: training of each case to a target on held-out data."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from distbench import registry
+from distbench.bounds import Bound
+from distbench.case import Case
+from distbench.data.base import Merit, Source
+from distbench.env import Machine
+from distbench.errors import did_you_mean
+from distbench.files import slug
+from distbench.job import REFERENCE, Job, Options
+from distbench.jobs.base import Kind
+from distbench.metrics.base import TableColumn, TableSpec
+from distbench.plan.tasks import Task, reference_of
+from distbench.suite.checking import Finding
+from distbench.workloads.base import Workload
+
+if TYPE_CHECKING:
+    from distbench.analysis.curves import CurvePoint
+    from distbench.analysis.verdict import Verdict
+    from distbench.record import Record
+
+REFERENCE_RUNS = 2
+"""Trainings of the reference for each training of a case (MLPerf's training rules ask for 2N)."""
+
+
+@dataclass(frozen=True)
+class Converge:
+    """Training each case to a target on held-out data, several times, next to its reference.
+
+    Every training runs to ``max_steps``, whenever it reaches the target, so that the values at
+    the end can be compared too. The case is trained with the first ``seeds`` seeds from its own on,
+    its reference (``single`` with the same global batch) with twice as many.
+    """
+
+    targets: dict[str, float]
+    """Figure of merit (bits_per_byte, accuracy, ...) -> the value to reach: one for each data source."""
+    max_steps: Annotated[int, Bound(1, 10_000_000)] = 200
+    """Optimizer steps of each training."""
+    eval_every: Annotated[int, Bound(1, 1_000_000)] = 20
+    """Steps between evaluations on the held-out data; the last step is evaluated too."""
+    eval_samples: Annotated[int, Bound(1, 1_000_000)] = 256
+    """Held-out samples of each evaluation, the same in all of them; fewer if there are fewer."""
+    seeds: Annotated[int, Bound(1, 1000)] = 3
+    """Trainings of each case; the reference gets twice as many."""
+    gradients_every: Annotated[int, Bound(0, 1_000_000)] = 20
+    """Steps between looks at the gradient of each tensor; 0: never."""
+    replicas_every: Annotated[int, Bound(0, 1_000_000)] = 50
+    """Steps between comparisons of the parameters across ranks; 0: never."""
+
+
+_STEP = TableColumn("step", "bigint", "Step of the training, from 1 on.")
+
+
+@dataclass(frozen=True)
+class ConvergeOptions(Options):
+    """What the ranks of a training to a target get."""
+
+    targets: dict[str, float] = field(default_factory=dict)
+    max_steps: int = 0
+    eval_every: int = 0
+    eval_samples: int = 0
+    seeds: int = 0
+    gradients_every: int = 0
+    replicas_every: int = 0
+    merit: dict[str, Any] = field(default_factory=dict)
+    """By what the held-out data are judged (``data.base.Merit``)."""
+    target: float | None = None
+    problem: str = ""
+    """Why nothing can be judged."""
+
+
+@dataclass(frozen=True)
+class Convergence(Kind):
+    """Training of each case to a target on held-out data, next to the same training on one process."""
+
+    name: ClassVar[str] = "converge"
+    folder: ClassVar[str] = "convergence"
+    section: ClassVar[type] = Converge
+    options: ClassVar[type[Options]] = ConvergeOptions
+    tables: ClassVar[tuple[TableSpec, ...]] = (
+        TableSpec(
+            "converge_curve",
+            "One row per step.",
+            (
+                _STEP,
+                TableColumn("samples", "bigint", "Samples trained up to the end of the step.", "samples"),
+                TableColumn("tokens", "bigint", "Tokens trained up to the end of the step.", "tokens"),
+                TableColumn("seconds", "double", "Seconds of training alone up to its end.", "s"),
+                TableColumn("loss", "double", "Loss before the update, over the global batch."),
+                TableColumn("value", "double", "Figure of merit on held-out data; null: not evaluated."),
+                TableColumn("grad_norm", "double", "Norm of the whole gradient; null: not looked at."),
+            ),
+        ),
+        TableSpec(
+            "converge_findings",
+            "One row per problem found in the training.",
+            (
+                _STEP,
+                TableColumn("module", "varchar", "Module or parameter; empty: the whole model."),
+                TableColumn("kind", "varchar", "Kind of problem."),
+                TableColumn("text", "varchar", "What was found."),
+            ),
+        ),
+    )
+    order: ClassVar[int] = 30
+
+    def tasks(self, section: Converge, cases: Sequence[Case], machine: Machine) -> list[Task]:
+        """Tasks that train *cases* and their references: all with the first seed, then with the second."""
+        jobs: dict[str, tuple[Case, ConvergeOptions, int]] = {}
+        for case in cases:
+            reference = _named(reference_of(case))
+            merit = merit_of(case)
+            if merit is None:
+                problem = (
+                    f"data {case.data.name} has no held-out rows, so a training on it can't be evaluated"
+                )
+                jobs[case.id] = case, ConvergeOptions(of=case.id, problem=problem), 1
+                continue
+            options = ConvergeOptions(
+                **dataclasses.asdict(section),
+                role=REFERENCE,
+                of=reference.id,
+                reference=reference.id,
+                merit=dataclasses.asdict(merit),
+                target=section.targets[merit.name],
+            )
+            jobs.setdefault(reference.id, (reference, options, REFERENCE_RUNS * section.seeds))
+            jobs[case.id] = case, dataclasses.replace(options, role="case", of=case.id), section.seeds
+        return [
+            Task(_seeded(case, i), i, Job("converge", options), problem=options.problem or None)
+            for i in range(REFERENCE_RUNS * section.seeds)
+            for case, options, runs in jobs.values()
+            if i < runs
+        ]
+
+    def problems(self, section: Converge, cases: Sequence[Case]) -> list[Finding]:
+        """Targets that are missing, and those that no case uses."""
+        judged: dict[str, Case] = {}
+        for case in cases:
+            if merit := merit_of(case):
+                judged.setdefault(merit.name, case)
+        missing = [
+            Finding(("converge", "targets"), f"missing {name}, the figure of merit of data {case.data.name}")
+            for name, case in judged.items()
+            if name not in section.targets
+        ]
+        unknown = [name for name in section.targets if name not in judged]
+        return missing + [
+            Finding(
+                ("converge", "targets", name), f"not used by any case; {did_you_mean(name, judged)}", value
+            )
+            for name, value in section.targets.items()
+            if name in unknown
+        ]
+
+    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
+        from distbench.jobs.convergence.verdict import convergences
+
+        return {case_id: found.verdict for case_id, found in convergences(records).items()}
+
+    def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
+        from distbench.analysis.curves import CurvePoint
+
+        merit = f"evaluation/{slug(str(record.job.options_as(ConvergeOptions).merit.get('name', 'value')))}"
+        names = {"value": merit} | {key: key for key in ("loss", "grad_norm", "samples", "tokens", "seconds")}
+        began = _epoch(record.started)
+        return f"seed {record.case.seed}", [
+            CurvePoint(
+                row["step"],
+                {name: row[key] for key, name in names.items() if row.get(key) is not None},
+                None if began is None else began + row["seconds"],
+            )
+            for row in record.tables.get("converge_curve", ())
+        ]
+
+
+def _epoch(started: str) -> float | None:
+    try:
+        return datetime.datetime.fromisoformat(started).timestamp()
+    except ValueError:
+        return None
+
+
+def merit_of(case: Case) -> Merit | None:
+    """Figure of merit of the held-out data of *case*; None: nothing is held out."""
+    source: Source = registry.make("data", case.data)
+    workload: Workload = registry.make("workloads", case.workload)
+    return source.merit(workload.shape)
+
+
+def _seeded(case: Case, number: int) -> Case:
+    """Training *number* of *case*, with different weights and batches."""
+    return dataclasses.replace(case, seed=case.seed + number)
+
+
+def _named(reference: Case) -> Case:
+    # a suite may train several models, whose references need different names
+    size = reference.batch.global_batch_size
+    name = (
+        f"reference/{reference.workload.name}/{reference.data.name}/gbs{size}/{reference.precision.compute}"
+    )
+    return dataclasses.replace(reference, name=name)

@@ -1,0 +1,165 @@
+"""The charts of trainings to a target: curves over steps, tokens and seconds, with the target."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from distbench.jobs.convergence.verdict import Convergence, Group, Training
+from distbench.report.figures import Chart, Style, drawn, level, scatter
+from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.view import CASE, case_cells
+from distbench.units import number_text
+
+_AXES = {
+    "step": "optimizer steps",
+    "tokens": "tokens",
+    "samples": "samples",
+    "seconds": "seconds of training",
+}
+REFERENCE = "reference (single)"
+"""What a reference is called."""
+_MOST_POINTS = 200
+_MOST_COLUMNS = 8
+
+Band = tuple[list[float], list[float], list[float], list[float]]
+"""Where, mean, lowest and highest over seeds."""
+
+
+def charts(groups: Sequence[list[Convergence]], names: dict[str, str], style: Style) -> list[Chart]:
+    """The charts of each of *groups*: cases with the same reference."""
+    return [
+        chart
+        for number, same in enumerate(groups, start=1)
+        if any(group.trainings for group in (same[0].reference, *(each.group for each in same)))
+        for chart in _Curves(number, same, names, style).charts()
+    ]
+
+
+class _Curves:
+    """The charts of one reference and its cases."""
+
+    def __init__(self, number: int, same: list[Convergence], names: dict[str, str], style: Style) -> None:
+        self._number, self._merit, self._style = number, same[0].merit, style
+        self._groups = [
+            (REFERENCE, same[0].reference),
+            *((names[each.case_id], each.group) for each in same),
+        ]
+        case = same[0].reference.case
+        self._of = f"{case.workload.name} on {case.data.name}, global batch {case.batch.global_batch_size}"
+        rows = next(group.trainings[0].curve for _, group in self._groups if group.trainings)
+        self._axes = ["step", "tokens" if rows[-1]["tokens"] != rows[-1]["samples"] else "samples", "seconds"]
+
+    def charts(self) -> list[Chart]:
+        """The figure of merit over each axis, and the training loss over steps."""
+        return [*(self._merit_chart(axis) for axis in self._axes), self._loss_chart()]
+
+    def _merit_chart(self, axis: str) -> Chart:
+        merit = self._merit
+        traces = self._traces(axis, "value")
+        end = max((max(t["x"]) for t in traces), default=1.0)
+        traces.append(level([0, end], [merit.target] * 2, "target"))
+        return Chart(
+            f"convergence-{self._number}-{axis}",
+            f"{self._of}: {merit.name} against {_AXES[axis]}",
+            f"{merit.doc} {merit.better.capitalize()} is better; the grey line is the target, "
+            f"{merit.target:g}. Lines are means over seeds, bands their range.",
+            drawn(
+                traces,
+                _AXES[axis],
+                f"{merit.name} ({merit.unit})" if merit.unit else merit.name,
+                xaxis={"rangemode": "tozero"},
+            ),
+            self._sheet("value", "at step", axis),
+        )
+
+    def _loss_chart(self) -> Chart:
+        return Chart(
+            f"convergence-{self._number}-loss",
+            f"{self._of}: training loss",
+            "Loss of each step before its update, the mean over the global batch. Lines are means over "
+            "seeds, bands their range.",
+            drawn(self._traces("step", "loss"), _AXES["step"], "loss", xaxis={"rangemode": "tozero"}),
+            self._sheet("loss", "step"),
+        )
+
+    def _traces(self, axis: str, key: str) -> list[dict[str, Any]]:
+        traces = []
+        for i, (name, group) in enumerate(self._groups):
+            if group.trainings:
+                line = self._style.line(group.case.strategy.name, i)
+                traces += _band_and_line(name, _band(group.trainings, axis, key), line)
+        return traces
+
+    def _steps(self) -> list[int]:
+        """Return some of the steps at which the held-out data were looked at, the last among them."""
+        curve = next(group.trainings[0].curve for _, group in self._groups if group.trainings)
+        steps = [row["step"] for row in curve if row["value"] is not None]
+        every = -(-len(steps) // _MOST_COLUMNS)
+        return steps[::-1][::every][::-1]
+
+    def _sheet(self, key: str, word: str, axis: str = "") -> Sheet:
+        """Means over seeds of *key* at some steps; with *axis*, behind what it took to reach the target."""
+        steps = self._steps()
+        columns = [Field(f"step_{step}", f"{word} {step}", format="{:.4g}".format) for step in steps]
+        took = [Field("to_target", f"{_AXES[axis]} to the target")] if axis else []
+        rows = [
+            Row(
+                {
+                    **case_cells(group.case, name),
+                    "to_target": _to_target(group, axis) if axis else None,
+                    **{f"step_{step}": _mean_at(group, key, step) for step in steps},
+                }
+            )
+            for name, group in self._groups
+        ]
+        return Sheet("", "", (*CASE, *took, *columns), tuple(rows))
+
+
+def _mean_at(group: Group, key: str, step: int) -> float | None:
+    values = [t.curve[step - 1][key] for t in group.trainings if len(t.curve) >= step]
+    return statistics.fmean(values) if values else None
+
+
+def _band(trainings: Sequence[Training], axis: str, key: str) -> Band:
+    """Return mean, lowest and highest of *key* over trainings, where all of them have it."""
+    steps = [
+        [training.curve[i] for training in trainings]
+        for i in range(min(len(each.curve) for each in trainings))
+    ]
+    known = [rows for rows in steps if all(row[key] is not None for row in rows)]
+    every = -(-len(known) // _MOST_POINTS)
+    shown = known[::-1][::every][::-1] if known else []
+    places = [statistics.fmean(float(row[axis]) for row in rows) for rows in shown]
+    values = [[float(row[key]) for row in rows] for rows in shown]
+    return places, [statistics.fmean(v) for v in values], [min(v) for v in values], [max(v) for v in values]
+
+
+def _band_and_line(name: str, band: Band, line: dict[str, Any]) -> list[dict[str, Any]]:
+    places, means, low, high = band
+    shade = scatter(
+        name,
+        [*places, *places[::-1]],
+        [*high, *low[::-1]],
+        "lines",
+        fill="toself",
+        fillcolor=line["color"],
+        # the bands of honest cases lie on one another
+        opacity=0.05,
+        line={"width": 0},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    return [
+        {**trace, "legendgroup": name} for trace in (shade, scatter(name, places, means, "lines", line=line))
+    ]
+
+
+def _to_target(group: Group, axis: str) -> Cell:
+    reached = group.to_target(axis)
+    if not reached:
+        return Cell(None, reason="no training reached the target")
+    mean = statistics.fmean(reached)
+    missed = len(group.trainings) - len(reached)
+    return Cell(mean, number_text(mean) + (f" ({missed} of {len(group.trainings)} never)" if missed else ""))

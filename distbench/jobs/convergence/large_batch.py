@@ -1,0 +1,72 @@
+"""What a larger global batch gains in throughput and loses in convergence."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distbench.grouping import grouped
+from distbench.jobs.convergence.verdict import Convergence
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A strategy with a larger global batch, compared with its smallest.
+
+    Time to the target is (samples to the target) / (samples per second): the first is what the batch
+    costs, the second what more devices gain (McCandlish et al. 2018, arXiv 1812.06162).
+    """
+
+    name: str
+    size: int
+    """Global batch in samples."""
+    base_size: int
+    scaled: str
+    """The learning rates if they differ; else empty."""
+    throughput: float
+    """Samples per second (by the median step), as a multiple of the base's."""
+    samples: float
+    """Samples until the target was reached, as a multiple of the base's; 1 loses nothing."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until then at that pace, as a multiple of the base's."""
+        return self.samples / self.throughput
+
+
+def effects(trained: Sequence[Convergence]) -> list[Effect]:
+    """Effect of each larger batch on cases that differ only in the batch and the world size."""
+    done = [each for each in trained if each.group.trainings and all(t.reached for t in each.group.trainings)]
+    alike = grouped(done, lambda each: each.group.case.work(("world_size", "batch", "optimizer.lr")))
+    found = []
+    for group in alike.values():
+        ordered = sorted(
+            group, key=lambda each: (each.group.case.batch.global_batch_size, each.group.case.world_size)
+        )
+        base = ordered[0]
+        size = base.group.case.batch.global_batch_size
+        found += [_effect(base, each) for each in ordered if each.group.case.batch.global_batch_size > size]
+    return found
+
+
+def _effect(base: Convergence, large: Convergence) -> Effect:
+    one, other = base.group.case, large.group.case
+    rates = one.optimizer.lr, other.optimizer.lr
+    return Effect(
+        name=f"{other.label} on {other.world_size} device{'s' if other.world_size > 1 else ''}",
+        size=other.batch.global_batch_size,
+        base_size=one.batch.global_batch_size,
+        scaled="" if rates[0] == rates[1] else f" (learning rate {rates[1]:.3g} against {rates[0]:.3g})",
+        throughput=_rate(large) / _rate(base),
+        samples=_samples(large) / _samples(base),
+    )
+
+
+def _rate(of: Convergence) -> float:
+    seconds = statistics.fmean(training.step_s for training in of.group.trainings)
+    return of.group.case.batch.global_batch_size / seconds
+
+
+def _samples(of: Convergence) -> float:
+    return statistics.fmean(of.group.to_target("samples"))

@@ -1,0 +1,169 @@
+"""The view ``convergence``: targets, what it took to reach them, and verdicts."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.text import one_line, short_names
+from distbench.grouping import grouped
+from distbench.jobs.convergence import charts as convergence_charts
+from distbench.jobs.convergence.large_batch import effects
+from distbench.jobs.convergence.verdict import P_VALUE, Convergence, Group
+from distbench.report.figures import Chart, Style
+from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.view import CASE, View, case_cells
+
+_NOTHING = "This run trains to no target: its suite has no section converge."
+_MOST_FINDINGS = 10
+_P = "{:.2g}".format
+
+
+def _mean(name: str, heading: str, doc: str, unit: str = "") -> tuple[Field, Field]:
+    mean = Field(name, heading, f"{doc}, mean over seeds.", unit)
+    return mean, Field(f"{name}_stdev", "", f"{doc}, standard deviation over seeds.", unit)
+
+
+class ConvergenceView(View):
+    """Targets, what it took to reach them, and verdicts."""
+
+    title: ClassVar[str] = "Convergence"
+    place: ClassVar[int] = 70
+    folded: ClassVar[bool] = False
+    in_overview: ClassVar[bool] = True
+    caption: ClassVar[str] = (
+        "Trainings to a target on held-out data, each case with several seeds next to its reference: one "
+        "process, the same global batch, twice the seeds. Means over seeds ± standard deviation; steps "
+        "and seconds (of training alone) until the target was first reached, to within one evaluation; "
+        "the value at the end. p: chance of a result as bad or worse if the case trains as its reference "
+        f"does, one-sided; below {P_VALUE:g} the case is worse."
+    )
+    fields: ClassVar[tuple[Field, ...]] = (
+        *CASE,
+        Field("metric", "", "Figure of merit.", type="varchar"),
+        Field("target", "", "Value of the figure of merit to reach."),
+        Field("better", "", "Direction of better of the figure of merit.", type="varchar"),
+        Field(
+            "verdict",
+            "verdict",
+            "Whether it converges as its reference; null for a reference.",
+            type="varchar",
+        ),
+        Field("seeds", "seeds", "Trainings that were started.", type="bigint"),
+        Field("reached", "", "Trainings that reached the target.", type="bigint"),
+        *_mean("steps", "steps", "Steps to the target"),
+        Field("p_steps", "p steps", "Chance of as many steps or more.", format=_P),
+        *_mean("seconds", "seconds", "Seconds of training to the target", "s"),
+        *_mean("final", "at the end", "Value at the end"),
+        Field("p_final", "p end", "Chance of a value as bad or worse.", format=_P),
+    )
+
+    def sheet(self, run: AnalysedRun) -> Sheet:
+        """A row for each reference, and one for each case below its own."""
+        trained, names = _trained(run)
+        rows: list[Row] = []
+        for same in by_reference(trained):
+            rows.append(_row(same[0], same[0].reference, convergence_charts.REFERENCE))
+            rows += [_row(each, each.group, names[each.case_id], each) for each in same]
+        notes = [*_notes(trained, names), *_batch_notes(trained)] if trained else [_NOTHING]
+        return self.made(rows, notes)
+
+    def charts(self, run: AnalysedRun) -> list[Chart]:
+        """Curves of each reference and its cases, if any was trained to a target."""
+        trained, names = _trained(run)
+        return convergence_charts.charts(by_reference(trained), names, Style.of(run.cases))
+
+
+def _trained(run: AnalysedRun) -> tuple[list[Convergence], dict[str, str]]:
+    """Cases that were trained to a target, and their short names by id."""
+    trained = [(row.case, found) for row in run.cases if (found := row.evidence(Convergence))]
+    return [found for _, found in trained], short_names([case for case, _ in trained])
+
+
+def by_reference(trained: Sequence[Convergence]) -> list[list[Convergence]]:
+    """*trained* in groups of one reference and figure of merit."""
+    return list(grouped(trained, lambda each: (each.reference.case.id, each.merit.name)).values())
+
+
+def _heading(of: Convergence) -> str:
+    case, merit = of.reference.case, of.merit
+    return one_line(
+        f"{case.workload.name} on {case.data.name}, global batch {case.batch.global_batch_size}: "
+        f"{merit.name} {'≥' if merit.better == 'higher' else '≤'} {merit.target:g}"
+    )
+
+
+def _row(of: Convergence, group: Group, name: str, tested: Convergence | None = None) -> Row:
+    every = len(group.trainings) + len(group.broken)
+    reached = group.to_target("step")
+    return Row(
+        {
+            **case_cells(group.case, name),
+            "metric": of.merit.name,
+            "target": of.merit.target,
+            "better": of.merit.better,
+            "verdict": tested.word if tested else None,
+            "seeds": Cell(every, f"{len(reached)}/{every}" if len(reached) < every else ""),
+            "reached": len(reached),
+            **_spread("steps", reached, "{:.0f}".format),
+            "p_steps": tested.steps.p_worse if tested and tested.steps else None,
+            **_spread("seconds", group.to_target("seconds"), "{:.2f}".format),
+            **_spread("final", group.finals, "{:.3f}".format),
+            "p_final": tested.final.p_worse if tested and tested.final else None,
+        },
+        group=_heading(of),
+    )
+
+
+def _spread(name: str, values: Sequence[float], form: Callable[[float], str]) -> dict[str, Cell]:
+    if not values:
+        return {name: Cell(None, reason="no training reached the target")}
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return {name: Cell(mean, form(mean))}
+    deviation = statistics.stdev(values)
+    return {name: Cell(mean, f"{form(mean)} ±{form(deviation)}"), f"{name}_stdev": Cell(deviation)}
+
+
+def _notes(trained: Sequence[Convergence], names: dict[str, str]) -> list[str]:
+    notes = [f"{names[each.case_id]}: {each.verdict.sentence}." for each in trained if each.why]
+    found = [
+        f"{name}, seed {row['seed']}, step {row['step']}, rank {row['rank']}"
+        f"{', ' + row['module'] if row['module'] else ''}: {row['kind']}: {row['text']}."
+        for name, group in _groups(trained, names)
+        for row in group.findings
+    ]
+    notes += [one_line(text) for text in found[:_MOST_FINDINGS]]
+    if len(found) > _MOST_FINDINGS:
+        notes.append(f"{len(found) - _MOST_FINDINGS} more findings are in the records (converge_findings).")
+    return [*notes, _chance(len(trained))]
+
+
+def _groups(trained: Sequence[Convergence], names: dict[str, str]) -> list[tuple[str, Group]]:
+    references = {each.reference.case.id: each.reference for each in trained}
+    mine = [(names[each.case_id], each.group) for each in trained]
+    return [*[("reference", group) for group in references.values()], *mine]
+
+
+def _chance(count: int) -> str:
+    by_chance = 2 * P_VALUE * count
+    return (
+        f"Each of {count} cases is tested twice at p = {P_VALUE:g}, without a correction for their number: "
+        f"with seeds of their own up to {by_chance:.1f} of them would be called worse by chance. The first "
+        "seeds of a reference are those of its cases, which makes that far rarer where a strategy trains as "
+        "it should."
+    )
+
+
+def _batch_notes(trained: Sequence[Convergence]) -> list[str]:
+    return [
+        one_line(
+            f"{each.name}: global batch {each.size} against {each.base_size}{each.scaled}: "
+            f"{each.throughput:.2f} times the samples a second and {each.samples:.2f} times the samples to "
+            f"the target (an efficiency of {1 / each.samples:.2f} in samples) make {each.seconds:.2f} times "
+            "the seconds at that pace."
+        )
+        for each in effects(trained)
+    ]

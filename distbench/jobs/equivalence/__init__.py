@@ -1,0 +1,151 @@
+"""``check``: whether each case is the same training as its reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from distbench import registry
+from distbench.bounds import Bound, Positive
+from distbench.case import Batch, Case, Choice, Optimizer
+from distbench.env import Machine
+from distbench.job import REFERENCE, Job, Options
+from distbench.jobs.base import STEP, TRAINING, Kind, training_tables
+from distbench.metrics.base import TableColumn, TableSpec
+from distbench.plan.tasks import Task, reference_of, trusted
+from distbench.strategies.base import SHARDED, SINGLE, Strategy
+
+if TYPE_CHECKING:
+    from distbench.analysis.verdict import Verdict
+    from distbench.record import Record
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether each case is the same training as one process with the whole batch (``--check``)."""
+
+    steps: Annotated[int, Bound(1, 10_000)] = 20
+    """Steps that each case and its reference train."""
+    sgd_lr: Positive = 0.1
+    """Learning rate of the second training, with SGD: Adam hides gradients that are scaled wrongly."""
+    # fewer say nothing about a spread
+    perturbed: Annotated[int, Bound(4, 1000)] = 8
+    """Trainings of the reference with rounding-sized changes: their spread is the envelope."""
+    false_alarm: Annotated[float, Bound(1e-6, 0.5)] = 0.001
+    """Chance that a training that differs by rounding only is called different."""
+
+
+@dataclass(frozen=True)
+class CheckOptions(Options):
+    """What the ranks of a check get."""
+
+    steps: int = 0
+    arm: str = ""
+    """Name of the optimizer that the case is trained with."""
+    perturbed: int | None = None
+    """Of a reference: its trainings with rounding-sized changes."""
+    parts: list[int] | None = None
+    """Of a reference: the numbers of parts in which the cases compute a global batch."""
+
+
+@dataclass(frozen=True)
+class Equivalence(Kind):
+    """Whether each case is the same training as one process with the whole global batch."""
+
+    name: ClassVar[str] = "check"
+    folder: ClassVar[str] = "checks"
+    section: ClassVar[type] = Check
+    options: ClassVar[type[Options]] = CheckOptions
+    tables: ClassVar[tuple[TableSpec, ...]] = (
+        *training_tables("check"),
+        TableSpec(
+            "check_replicas",
+            "One row per training whose ranks ended a step with different parameters.",
+            (
+                TRAINING,
+                STEP,
+                TableColumn("of_rank", "bigint", "First rank that differs from rank 0."),
+                TableColumn("tensor", "varchar", "First parameter that differs."),
+            ),
+        ),
+        TableSpec(
+            "check_notes",
+            "Remarks about the trial, one a row.",
+            (TRAINING, TableColumn("text", "varchar", "The remark.")),
+        ),
+    )
+    deterministic: ClassVar[bool] = True
+    order: ClassVar[int] = 10
+    unasked: ClassVar[str] = "Equivalence was not checked; run with --check."
+
+    def tasks(self, section: Check, cases: Sequence[Case], machine: Machine) -> list[Task]:
+        """Tasks that check *cases*: each reference is followed by the cases compared with it."""
+        groups: dict[str, list[Task]] = {}
+        for case in cases:
+            for arm, armed in trainings(case, section):
+                reference = reference_of(armed)
+                options = CheckOptions(
+                    role="case", of=case.id, reference=reference.id, steps=section.steps, arm=arm
+                )
+                if reference.id not in groups:
+                    groups[reference.id] = [_reference(section, reference, options, cases, machine)]
+                problem = None if arm != SGD else _strategy(armed).problem(armed, machine)
+                task = Task(armed, job=Job("check", options), needs=reference.id, problem=problem)
+                groups[reference.id].append(task)
+        return [task for group in groups.values() for task in group]
+
+    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
+        from distbench.jobs.equivalence.verdict import verdicts
+
+        return verdicts(records, settings.get("false_alarm", Check.false_alarm))
+
+
+SGD = "sgd"
+"""The arm next to that of the suite's own optimizer."""
+
+
+def trainings(case: Case, check: Check) -> list[tuple[str, Case]]:
+    """The trainings of *case*: with its own optimizer, and with SGD.
+
+    Adam hides it if all gradients are scaled by the same wrong factor; SGD does not.
+    """
+    own = case.optimizer.name
+    if own == SGD:
+        return [(own, case)]
+    sgd = Optimizer(
+        name="sgd", lr=check.sgd_lr, clip_grad_norm=case.optimizer.clip_grad_norm, kernel="foreach"
+    )
+    return [(own, case), (SGD, dataclasses.replace(case, optimizer=sgd))]
+
+
+def _reference(
+    check: Check, reference: Case, options: CheckOptions, cases: Sequence[Case], machine: Machine
+) -> Task:
+    alike = [case for case in cases if case.batch.global_batch_size == reference.batch.global_batch_size]
+    parts = sorted({case.world_size * case.batch.gradient_accumulation_steps for case in alike})
+    own = dataclasses.replace(options, role=REFERENCE, perturbed=check.perturbed, parts=parts)
+    possible = [case for case in _smaller(reference, cases) if not _strategy(case).problem(case, machine)]
+    return Task(reference, job=Job("check", own), instead=tuple(possible))
+
+
+def _smaller(reference: Case, cases: Sequence[Case]) -> list[Case]:
+    """Fallbacks for a reference that doesn't fit: with micro-batches, then sharded over a few devices."""
+    size = reference.batch.global_batch_size
+    alike = [case.batch for case in cases if case.batch.global_batch_size == size]
+    micro = min(batch.micro_batch_size for batch in alike)
+    smaller = [trusted(reference, Choice(SINGLE), 1, Batch(size, micro, size // micro))]
+    for world_size in sorted({case.world_size for case in cases} - {1}):
+        if size % world_size == 0:
+            share = size // world_size
+            part = math.gcd(share, micro)
+            cut = Batch(size, part, share // part)
+            smaller.append(trusted(reference, Choice(SHARDED), world_size, cut))
+    return [case for case in smaller if case.id != reference.id]
+
+
+def _strategy(case: Case) -> Strategy:
+    made: Strategy = registry.make("strategies", case.strategy)
+    return made

@@ -1,0 +1,211 @@
+"""The view ``equivalence``: whether each case is equivalent to its reference, with the evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import CaseSummary
+from distbench.analysis.text import one_line, short_names
+from distbench.grouping import gathered
+from distbench.jobs.equivalence.arms import (
+    DIFFERS,
+    EQUIVALENT,
+    FIXED_TOLERANCE,
+    NOT_CHECKED,
+    ROUNDING,
+    Arm,
+    Equivalence,
+    Worst,
+    place_text,
+)
+from distbench.report.figures import (
+    MOST_CASES,
+    PALETTE,
+    Chart,
+    Shown,
+    bars_height,
+    drawn,
+    hover,
+    level,
+    scatter,
+)
+from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.view import CASE, View, case_cells
+
+_FAMILIES = {
+    "loss": ("loss", "circle"),
+    "grad_norm": ("gradient norm", "square"),
+    "gradient": ("gradients of the first step", "diamond"),
+    "parameter": ("parameters", "triangle-up"),
+}
+_NOTHING = "Equivalence was not checked; run with distbench run SUITE --check."
+
+
+def _error_text(value: float) -> str:
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def _error(name: str, heading: str, doc: str) -> Field:
+    return Field(name, heading, doc, "", "lower", format=_error_text)
+
+
+class EquivalenceView(View):
+    """Whether each case is equivalent to its reference, with the evidence."""
+
+    title: ClassVar[str] = "Equivalence"
+    place: ClassVar[int] = 60
+    folded: ClassVar[bool] = False
+    caption: ClassVar[str] = (
+        "Each case and its reference (one process with the whole batch) trained a few steps from the same "
+        "weights on the same batches, with the case's own optimizer and with SGD. Largest relative error "
+        "of the loss, of the gradient norm, of the first step's gradients and of the parameter updates; "
+        "its fraction of the envelope that rounding allows (above 1: differs); and the distance of the "
+        "trained parameters from an fp64 training, next to the reference's own. Lower is better "
+        "throughout."
+    )
+    fields: ClassVar[tuple[Field, ...]] = (
+        *CASE,
+        Field("optimizer", "optimizer", "Optimizer of this training.", type="varchar"),
+        Field(
+            "verdict", "", "equivalent, equivalent within rounding, differs or not checked.", type="varchar"
+        ),
+        Field("reference", "", "Name of the reference.", type="varchar"),
+        _error("loss", "loss", "Largest relative error of the loss."),
+        _error("grad_norm", "norm", "Largest relative error of the gradient norm."),
+        _error("gradient", "gradient", "Largest relative error of the first step's gradients."),
+        _error("parameter", "moved", "Largest relative error of the parameter updates."),
+        Field(
+            "envelope",
+            "envelope",
+            "Fraction of the envelope; above 1: differs.",
+            "",
+            "lower",
+            format="{:.2f}".format,
+        ),
+        _error("fp64", "fp64", "Distance of the trained parameters from an fp64 training."),
+        _error("reference_fp64", "its ref.", "The same distance of the reference."),
+    )
+
+    def sheet(self, run: AnalysedRun) -> Sheet:
+        """A row for each case and optimizer that was checked."""
+        checked = _checked(run)
+        names = short_names([row.case for row, _ in checked])
+        rows = [_row(row, names[row.case.id], arm) for row, found in checked for arm in found.arms]
+        return self.made(rows, _notes(checked, names))
+
+    def charts(self, run: AnalysedRun) -> list[Chart]:
+        """Distance from the reference, if any case was checked and any number is not bit-identical."""
+        checked = _checked(run)
+        apart = [(row, found) for row, found in checked if found.furthest > 0]
+        if not apart:
+            return []
+        # those that are furthest are what a reader looks for
+        places = sorted(apart, key=lambda pair: pair[1].furthest, reverse=True)[:MOST_CASES]
+        rows = [row for row, _ in places]
+        cut = f" The {MOST_CASES} furthest of {len(apart):,} are drawn." if len(apart) > MOST_CASES else ""
+        marks = [trace for family in _FAMILIES if (trace := _trace(places, family))["x"]]
+        limit = level([1, 1], [-0.5, len(places) - 0.5], width=2)
+        return [
+            Chart(
+                "equivalence-envelope",
+                "Distance from the reference",
+                "Each mark is the largest difference of one kind over all steps and tensors, as a "
+                "fraction of what rounding allows there; further left is closer to the reference, and "
+                "right of the grey line at 1 the case is not equivalent. The axis is "
+                f"logarithmic.{cut}",
+                drawn(
+                    [limit, *marks],
+                    "fraction of the envelope (lower is better)",
+                    "",
+                    xaxis={"type": "log"},
+                    yaxis=Shown.of(rows, run).axis(rows),
+                ),
+                finding=_finding([found for _, found in checked]),
+                height=bars_height(len(places)),
+            )
+        ]
+
+
+def _checked(run: AnalysedRun) -> list[tuple[CaseSummary, Equivalence]]:
+    """Cases that were checked, with the evidence."""
+    return [(row, found) for row in run.cases if (found := row.evidence(Equivalence))]
+
+
+def _row(row: CaseSummary, name: str, arm: Arm) -> Row:
+    errors = {worst.place.family: worst.error for worst in arm.worst}
+    unchecked = arm.word == NOT_CHECKED
+    absent = Cell(None, reason=arm.reason)
+    return Row(
+        {
+            **case_cells(row.case, name),
+            "optimizer": arm.optimizer,
+            "verdict": arm.word,
+            "reference": arm.reference,
+            **{family: absent if unchecked else errors.get(family) for family in _FAMILIES},
+            "envelope": absent if unchecked else arm.furthest,
+            "fp64": absent if unchecked else arm.from_fp64,
+            "reference_fp64": absent if unchecked else arm.reference_from_fp64,
+        }
+    )
+
+
+def _notes(checked: Sequence[tuple[CaseSummary, Equivalence]], names: dict[str, str]) -> list[str]:
+    """The verdicts, each with the cases that have it, and what they were compared with."""
+    if not checked:
+        return [_NOTHING]
+    verdicts = gathered(
+        (ROUNDING if found.word == ROUNDING else found.sentence(), names[row.case.id])
+        for row, found in checked
+    )
+    notes = [f"{word[0].upper()}{word[1:]}: {', '.join(of)}." for word, of in verdicts.items()]
+    arms = [arm for _, found in checked for arm in found.arms]
+    references = dict.fromkeys(one_line(arm.reference) for arm in arms if arm.reference)
+    remarks = dict.fromkeys(one_line(note) for arm in arms for note in arm.notes)
+    tolerances = dict.fromkeys(row.case.precision.compute for row, _ in checked)
+    if references:
+        notes.append(f"Compared with: {', '.join(references)}.")
+        notes.append(
+            "Fixed tolerances, for comparison only (torch.testing.assert_close): "
+            + ", ".join(f"{dtype} {FIXED_TOLERANCE[dtype]:.1e}" for dtype in tolerances)
+            + "."
+        )
+    return [*notes, *(f"{note[0].upper()}{note[1:]}." for note in remarks)]
+
+
+def _trace(checked: Sequence[tuple[CaseSummary, Equivalence]], family: str) -> dict[str, Any]:
+    """The marks of one kind of quantity: one for each case and optimizer that it was trained with."""
+    name, symbol = _FAMILIES[family]
+    marks = [
+        (place, row, arm, worst)
+        for place, (row, found) in enumerate(checked)
+        for arm in found.arms
+        for worst in arm.worst
+        # a logarithm has no place for what is the same, nor for what is no number any more
+        if worst.place.family == family and 0 < worst.of_limit < math.inf
+    ]
+    return scatter(
+        name,
+        [worst.of_limit for *_, worst in marks],
+        [place for place, *_ in marks],
+        hovers=[hover(row.case.name, *_facts(arm, worst)) for _, row, arm, worst in marks],
+        cases=[row.case.id for _, row, *_ in marks],
+        marker={"color": PALETTE[list(_FAMILIES).index(family)], "symbol": symbol, "size": 9},
+    )
+
+
+def _facts(arm: Arm, worst: Worst) -> list[str]:
+    return [
+        f"{place_text(worst)}, step {worst.place.step}, trained with {arm.optimizer}",
+        f"relative error {worst.error:.2g}, {worst.of_limit:.2g} of the envelope",
+    ]
+
+
+def _finding(checked: Sequence[Equivalence]) -> str:
+    words = [found.word for found in checked]
+    if not checked:
+        return ""
+    exact = words.count(EQUIVALENT)
+    return f"{len(checked):,} cases checked: {words.count(DIFFERS):,} differ, {exact:,} are bit-identical."

@@ -1,0 +1,55 @@
+"""``measure``: time, memory and communication of each case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, ClassVar, get_args
+
+from distbench.case import Case, Measure
+from distbench.env import Machine
+from distbench.files import slug
+from distbench.jobs.base import Kind
+from distbench.metrics.base import Pass
+from distbench.plan.tasks import Task
+
+if TYPE_CHECKING:
+    from distbench.analysis.curves import CurvePoint
+    from distbench.record import Record
+
+
+@dataclass(frozen=True)
+class Measuring(Kind):
+    """Time, memory and communication of each case, with nothing switched on that slows it down."""
+
+    name: ClassVar[str] = "measure"
+    folder: ClassVar[str] = "trials"
+    section: ClassVar[type] = Measure
+    always: ClassVar[bool] = True
+    with_metrics: ClassVar[bool] = True
+    phases: ClassVar[tuple[str, ...]] = get_args(Pass)
+    order: ClassVar[int] = 100
+
+    def tasks(self, section: Measure, cases: Sequence[Case], machine: Machine) -> Iterator[Task]:
+        if section.order == "sequential":
+            return (Task(case, i) for case in cases for i in range(section.trials))
+        # every second round reversed: a drift over the run weighs on all cases alike
+        orders = (list(cases), list(reversed(cases)))
+        return (Task(case, i) for i in range(section.trials) for case in orders[i % 2])
+
+    def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
+        from distbench.analysis.curves import CurvePoint
+        from distbench.analysis.summary import losses_of
+
+        if record.status != "measured":
+            return "", ()
+        losses = losses_of(record)
+        steps = {step: {"loss": loss} for step, loss in enumerate(losses, 1) if loss is not None}
+        totals = {f"trial/{slug(name)}": value for name, value in record.values.items() if isfinite(value)}
+        if totals:
+            steps.setdefault(max(len(losses), 1), {}).update(totals)
+        return f"trial {record.round}", [CurvePoint(step, steps[step]) for step in sorted(steps)]
+
+    def is_idle(self, section: Measure) -> bool:
+        return section.trials == 0

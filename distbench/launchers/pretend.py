@@ -1,0 +1,123 @@
+"""``pretend``: starts no process; every rank reports at once what the options say."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distbench.job import MEASURE, kind_of
+from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
+from distbench.trial import TrialFile, error_file, log_file, result_file
+
+STRATEGY = "pretended"
+"""Name of a plug-in strategy for cases that are openly pretended, so that their trials need no mark; it may
+have an option ``does``: works, raises or hangs."""
+
+_RESULT: dict[str, Any] = {
+    "absent": {},
+    "began": 0.0,
+    "effective": {"parameters": 1},
+    "environment": {"pretended": True},
+    "not_finite": None,
+    "tables": {},
+    "warmup_losses": [],
+    "window": [0.0, 1.0],
+}
+
+
+@dataclass(frozen=True)
+class Pretend(Launcher):
+    """Starts no process and makes up what ranks would measure, to try a suite, its gate and its reports.
+
+    Its trials are marked as degraded, so that nothing compares or recommends them, and every record has
+    ``environment.pretended``. Trials of a plug-in strategy called ``pretended`` are not: its name tells.
+    """
+
+    step_s: float = 0.1
+    """Seconds per step in the first trial of a case; each of the next nine takes 1% more, then it repeats."""
+    values: dict[str, float] = field(default_factory=dict)
+    """Column of a metric or of a kind of job, such as memory_peak, and what every rank reports for it. A
+    kind of job other than measure is refused unless all of its columns are here."""
+    log: str = ""
+    """File that gets a line for each session, preparation and trial; empty: none."""
+
+    def commands(self, launch: Launch) -> list[list[str]]:
+        return []
+
+    def open(self, run_id: str) -> Site:
+        self.note("open")
+        return _PretendedSite(self)
+
+    def note(self, event: str) -> None:
+        """Append *event* to the log, if there is one."""
+        if self.log:
+            with Path(self.log).open("a") as stream:
+                stream.write(f"{event}\n")
+
+
+class _PretendedSite(Site):
+    is_here = False
+
+    def __init__(self, options: Pretend) -> None:
+        self._options = options
+
+    def launch(self, launch: Launch) -> Handle:
+        if launch.entry == "prepare":
+            self._options.note("prepare")
+            launch.file.with_suffix(".result.json").write_text('{"notes": [], "failed": {}}')
+            return _Ended(1)
+        trial = TrialFile.read(launch.file)
+        folder, does = launch.file.parent, trial.case.strategy.options.get("does", "works")
+        self._options.note(f"trial {trial.case.label} {folder.name}")
+        for rank in range(launch.processes):
+            # as frameworks do: what shows a log or a message has to take the colours out
+            log_file(folder, rank).write_text(f"rank {rank} was \x1b[32mhere\n")
+            if not self._knows(trial.job.kind):
+                _fail(folder, rank, "Refused", f"launcher pretend does not {trial.job.kind}")
+            elif rank and does == "raises":
+                _fail(folder, rank, "RuntimeError", "a pretended \x1b[31mfailure")
+            elif does != "hangs":
+                result_file(folder, rank).write_text(json.dumps(self._result(trial, int(folder.name))))
+        return _Ended(launch.processes, hangs=does == "hangs")
+
+    def _knows(self, kind: str) -> bool:
+        """Whether there is something to report for a trial of that *kind*."""
+        columns = [column.name for column in kind_of(kind).columns]
+        return kind == MEASURE or bool(columns and set(columns) <= self._options.values.keys())
+
+    def _result(self, trial: TrialFile, round_: int) -> dict[str, Any]:
+        steps = trial.measure.steps
+        seconds = self._options.step_s * (1 + max(round_, 0) % 10 / 100)
+        timed = {"step_s": [seconds] * steps, "loss": [1.0] * steps} if trial.job.kind == MEASURE else {}
+        samples = timed | {column: [value] for column, value in self._options.values.items()}
+        phases = {"start": 0.0, "build": 0.0, "warmup": 0.0, "time": 1.0}
+        real = trial.case.strategy.name != STRATEGY
+        degraded = "no process was started: its numbers are made up by launcher pretend" if real else ""
+        passes = {"step_s": "time"} if timed else {}
+        return {**_RESULT, "samples": samples, "passes": passes, "phases": phases, "degraded": degraded}
+
+    def close(self) -> None:
+        self._options.note("close")
+
+
+def _fail(folder: Path, rank: int, kind: str, message: str) -> None:
+    failure = {"at": time.time(), "phase": "time", "types": [kind], "message": message, "traceback": ""}
+    error_file(folder, rank).write_text(json.dumps(failure))
+
+
+class _Ended(Handle):
+    def __init__(self, ranks: int, *, hangs: bool = False) -> None:
+        self._ranks, self._hangs = ranks, hangs
+
+    def wait(self, seconds: float) -> list[Exit]:
+        if self._hangs:
+            time.sleep(seconds)
+            return []
+        return [Exit(rank, 0, time.time()) for rank in range(self._ranks)]
+
+    def signal(self, number: int) -> None:
+        """No rank is there to receive it."""
+
+    def stop(self) -> None:
+        self._hangs = False

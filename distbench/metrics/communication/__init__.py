@@ -1,0 +1,140 @@
+"""``communication``: which collectives a step issues, and how many bytes, compared with theory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from distbench.case import BYTES
+from distbench.metrics.base import (
+    Absent,
+    Column,
+    Metric,
+    Pass,
+    Session,
+    TableColumn,
+    TableSpec,
+    Values,
+    alike,
+)
+from distbench.metrics.communication.traffic import Counted
+
+if TYPE_CHECKING:
+    from distbench.metrics.communication.collectives import Collectives
+
+
+_COLLECTIVES = TableSpec(
+    "collectives",
+    "One row a collective, rank and profiled step: as asked for, as run, and how long it took.",
+    (
+        TableColumn("step", "bigint", "Profiled step, from 0 on."),
+        TableColumn("place", "bigint", "Place in the step, from 0 on, in the order of the calls."),
+        TableColumn("op", "varchar", "Operation as asked for by the strategy."),
+        TableColumn("ran", "varchar", "What the backend ran for it; null where the trace does not show it."),
+        TableColumn(
+            "group", "varchar", "Global ranks of its process group. A word of SQL: write it in quotes."
+        ),
+        TableColumn("group_size", "bigint", "Ranks of its process group."),
+        TableColumn("dtype", "varchar", "Dtype of what it moves."),
+        TableColumn("bytes", "bigint", "Payload by nccl-tests' convention: the full array.", "B"),
+        TableColumn("wire_bytes", "double", "What the rank sends, by the algorithm of what ran.", "B"),
+        TableColumn("seconds", "double", "Time that the rank spent in it, under the profiler.", "s"),
+        TableColumn("transfer_s", "double", "Shortest time that a rank of the group spent in it.", "s"),
+        TableColumn("wait_s", "double", "The rest: waiting for the slowest rank.", "s"),
+        TableColumn("exposed_s", "double", "Its time that no computation of the rank hid.", "s"),
+    ),
+)
+_THEORY = TableSpec(
+    "collectives_theory",
+    "Expected bytes of a rank's collectives per step, one row an operation.",
+    (
+        TableColumn("op", "varchar", "Operation."),
+        TableColumn("bytes", "double", "Payload by the strategy's communication model.", "B"),
+    ),
+)
+
+
+@dataclass
+class _State:
+    collectives: Collectives
+    standing: list[int] = field(default_factory=list)
+    """Elements that stood whole where a pass over the layers began, added up over each step."""
+
+
+@dataclass(frozen=True)
+class Communication(Metric):
+    """Calls and bytes of every collective of a step, as issued by the strategy."""
+
+    tables: ClassVar[tuple[TableSpec, ...]] = (_COLLECTIVES, _THEORY)
+    early: ClassVar[tuple[str, ...]] = ("distbench.metrics.communication.collectives",)
+    passes: ClassVar[frozenset[Pass]] = frozenset({"count"})
+    columns: ClassVar[tuple[Column, ...]] = (
+        *alike(
+            ("", "lower", "max"),
+            per_step=True,
+            comm_calls="Collectives that a rank takes part in during one step (groups of one rank not "
+            "counted).",
+        ),
+        *alike(
+            ("B", "lower", "max"),
+            per_step=True,
+            comm_bytes="Payload of a rank's collectives in one step, as asked for: the full array of each, "
+            "as nccl-tests counts (all-gather: what comes out; reduce-scatter: what goes in).",
+        ),
+        *alike(
+            ("B", None, "first"),
+            comm_bytes_theory="Expected comm_bytes by the strategy's communication model, with the dtypes "
+            "in use and all micro-batches.",
+        ),
+        *alike(
+            ("B", None, "max"),
+            per_step=True,
+            comm_standing_bytes="Bytes of sharded parameters that were still gathered when a forward or "
+            "backward pass started, so that the pass need not gather them.",
+        ),
+    )
+
+    def start(self, session: Session) -> Any:
+        from distbench.metrics.communication.collectives import Collectives
+
+        return _State(Collectives())
+
+    def before_step(self, session: Session, state: _State) -> None:
+        state.standing.append(0)
+        state.collectives.begin()
+
+    def after_step(self, session: Session, state: _State) -> None:
+        state.collectives.end()
+
+    @contextmanager
+    def around(self, session: Session, state: _State, span: str) -> Iterator[None]:
+        if span in ("forward", "backward"):
+            state.standing[-1] += session.engine.standing_whole()
+        yield
+
+    def values(self, session: Session, state: _State) -> Values:
+        steps = state.collectives.steps
+        # groups of one rank move nothing
+        moving = [[call for call in step if call.group_size > 1] for step in steps]
+        calls = steps[-1] if steps else []
+        counted = Counted(calls, [call.row(0, place) for place, call in enumerate(calls)])
+        session.leave(counted)
+        session.tables["collectives"] = counted.rows
+        size = BYTES[session.case.precision.compute]
+        return {
+            "comm_calls": [float(len(calls)) for calls in moving],
+            "comm_bytes": [float(sum(call.bytes for call in calls)) for calls in moving],
+            "comm_standing_bytes": [float(elements * size) for elements in state.standing],
+            "comm_bytes_theory": _theory(session),
+        }
+
+
+def _theory(session: Session) -> list[float | None] | Absent:
+    theory = session.strategy.collectives(session.case, session.effective["parameters"])
+    if theory is None:
+        return Absent(f"{session.case.strategy.name} has no communication model")
+    if session.rank == 0:
+        session.tables["collectives_theory"] = [{"op": op, "bytes": size} for op, size in theory.items()]
+    return [float(sum(theory.values()))]

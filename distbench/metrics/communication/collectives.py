@@ -1,0 +1,130 @@
+"""Sees every collective on its way through torch's dispatcher: DDP's C++ reducer, FSDP, DeepSpeed, DTensor.
+
+Patched functions of torch.distributed miss DDP's reducer; DeepSpeed's own logger sees nothing
+but DeepSpeed and makes every operation blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from distbench.metrics.communication.traffic import Call
+
+# operation -> its public name, and which argument is the full array (None: the result)
+_C10D: dict[str, tuple[str, int]] = {
+    "allreduce_": ("all_reduce", 0),
+    "allreduce_coalesced_": ("all_reduce", 0),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "reduce_scatter_": ("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
+    "_allgather_base_": ("all_gather", 0),
+    "allgather_": ("all_gather", 0),
+    "allgather_coalesced_": ("all_gather", 0),
+    "allgather_into_tensor_coalesced_": ("all_gather", 0),
+    "broadcast_": ("broadcast", 0),
+    "reduce_": ("reduce", 0),
+    "alltoall_": ("all_to_all", 1),
+    "alltoall_base_": ("all_to_all", 1),
+    "gather_": ("gather", 0),
+    "scatter_": ("scatter", 1),
+    "send": ("send", 0),
+    "recv_": ("recv", 0),
+    "recv_any_source_": ("recv", 0),
+}
+_FUNCTIONAL: dict[str, tuple[str, int | None]] = {
+    "all_reduce": ("all_reduce", 0),
+    "all_reduce_": ("all_reduce", 0),
+    "all_reduce_coalesced": ("all_reduce", 0),
+    "all_reduce_coalesced_": ("all_reduce", 0),
+    "all_gather_into_tensor": ("all_gather", None),
+    "all_gather_into_tensor_out": ("all_gather", None),
+    "all_gather_into_tensor_coalesced": ("all_gather", None),
+    "reduce_scatter_tensor": ("reduce_scatter", 0),
+    "reduce_scatter_tensor_out": ("reduce_scatter", 0),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 0),
+    "all_to_all_single": ("all_to_all", 0),
+    "broadcast": ("broadcast", 0),
+    "broadcast_": ("broadcast", 0),
+}
+_TABLES: dict[str, dict[str, Any]] = {"c10d": _C10D, "_c10d_functional": _FUNCTIONAL}
+
+
+class Collectives(TorchDispatchMode):
+    """Lists the collectives between ``begin`` and ``end``, in the order in which they are issued."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[list[Call]] = []
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self.steps.append([])
+        self.__enter__()
+
+    def end(self) -> None:
+        """End the step."""
+        self.__exit__(None, None, None)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            # it shall become its collectives first, which then come here
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.partition("::")[2]
+        if name in (table := _TABLES.get(func.namespace, {})):
+            op, full = table[name]
+            every = (*args, *(kwargs or {}).values())
+            self._note(op, list(_tensors(result if full is None else args[full])), _group(every))
+        return result
+
+    def _note(self, op: str, tensors: list[torch.Tensor], group: dist.ProcessGroup) -> None:
+        if not tensors or not self.steps:
+            return
+        elements, size = sum(tensor.numel() for tensor in tensors), group.size()
+        self.steps[-1].append(
+            Call(
+                op=op,
+                group=_ranks_text(dist.get_process_group_ranks(group)),
+                group_size=size,
+                dtype=str(tensors[0].dtype).removeprefix("torch."),
+                bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+                elements=elements // size if op == "all_gather" else elements,
+            )
+        )
+
+
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _group(arguments: tuple[Any, ...]) -> dist.ProcessGroup:
+    for argument in arguments:
+        if isinstance(argument, torch.ScriptObject):
+            try:
+                return dist.ProcessGroup.unbox(argument)
+            except RuntimeError:
+                # another boxed argument: the operator of a reduction
+                continue
+        if isinstance(argument, str) and argument in dist.distributed_c10d._world.pg_names.values():
+            return _resolve_process_group(argument)  # type: ignore[arg-type]
+    raise ValueError(f"no process group among {arguments!r}")
+
+
+def _ranks_text(ranks: list[int]) -> str:
+    """Ranks as text: ``0-7`` if consecutive, else ``0,4,8``."""
+    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[0] + len(ranks))):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))

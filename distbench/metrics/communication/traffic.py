@@ -1,0 +1,73 @@
+"""A collective, and its bandwidth and bytes on the wire as nccl-tests defines them. Without torch.
+
+nccl-tests: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.metrics.base import Left
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective, as issued by the strategy."""
+
+    op: str
+    """``all_reduce``, ``all_gather``, ... as torch.distributed and nccl-tests name them."""
+    group: str
+    """The global ranks that take part: ``0-3``, ``0,2``."""
+    group_size: int
+    dtype: str
+    bytes: int
+    """Of the full array, as nccl-tests counts: what comes out of an all-gather, what goes into a
+    reduce-scatter; on every rank the same."""
+    elements: int
+    """Of this rank's input; identifies the backend's own event."""
+
+    def row(self, step: int, place: int) -> dict[str, Any]:
+        """The call as a row of the table ``collectives``: the *place*-th of *step*."""
+        told = dataclasses.asdict(self)
+        del told["elements"]
+        return {"step": step, "place": place, **told}
+
+
+@dataclass
+class Counted(Left):
+    """What ``communication`` leaves: the collectives of the counted step, and their rows in the record."""
+
+    calls: list[Call]
+    rows: list[dict[str, Any]]
+
+    def replace_rows(self, timed: list[dict[str, Any]]) -> None:
+        """Put *timed*, the same collectives with their times, in the place of the rows."""
+        self.rows[:] = timed
+
+
+def bus_factor(op: str, n: int) -> float | None:
+    """Factor from algorithm bandwidth to bus bandwidth for *op* in a group of *n* ranks.
+
+    All-reduce 2(n-1)/n; all-gather, reduce-scatter and all-to-all (n-1)/n; broadcast and reduce 1.
+    None: nccl-tests defines none.
+    """
+    if op == "all_reduce":
+        return 2 * (n - 1) / n
+    if op in ("all_gather", "reduce_scatter", "all_to_all"):
+        return (n - 1) / n
+    return 1.0 if op in ("broadcast", "reduce") else None
+
+
+def wire_factor(ran: str, n: int) -> float | None:
+    """Multiple of the full array that a rank sends on average when the backend runs *ran*.
+
+    Rings, as NCCL's and gloo's default algorithms are: an all-reduce is a reduce-scatter and an
+    all-gather. A broadcast brings the array once to each rank but the root. None: not known.
+    """
+    if ran == "all_reduce":
+        return 2 * (n - 1) / n
+    if ran in ("all_gather", "reduce_scatter", "all_to_all", "broadcast"):
+        return (n - 1) / n
+    return 1.0 if ran in ("send", "recv", "send_recv") else None

@@ -1,0 +1,197 @@
+"""``memory``: peak memory of a rank, and by kind, from the allocator's own counters."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from distbench.metrics.base import (
+    Absent,
+    Column,
+    Metric,
+    Pass,
+    Session,
+    TableColumn,
+    TableSpec,
+    Values,
+    alike,
+)
+
+KINDS = {
+    "parameters": "Parameters of a rank between steps: its shard, if sharded.",
+    "gradients": "Gradients of a rank.",
+    "optimizer_state": "Optimizer states of a rank (moments).",
+    "master": "Weights that the optimizer updates and that are not the parameters themselves.",
+    "states": "Model states of a rank: parameters, gradients, optimizer states and master weights at once.",
+    "buffers": "Buckets of communication, and gathered copies of sharded parameters.",
+    "activations": "What a step adds to all other kinds: inputs, logits, what autograd saved, casts.",
+}
+"""Each kind of memory with its definition; ``memory_<kind>`` is a column of the record as well."""
+
+
+def _bytes_of_row(name: str, doc: str) -> TableColumn:
+    return TableColumn(name, "bigint", doc, "B")
+
+
+TABLE = TableSpec(
+    "memory",
+    "Memory of a rank at the end of each phase of one step, by kind. parameters + gradients + "
+    "optimizer_state + master + buffers + activations + other = allocated + host.",
+    (
+        TableColumn(
+            "phase", "varchar", "build, forward, backward, step; theory: what model states should take."
+        ),
+        TableColumn("micro_batch", "bigint", "Micro-batch of the step, from 0 on."),
+        _bytes_of_row("allocated", "Bytes of tensors by the allocator's books."),
+        _bytes_of_row("peak", "Most such bytes during the phase."),
+        *(_bytes_of_row(name, doc) for name, doc in KINDS.items()),
+        _bytes_of_row("other", "What no kind explained when the step began."),
+        _bytes_of_row(
+            "host", "The part of all kinds that is in host memory although the rank computes on a GPU."
+        ),
+    ),
+)
+
+
+_AT_MOST = " Maximum over the ends of the phases of the counted step, and over ranks."
+
+
+def _bytes(name: str, doc: str) -> Column:
+    return Column(f"memory_{name}", "B", "lower", "max", doc)
+
+
+@dataclass(frozen=True)
+class Memory(Metric):
+    """Memory of a rank, peak and by kind: allocator-level bytes, never the resident set alone."""
+
+    tables: ClassVar[tuple[TableSpec, ...]] = (TABLE,)
+    early: ClassVar[tuple[str, ...]] = ("distbench.metrics.memory.allocators",)
+    # warm-up begins with the engine as it was built; time gives peaks; count the phases of a step
+    passes: ClassVar[frozenset[Pass]] = frozenset({"warmup", "time", "count"})
+    columns: ClassVar[tuple[Column, ...]] = (
+        _bytes(
+            "peak",
+            "Peak bytes of tensors alive at once in the timed steps; maximum over ranks. CUDA: "
+            "allocated_bytes.all.peak. CPU: counted in torch's CPU allocator.",
+        ),
+        _bytes(
+            "active_peak",
+            "CUDA: active_bytes.all.peak, tensors and blocks that other streams still hold back.",
+        ),
+        _bytes(
+            "reserved_peak",
+            "CUDA: reserved_bytes.all.peak, the segments taken from the device: nearest to out-of-memory.",
+        ),
+        *alike(
+            ("", "lower", "sum"),
+            memory_alloc_retries="CUDA: num_alloc_retries, allocations that succeeded only after the cache "
+            "was flushed.",
+            memory_ooms="CUDA: num_ooms, out-of-memory errors thrown in the timed steps, caught by somebody.",
+        ),
+        _bytes(
+            "pinned_peak",
+            "CUDA: allocated_bytes.peak of torch's pinned host allocator, since the process began: what "
+            "offload takes from the host for good.",
+        ),
+        *alike(
+            ("B", "lower", "sum"),
+            memory_host="Proportional set size (PSS) of all ranks after the timed steps, what they take "
+            "from the host: resident pages, shared ones divided by those who share them. Pinned memory is "
+            "part of it.",
+        ),
+        *alike(
+            ("B", None, "max"),
+            memory_resident_peak="Most resident memory of a rank's process so far (VmHWM). It holds freed "
+            "pages, code and other libraries, and would rank strategies wrongly: shown only next to the "
+            "allocator's bytes.",
+        ),
+        *(_bytes(name, doc + _AT_MOST) for name, doc in KINDS.items()),
+        *alike(
+            ("B", None, "max"),
+            memory_states_theory="Model states of a rank by the table of ZeRO (Rajbhandari et al. 2020, "
+            "arXiv:1910.02054), with the dtypes in use; without padding and buffers.",
+        ),
+    )
+
+    def prepare(self) -> None:
+        from distbench.metrics.memory import allocators
+
+        allocators.build()
+
+    def install(self) -> None:
+        from distbench.metrics.memory import allocators
+
+        if library := allocators.library():
+            library.distbench_install()
+
+    def start(self, session: Session) -> Any:
+        from distbench.metrics.memory import allocators
+        from distbench.metrics.memory.phases import Phases
+
+        books = allocators.books_of(session)
+        if session.pass_ == "time":
+            if books:
+                books.reset_peak()
+            return books, books.faults() if books else {}
+        phases = Phases(session, books)
+        if session.pass_ == "warmup":
+            phases.end("build")
+        return phases
+
+    def around(self, session: Session, state: Any, span: str) -> AbstractContextManager[Any]:
+        return state.around(span) if session.pass_ == "count" else nullcontext()
+
+    def values(self, session: Session, state: Any) -> Values:
+        if session.pass_ == "time":
+            return {
+                **_peaks(*state),
+                "memory_host": _kilobytes(Path("/proc/self/smaps_rollup"), "Pss"),
+                "memory_resident_peak": _kilobytes(Path("/proc/self/status"), "VmHWM"),
+            }
+        session.tables["memory"] = state.rows
+        if session.pass_ == "warmup":
+            return {}
+        return {
+            **{f"memory_{name}": _most(state, name) for name in KINDS},
+            "memory_states_theory": _theory(session),
+        }
+
+
+def _peaks(books: Any, faults_before: dict[str, int]) -> Values:
+    if books is not None:
+        return dict(books.values(faults_before))
+    from distbench.metrics.memory import allocators
+
+    return {"memory_peak": Absent(allocators.why_not())}
+
+
+def _most(phases: Any, name: str) -> float | Absent:
+    most = phases.most(name)
+    if most is not None:
+        return float(most)
+    if phases.knows_kinds:
+        from distbench.metrics.memory import allocators
+
+        return Absent(allocators.why_not())
+    return Absent("the engine does not report its memory by kind")
+
+
+def _theory(session: Session) -> float | Absent:
+    """Expected model states in total; adds them by kind to the table."""
+    kinds = session.strategy.model_states(session.case, session.effective["parameters"])
+    if kinds is None:
+        return Absent(f"{session.case.label} has no memory model")
+    states = float(sum(kinds.values()))
+    session.tables["memory"].append({"phase": "theory", **kinds, "states": states})
+    return states
+
+
+def _kilobytes(file: Path, name: str) -> int | Absent:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError as error:
+        return Absent(f"{file} can't be read: {error.strerror}")
+    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    return next(found, Absent(f"{file} has no {name}"))

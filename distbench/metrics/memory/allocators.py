@@ -1,0 +1,170 @@
+"""Allocators' own counters of bytes and their peak; on a CPU those of a counting allocator, built once."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import subprocess
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import cpp_extension
+
+from distbench.env import cache_folder, compiler
+from distbench.metrics.base import Absent, Session, Values
+
+_SOURCE = Path(__file__).with_name("counting_allocator.cpp")
+
+_NO_COMPILER = "exact bytes on a CPU need a C++ compiler (g++); none found on the path"
+
+
+def library_file() -> Path:
+    """Path of the built library: one for each source and version of torch."""
+    key = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:12]
+    return cache_folder() / "allocator" / f"counting_allocator-{key}.so"
+
+
+def build() -> None:
+    """Build the library unless it exists already.
+
+    Raises:
+        Absent: there is no C++ compiler, or it failed.
+    """
+    target = library_file()
+    if target.is_file():
+        return
+    cxx = compiler()
+    if cxx is None:
+        raise Absent(_NO_COMPILER)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_suffix(f".{os.getpid()}.so")
+    command = [cxx, "-O2", "-shared", "-fPIC", "-std=c++20", str(_SOURCE), "-o", str(aside)]
+    command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    command += [f"-I{folder}" for folder in cpp_extension.include_paths()]
+    command += [f"-L{folder}" for folder in cpp_extension.library_paths()] + ["-lc10"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Absent(f"the counting allocator could not be built: {done.stderr[-2000:]}")
+    aside.replace(target)
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Loaded library, or None if it was not built."""
+    if not library_file().is_file():
+        return None
+    loaded = ctypes.CDLL(str(library_file()))
+    loaded.distbench_current.restype = ctypes.c_int64
+    loaded.distbench_peak.restype = ctypes.c_int64
+    return loaded
+
+
+def why_not() -> str:
+    """Why there is no library."""
+    if compiler() is None:
+        return _NO_COMPILER
+    return "the counting allocator was not built; see the log of the run's preparation"
+
+
+_FAULTS = {"memory_alloc_retries": "num_alloc_retries", "memory_ooms": "num_ooms"}
+_CUDA_ONLY = (*_FAULTS, "memory_active_peak", "memory_reserved_peak", "memory_pinned_peak")
+_NO_CACHE = Absent("CUDA only: torch's CPU allocator does not cache, reserve or pin memory")
+_NOT_TOLD = Absent("this torch version does not report pinned host memory")
+
+
+class Books(ABC):
+    """What an allocator says of itself; nothing here waits for a device."""
+
+    @abstractmethod
+    def allocated(self) -> int:
+        """Bytes of tensors alive now."""
+
+    @abstractmethod
+    def peak(self) -> int:
+        """Maximum of bytes alive at once since ``reset_peak``."""
+
+    @abstractmethod
+    def reset_peak(self) -> None:
+        """Begin to look for the peak anew."""
+
+    def faults(self) -> dict[str, int]:
+        """Counts since the process started of events that should not happen, by column."""
+        return {}
+
+    @abstractmethod
+    def values(self, faults_before: dict[str, int]) -> Values:
+        """Peaks since ``reset_peak`` and the faults since *faults_before*, by column."""
+
+
+class CpuBooks(Books):
+    """Those of the counting allocator."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def allocated(self) -> int:
+        return int(self._library.distbench_current())
+
+    def peak(self) -> int:
+        return int(self._library.distbench_peak())
+
+    def reset_peak(self) -> None:
+        self._library.distbench_reset_peak()
+
+    def values(self, faults_before: dict[str, int]) -> Values:
+        return {"memory_peak": self.peak(), **dict.fromkeys(_CUDA_ONLY, _NO_CACHE)}
+
+
+class CudaBooks(Books):
+    """Those of torch's caching allocator, of the device that needs most."""
+
+    def __init__(self, devices: list[Any]) -> None:
+        self._devices = devices
+
+    def allocated(self) -> int:
+        return max(torch.cuda.memory_allocated(device) for device in self._devices)
+
+    def peak(self) -> int:
+        return self._most("allocated_bytes.all.peak")
+
+    def reset_peak(self) -> None:
+        for device in self._devices:
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def faults(self) -> dict[str, int]:
+        return {column: self._total(name) for column, name in _FAULTS.items()}
+
+    def values(self, faults_before: dict[str, int]) -> Values:
+        pinned = torch.cuda.host_memory_stats().get("allocated_bytes.peak")
+        return {
+            "memory_peak": self.peak(),
+            "memory_active_peak": self._most("active_bytes.all.peak"),
+            "memory_reserved_peak": self._most("reserved_bytes.all.peak"),
+            "memory_pinned_peak": _NOT_TOLD if pinned is None else pinned,
+            **{column: count - faults_before[column] for column, count in self.faults().items()},
+        }
+
+    def _most(self, name: str) -> int:
+        return int(max(torch.cuda.memory_stats(device)[name] for device in self._devices))
+
+    def _total(self, name: str) -> int:
+        return sum(torch.cuda.memory_stats(device)[name] for device in self._devices)
+
+
+def books_of(session: Session) -> Books | None:
+    """Books of the allocator that *session*'s rank uses; None if there are none."""
+    if session.device.type == "cuda":
+        return CudaBooks(_cuda_devices(session))
+    counting = library()
+    return CpuBooks(counting) if counting else None
+
+
+def _cuda_devices(session: Session) -> list[Any]:
+    """Devices that this process drives: its own, or with nn.DataParallel all of them."""
+    if session.world_size < session.case.world_size:
+        return list(range(session.case.world_size))
+    return [session.device]

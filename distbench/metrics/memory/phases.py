@@ -1,0 +1,72 @@
+"""Memory by kind at the phases of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from distbench.case import MODEL_STATES
+from distbench.metrics.base import Session
+from distbench.metrics.memory.allocators import Books
+
+_PHASES = {"forward": "forward", "backward": "backward", "optimizer": "step"}
+
+
+class Phases:
+    """Takes a row at the end of each phase: what is allocated, and by kind what it is.
+
+    The kinds add up to ``allocated + host`` exactly. ``other`` is what no kind explained when the step
+    began; ``activations`` is what the step has added to that: its inputs, logits, what autograd
+    saved, and casts and temporaries that still exist.
+    """
+
+    def __init__(self, session: Session, books: Books | None) -> None:
+        self._session, self._books = session, books
+        self._unexplained = 0
+        self._micro_batch = -1
+        self.rows: list[dict[str, Any]] = []
+
+    @contextmanager
+    def around(self, span: str) -> Iterator[None]:
+        """Watch one part of a step."""
+        if span == "data":
+            self._unexplained = self._look().get("rest", 0)
+        self._micro_batch += span == "forward"
+        if self._books:
+            self._books.reset_peak()
+        yield
+        if span in _PHASES:
+            self.end(_PHASES[span])
+
+    def end(self, phase: str) -> None:
+        """Take the row of *phase*, which ends now."""
+        found = self._look()
+        if "rest" in found:
+            found["activations"] = max(found["rest"] - self._unexplained, 0)
+            found["other"] = found.pop("rest") - found["activations"]
+        self.rows.append({"phase": phase, "micro_batch": max(self._micro_batch, 0), **found})
+
+    @property
+    def knows_kinds(self) -> bool:
+        """Whether the engine reports its memory by kind."""
+        return any("states" in row for row in self.rows)
+
+    def most(self, name: str) -> int | None:
+        """Maximum of *name* over the ends of all phases; None if no row has it."""
+        found = [row[name] for row in self.rows if name in row]
+        return max(found) if found else None
+
+    def _look(self) -> dict[str, int]:
+        """Bytes allocated now; ``rest`` is what is of no known kind."""
+        found = {}
+        if self._books:
+            found = {"allocated": self._books.allocated(), "peak": self._books.peak()}
+        if (kinds := self._session.engine.memory()) is None:
+            return found
+        found |= kinds
+        found["states"] = sum(kinds[name] for name in MODEL_STATES)
+        if self._books:
+            known = sum(size for name, size in kinds.items() if name != "host")
+            found["rest"] = found["allocated"] + found["host"] - known
+        return found

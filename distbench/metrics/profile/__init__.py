@@ -1,0 +1,198 @@
+"""``profile``: a few steps under torch's profiler: where a step's time goes, and its collectives."""
+
+from __future__ import annotations
+
+import statistics
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from distbench.metrics.base import (
+    Absent,
+    Column,
+    Metric,
+    Pass,
+    Session,
+    TableColumn,
+    TableSpec,
+    Trial,
+    Values,
+    alike,
+    or_absent,
+)
+from distbench.metrics.communication.traffic import Counted
+
+_SHARE = (
+    "Mean over ranks, under the profiler: a share of profile_step_s, never a time to compare with step_s."
+)
+_CPU_COMM = (
+    "On a CPU, gloo's threads share the cores with the computation: what is hidden still slows it down."
+)
+
+
+PARTS = {
+    "data": "Making and moving the batch.",
+    "forward": "The forward pass, without exposed communication.",
+    "backward": "The backward pass, without exposed communication.",
+    "optimizer": "Clipping and the update, without exposed communication.",
+    "exposed_comm": "Communication that no computation hides.",
+    "other": "The rest: the loop, gaps, idle device.",
+}
+"""Parts of a step, which add up to it."""
+
+_FLAGS = TableSpec(
+    "flags",
+    "Reasons to look at the trace of a trial, one per row; left by rank 0 for all ranks.",
+    (TableColumn("reason", "varchar", "What is unusual, and where."),),
+)
+
+
+def _part(name: str, doc: str) -> Column:
+    return Column(f"profile_{name}_s", "s", "lower", "mean", f"{doc} {_SHARE}", per_step=True)
+
+
+@dataclass
+class _State:
+    profiler: Any = None
+    mark: AbstractContextManager[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Profile(Metric):
+    """Step breakdown, exposed communication, transfer and waiting of each collective, from one trace."""
+
+    tables: ClassVar[tuple[TableSpec, ...]] = (_FLAGS,)
+    early: ClassVar[tuple[str, ...]] = ("distbench.metrics.profile.timeline",)
+    passes: ClassVar[frozenset[Pass]] = frozenset({"profile", "unsynced"})
+    columns: ClassVar[tuple[Column, ...]] = (
+        *alike(
+            ("s", None, "mean"),
+            per_step=True,
+            profile_step_s="Wall time of a step under the profiler; the sum of the six parts below.",
+        ),
+        *alike(
+            ("", None, "first"),
+            profile_slowdown="Slowest rank's profile_step_s over its step_s: what the instrument costs.",
+        ),
+        *(_part(name, doc) for name, doc in PARTS.items()),
+        *alike(
+            ("s", "lower", "mean"),
+            per_step=True,
+            comm_s="Time in which any collective of a rank runs, in a profiled step (union of the backend's "
+            f"intervals). {_CPU_COMM}",
+            comm_exposed_s="Exposed communication: union of a rank's collectives less the union of its "
+            f"computation, by interval arithmetic on the trace (as HTA and TraceLens define it). {_CPU_COMM}",
+        ),
+        *alike(
+            ("s", None, "max"),
+            per_step=True,
+            unsynced_step_s="Wall time of a step without any reduction of gradients, timed like step_s.",
+        ),
+        *alike(
+            ("s", "lower", "first"),
+            comm_exposed_by_difference_s="Slowest rank's step_s less unsynced_step_s: exposed "
+            "communication measured without a profiler.",
+        ),
+        *alike(
+            ("s", "lower", "mean"),
+            per_step=True,
+            comm_transfer_s="Sum over the collectives of a step of the shortest time that any rank of the "
+            "group spent in it.",
+            comm_wait_s="Sum over the collectives of what a rank spent in each beyond the shortest: "
+            "waiting for others.",
+        ),
+        *alike(
+            ("s", "lower", "max"),
+            per_step=True,
+            work_s="Step under the profiler less the exposed waiting for other ranks: a rank's own work.",
+        ),
+        *alike(
+            ("", "lower", "first"),
+            imbalance="work_s of the slowest rank over that of the median rank, mean over the profiled "
+            "steps; 1: perfectly balanced.",
+        ),
+    )
+
+    def start(self, session: Session) -> Any:
+        state = _State()
+        if session.pass_ == "profile":
+            state.profiler = _profiler(on_gpu=session.device.type == "cuda")
+            state.profiler.start()
+        return state
+
+    def before_step(self, session: Session, state: _State) -> None:
+        state.mark = _mark("step") if state.profiler else nullcontext()
+        state.mark.__enter__()
+
+    def after_step(self, session: Session, state: _State) -> None:
+        if session.device.type == "cuda":
+            import torch
+
+            # the device's part of the step ends inside the mark
+            torch.cuda.synchronize()
+        assert state.mark is not None
+        state.mark.__exit__(None, None, None)
+
+    def around(self, session: Session, state: _State, span: str) -> AbstractContextManager[Any]:
+        return _mark(span) if state.profiler else nullcontext()
+
+    def values(self, session: Session, state: _State) -> Values:
+        from distbench.metrics.profile import timeline
+
+        if state.profiler is None:
+            return {"unsynced_step_s": [*session.steps]} if session.steps else {}
+        state.profiler.stop()
+        counted = session.left(Counted)
+        found = timeline.of(session, counted, state.profiler.profiler.kineto_results.events())
+        if counted and found.rows:
+            counted.replace_rows(found.rows)
+        if session.rank == 0:
+            session.tables["flags"] = [{"reason": reason} for reason in found.flags]
+        if session.keep_traces or found.flags:
+            file = session.folder / f"rank{session.rank}.trace.json.gz"
+            state.profiler.export_chrome_trace(str(file))
+        return found.values
+
+    def summary(self, trial: Trial) -> dict[str, float | Absent]:
+        if not trial.samples.get("profile_step_s"):
+            raise Absent("measure.profile_steps = 0")
+        numbers = {
+            "profile_slowdown": _slowdown,
+            "imbalance": _imbalance,
+            "comm_exposed_by_difference_s": _difference,
+        }
+        return {name: or_absent(partial(number, trial)) for name, number in numbers.items()}
+
+
+def _profiler(*, on_gpu: bool) -> Any:
+    import torch.profiler
+
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if on_gpu:
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    return torch.profiler.profile(activities=activities, record_shapes=True, acc_events=False)
+
+
+def _mark(name: str) -> AbstractContextManager[Any]:
+    import torch.profiler
+
+    from distbench.metrics.profile.trace import MARK
+
+    return torch.profiler.record_function(MARK + name)
+
+
+def _slowdown(trial: Trial) -> float:
+    return trial.slowest_mean("profile_step_s") / trial.slowest_mean("step_s")
+
+
+def _difference(trial: Trial) -> float:
+    if not any(trial.samples.get("unsynced_step_s", [])):
+        raise Absent("measure.unsynced_steps = 0, or the strategy has no step without gradient reduction")
+    return trial.slowest_mean("step_s") - trial.slowest_mean("unsynced_step_s")
+
+
+def _imbalance(trial: Trial) -> float:
+    if len(trial.samples["profile_step_s"]) < 2:
+        raise Absent("needs at least two ranks")
+    return statistics.fmean(max(step) / statistics.median(step) for step in trial.by_step("work_s"))

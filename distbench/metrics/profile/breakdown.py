@@ -1,0 +1,98 @@
+"""One profiled step taken apart: where its time goes, and when each of its collectives ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from distbench.metrics.communication.traffic import Call
+from distbench.metrics.profile import PARTS
+from distbench.metrics.profile.intervals import Interval, Intervals, difference, length, union
+from distbench.metrics.profile.trace import Event, Trace, clipped
+
+
+def parts(trace: Trace, step: Interval, comm: Intervals) -> dict[str, float]:
+    """Seconds of each of ``PARTS`` in *step*; they add up to its length.
+
+    *comm* is when collectives ran; of it only what no computation hides is taken, and taken out
+    of whatever else stood at that time. On a CPU the other parts are wall time of the training
+    thread; on a device they are the time in which it was busy with work launched in that part,
+    so that its idle time is ``other``.
+    """
+    exposed = difference(clipped(comm, step), trace.compute)
+    found = {"exposed_comm": length(exposed)}
+    taken = exposed
+    for name, intervals in _candidates(trace).items():
+        own = difference(clipped(intervals, step), taken)
+        found[name] = length(own)
+        taken = union([*taken, *own])
+    found["other"] = (step[1] - step[0]) - sum(found.values())
+    return {name: found.get(name, 0.0) for name in PARTS}
+
+
+def _candidates(trace: Trace) -> dict[str, list[Interval]]:
+    marks = {name: union(trace.marks.get(name, [])) for name in ("data", "forward", "backward", "optimizer")}
+    if not trace.on_device:
+        return marks
+    work = [*trace.kernels, *trace.copies]
+    by_part = {name: _launched_in(work, marks[name]) for name in ("forward", "backward", "optimizer")}
+    # the host prepares a batch while the device may still be busy: only what it waits for counts
+    return {**by_part, "data": union([*marks["data"], *_launched_in(work, marks["data"])])}
+
+
+def _launched_in(work: Iterable[Event], part: Intervals) -> list[Interval]:
+    return union(
+        event.interval
+        for event in work
+        if event.launched is not None and any(begin <= event.launched < end for begin, end in part)
+    )
+
+
+# what a backend may run when an operation is asked for: gloo has no reduce-scatter of its own
+_RUN_AS = {
+    "reduce_scatter": ("reduce_scatter", "all_reduce"),
+    "all_to_all": ("all_to_all", "send_recv"),
+    "send": ("send", "send_recv"),
+    "recv": ("recv", "recvAnySource", "send_recv"),
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """A collective as asked for, and the backend running it."""
+
+    call: Call
+    event: Event
+
+
+def match(calls: Sequence[Call], issues: Sequence[Event], ranges: Sequence[Event]) -> list[Done] | None:
+    """When each of *calls* ran, in order; None if the trace does not contain exactly these.
+
+    All are in the order of one step. The host asks in one order and the backend begins in nearly
+    the same (gloo has two threads a group), so each call gets the first interval left that can be
+    its own: not started before it was issued, of its operation, and of its size if that is reported.
+    """
+    if len(calls) != len(issues) or len(calls) != len(ranges):
+        return None
+    left, found = list(ranges), []
+    for call, issue in zip(calls, issues, strict=True):
+        event = _first(call, issue, left)
+        if event is None:
+            return None
+        left.remove(event)
+        found.append(Done(call, event))
+    return found
+
+
+def _first(call: Call, issue: Event, ranges: Sequence[Event]) -> Event | None:
+    names = _RUN_AS.get(call.op, (call.op,))
+    return next(
+        (
+            event
+            for event in ranges
+            if event.name in names
+            and (event.begin if event.launched is None else event.launched) >= issue.begin
+            and event.elements in (None, call.elements)
+        ),
+        None,
+    )

@@ -1,0 +1,156 @@
+"""One rank's profiled steps: their parts, and each collective with its transfer and its waiting."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+
+from distbench.metrics.base import Absent, Session, Values
+from distbench.metrics.communication.traffic import Call, Counted, wire_factor
+from distbench.metrics.profile import PARTS
+from distbench.metrics.profile.breakdown import Done, match, parts
+from distbench.metrics.profile.intervals import Interval, difference, length, union
+from distbench.metrics.profile.trace import Trace, clipped, read, within
+from distbench.metrics.steptime import drift
+
+_UNMATCHED = "the collectives in the trace do not match those that were counted"
+_IMBALANCED = 1.2
+_OUTLIER = 3.0
+
+
+@dataclass
+class Timeline:
+    """Results of the profiled steps of one rank."""
+
+    values: Values
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """One for each collective of each step; empty if they can't be matched with the trace."""
+    flags: list[str] = field(default_factory=list)
+    """Reasons to look at the trace; the same on every rank."""
+
+
+@dataclass
+class _Step:
+    """One profiled step of this rank."""
+
+    interval: Interval
+    comm: list[Interval]
+    exposed: list[Interval]
+    done: list[Done] | None
+    shortest: list[float] = field(default_factory=list)
+    """For each collective the shortest time that a rank of its group spent in it."""
+
+
+def of(session: Session, counted: Counted | None, events: Iterable[Any]) -> Timeline:
+    """Timeline of this rank's profiler *events* with the *counted* collectives. A collective call."""
+    trace = read(events)
+    calls = counted.calls if counted else None
+    steps = [_step(trace, interval, calls or []) for interval in trace.marks.get("step", [])]
+    _compare_ranks(session, steps)
+    columns: dict[str, list[float | None]] = {}
+    for step in steps:
+        for name, value in _numbers(trace, step).items():
+            columns.setdefault(name, []).append(value)
+    flags = _agreed(session, _flags(session, steps, calls), columns.get("work_s", []))
+    unknown = Absent(_UNMATCHED if calls is not None else "needs the metric communication")
+    values: Values = {name: unknown if None in found else found for name, found in columns.items()}
+    return Timeline(values, _rows(trace, steps), flags)
+
+
+def _step(trace: Trace, interval: Interval, calls: list[Call]) -> _Step:
+    ranges = within(trace.ranges, interval)
+    traffic = [each for each in ranges if each.name != "barrier"]
+    done = match(calls, within(trace.issues, interval), traffic)
+    # a group of one rank moves nothing, whatever its backend does
+    alone = {each.event for each in done or () if each.call.group_size == 1}
+    comm = clipped(union(each.interval for each in ranges if each not in alone), interval)
+    return _Step(interval, comm, difference(comm, trace.compute), done)
+
+
+def _compare_ranks(session: Session, steps: list[_Step]) -> None:
+    """Find the shortest time of each collective over the ranks of its group."""
+    mine = [[(each.call.group, _seconds(each)) for each in step.done or ()] for step in steps]
+    every: list[Any] = [None] * session.world_size
+    dist.all_gather_object(every, mine)
+    for number, step in enumerate(steps):
+        seen: dict[str, int] = {}
+        for each in step.done or ():
+            group = each.call.group
+            index = seen[group] = seen.get(group, -1) + 1
+            others = [[s for g, s in rank[number] if g == group] for rank in every if number < len(rank)]
+            step.shortest.append(min(rank[index] for rank in others if index < len(rank)))
+
+
+def _numbers(trace: Trace, step: _Step) -> dict[str, float | None]:
+    found: dict[str, float | None] = {"profile_step_s": step.interval[1] - step.interval[0]}
+    by_part = parts(trace, step.interval, step.comm)
+    found |= {f"profile_{name}_s": by_part[name] for name in PARTS}
+    found |= {"comm_s": length(step.comm), "comm_exposed_s": length(step.exposed)}
+    if step.done is None:
+        return {**found, "comm_transfer_s": None, "comm_wait_s": None, "work_s": None}
+    pairs = list(zip(step.done, step.shortest, strict=True))
+    waits = union((d.event.begin, d.event.end - shortest) for d, shortest in pairs if d.call.group_size > 1)
+    moving = [(d, shortest) for d, shortest in pairs if d.call.group_size > 1]
+    waiting = length(difference(clipped(waits, step.interval), trace.compute))
+    return {
+        **found,
+        "comm_transfer_s": sum(shortest for _, shortest in moving),
+        "comm_wait_s": sum(_seconds(d) - shortest for d, shortest in moving),
+        "work_s": step.interval[1] - step.interval[0] - waiting,
+    }
+
+
+def _rows(trace: Trace, steps: list[_Step]) -> list[dict[str, Any]]:
+    rows = []
+    for number, step in enumerate(steps):
+        if step.done is None:
+            continue
+        for place, (each, shortest) in enumerate(zip(step.done, step.shortest, strict=True)):
+            exposed = length(difference([each.event.interval], trace.compute))
+            rows.append({**each.call.row(number, place), **_times(each, shortest, exposed)})
+    return rows
+
+
+def _times(each: Done, shortest: float, exposed: float) -> dict[str, Any]:
+    factor = wire_factor(each.event.name, each.call.group_size)
+    return {
+        "ran": each.event.name,
+        "wire_bytes": None if factor is None else each.call.bytes * factor,
+        "seconds": _seconds(each),
+        "transfer_s": shortest,
+        "wait_s": _seconds(each) - shortest,
+        "exposed_s": exposed,
+    }
+
+
+def _flags(session: Session, steps: list[_Step], calls: list[Call] | None) -> list[str]:
+    found = []
+    if any(step.done is None for step in steps) and calls is not None and session.world_size > 1:
+        found.append(_UNMATCHED)
+    timed = session.earlier.get("time", [])
+    if timed and max(timed) > _OUTLIER * statistics.median(timed):
+        found.append(f"a timed step took {max(timed) / statistics.median(timed):.1f}x the median step")
+    if drift.unsettled(drift.stretch(session.earlier.get("warmup", []), timed)):
+        found.append("steps were still speeding up during timing")
+    return found
+
+
+def _agreed(session: Session, mine: list[str], work: list[float | None]) -> list[str]:
+    """Flags of all ranks, and that of an imbalance between them."""
+    every: list[Any] = [None] * session.world_size
+    dist.all_gather_object(every, (mine, [seconds for seconds in work if seconds is not None]))
+    flags = {f"rank {rank}: {reason}": None for rank, (reasons, _) in enumerate(every) for reason in reasons}
+    means = [statistics.fmean(seconds) for _, seconds in every if seconds]
+    if len(means) == session.world_size > 1:
+        worst, median = max(means), statistics.median(means)
+        if worst > _IMBALANCED * median:
+            flags[f"rank {means.index(worst)} works {worst / median:.2f}x as long as the median rank"] = None
+    return list(flags)
+
+
+def _seconds(done: Done) -> float:
+    return done.event.end - done.event.begin

@@ -1,0 +1,176 @@
+"""A profiler's events, sorted into what the analysis of a step needs. Without torch: events are duck-typed.
+
+What is looked for is what torch.profiler shows with gloo and with NCCL: an operation on the host
+that asks for a collective (``c10d::allreduce_``), and the interval in which the backend runs it
+(``gloo:all_reduce`` on a thread of its own; a kernel with ``nccl`` in its name on the device).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from distbench.metrics.profile.intervals import Interval, difference, intersection, union
+
+MARK = "distbench::"
+"""Prefix of the ranges that the worker marks: ``step`` and the parts of a step."""
+
+_COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+# they hold Python and hooks beside computation, which stands inside them as operations of its own
+_WRAPPERS = ("autograd", "torch", "distbench")
+_NO_TRAFFIC = ("barrier", "monitored_barrier_", "wait_tensor", "_wrap_tensor_autograd")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something with a begin and an end, in seconds on the profiler's clock."""
+
+    name: str
+    thread: int
+    begin: float
+    end: float
+    elements: int | None = None
+    """Of its first input, if the profiler reports it."""
+    launched: float | None = None
+    """When the host asked for it; None on the host itself."""
+
+    @property
+    def interval(self) -> Interval:
+        """Begin and end."""
+        return self.begin, self.end
+
+
+@dataclass
+class Trace:
+    """The events of the profiled steps of one rank."""
+
+    marks: dict[str, list[Interval]] = field(default_factory=dict)
+    """Name of a mark (without prefix) -> when it stood."""
+    issues: list[Event] = field(default_factory=list)
+    """Host operations that issue a collective, by start."""
+    ranges: list[Event] = field(default_factory=list)
+    """The backend running a collective, by start; ``name`` is its own: ``all_reduce``."""
+    kernels: list[Event] = field(default_factory=list)
+    """Computation on the device."""
+    copies: list[Event] = field(default_factory=list)
+    """Copies to, from and on the device."""
+    _operations: list[Event] = field(default_factory=list)
+    _waits: list[Event] = field(default_factory=list)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether a device computed; otherwise the host did."""
+        return bool(self.kernels)
+
+    @functools.cached_property
+    def compute(self) -> list[Interval]:
+        """When the rank computed: kernels of the device, else operations of the host.
+
+        Operations on the threads of the backend belong to communication, and an operation that
+        waits for a collective does not compute.
+        """
+        if self.on_device:
+            return union(kernel.interval for kernel in self.kernels)
+        backend = {each.thread for each in self.ranges}
+        busy = union(op.interval for op in self._operations if op.thread not in backend)
+        return difference(busy, union(wait.interval for wait in (*self._waits, *self.issues)))
+
+
+def read(events: Iterable[Any]) -> Trace:
+    """Trace that torch's kineto *events* describe (``kineto_results.events()``)."""
+    every = list(events)
+    # nanoseconds since 1970 leave a float no more than a quarter of a microsecond
+    origin = min((event.start_ns() for event in every), default=0)
+    trace = Trace()
+    launches: dict[int, float] = {}
+    on_device = []
+    for event in every:
+        kind = event.activity_type()
+        if kind == "cpu_op":
+            _sort_operation(trace, _host_event(event, origin))
+        elif kind == "user_annotation":
+            _sort_annotation(trace, _host_event(event, origin))
+        elif kind in ("cuda_runtime", "cuda_driver"):
+            launches[event.correlation_id()] = (event.start_ns() - origin) / 1e9
+        elif kind in ("kernel", "gpu_memcpy", "gpu_memset"):
+            on_device.append((kind, event))
+    for kind, event in on_device:
+        _sort_device(trace, kind, event, origin, launches.get(event.correlation_id()))
+    trace.issues = _outermost(trace.issues)
+    trace.ranges.sort(key=lambda each: each.begin)
+    trace.marks = {name: sorted(intervals) for name, intervals in trace.marks.items()}
+    return trace
+
+
+def _outermost(events: list[Event]) -> list[Event]:
+    """*events* that lie in no other, by start: a functional collective calls a plain one."""
+    found: list[Event] = []
+    for event in sorted(events, key=lambda each: (each.begin, -each.end)):
+        if not any(event.thread == other.thread and event.end <= other.end for other in found[-4:]):
+            found.append(event)
+    return found
+
+
+def _host_event(event: Any, origin: int) -> Event:
+    begin = (event.start_ns() - origin) / 1e9
+    shapes = event.shapes()
+    elements = math.prod(shapes[0]) if shapes else None
+    return Event(event.name(), event.start_thread_id(), begin, begin + event.duration_ns() / 1e9, elements)
+
+
+def _sort_operation(trace: Trace, event: Event) -> None:
+    namespace, separator, name = event.name.partition("::")
+    if namespace in _COLLECTIVE_NAMESPACES:
+        (trace._waits if name in _NO_TRAFFIC else trace.issues).append(event)
+    elif separator and namespace not in _WRAPPERS:
+        trace._operations.append(event)
+
+
+def _sort_annotation(trace: Trace, event: Event) -> None:
+    if event.name.startswith(MARK):
+        trace.marks.setdefault(event.name.removeprefix(MARK), []).append(event.interval)
+    elif event.name.startswith("gloo:"):
+        trace.ranges.append(replace(event, name=event.name.removeprefix("gloo:")))
+
+
+def _sort_device(trace: Trace, kind: str, event: Any, origin: int, launched: float | None) -> None:
+    begin = (event.start_ns() - origin) / 1e9
+    found = Event(
+        event.name(),
+        event.device_resource_id(),
+        begin,
+        begin + event.duration_ns() / 1e9,
+        launched=begin if launched is None else launched,
+    )
+    if kind != "kernel":
+        trace.copies.append(found)
+    elif "nccl" in found.name.lower():
+        trace.ranges.append(replace(found, name=_nccl_operation(found.name)))
+    else:
+        trace.kernels.append(found)
+
+
+def _nccl_operation(kernel: str) -> str:
+    """Operation of an NCCL kernel such as ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
+    names = {
+        "AllReduce": "all_reduce",
+        "AllGather": "all_gather",
+        "ReduceScatter": "reduce_scatter",
+        "Broadcast": "broadcast",
+        "Reduce": "reduce",
+        "SendRecv": "send_recv",
+    }
+    return next((name for part, name in names.items() if part in kernel), kernel)
+
+
+def within(events: Iterable[Event], step: Interval) -> list[Event]:
+    """Events that start inside *step*."""
+    return [event for event in events if step[0] <= event.begin < step[1]]
+
+
+def clipped(intervals: Iterable[Interval], step: Interval) -> list[Interval]:
+    """Part of disjoint *intervals* that lies inside *step*."""
+    return intersection(list(intervals), [step])

@@ -1,0 +1,84 @@
+"""``steptime``: how long a step takes, and whether that had settled."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Trial, Values, alike
+from distbench.metrics.steptime import drift
+
+
+@dataclass(frozen=True)
+class StepTime(Metric):
+    """Wall time of whole steps, back to back: data, forward, backward, reduction, optimizer."""
+
+    passes: ClassVar[frozenset[Pass]] = frozenset({"warmup", "time"})
+    columns: ClassVar[tuple[Column, ...]] = (
+        *alike(
+            ("s", "lower", "max"),
+            per_step=True,
+            step_s="Wall time of a step: perf_counter on a CPU, CUDA events on a GPU. The slowest rank "
+            "defines each step; the trial's value is the mean over its timed steps.",
+        ),
+        *alike(
+            ("s", "lower", "max"),
+            cpu_s="CPU time of the process per timed step, all threads (process_time): next to the wall "
+            "time it separates a slow machine from slow code.",
+        ),
+        *alike(
+            ("s", None, "max"),
+            per_step=True,
+            warmup_step_s="Wall time of each warm-up step; the first may compile and allocate.",
+        ),
+        *alike(
+            ("s", "lower", "max"),
+            first_step_s="Wall time of the very first step.",
+            compile_s="Time that torch.compile spent in the warm-up (torch._dynamo's own clock). C++ ops "
+            "are built before any trial and are not part of it.",
+        ),
+        *alike(
+            ("", None, "first"),
+            drift="Change of the step time from the last warm-up steps to the end of the timed window, "
+            "over its median (Theil-Sen slope); negative: steps were still speeding up.",
+            drift_p="One-sided p-value of steps becoming faster over that stretch (Mann-Kendall); below "
+            "0.01 the trial had not settled.",
+        ),
+    )
+
+    def start(self, session: Session) -> Any:
+        import time
+
+        return time.process_time()
+
+    def values(self, session: Session, state: Any) -> Values:
+        import time
+
+        spent = time.process_time() - state
+        steps = list(session.steps)
+        if session.pass_ == "warmup":
+            return {"warmup_step_s": [*steps], "first_step_s": [*steps[:1]], "compile_s": _compile_s()}
+        return {"step_s": [*steps], "cpu_s": spent / max(1, len(steps))}
+
+    def summary(self, trial: Trial) -> dict[str, float | Absent]:
+        return {"step_s": trial.slowest_mean("step_s"), **_drift_of(trial)}
+
+
+def _compile_s() -> float | Absent:
+    import torch._dynamo.utils as dynamo
+
+    seconds = dynamo.calculate_time_spent().get("total_wall_time", 0.0)
+    return float(seconds) if seconds else Absent("nothing was compiled: the model does not use torch.compile")
+
+
+def _drift_of(trial: Trial) -> dict[str, float | Absent]:
+    warm = trial.slowest_steps("warmup_step_s") if trial.samples.get("warmup_step_s") else []
+    series = drift.stretch(warm, trial.slowest_steps("step_s"))
+    if len(series) < drift.LEAST:
+        reason = Absent(f"drift needs at least {drift.LEAST} steps; increase measure.steps or measure.warmup")
+        return {"drift": reason, "drift_p": reason}
+    if not statistics.median(series):
+        reason = Absent("the measured step time is zero")
+        return {"drift": reason, "drift_p": reason}
+    return {"drift": drift.change(series), "drift_p": drift.falling(series)}

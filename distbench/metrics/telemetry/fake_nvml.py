@@ -1,0 +1,128 @@
+"""A fake of NVML: the functions of ``pynvml`` that are used here, over plain data.
+
+It keeps to what the real one does: integers in NVML's own units (percent, mW, mJ, MHz, bytes), bits
+for the reasons of a clock, and an ``NVMLError`` of a class of its own for what a device can't do.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+
+class NVMLError(Exception):
+    """Base of all errors of NVML."""
+
+
+class NVMLError_NotSupported(NVMLError):  # noqa: N801 - pynvml's own name
+    """The device can't do that."""
+
+    def __init__(self) -> None:
+        super().__init__("Not Supported")
+
+
+class NVMLError_FunctionNotFound(NVMLError):  # noqa: N801
+    """The driver is older than the function."""
+
+    def __init__(self) -> None:
+        super().__init__("Function Not Found")
+
+
+@dataclass
+class FakeGpu:
+    """One GPU; a reading that is None is one that the device doesn't support."""
+
+    name: str = "NVIDIA H100 80GB HBM3"
+    uuid: str = "GPU-5f2e6c1a-0000-0000-0000-000000000000"
+    utilisation: int | None = 97
+    """Percent of NVML's last sample period in which a kernel ran."""
+    power_mw: int | None = 650_000
+    energy: bool = True
+    """Whether there is an energy counter (from Volta on); it grows with ``power_mw`` and time."""
+    sm_clock_mhz: int | None = 1_755
+    temperature_c: int | None = 64
+    memory_used: int | None = 30 << 30
+    reasons: int | None = 0
+    """Bits of nvmlClocksEventReasons."""
+    processes: dict[int, int | None] = field(default_factory=dict)
+    """Process id -> bytes; None: not reported, as on Windows."""
+    mig: bool | None = None
+    """Whether it is divided; None: it knows no MIG."""
+
+
+class FakeNvml:
+    """Stands for the module ``pynvml`` on a machine with *gpus*."""
+
+    NVML_CLOCK_SM = 1
+    NVML_TEMPERATURE_GPU = 0
+    NVMLError = NVMLError
+    NVMLError_NotSupported = NVMLError_NotSupported
+    NVMLError_FunctionNotFound = NVMLError_FunctionNotFound
+
+    def __init__(self, *gpus: FakeGpu, init_error: str = "", old_driver: bool = False) -> None:
+        """Pretend that nvmlInit fails with *init_error*, or that the driver has the older names only."""
+        self._gpus, self._init_error, self._old_driver = gpus, init_error, old_driver
+        self._began = time.monotonic()
+        self.opened = 0
+        """How often it was initialised and not shut down."""
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self._init_error:
+            raise NVMLError(self._init_error)
+        self.opened += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.opened -= 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self._gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:  # noqa: N802
+        return self._gpus[index]
+
+    def nvmlDeviceGetName(self, handle: FakeGpu) -> str:  # noqa: N802
+        return handle.name
+
+    def nvmlDeviceGetUUID(self, handle: FakeGpu) -> str:  # noqa: N802
+        return handle.uuid
+
+    def nvmlDeviceGetUtilizationRates(self, handle: FakeGpu) -> Any:  # noqa: N802
+        return SimpleNamespace(gpu=_supported(handle.utilisation), memory=0)
+
+    def nvmlDeviceGetPowerUsage(self, handle: FakeGpu) -> int:  # noqa: N802
+        return _supported(handle.power_mw)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: FakeGpu) -> int:  # noqa: N802
+        power = _supported(handle.power_mw if handle.energy else None)
+        return int(power * (time.monotonic() - self._began))
+
+    def nvmlDeviceGetClockInfo(self, handle: FakeGpu, kind: int) -> int:  # noqa: N802
+        return _supported(handle.sm_clock_mhz if kind == self.NVML_CLOCK_SM else None)
+
+    def nvmlDeviceGetTemperature(self, handle: FakeGpu, sensor: int) -> int:  # noqa: N802
+        return _supported(handle.temperature_c if sensor == self.NVML_TEMPERATURE_GPU else None)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu) -> Any:  # noqa: N802
+        return SimpleNamespace(used=_supported(handle.memory_used), total=80 << 30)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: FakeGpu) -> int:  # noqa: N802
+        if self._old_driver:
+            raise NVMLError_FunctionNotFound
+        return _supported(handle.reasons)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: FakeGpu) -> int:  # noqa: N802
+        return _supported(handle.reasons)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: FakeGpu) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in handle.processes.items()]
+
+    def nvmlDeviceGetMigMode(self, handle: FakeGpu) -> list[int]:  # noqa: N802
+        return [_supported(None if handle.mig is None else int(handle.mig)), 0]
+
+
+def _supported(reading: int | None) -> int:
+    if reading is None:
+        raise NVMLError_NotSupported
+    return reading

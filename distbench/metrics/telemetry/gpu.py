@@ -1,0 +1,223 @@
+"""The GPUs of a trial from NVML: load, power, energy, clocks, temperature, memory, and what slows them.
+
+NVML knows whole GPUs and numbers them by PCI bus; CUDA numbers what ``CUDA_VISIBLE_DEVICES`` leaves,
+by speed unless ``CUDA_DEVICE_ORDER`` says otherwise. Where the two can't be shown to agree, or a MIG
+instance is only a part of a GPU, there is no number rather than one of another device.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distbench.metrics.base import Absent, or_absent
+from distbench.metrics.telemetry.host import descendants
+from distbench.metrics.telemetry.sampling import Row
+from distbench.metrics.telemetry.windows import Window, increase, inside, known
+
+# nvml.h, nvmlClocksEventReasons: the clocks are lowered to save the hardware
+_SLOWDOWN = 0x08 | 0x20 | 0x40 | 0x80  # HwSlowdown, SwThermal, HwThermal, HwPowerBrake
+# the clocks are lowered to keep to the power limit: usual at full load
+_POWER_CAP = 0x04
+
+
+class Gpus:
+    """Reads the GPUs of a trial of *world_size* ranks, one each, through *nvml*, a module like ``pynvml``."""
+
+    name = "gpu"
+
+    def __init__(
+        self, nvml: Any, world_size: int, environment: Mapping[str, str], proc: Path = Path("/proc")
+    ) -> None:
+        self._nvml, self._world_size = nvml, world_size
+        self._environment, self._proc = environment, proc
+        self._handles: list[Any] = []
+        self._missing: set[tuple[int, str]] = set()
+
+    def read(self) -> list[Row]:
+        try:
+            if not self._handles:
+                self._nvml.nvmlInit()
+                self._handles = handles(self._nvml, self._world_size, self._environment)
+            own = set(descendants(self._proc, os.getpid()))
+            return [row for i, handle in enumerate(self._handles) for row in self._device(i, handle, own)]
+        except self._nvml.NVMLError as error:
+            raise Absent(f"NVML: {error}") from error
+
+    def close(self) -> list[Row]:
+        if self._handles:
+            self._nvml.nvmlShutdown()
+        return []
+
+    def _device(self, i: int, handle: Any, own: Collection[int]) -> list[Row]:
+        row: Row = {"device": i}
+        missing = []
+        for name, read in self._readings(handle, own).items():
+            try:
+                row[name] = read()
+            except (self._nvml.NVMLError, Absent) as error:
+                if (i, name) not in self._missing:
+                    self._missing.add((i, name))
+                    missing.append({"device": i, "absent": name, "reason": f"GPU {i}: {_told(error)}"})
+        return [row, *missing]
+
+    def _readings(self, handle: Any, own: Collection[int]) -> dict[str, Callable[[], Any]]:
+        nvml = self._nvml
+        return {
+            "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "energy_j": lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,
+            "sm_clock_hz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
+            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+            "slowdown": lambda: int(bool(_reasons(nvml, handle) & _SLOWDOWN)),
+            "power_cap": lambda: int(bool(_reasons(nvml, handle) & _POWER_CAP)),
+            "own_memory_bytes": lambda: sum(_mine(nvml, handle, own)),
+            "others": lambda: _count(nvml, handle) - len(_mine(nvml, handle, own)),
+        }
+
+
+def handles(nvml: Any, world_size: int, environment: Mapping[str, str]) -> list[Any]:
+    """NVML's handles of the GPUs that CUDA numbers 0 to *world_size* - 1.
+
+    Raises:
+        Absent: that can't be known, or NVML can't see all of them.
+    """
+    total = nvml.nvmlDeviceGetCount()
+    text = environment.get("CUDA_VISIBLE_DEVICES")
+    visible = [str(i) for i in range(total)] if text is None else [part.strip() for part in text.split(",")]
+    wanted = visible[:world_size]
+    if len(wanted) < world_size:
+        raise Absent(f"{world_size} ranks, but NVML sees only {len(wanted)} GPUs on this machine")
+    if any(entry.startswith("MIG") for entry in wanted):
+        raise Absent("CUDA_VISIBLE_DEVICES lists MIG instances, but NVML reports only whole GPUs")
+    every = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(total)]
+    if any(entry.isdigit() for entry in wanted):
+        _check_order(nvml, every, environment)
+    found = [_handle(nvml, entry, every) for entry in wanted]
+    if any(_is_mig(nvml, handle) for handle in found):
+        raise Absent("a GPU is partitioned by MIG, but NVML reports only whole GPUs")
+    return found
+
+
+def _check_order(nvml: Any, every: Sequence[Any], environment: Mapping[str, str]) -> None:
+    by_bus = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if not by_bus and len({_text(nvml.nvmlDeviceGetName(handle)) for handle in every}) > 1:
+        raise Absent(
+            "the machine has different GPU models, which CUDA numbers by speed and NVML by bus: "
+            "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        )
+
+
+def _handle(nvml: Any, entry: str, every: Sequence[Any]) -> Any:
+    """Device that CUDA knows as *entry*: its number, or the start of its UUID."""
+    if entry.isdigit() and int(entry) < len(every):
+        return every[int(entry)]
+    found = [
+        h for h in every if entry.startswith("GPU-") and _text(nvml.nvmlDeviceGetUUID(h)).startswith(entry)
+    ]
+    if len(found) != 1:
+        raise Absent(f"CUDA_VISIBLE_DEVICES: {entry!r} names {len(found)} of the {len(every)} GPUs of NVML")
+    return found[0]
+
+
+def _is_mig(nvml: Any, handle: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError:
+        # most GPUs know no MIG
+        return False
+    return bool(current)
+
+
+def _reasons(nvml: Any, handle: Any) -> int:
+    """Bits of NVML's clock event reasons; drivers before 535 know only the older name."""
+    try:
+        return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    except nvml.NVMLError_FunctionNotFound:
+        return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def _count(nvml: Any, handle: Any) -> int:
+    return len(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+
+
+def _mine(nvml: Any, handle: Any, own: Collection[int]) -> list[int]:
+    """Bytes of each process in *own* that computes on the device."""
+    every = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    found = [process.usedGpuMemory for process in every if process.pid in own]
+    if not found or None in found:
+        # a rank that has not touched CUDA yet is not there either
+        raise Absent("NVML lists no process of this trial, as in a container with its own process ids")
+    return found
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, Absent) else f"NVML: {error}"
+
+
+# NVML renews its energy counter some ten to fifty times a second
+_SHORTEST_ENERGY_S = 1.0
+
+
+def gpu_numbers(rows: Sequence[Row], window: Window, tokens: float | None) -> dict[str, float | Absent]:
+    """Columns of the GPUs; *tokens*: consumed by all ranks in *window*, None if unknown.
+
+    Raises:
+        Absent: NVML reported no GPU.
+    """
+    devices = _devices(rows)
+    found: dict[str, Callable[[], float]] = {
+        "gpu_utilisation": lambda: statistics.fmean(_means(devices, "utilisation", window)),
+        "gpu_power": lambda: math.fsum(_means(devices, "power_w", window)),
+        "energy_per_token": lambda: _energy(devices, window, tokens),
+        "gpu_sm_clock": lambda: min(_means(devices, "sm_clock_hz", window)),
+        "gpu_temperature": lambda: max(_most(devices, "temperature_c", window)),
+        "gpu_memory_used": lambda: max(_most(devices, "memory_bytes", window)),
+        "gpu_memory_own": lambda: max(_most(devices, "own_memory_bytes", window)),
+        "gpu_other_processes": lambda: max(_most(devices, "others", window)),
+        "gpu_throttle": lambda: max(_means(devices, "slowdown", window)),
+        "gpu_power_cap": lambda: max(_means(devices, "power_cap", window)),
+    }
+    return {name: or_absent(number) for name, number in found.items()}
+
+
+def _devices(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of each GPU, including those that explain a missing reading."""
+    count = 1 + max((row["device"] for row in rows if row.get("device") is not None), default=-1)
+    if not count:
+        raise Absent(
+            next((row["reason"] for row in rows if row.get("absent") == "gpu"), "no sample contains a GPU")
+        )
+    return [[row for row in rows if row.get("device") == i] for i in range(count)]
+
+
+def _means(devices: Sequence[Sequence[Row]], name: str, window: Window) -> list[float]:
+    return [statistics.fmean(row[name] for row in _inside(rows, name, window)) for rows in devices]
+
+
+def _most(devices: Sequence[Sequence[Row]], name: str, window: Window) -> list[float]:
+    return [max(row[name] for row in _inside(rows, name, window)) for rows in devices]
+
+
+def _inside(rows: Sequence[Row], name: str, window: Window) -> list[Row]:
+    return inside(known(rows, name), window)
+
+
+def _energy(devices: Sequence[Sequence[Row]], window: Window, tokens: float | None) -> float:
+    if not tokens:
+        raise Absent("the number of tokens in the timed window is unknown")
+    if window[1] - window[0] < _SHORTEST_ENERGY_S:
+        raise Absent(
+            f"the timed window of {window[1] - window[0]:.2f} s is too short for NVML's energy counter: "
+            f"{_SHORTEST_ENERGY_S:g} s at least"
+        )
+    return math.fsum(increase(rows, "energy_j", window) for rows in devices) / tokens

@@ -1,0 +1,196 @@
+"""The host from ``/proc``: how busy it is, by whom, what a hypervisor took, how fast its clocks run.
+
+All of it are counters since boot or a few bytes to read: a sample costs well below a millisecond.
+``/proc`` shows the whole machine from inside a container too; only the CPUs that this process may
+use are counted, but a quota on them (``cpu.max``) can't be seen from there.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from distbench.metrics.base import Absent
+from distbench.metrics.telemetry.sampling import Row
+from distbench.metrics.telemetry.windows import Window, bracket, known, mean
+
+Numbers = dict[str, "float | Absent"]
+
+TICKS = os.sysconf("SC_CLK_TCK")
+"""Ticks in a second of CPU time, as ``/proc`` counts it."""
+# one core's clock may take an interrupt to read: a few of them say enough
+_MOST_CLOCKS = 4
+
+
+class Host:
+    """Reads the CPUs that this process may use, and what of their time its own processes took.
+
+    ``own_s`` is CPU time of this process and of all that descend from it: warm parents, ranks, and
+    what those started from their main threads, those that have ended among them.
+    """
+
+    name = "host"
+
+    def __init__(self, proc: Path = Path("/proc"), cpus: Path = Path("/sys/devices/system/cpu")) -> None:
+        self._proc = proc
+        self._mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        clocks = (cpus / cpu / "cpufreq/scaling_cur_freq" for cpu in sorted(self._mine))
+        self._clocks = [file for file in clocks if file.is_file()][:_MOST_CLOCKS]
+
+    def read(self) -> list[Row]:
+        try:
+            busy, steal, total = self._cpus()
+            load = float((self._proc / "loadavg").read_text().split()[0])
+        except OSError as error:
+            raise Absent(f"{error.filename}: {error.strerror}") from error
+        row: Row = {"busy_s": busy, "steal_s": steal, "total_s": total, "load": load}
+        return [{**row, "own_s": self._own(), "frequency_hz": self._frequency()}]
+
+    def close(self) -> list[Row]:
+        return []
+
+    def _cpus(self) -> tuple[float, float, float]:
+        """(busy, stolen, all) CPU seconds since boot."""
+        busy = steal = total = 0
+        for line in (self._proc / "stat").read_text().splitlines():
+            cpu, *fields = line.split()
+            if cpu in self._mine:
+                # user nice system idle iowait irq softirq steal; a guest's time is part of user
+                ticks = [int(field) for field in fields[:8]]
+                total += sum(ticks)
+                busy += sum(ticks[:3]) + sum(ticks[5:7])
+                steal += ticks[7]
+        return busy / TICKS, steal / TICKS, total / TICKS
+
+    def _own(self) -> float | None:
+        """CPU seconds of this process and its descendants; None if the kernel doesn't list them."""
+        try:
+            return sum(_cpu_s(self._proc, pid) for pid in descendants(self._proc, os.getpid()))
+        except FileNotFoundError:
+            return None
+
+    def _frequency(self) -> float | None:
+        if not self._clocks:
+            return None
+        return statistics.fmean(1000 * int(file.read_text()) for file in self._clocks)
+
+
+def descendants(proc: Path, root: int) -> Iterator[int]:
+    """Yield *root* and all processes that descend from it by their main threads.
+
+    Raises:
+        FileNotFoundError: the kernel lists no children (CONFIG_PROC_CHILDREN).
+    """
+    todo = [root]
+    while todo:
+        pid = todo.pop()
+        try:
+            text = (proc / f"{pid}/task/{pid}/children").read_text()
+        except OSError:
+            if pid == root:
+                raise
+            # it ended in the meantime
+            continue
+        todo += map(int, text.split())
+        yield pid
+
+
+def _cpu_s(proc: Path, pid: int) -> float:
+    """CPU seconds of process *pid* and of its children that it has waited for; 0 if it is gone."""
+    try:
+        text = (proc / str(pid) / "stat").read_text()
+    except OSError:
+        return 0.0
+    # the name in brackets may hold anything; utime, stime, cutime and cstime are fields 14 to 17
+    fields = text.rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / TICKS
+
+
+def host_numbers(rows: Sequence[Row], window: Window, ranks_cpu_s: float | None) -> Numbers:
+    """Columns of the host from the rows of ``Host``.
+
+    *ranks_cpu_s* is the CPU time of all ranks in the window as they measured it themselves, None if
+    unknown: less seen here means that they ran elsewhere.
+
+    Raises:
+        Absent: there are no rows around the window.
+    """
+    rows = known(rows, "busy_s", Host.name)
+    first, last = bracket(rows, window)
+    total = last["total_s"] - first["total_s"]
+    if total <= 0:
+        raise Absent("no host sample advanced during the timed window")
+    return {
+        "host_load": first["load"],
+        "host_steal": (last["steal_s"] - first["steal_s"]) / total,
+        "host_foreign_cpu": _foreign(first, last, total, ranks_cpu_s),
+        "host_frequency": _frequency(rows, window),
+    }
+
+
+def _foreign(first: Row, last: Row, total: float, ranks_cpu_s: float | None) -> float | Absent:
+    if first["own_s"] is None or last["own_s"] is None:
+        return Absent("this kernel doesn't list the children of a process (CONFIG_PROC_CHILDREN)")
+    own = last["own_s"] - first["own_s"]
+    # half: the clocks of ticks and of processes are not the same one
+    if ranks_cpu_s is not None and own < ranks_cpu_s / 2:
+        return Absent("the ranks' CPU time can't be attributed: they are not children of the launcher")
+    foreign: float = last["busy_s"] - first["busy_s"] - own
+    return max(0.0, foreign) / total
+
+
+def _frequency(rows: Sequence[Row], window: Window) -> float | Absent:
+    try:
+        return mean(rows, "frequency_hz", window)
+    except Absent:
+        return Absent("cpufreq is not available, as in most virtual machines")
+
+
+# a process is busy that takes more than this part of one CPU over the trial
+_BUSY = 0.1
+
+
+class Others:
+    """Compares the processes of the machine at the start and at the end of a trial.
+
+    A look at all of them costs milliseconds, so there are two only. Those that ended before the
+    second are not seen; ``host_foreign_cpu`` counts them.
+    """
+
+    name = "others"
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._before: dict[tuple[int, int], float] | None = None
+        self._began = 0.0
+
+    def read(self) -> list[Row]:
+        if self._before is None:
+            self._began, self._before = time.monotonic(), self._all()
+        return []
+
+    def close(self) -> list[Row]:
+        before, passed = self._before, time.monotonic() - self._began
+        if before is None or passed <= 0:
+            return []
+        own = set(descendants(self._proc, os.getpid()))
+        parts = [
+            (spent - before.get(key, 0.0)) / passed for key, spent in self._all().items() if key[0] not in own
+        ]
+        return [{"others_busy": sum(part > _BUSY for part in parts), "others_most": max(parts, default=0.0)}]
+
+    def _all(self) -> dict[tuple[int, int], float]:
+        """CPU seconds of every process by its id and start time, as ids are reused."""
+        found = {}
+        for entry in self._proc.iterdir():
+            if entry.name.isdigit():
+                try:
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    # it ended in the meantime, or may not be read
+                    continue
+                found[int(entry.name), int(fields[19])] = sum(map(int, fields[11:13])) / TICKS
+        return found

@@ -1,0 +1,74 @@
+"""A thread outside the ranks that reads counters periodically, at no cost to the ranks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from distbench.metrics.base import Absent, Sampler
+
+Row = dict[str, Any]
+
+
+class Source(Protocol):
+    """Something that can be read: the host, the GPUs."""
+
+    name: str
+    """Name in the row that explains why it has no readings."""
+
+    def read(self) -> list[Row]:
+        """Current readings. A row with ``absent`` and ``reason`` explains why one reading is missing.
+
+        Raises:
+            Absent: it has no readings, now or later.
+        """
+
+    def close(self) -> list[Row]:
+        """Stop reading; return rows that are known only at the end."""
+
+
+class Ticker(Sampler):
+    """Reads *sources* in a daemon thread every *interval_s* seconds, first at once and last at the end.
+
+    Every row gets ``at``, the ``time.time()`` just before its source was read. A driver that hangs
+    doesn't hold up the run: after *patience_s* the rows read so far are what there is.
+    """
+
+    def __init__(self, sources: Sequence[Source], interval_s: float, patience_s: float = 5.0) -> None:
+        self._sources, self._interval_s, self._patience_s = list(sources), interval_s, patience_s
+        self._rows: list[Row] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> list[Row]:
+        """Take a last sample, end the thread, and return all rows."""
+        self._ended.set()
+        self._thread.join(self._patience_s)
+        return list(self._rows)
+
+    def _run(self) -> None:
+        self._tick()
+        while not self._ended.wait(self._interval_s):
+            self._tick()
+        self._tick()
+        for source in self._sources:
+            self._take(source, source.close)
+
+    def _tick(self) -> None:
+        self._sources = [source for source in self._sources if self._take(source, source.read)]
+
+    def _take(self, source: Source, read: Any) -> bool:
+        """Keep what *read* returns; False if *source* has no more readings."""
+        now = time.time()
+        try:
+            rows = read()
+        except Absent as reason:
+            rows = [{"absent": source.name, "reason": str(reason)}]
+        except Exception as error:
+            # the edge of the thread: whatever a driver's library raises, the trial goes on
+            rows = [{"absent": source.name, "reason": f"{type(error).__name__}: {error}"}]
+        self._rows += [{"at": now, **row} for row in rows]
+        return not any(row.get("absent") == source.name for row in rows)

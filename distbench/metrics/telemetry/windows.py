@@ -1,0 +1,76 @@
+"""From samples at moments of their own to numbers of a window: differences of counters, and means."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+
+from distbench.metrics.base import Absent
+from distbench.metrics.telemetry.sampling import Row
+
+Window = tuple[float, float]
+
+
+def bracket(rows: Sequence[Row], window: Window) -> tuple[Row, Row]:
+    """Last row before *window* and first row after it; their difference covers all of it.
+
+    Raises:
+        Absent: no two samples reach into the window.
+    """
+    begin, end = window
+    first = next((row for row in reversed(rows) if row["at"] <= begin), rows[0] if rows else None)
+    last = next((row for row in rows if row["at"] >= end), rows[-1] if rows else None)
+    if first is None or last is None or not first["at"] < last["at"] or first["at"] > end:
+        raise Absent(f"none of the {len(rows)} samples enclose the timed window")
+    return first, last
+
+
+def inside(rows: Sequence[Row], window: Window) -> list[Row]:
+    """Rows within *window*; if it is too short to hold any, the two around it.
+
+    Raises:
+        Absent: no two samples reach into the window.
+    """
+    begin, end = window
+    return [row for row in rows if begin <= row["at"] <= end] or list(bracket(rows, window))
+
+
+def mean(rows: Sequence[Row], name: str, window: Window) -> float:
+    """Mean of reading *name* over *window*.
+
+    Raises:
+        Absent: there is none.
+    """
+    return statistics.fmean(row[name] for row in inside(known(rows, name), window))
+
+
+def known(rows: Sequence[Row], name: str, source: str = "") -> list[Row]:
+    """Rows that have reading *name*.
+
+    Raises:
+        Absent: none has, with the reason that the sampler left for it or for its whole *source*.
+    """
+    found = [row for row in rows if row.get(name) is not None]
+    if not found:
+        told = (row["reason"] for row in rows if row.get("absent") in (name, source))
+        raise Absent(next(told, "not in any sample"))
+    return found
+
+
+def increase(rows: Sequence[Row], name: str, window: Window) -> float:
+    """Growth of counter *name* in *window*, interpolated linearly around its ends.
+
+    Raises:
+        Absent: the samples don't reach over both ends.
+    """
+    begin, end = (_at(known(rows, name), name, moment) for moment in window)
+    return end - begin
+
+
+def _at(rows: Sequence[Row], name: str, moment: float) -> float:
+    for before, after in itertools.pairwise(rows):
+        if before["at"] <= moment <= after["at"]:
+            part = (moment - before["at"]) / (after["at"] - before["at"])
+            return float(before[name] + part * (after[name] - before[name]))
+    raise Absent("the samples do not cover the timed window")

@@ -1,0 +1,97 @@
+"""A suite as a collector, its cases as tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from distbench import plan
+from distbench.analysis.text import one_line, plain
+from distbench.errors import DistbenchError
+from distbench.plan import Planned
+from distbench.pytest_plugin import FINISHED
+from distbench.pytest_plugin.options import command, failing_plainly, overrides, runs_folder, xdist_problem
+from distbench.suite import load as load_suite
+
+if TYPE_CHECKING:
+    from distbench.pytest_plugin.session import SuiteRun
+
+
+class SuiteFile(pytest.File):
+    """A suite. Its tests share one run, whose warm processes live from the first test to the last."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.run: SuiteRun | None = None
+
+    def collect(self) -> Iterator[CaseTest]:
+        """Yield one test per case.
+
+        Raises:
+            CollectError: all mistakes in the suite, one per line; or other tests run at the same time.
+        """
+        if why := xdist_problem(self.config):
+            raise self.CollectError(why)
+        try:
+            # messages name the file as the command line does
+            self._suite = load_suite(os.path.relpath(self.path), overrides(self.config))
+            planned = plan.make(self._suite)
+        except DistbenchError as error:
+            raise self.CollectError(plain(str(error))) from error
+        for item in planned.cases:
+            yield CaseTest.from_parent(self, name=one_line(item.case.name), planned=item)
+
+    def setup(self) -> None:
+        """Start the run of the selected tests, or continue it if other tests came between."""
+        # importing what runs and judges takes a second, which collecting should not cost
+        from distbench.pytest_plugin.session import SuiteRun
+
+        with failing_plainly():
+            if self.run is None:
+                items = (item for item in self.session.items if isinstance(item, CaseTest))
+                selected = [item.case for item in items if item.parent is self]
+                self.run = SuiteRun(self._suite, selected, runs_folder(self.config), command(self.config))
+                self.config.stash.setdefault(FINISHED, []).append(self.run.run)
+            self.run.open()
+
+    def teardown(self) -> None:
+        """End the processes of the run and write its report."""
+        if self.run is not None:
+            with failing_plainly():
+                self.run.close()
+
+
+class CaseTest(pytest.Item):
+    """A case of a suite; it passes if all its trials were measured and no check found a difference."""
+
+    def __init__(self, *, planned: Planned, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.case = planned.case
+        # the name by which pytest-benchmark applies --benchmark-only and --benchmark-skip
+        self.fixturenames = ["benchmark"]
+        self.add_marker("distbench")
+        if planned.problem:
+            self.add_marker(pytest.mark.skip(reason=one_line(planned.problem)))
+
+    def runtest(self) -> None:
+        """Run the trials of the case."""
+        from distbench.pytest_plugin.output import add_benchmark, failure_text, numbers, skip_reason
+
+        assert isinstance(self.parent, SuiteFile)
+        assert self.parent.run is not None, "the collector is set up first"
+        with failing_plainly():
+            outcome = self.parent.run.make(self.case)
+        if text := failure_text(outcome):
+            pytest.fail(text, pytrace=False)
+        if why := skip_reason(outcome):
+            pytest.skip(why)
+        self.user_properties += numbers(outcome.row)
+        if why := add_benchmark(self.config, outcome):
+            self.warn(pytest.PytestWarning(why))
+
+    def reportinfo(self) -> tuple[os.PathLike[str], int, str]:
+        """Location and name of the test."""
+        return self.path, 0, self.name

@@ -1,0 +1,177 @@
+"""The run of a suite whose cases are tests: each runs its own trials when pytest gets to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from distbench import plan
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import CaseSummary
+from distbench.analysis.text import one_line
+from distbench.case import Case
+from distbench.job import MEASURE
+from distbench.plan import Task
+from distbench.record import Record, Status, of_kind, round_text, store
+from distbench.record.store import Run, RunInfo
+from distbench.run import Bench, Observer, StopRequest
+from distbench.suite import Suite
+
+_log = logging.getLogger("distbench")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a case."""
+
+    suite: str
+    run: Run
+    run_id: str
+    steps: int
+    """Timed steps per trial."""
+    row: CaseSummary
+    records: Sequence[Record]
+    """Records of its trials and of their references."""
+
+
+class SuiteRun:
+    """A run that proceeds case by case; ``distbench run --resume`` completes it.
+
+    Raises:
+        UsageError: the folder can't be created, or its disk is full.
+    """
+
+    def __init__(self, suite: Suite, cases: Sequence[Case], out: Path, command: list[str]) -> None:
+        self._suite = _only(suite, cases)
+        self._plan = plan.make(self._suite)
+        self._info = RunInfo.begun(self._suite, self._plan.cases, command)
+        self.run = Run.create(out, self._info, suite.text)
+        self._stop = StopRequest()
+        self._session = ExitStack()
+        self._shared: dict[tuple[str, str, str, int], Record] = {}
+        """Reference trials of this session, which several cases share."""
+
+    def open(self) -> None:
+        """Start a session: build what the trials need.
+
+        Raises:
+            InfrastructureError: the disk is full.
+            KeyboardInterrupt: Ctrl-C or SIGTERM.
+        """
+        with self._listening():
+            self._bench = self._session.enter_context(
+                Bench.opened(self.run, self._suite, Logged(), self._stop)
+            )
+            impossible = [Task(item.case, problem=item.problem) for item in self._plan.cases if item.problem]
+            for task in (*impossible, *self._plan.trials):
+                if task.problem:
+                    self._bench.refuse(task, task.problem)
+            tasks = [task for task in self._plan.trials if not task.problem]
+            self._bench.prepare([case for task in tasks for case in (task.case, *task.instead)])
+
+    def make(self, case: Case) -> Outcome:
+        """Run the trials of *case*, and those of its references if they haven't run yet.
+
+        Raises:
+            InfrastructureError: the disk is full; everything stored so far is intact.
+            KeyboardInterrupt: Ctrl-C or SIGTERM; the interrupted trial is stored as cancelled.
+        """
+        records = []
+        with self._listening():
+            for task in self._tasks(case):
+                if not self._stop.asked:
+                    records.append(self._record(task))
+        return self._outcome(case, records)
+
+    def close(self) -> None:
+        """End the session: stop all its processes and write the report.
+
+        Raises:
+            InfrastructureError: the disk is full.
+        """
+        self._session.close()
+        self._shared.clear()
+        state: store.State = "finished" if self._is_complete() else "interrupted"
+        self.run.write_info(dataclasses.replace(self._info, state=state))
+        from distbench.report import page
+
+        page.write(self.run.folder, AnalysedRun.read(self.run))
+
+    def _is_complete(self) -> bool:
+        statuses = {record.key: record.status for record in self.run.records()}
+        return all(
+            statuses.get(task.key, Status.CANCELLED) is not Status.CANCELLED for task in self._plan.trials
+        )
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Let the first Ctrl-C end a trial cleanly, then stop pytest."""
+        with self._stop.listening():
+            yield
+        if self._stop.asked:
+            raise KeyboardInterrupt
+
+    def _tasks(self, case: Case) -> list[Task]:
+        """Tasks for *case*: first its references and those that leave files for it."""
+        own = [task for task in self._plan.trials if _of(task) == case.id]
+        references = {task.job.options.reference for task in own}
+        files = {task.reads for task in own} - {""}
+        before = [
+            task
+            for task in self._plan.trials
+            if (task.job.provides and task.job.provides in references) or task.leaves in files
+        ]
+        tasks = {task.key: task for task in (*before, *own)}
+        return [task for task in tasks.values() if not task.problem]
+
+    def _record(self, task: Task) -> Record:
+        if task.key in self._shared:
+            return self._shared[task.key]
+        _log.info("%s %s, %s", task.job.kind, one_line(task.case.name), round_text(task.round))
+        record = self._bench.make(task)
+        _log.info("%s %s", record.status, one_line(record.reason))
+        if task.leaves or task.job.provides:
+            self._shared[task.key] = record
+        return record
+
+    def _outcome(self, case: Case, records: Sequence[Record]) -> Outcome:
+        planned = [item for item in self._plan.cases if item.case.id == case.id]
+        others = [record for record in records if record.job.kind != MEASURE]
+        own = [record for record in of_kind(records, MEASURE) if record.case_id == case.id]
+        (row,) = AnalysedRun(dataclasses.replace(self._info, cases=planned), [*own, *others]).cases
+        return Outcome(
+            suite=self._suite.name,
+            run=self.run,
+            run_id=self._info.run_id,
+            steps=self._suite.measure.steps,
+            row=row,
+            records=records,
+        )
+
+
+class Logged(Observer):
+    """Writes notes on a run to pytest's log (``--log-cli-level=INFO`` shows it live).
+
+    Which test runs and how it ended, pytest itself shows.
+    """
+
+    def note(self, text: str) -> None:
+        """Log it."""
+        _log.info(one_line(text))
+
+
+def _only(suite: Suite, cases: Sequence[Case]) -> Suite:
+    """*suite* reduced to *cases*, one after another as pytest runs them."""
+    names = tuple(glob.escape(case.name) for case in cases)
+    measure = dataclasses.replace(suite.measure, order="sequential")
+    return dataclasses.replace(suite.asking_for(MEASURE, measure), only=names)
+
+
+def _of(task: Task) -> str:
+    """Id of the case in whose test *task* runs; empty: in the first test that needs it."""
+    return "" if task.job.provides else task.job.options.of or task.case.id

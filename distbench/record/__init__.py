@@ -1,0 +1,207 @@
+"""The record: everything one trial leaves behind, in files that describe themselves.
+
+``files`` and ``parquet`` write and read one; ``store`` is the folder of a run. A record carries the
+description of its own columns, so that old and foreign records can be read without loading plug-ins. Raw
+samples are kept; statistics are computed on reading.
+
+Format history (of record.json and run.json):
+  3  a record names the job its trial was launched for (``job``); those of checks are in checks/.
+  2  samples and table rows are in Parquet files next to record.json (``files.py``), which names the files
+     and their checksums; a column description names the pass its samples come from.
+  1  (0.1.0) first format: samples and tables inside record.json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distbench.case import Case
+from distbench.decode import decoded
+from distbench.errors import RecordError
+from distbench.job import MEASURING, Job
+from distbench.metrics.base import TableSpec
+from distbench.strategies.description import Description
+
+FORMAT = 3
+_OLDEST_READABLE = 1
+
+Samples = dict[str, list[list[float | None]]]
+Row = dict[str, Any]
+
+
+class Status(enum.StrEnum):
+    """How a trial or a case ended. A closed set: readers may rely on these words."""
+
+    MEASURED = "measured"
+    UNSUPPORTED = "unsupported"
+    """This case can't run here, which is known before launch."""
+    OOM_GPU = "oom_gpu"
+    OOM_HOST = "oom_host"
+    CRASHED = "crashed"
+    """A rank raised, was killed by a signal, or exited without a result."""
+    HANG = "hang"
+    """A step, or the whole trial, exceeded its time limit."""
+    INIT_TIMEOUT = "init_timeout"
+    """The process group or the engine was not ready in time."""
+    INVALID_NAN = "invalid_nan"
+    """The loss was not finite at some step."""
+    MISMATCH = "mismatch"
+    """The live engine does not match the requested configuration."""
+    PREPARE_FAILED = "prepare_failed"
+    """C++ ops or the initial weights could not be built."""
+    CANCELLED = "cancelled"
+    """Stopped by Ctrl-C or SIGTERM."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether a run with such a case exits with code 1."""
+        return self not in (Status.MEASURED, Status.UNSUPPORTED)
+
+
+WARM_UP = -1
+"""Round of a gate's warm-up trials, which are discarded."""
+SECOND_SERIES = 1000
+"""First round of a gate's second series; a first series never has that many."""
+
+
+def round_text(round_: int) -> str:
+    """A round as people count it, from 1."""
+    if round_ == WARM_UP:
+        return "warm-up"
+    if round_ >= SECOND_SERIES:
+        return f"second series, round {round_ - SECOND_SERIES + 1}"
+    return f"round {round_ + 1}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Which rank failed first, and its traceback and log."""
+
+    rank: int | None
+    """The rank that failed first (not those that failed as a result); None if unknown."""
+    phase: str
+    """What that rank was doing: start, build, warmup, time, profile."""
+    traceback: str = ""
+    log: str = ""
+    """The last lines of that rank's log, or of every rank's."""
+    steps: dict[str, str] = field(default_factory=dict)
+    """Rank -> last sign of life, e.g. ``time 7``."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One trial of one case."""
+
+    run_id: str
+    case: Case
+    case_id: str
+    round: int
+    """0 for the first trial of a case; in a gate also ``WARM_UP``, or ``SECOND_SERIES`` and up."""
+    status: Status
+    reason: str
+    """Empty when measured; otherwise one sentence."""
+    started: str
+    """UTC, ISO 8601."""
+    wall_s: float
+    """From launch to the exit of the last process; 0 if nothing was launched."""
+    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Column name -> unit, better, over_ranks, doc, per_step, metric, and the pass of its samples."""
+    values: dict[str, float] = field(default_factory=dict)
+    """Column name -> one number for the trial, over ranks and steps."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Column name -> why there is no number."""
+    samples: Mapping[str, list[list[float | None]]] = field(default_factory=dict)
+    """Column name -> rank -> step (one entry where the column is not per step)."""
+    warmup_losses: list[list[float | None]] = field(default_factory=list)
+    """Rank -> loss of each warm-up step; None where it is not finite."""
+    tables: Mapping[str, list[Row]] = field(default_factory=dict)
+    """Table name -> rows; rows written by ranks have a ``rank``."""
+    phases: dict[str, list[float]] = field(default_factory=dict)
+    """Phase -> seconds by rank: start, build, warmup, time, profile."""
+    effective: dict[str, Any] = field(default_factory=dict)
+    """Effective settings, read back from the live engine of rank 0."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    """Facts of the worker: versions, device, threads."""
+    failure: Failure | None = None
+    job: Job = MEASURING
+    """What the trial was launched for."""
+    degraded: str = ""
+    """Why a measured trial is left out of comparisons (noisy machine); empty: it is clean."""
+    described_strategy: Description | None = None
+    """What the strategy says of its settings, its theory and itself; None in records of earlier versions."""
+    described_tables: dict[str, TableSpec] = field(default_factory=dict)
+    """Table name -> what it and its columns are; none in records of earlier versions."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """Unique key within a run: job, name and id of the case, round."""
+        return self.job.kind, self.case.name, self.case_id, self.round
+
+    def to_json(self, beside: Mapping[str, Any]) -> dict[str, Any]:
+        """The record as plain JSON types, format number first.
+
+        *beside* describes the files with samples and tables, in place of their content.
+        """
+        plain = dataclasses.asdict(dataclasses.replace(self, samples={}, tables={}))
+        return {"format": FORMAT, **plain, "job": self.job.to_json(), **beside}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], source: str) -> Record:
+        """Record that *data* describes, with samples and tables in it.
+
+        Raises:
+            RecordError: another format, or something is missing or of the wrong kind.
+        """
+        check_format(data, source)
+        record = decoded(cls, data, source)
+        # the type of a job's options depends on its kind
+        return (
+            dataclasses.replace(record, job=Job.from_json(data["job"], source)) if "job" in data else record
+        )
+
+
+def of_kind(records: Sequence[Record], kind: str) -> list[Record]:
+    """Those *records* whose jobs are of *kind*."""
+    return [record for record in records if record.job.kind == kind]
+
+
+def check_format(data: object, source: str) -> None:
+    """Raise RecordError unless this version can read the format of *data*."""
+    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
+        raise RecordError(f"{source}: format: missing; not a distbench file")
+    number = data["format"]
+    if number > FORMAT:
+        raise RecordError(
+            f"{source}: format = {number}: written by a newer distbench; "
+            f"this version reads up to {FORMAT}. Upgrade distbench to read it."
+        )
+    if number < _OLDEST_READABLE:
+        raise RecordError(
+            f"{source}: format = {number}: too old; this version reads "
+            f"{_OLDEST_READABLE} to {FORMAT}. Read it with the version that wrote it."
+        )
+
+
+def read_json(file: Path) -> Any:
+    """Parsed content of *file*.
+
+    Raises:
+        RecordError: the file can't be read, is empty, or is not valid JSON.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{file}: can't be read: {error}") from error
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        why = "the file is empty" if not text.strip() else f"line {error.lineno}: {error.msg}"
+        raise RecordError(f"{file}: corrupt: not valid JSON: {why}") from error
+    except RecursionError as error:
+        raise RecordError(f"{file}: corrupt: nested too deeply") from error

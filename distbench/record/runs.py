@@ -1,0 +1,79 @@
+"""Finding runs: by folder, by the start of an ID or of a folder's name, or all below a folder."""
+
+import difflib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from distbench.errors import UsageError
+from distbench.record.store import RUN_FILE, Run
+
+_GATE_ARMS = {"baseline", "candidate"}
+
+
+def find(name: str, out: Path) -> Run:
+    """Run that *name* stands for: a folder, or the start of a run's ID or folder name in *out*.
+
+    Raises:
+        UsageError: no run matches, or more than one.
+    """
+    folder = Path(name)
+    if folder.name == RUN_FILE:
+        folder = folder.parent
+    if folder.is_dir():
+        return Run(folder)
+    known = inside(out)
+    matches = [run for run in known if run.folder.name.startswith(name) or _id(run).startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(
+            f"{name}: matches more than one run: {', '.join(run.folder.name for run in matches)}"
+        )
+    raise UsageError(f"{name}: no such run in {out}; {_hint(name, known)}")
+
+
+def find_stored(name: str, out: Path) -> Run | None:
+    """Run that *name* can only stand for: its folder, or 4 to 8 digits that begin one ID in *out*; or None.
+
+    Stricter than ``find``: what names a git revision or a Python environment must not be taken for a run.
+    """
+    if name and (Path(name) / RUN_FILE).is_file():
+        return Run(Path(name))
+    if not re.fullmatch(r"[0-9a-f]{4,8}", name):
+        return None
+    matches = [run for run in inside(out) if _id(run).startswith(name)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def inside(out: Path) -> list[Run]:
+    """Runs whose folders lie directly in *out*, by name."""
+    return [Run(file.parent) for file in sorted(out.glob(f"*/{RUN_FILE}"))]
+
+
+def below(folder: Path) -> Iterator[Run]:
+    """Runs below *folder*, at any depth.
+
+    Only the candidate of a gate counts: its baseline ran next to it, and would be a second run of that day.
+    """
+    for place, inner, files in os.walk(folder.resolve()):
+        if RUN_FILE in files:
+            # no run contains another; its trials are many
+            inner.clear()
+            yield Run(Path(place))
+        elif _GATE_ARMS.issubset(inner):
+            inner.remove("baseline")
+        inner.sort()
+
+
+def _id(run: Run) -> str:
+    return run.folder.name.rpartition("-")[2]
+
+
+def _hint(name: str, known: list[Run]) -> str:
+    names = [run.folder.name for run in known]
+    ids = {_id(run): run.folder.name for run in known}
+    if near := difflib.get_close_matches(name, [*ids, *names], n=1):
+        return f"did you mean {ids.get(near[0], near[0])}?"
+    return f"the latest: {', '.join(names[-5:])}" if names else "it has no runs"

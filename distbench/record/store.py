@@ -1,0 +1,281 @@
+"""Runs on disk. Every file is written to a temporary name, fsynced and renamed, so a kill tears none.
+
+reports/<suite>-<time>-<id>/
+  run.json              the resolved suite, the cases, the machine, the run's state
+  suite.yaml            the suite as the user wrote it
+  trials/<case>/<round>/
+    record.json         result of the trial; written last: without it there was no trial
+    *.parquet           its samples and tables
+    trial.json, rank<r>.log, ...
+  checks/, checkpoints/, convergence/
+                        the same for the trials of other jobs (``jobs``)
+  prepare/              logs of building C++ ops and initial weights before the trials
+  scratch/              files that one trial leaves for another; removed when no longer needed
+  report.html
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from distbench import __version__, env
+from distbench.case import Case
+from distbench.decode import decoded
+from distbench.errors import InfrastructureError, RecordError, UsageError
+from distbench.files import slug, write_whole, writing
+from distbench.job import MEASURE, kind_of, kinds
+from distbench.plan import Planned
+from distbench.record import FORMAT, Record, Status, check_format, files, read_json
+from distbench.suite import Suite
+from distbench.units import bytes_text
+
+RUN_FILE = "run.json"
+_RECORD_FILE = "record.json"
+_FIRST_WITH_FILES = 2
+# records, logs and the report of a small run, without the weights of a large model
+_LEAST_FREE = 64 << 20
+
+State = Literal["running", "finished", "interrupted"]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """Content of ``run.json``."""
+
+    run_id: str
+    suite_name: str
+    version: str
+    """Version of distbench."""
+    created: str
+    """UTC, ISO 8601."""
+    state: State
+    command: list[str]
+    suite: dict[str, Any]
+    """The resolved suite: with all defaults and overrides."""
+    machine: dict[str, Any]
+    cases: list[Planned] = field(default_factory=list)
+
+    @classmethod
+    def begun(
+        cls, suite: Suite, cases: list[Planned], command: list[str], machine: Mapping[str, Any] | None = None
+    ) -> RunInfo:
+        """Description of a run of *suite* that is starting.
+
+        Args:
+            machine: Machine and packages, as its interpreter sees them; None: this one's.
+        """
+        return cls(
+            run_id=new_run_id(),
+            suite_name=suite.name,
+            version=__version__,
+            created=utc_now(),
+            state="running",
+            command=command,
+            suite=suite.resolved(),
+            machine=dict(env.describe() if machine is None else machine),
+            cases=cases,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The run as plain JSON types, format number first."""
+        return {"format": FORMAT, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], source: str) -> RunInfo:
+        """Run that ``to_json`` described.
+
+        Raises:
+            RecordError: another format, or something is missing or of the wrong kind.
+        """
+        check_format(data, source)
+        return decoded(cls, data, source)
+
+
+class Run:
+    """A run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, out: Path, info: RunInfo, suite_text: str) -> Run:
+        """Create the folder of a new run under *out* with ``run.json`` and ``suite.yaml``.
+
+        Raises:
+            UsageError: the folder can't be created, or its disk is full.
+        """
+        return cls.made_at(
+            out / f"{slug(info.suite_name)}-{stamp_of(info.created)}-{info.run_id}", info, suite_text
+        )
+
+    @classmethod
+    def made_at(cls, folder: Path, info: RunInfo, suite_text: str) -> Run:
+        """Create *folder* for a new run, with ``run.json`` and ``suite.yaml``.
+
+        Raises:
+            UsageError: the folder can't be created, or its disk is full.
+        """
+        run, out = cls(folder), folder.parent
+        try:
+            (run.folder / "trials").mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(
+                f"--out {out}: can't create a folder for the run: {error.strerror}; "
+                "choose a folder that you may write to"
+            ) from error
+        if (free := shutil.disk_usage(run.folder).free) < _LEAST_FREE:
+            run.folder.joinpath("trials").rmdir()
+            run.folder.rmdir()
+            raise UsageError(
+                f"--out {out}: only {bytes_text(free)} free on this disk; a run needs at least "
+                f"{bytes_text(_LEAST_FREE)}; free some space or choose another folder"
+            )
+        write_text(run.folder / "suite.yaml", suite_text)
+        run.write_info(info)
+        return run
+
+    def info(self) -> RunInfo:
+        """Content of ``run.json``.
+
+        Raises:
+            UsageError: this is not the folder of a run.
+            RecordError: the file is corrupt or of another format.
+        """
+        file = self.folder / RUN_FILE
+        if not file.is_file():
+            raise UsageError(f"{self.folder}: not the folder of a run ({RUN_FILE} is missing)")
+        return RunInfo.from_json(read_json(file), str(file))
+
+    def write_info(self, info: RunInfo) -> None:
+        """Write ``run.json``."""
+        write_json(self.folder / RUN_FILE, info.to_json())
+
+    def trial_folder(self, case: Case, round_: int, kind: str = MEASURE) -> Path:
+        """Folder of one trial, which may not exist yet."""
+        return self.folder / kind_of(kind).folder / f"{slug(case.name)}-{case.id}" / str(round_)
+
+    def write_record(self, record: Record) -> None:
+        """Write *record* to disk before returning.
+
+        Raises:
+            InfrastructureError: the disk is full or the folder is not writable.
+        """
+        folder = self.trial_folder(record.case, record.round, record.job.kind)
+        with storing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            written = files.write(folder, record)
+        write_json(folder / _RECORD_FILE, record.to_json(written))
+
+    def record(self, case: Case, round_: int, kind: str = MEASURE) -> Record:
+        """Record of one trial.
+
+        Raises:
+            RecordError: it, or one of its files, is missing, corrupt or of another format.
+        """
+        return read_record(self.trial_folder(case, round_, kind) / _RECORD_FILE).record
+
+    def records(self) -> Iterator[Record]:
+        """All records of the run, by kind of job and in the order of folder names.
+
+        Raises:
+            RecordError: a record, or one of its files, is missing, corrupt or of another format.
+        """
+        return (stored.record for kind in kinds() for stored in self.stored(kind.name))
+
+    def wall_times(self, kind: str, case_ids: Container[str]) -> Iterator[tuple[str, float]]:
+        """Case ID and wall-clock seconds of each measured trial of *kind*; unreadable records are skipped."""
+        for file in self.folder.glob(f"{kind_of(kind).folder}/*/*/{_RECORD_FILE}"):
+            case_id = file.parent.parent.name.rpartition("-")[2]
+            if case_id not in case_ids:
+                continue
+            with suppress(RecordError, KeyError, TypeError, ValueError):
+                data = read_json(file)
+                check_format(data, str(file))
+                if data["status"] == Status.MEASURED:
+                    yield case_id, float(data["wall_s"])
+
+    def stored(self, kind: str) -> Iterator[Stored]:
+        """All records of jobs of *kind* with their files, in the order of folder names.
+
+        Raises:
+            RecordError: a record, or one of its files, is missing, corrupt or of another format.
+        """
+        return map(read_record, sorted(self.folder.glob(f"{kind_of(kind).folder}/*/*/{_RECORD_FILE}")))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record as stored on disk."""
+
+    record: Record
+    files: files.Files
+    """Files of its samples and tables; none in format 1, whose records contain them."""
+
+
+def read_record(file: Path) -> Stored:
+    """Record in *file*.
+
+    Raises:
+        RecordError: it, or a file next to it, is missing, corrupt or of another format.
+    """
+    data, source = read_json(file), str(file)
+    check_format(data, source)
+    if data["format"] < _FIRST_WITH_FILES:
+        return Stored(Record.from_json(data, source), files.Files())
+    parquet_files = files.find(file.parent, data, source)
+    record = Record.from_json({**data, **files.content(parquet_files, data)}, source)
+    return Stored(record, parquet_files)
+
+
+def new_run_id() -> str:
+    """A new id: eight hex digits."""
+    return secrets.token_hex(4)
+
+
+def utc_now() -> str:
+    """Current time in UTC as ISO 8601, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def stamp_of(time_: str) -> str:
+    """A time from ``utc_now`` as used in folder names."""
+    return time_.replace("-", "").replace(":", "").partition(".")[0].replace("T", "-")
+
+
+def write_json(file: Path, data: Any) -> None:
+    """Write *data* as JSON, atomically."""
+    # ASCII only: a message may contain bytes that are not UTF-8, and the file must remain readable
+    write_text(file, json.dumps(data, allow_nan=True) + "\n")
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write *text*, atomically.
+
+    Raises:
+        InfrastructureError: the disk is full or the folder is not writable; the old file is intact.
+    """
+    with storing(file):
+        write_whole(file, text)
+
+
+@contextmanager
+def storing(file: Path) -> Iterator[None]:
+    """Add the way to resume the run to errors of writing *file*, or a file in it."""
+    try:
+        with writing(file):
+            yield
+    except InfrastructureError as error:
+        run = next((folder for folder in file.parents if (folder / RUN_FILE).is_file()), file.parent)
+        raise InfrastructureError(
+            f"{error.problem}; everything stored so far is intact",
+            f"free some space, then resume with: distbench run --resume {run}",
+        ) from error.__cause__

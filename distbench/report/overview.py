@@ -1,0 +1,92 @@
+"""The table of all cases of a run: the first thing that the terminal and Markdown show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
+from distbench.analysis.text import one_line, parts
+from distbench.grouping import grouped
+from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.view import CASE, case_cells, measured_cell
+from distbench.units import bytes_text, number_text
+
+_CAPTION = (
+    "tokens/s: median over trials ± half their range, higher is better; x ddp: tokens/s relative to "
+    "ddp at the same world size; peak mem: most bytes of tensors on any rank, lower is better; "
+    "comm/step: payload of a rank's collectives per step, lower is better; loss: of the last timed step; "
+    "1/3 ok: measured trials, of all; *: measured on a noisy machine, not compared; –: not known, "
+    "see distbench show --json for the reason."
+)
+
+
+def _loss(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:.3g}"
+
+
+FIELDS = (
+    *CASE,
+    Field("status", "status", "How the case ended.", type="varchar"),
+    Field(THROUGHPUT, "tokens/s", "Median over trials.", "tokens/s", "higher"),
+    Field("relative", "x ddp", "Over ddp at the same world size.", "", "higher", format="{:.2f}".format),
+    Field(
+        MEMORY, "peak mem", "Peak memory of the rank with the highest peak.", "B", "lower", format=bytes_text
+    ),
+    Field(
+        COMMUNICATION,
+        "comm/step",
+        "Payload of a rank's collectives per step.",
+        "B",
+        "lower",
+        format=bytes_text,
+    ),
+    Field(LOSS, "loss", "Loss of the last timed step.", "", "lower", format=_loss),
+)
+
+
+def sheet(run: AnalysedRun) -> Sheet:
+    """All cases of *run* that were asked to be measured, by what is behind the strategy in their names."""
+    marks = run.parity.footnotes.marks
+    asked = [row for row in run.cases if row.status != UNMEASURED]
+    groups = grouped(asked, lambda row: "/".join(parts(row.case)))
+    rows = [_row(row, marks.get(row.case.id, ""), group) for group, of in groups.items() for row in of]
+    title = f"{run.info.suite_name} · run {run.info.run_id} · {run.info.state}"
+    return Sheet(one_line(title), _CAPTION, FIELDS, tuple(rows))
+
+
+def spread_text(row: CaseSummary, column: str, text: Callable[[float], str], digits: int = 0) -> str:
+    """Median of *column* with half the range of its trials; empty if it is absent."""
+    estimate = row.values.get(column)
+    if estimate is None:
+        return ""
+    known = text(estimate.value)
+    return known if estimate.spread is None else f"{known} ±{estimate.spread:.{digits}%}"
+
+
+def _row(row: CaseSummary, mark: str, group: str) -> Row:
+    name = (one_line(row.case.label) or "unnamed") + mark
+    if not row.measured:
+        ended = one_line(f"{row.status}: {row.reason}" if row.reason else row.status)
+        return Row({**case_cells(row.case, name), "status": row.status}, group, ended)
+    speed = measured_cell(row, THROUGHPUT)
+    return Row(
+        {
+            **case_cells(row.case, name),
+            "status": Cell(row.status, _status(row)),
+            THROUGHPUT: Cell(speed.value, spread_text(row, THROUGHPUT, _speed), speed.reason),
+            "relative": Cell(row.relative, reason=row.relative_absent),
+            **{column: measured_cell(row, column) for column in (MEMORY, COMMUNICATION, LOSS)},
+        },
+        group,
+    )
+
+
+def _status(row: CaseSummary) -> str:
+    word = f"{row.trials}/{row.trials + row.failed} ok" if row.failed else row.status
+    return ("differs" if row.differs else word) + ("*" if row.degraded else "")
+
+
+def _speed(value: float) -> str:
+    # ten million and more does not fit next to its spread
+    return f"{value / 1e6:,.1f} M" if value >= 1e7 else number_text(value)

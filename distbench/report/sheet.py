@@ -1,0 +1,226 @@
+"""A typed table: what people read and what programs get are rendered from the same cells.
+
+Text for the terminal, Markdown for comments, cells for the page, JSON and CSV; SQL tables are made of
+``Sheet.records`` too. A number that is not known is ``ABSENT`` wherever people read it, and null or empty
+where programs do, with its reason in JSON.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from distbench.analysis.text import one_line, shorten
+from distbench.report.markup import escaped
+from distbench.units import ABSENT, value_text
+
+Value = str | int | float | bool | None
+Cells = Mapping[str, "Value | Cell"]
+PERCENT = "{:.1%}".format
+"""Format of a fraction."""
+
+_LEAST_NAME = 12
+_LONGEST_CELL = 300
+_ARROWS = {"higher": " ↑", "lower": " ↓", None: ""}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value that is shown in other words than its column's format gives, or that is absent for a reason."""
+
+    value: Value
+    text: str = ""
+    """What people read; empty: by the format of the column."""
+    reason: str = ""
+    """Why *value* is None."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column."""
+
+    name: str
+    """In JSON, CSV and SQL."""
+    heading: str
+    """For people; empty: only programs see the column."""
+    doc: str = ""
+    unit: str = ""
+    """``s``, ``B``, ``tokens/s`` or empty, as in records."""
+    better: Literal["higher", "lower"] | None = None
+    """Direction of better."""
+    type: Literal["varchar", "double", "bigint", "boolean"] = "double"
+    """Type in SQL; text is aligned to the left."""
+    format: Callable[[Any], str] | None = None
+    """Text of a known value; None: by its unit."""
+
+    def text(self, value: Value | Cell) -> str:
+        """What people read in a cell of this column."""
+        cell = value if isinstance(value, Cell) else Cell(value)
+        if cell.text or cell.value is None:
+            return cell.text or ABSENT
+        if self.format:
+            return self.format(cell.value)
+        if isinstance(cell.value, bool):
+            return "yes" if cell.value else "no"
+        return one_line(cell.value) if isinstance(cell.value, str) else value_text(cell.value, self.unit)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row; a column without a cell is absent."""
+
+    cells: Cells
+    group: str = ""
+    """Heading above this row and those that follow with the same."""
+    instead: str = ""
+    """A sentence in place of all cells but the first, for people."""
+
+    def value(self, name: str) -> Value:
+        """The value of a column, None if it is absent."""
+        cell = self.cells.get(name)
+        return cell.value if isinstance(cell, Cell) else cell
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table with a title, what its columns mean, and what to know of its numbers."""
+
+    title: str
+    caption: str
+    """What the numbers are, with the direction of better."""
+    fields: tuple[Field, ...]
+    """The first column that people see holds the names of the rows."""
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences below the table: findings, and why numbers are missing."""
+
+    @property
+    def shown(self) -> tuple[Field, ...]:
+        """The columns that people see."""
+        return tuple(each for each in self.fields if each.heading)
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What stands above the columns that people see."""
+        return tuple(each.heading for each in self.shown)
+
+    def texts(self) -> Iterator[tuple[str, ...]]:
+        """Rows as people read them; a tuple of one is the heading of the group that follows."""
+        group = ""
+        for row in self.rows:
+            if row.group != group:
+                group = row.group
+                yield (group,)
+            yield self._texts(row)
+
+    def pick(self, *names: str) -> Sheet:
+        """The same rows with these columns alone."""
+        fields = {each.name: each for each in self.fields}
+        return replace(self, fields=tuple(fields[name] for name in names))
+
+    def records(self) -> list[dict[str, Value]]:
+        """Rows for programs: every column by its name, None where it is absent."""
+        return [{each.name: _plain(row.value(each.name)) for each in self.fields} for row in self.rows]
+
+    def as_text(self, width: int) -> str:
+        """Lines of plain text, *width* characters wide where the cells allow it."""
+        lines = [*([self.title] if self.title else []), *textwrap.wrap(self.caption, width), ""]
+        lines += self.text_rows(width) if self.rows else ["Nothing to show."]
+        for note in self.notes:
+            lines += ["", *textwrap.wrap(note, width, break_on_hyphens=False)]
+        return "\n".join(lines)
+
+    def text_rows(self, width: int) -> list[str]:
+        """The headings and the rows as lines."""
+        left = [each.type == "varchar" for each in self.shown]
+        rows = [(row, self._texts(row)) for row in self.rows]
+        whole = [self.headings, *(cells for row, cells in rows if not row.instead)]
+        sizes = [max(len(cells[i]) for cells in whole) for i in range(len(left))]
+        names = max(len(cells[0]) for cells in [self.headings, *(cells for _, cells in rows)])
+        sizes[0] = min(names, max(_LEAST_NAME, width - sum(size + 2 for size in sizes[1:])))
+        lines = _lines(self.headings, sizes, left)
+        group = ""
+        for row, cells in rows:
+            if row.group != group:
+                group = row.group
+                lines += ["", shorten(group, width)] if len(lines) > 1 else [shorten(group, width)]
+            lines += (
+                _beside(cells[0], row.instead, sizes[0], width) if row.instead else _lines(cells, sizes, left)
+            )
+        return lines
+
+    def as_markdown(self) -> str:
+        """A table of Markdown; foreign text in it makes no markup. Empty without rows."""
+        ruled = ["---" if each.type == "varchar" else "---:" for each in self.shown]
+        headings = [escaped(each.heading) + _ARROWS[each.better] for each in self.shown]
+        lines = [headings, ["---", *ruled[1:]]]
+        for cells in self.texts():
+            texts = [f"**{escaped(cells[0])}**"] if len(cells) == 1 else [escaped(text) for text in cells]
+            lines.append(texts + [""] * (len(headings) - len(texts)))
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) if self.rows else ""
+
+    def as_csv(self) -> str:
+        """Names of the columns and every digit of their values; what is absent is empty."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(each.name for each in self.fields)
+        writer.writerows([_digits(value) for value in row.values()] for row in self.records())
+        return text.getvalue().removesuffix("\n")
+
+    def to_json(self) -> dict[str, Any]:
+        """Columns, rows by the names of the columns, why values are absent, and the notes."""
+        rows = [
+            {**values, **({"absent": why} if (why := self._reasons(row)) else {})}
+            for row, values in zip(self.rows, self.records(), strict=True)
+        ]
+        return {
+            "title": self.title,
+            "caption": self.caption,
+            "columns": [_described(each) for each in self.fields],
+            "rows": rows,
+            "notes": list(self.notes),
+        }
+
+    def _texts(self, row: Row) -> tuple[str, ...]:
+        return tuple(each.text(row.cells.get(each.name)) for each in self.shown)
+
+    def _reasons(self, row: Row) -> dict[str, str]:
+        cells = {name: cell for name, cell in row.cells.items() if isinstance(cell, Cell)}
+        return {name: cell.reason for name, cell in cells.items() if cell.reason}
+
+
+def _lines(cells: Sequence[str], sizes: Sequence[int], left: Sequence[bool]) -> list[str]:
+    """A row as one line, or as two where its name is too long: cut names would be alike."""
+    name, *rest = cells
+    columns = zip(rest, sizes[1:], left[1:], strict=True)
+    padded = [cell.ljust(size) if is_text else cell.rjust(size) for cell, size, is_text in columns]
+    head = [] if len(name) <= sizes[0] else [name]
+    return [*head, "  ".join([f"{'' if head else name:<{sizes[0]}}", *padded]).rstrip()]
+
+
+def _beside(name: str, sentence: str, size: int, width: int) -> list[str]:
+    """A name with a sentence next to it, folded once and then cut."""
+    lead = f"{shorten(name, size):<{size}}  "
+    indent = " " * len(lead)
+    return textwrap.wrap(lead + sentence, width, subsequent_indent=indent, max_lines=2, placeholder=" …")
+
+
+def _plain(value: Value) -> Value:
+    # JSON has no word for what is infinite or no number
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _digits(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+def _described(field: Field) -> dict[str, Any]:
+    keys = ("name", "heading", "type", "unit", "better", "doc")
+    return {key: getattr(field, key) for key in keys}

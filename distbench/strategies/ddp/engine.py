@@ -1,0 +1,74 @@
+"""The worker's side of ``ddp``."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from distbench.strategies.base import Setting
+from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.torch_engine.modules import plain_module
+from distbench.strategies.torch_engine.reading import Ledger, dtype_name
+
+_HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
+_REDUCES_IN = {hook: dtype for dtype, hook in _HOOKS.items()} | {default_hooks.allreduce_hook: None}
+
+
+class DdpEngine(TorchEngine):
+    """DDP around the plain module."""
+
+    module: DistributedDataParallel
+
+    def __init__(self, setting: Setting, module: DistributedDataParallel, layers: list[nn.Module]) -> None:
+        super().__init__(setting, module, layers)
+        precision = setting.case.precision
+        if precision.reduce != precision.master:
+            module.register_comm_hook(None, _HOOKS[precision.reduce])
+
+    @property
+    def live(self) -> object:
+        return self.module
+
+    def reduce_dtype(self) -> str:
+        # whatever hook is registered now, whoever registered it
+        for hook, _ in self.module._comm_hooks:
+            if dtype := _REDUCES_IN.get(hook, getattr(hook, "__qualname__", repr(hook))):
+                return dtype
+        return dtype_name(p.dtype for p in self.module.parameters())
+
+    def unsynchronised(self) -> AbstractContextManager[Any]:
+        return self.module.no_sync()
+
+    def effective(self) -> dict[str, Any]:
+        return {
+            **super().effective(),
+            "bucket_bytes_cap": self.module.bucket_bytes_cap,
+            "gradient_as_bucket_view": self.module.gradient_as_bucket_view,
+            "static_graph": self.module.static_graph,
+        }
+
+    def book(self, ledger: Ledger) -> None:
+        """Book the reducer's buckets too: C++ owns them, so their size is what DDP logs of itself."""
+        super().book(ledger)
+        inside = ledger.bytes["gradients"] if self.module.gradient_as_bucket_view else 0
+        ledger.add("buffers", _bucket_bytes(self.module) - inside)
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if last else self.module.no_sync()
+
+
+def _bucket_bytes(module: DistributedDataParallel) -> int:
+    """Bytes of all buckets; rebuilding after the first step changes only their order."""
+    sizes: str = module._get_ddp_logging_data()["bucket_sizes"]
+    return sum(int(size) for size in sizes.split(","))
+
+
+def build_ddp(setting: Setting, **options: Any) -> DdpEngine:
+    """Engine of this rank; *options* are those of torch's own class."""
+    module, layers = plain_module(setting)
+    device_ids = [setting.device] if setting.device.type == "cuda" else None
+    return DdpEngine(setting, DistributedDataParallel(module, device_ids=device_ids, **options), layers)

@@ -1,0 +1,99 @@
+"""What a strategy says of itself for those who read its records: no reader knows a strategy by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a difference in one setting of ``Engine.effective`` does to a comparison."""
+
+    kind: Literal["work", "speed", "strategy"]
+    """work: the numbers belong to different work. speed: the same work at a different pace. strategy: the
+    point of the comparison."""
+    why: str
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A known reason why an engine moves or keeps more than the theory of its strategy."""
+
+    of: str
+    """An operation of ``collectives`` (``all_gather``), a kind of ``model_states`` (``gradients``), or
+    ``states``: all kinds, by about the same fraction."""
+    why: str
+    settings: tuple[str, ...] = ()
+    """Keys of ``effective`` whose values explain it."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A strategy with its options, as a record keeps it."""
+
+    settings: Mapping[str, Meaning] = field(default_factory=dict)
+    """Meaning of each key of ``effective``; ``a.b`` for a key of its own meaning inside a mapping."""
+    simplicity: int = 100
+    """Order of preference among statistically tied cases, lowest first."""
+    offloads: tuple[str, ...] = ()
+    """``cpu`` or ``nvme`` for each option that moves training state off the device."""
+    deviations: tuple[Deviation, ...] = ()
+
+    def of(self, effective: Mapping[str, Any]) -> Description:
+        """The same without the settings that *effective* does not report."""
+        reported = {key: value for key, value in self.settings.items() if key.split(".")[0] in effective}
+        return replace(self, settings=reported)
+
+
+_DTYPES = {
+    "dtypes": "different dtype",
+    "dtypes.compute": "computes in a different dtype",
+    "dtypes.gradients": "accumulates gradients in a different dtype",
+    "dtypes.reduce": "reduces gradients in a different dtype",
+    "dtypes.master": "updates weights of a different dtype",
+    "dtypes.optimizer_state": "keeps optimizer states in a different dtype",
+}
+_WORK = {
+    "parameters": "different model",
+    "trainable_tensors": "different model: other parameters are frozen or tied",
+    "global_batch_size": "different number of samples per step",
+    "optimizer": "different hyper-parameter",
+    "optimizer.class": "different optimizer class",
+    "optimizer.kernel": "different implementation of the update",
+    "optimizer.steps": "different number of updates before the timed window",
+    "optimizer.variants": "different variant of the algorithm",
+    "clip_grad_norm": "different gradient clipping",
+    "activation_checkpointing": "recomputes a different part of the forward pass",
+    "checkpointed_layers": "recomputes a different part of the forward pass",
+    "loss_scale": "different loss scale",
+    **_DTYPES,
+}
+_STRATEGY = {
+    "engine": "the strategy itself",
+    # 16-bit parameters beside fp32 masters are how some frameworks compute in 16 bits
+    "dtypes.parameters": "where a framework keeps its master weights",
+    **dict.fromkeys(
+        ("world_size", "micro_batch_size", "gradient_accumulation_steps"),
+        "how the same samples are divided",
+    ),
+    **dict.fromkeys(("parameters_on", "optimizer_state_on"), "where the training state lives"),
+}
+ENGINE_SETTINGS: Mapping[str, Meaning] = {
+    **{key: Meaning("work", why) for key, why in _WORK.items()},
+    **{key: Meaning("strategy", why) for key, why in _STRATEGY.items()},
+}
+"""Meaning of the keys of ``effective`` that every engine reports."""
+
+
+def points(why: str, *keys: str) -> dict[str, Meaning]:
+    """Meaning of *keys* in which strategies differ because that is the point of comparing them."""
+    return dict.fromkeys(keys, Meaning("strategy", why))
+
+
+SHARDING = "what is sharded, and how"
+KEEPING = "how long gathered parameters are kept"
+PORTIONS = "in what portions it communicates"
+TIMING = "when it communicates, and from where"
+PLACE = "where the training state lives"

@@ -1,0 +1,116 @@
+"""``fsdp``: torch's fully sharded data parallelism, FSDP2 (``fully_shard``) or the older FSDP1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from distbench.case import BYTES, Case
+from distbench.env import Machine
+from distbench.strategies._model_states import state_problem, zero_table
+from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.description import KEEPING, PLACE, SHARDING, TIMING, Deviation, Meaning, points
+from distbench.strategies.fsdp.options import FsdpOptions
+
+# the more is sharded, and the more groups there are, the more there is to understand
+_SIMPLICITY = {"grad_op": 32, "full": 33, "hybrid": 34}
+
+
+@dataclass(frozen=True)
+class FullyShardedDataParallel(FsdpOptions, Strategy):
+    """FSDP: parameters, gradients and optimizer state sharded over ranks, wrapped layer by layer."""
+
+    early: ClassVar[tuple[str, ...]] = ("distbench.strategies.fsdp.fsdp2",)
+    settings: ClassVar[Mapping[str, Meaning]] = {
+        **points(SHARDING, "units", "unit_classes", "mesh", "placements", "sharding_strategy"),
+        **points(KEEPING, "reshard_after_forward", "reshard_root"),
+        **points(TIMING, "reduce_each_micro_batch"),
+        **points(PLACE, "cpu_offload"),
+    }
+
+    @property
+    def engine(self) -> str:
+        return "FSDPModule" if self.version == 2 else "FullyShardedDataParallel"
+
+    @property
+    def label(self) -> str:
+        name = "fsdp1" if self.version == 1 else "fsdp"
+        if self.sharding != "full":
+            name += f"-{self.sharding.replace('_', '-')}"
+        return f"{name}+offload" if self.cpu_offload else name
+
+    @property
+    def simplicity(self) -> int:
+        return _SIMPLICITY[self.sharding]
+
+    @property
+    def offloads(self) -> tuple[str, ...]:
+        return ("cpu",) if self.cpu_offload else ()
+
+    @property
+    def deviations(self) -> tuple[Deviation, ...]:
+        return (Deviation("states", "shards are padded to the same size on every rank"),)
+
+    def wrapped_layers(self, effective: Mapping[str, Any]) -> list[str]:
+        if self.version == 1:
+            # it reports the root's class too, but not which one it is
+            return []
+        # FSDP2 prefixes class names with its own; the engine it reports is the root's class
+        units = [str(name) for name in effective.get("unit_classes") or [] if name != effective.get("engine")]
+        classes = [name.removeprefix("FSDP") for name in units]
+        return [] if "CheckpointWrapper" in classes else classes
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        if self.sharding == "hybrid":
+            if case.world_size < 2:
+                return "hybrid sharding needs at least 2 ranks"
+            if self.version == 1 and case.world_size // self.replicas < 2:
+                # it falls back to NO_SHARD inside groups of one rank and never reduces across them
+                return "FSDP1 does not synchronise replicas if hybrid sharding groups have only 1 rank"
+            if case.world_size % self.replicas:
+                return (
+                    f"hybrid sharding needs a world size divisible by replicas: "
+                    f"{case.world_size} ranks, replicas = {self.replicas}"
+                )
+        if self.version == 1 and self.cpu_offload and case.device == "cpu":
+            return "FSDP1 with CPU offload needs an accelerator"
+        if self.version == 2 and case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
+            return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
+        return state_problem(case)
+
+    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+        # Zhao et al. 2023 (arXiv 2304.11277): gathered for the forward pass and, if sharded again
+        # after it, for the backward pass; gradients reduce-scattered inside a group of shards and
+        # their shards all-reduced across the replicas
+        shards = self.mesh(case.world_size)["shard"]
+        micro = case.batch.gradient_accumulation_steps
+        reductions = micro if self.reduce_each_micro_batch else 1
+        gathers = 1 if self.sharding == "grad_op" else 2
+        reduced = reductions * parameters * BYTES[case.precision.reduce]
+        found: dict[str, float] = {}
+        if shards > 1:
+            found["all_gather"] = micro * gathers * parameters * BYTES[case.precision.compute]
+            found["reduce_scatter"] = reduced
+        if shards < case.world_size:
+            found["all_reduce"] = reduced / shards
+        return found
+
+    def build(self, setting: Setting) -> Engine:
+        if self.version == 1:
+            from distbench.strategies.fsdp.fsdp1 import build_fsdp1
+
+            return build_fsdp1(self, setting)
+        from distbench.strategies.fsdp.fsdp2 import build_fsdp2
+
+        return build_fsdp2(self, setting)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        over = self.mesh(case.world_size)["shard"]
+        stored = case.precision.master
+        found = zero_table(case, parameters, stored=stored, shards=(over, over, over))
+        if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:
+            # whole gradients are kept until the last micro-batch, in FSDP1 as the backward pass made them
+            whole = case.precision.compute if self.version == 1 else case.precision.reduce
+            found["gradients"] = max(found["gradients"], parameters * BYTES[whole])
+        return found

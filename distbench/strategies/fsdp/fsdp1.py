@@ -1,0 +1,161 @@
+"""FSDP1: ``torch.distributed.fsdp.FullyShardedDataParallel``, each layer a unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import (
+    CPUOffload,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+)
+from torch.distributed.fsdp.wrap import CustomPolicy
+
+from distbench.strategies.base import Setting
+from distbench.strategies.fsdp.options import FsdpOptions, device_mesh
+from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.torch_engine.modules import checkpointed_layers
+from distbench.strategies.torch_engine.reading import Ledger, dtype_name
+from distbench.workloads.weights import DTYPES, loaded, plain_name
+
+_STRATEGIES = {
+    "full": ShardingStrategy.FULL_SHARD,
+    "grad_op": ShardingStrategy.SHARD_GRAD_OP,
+    "hybrid": ShardingStrategy.HYBRID_SHARD,
+}
+
+# where a flat parameter keeps its gathered or cast copy, and its gradient; torch has no public way
+_WHOLE = ("_mp_shard", "_full_param_padded", "_full_prec_full_param_padded")
+_GRADIENTS = ("grad", "_saved_grad_shard", "_cpu_grad")
+
+
+class Fsdp1Engine(TorchEngine):
+    """FullyShardedDataParallel around the module and each of its layers."""
+
+    module: FullyShardedDataParallel
+
+    def __init__(
+        self,
+        setting: Setting,
+        module: FullyShardedDataParallel,
+        layers: list[nn.Module],
+        strategy: FsdpOptions,
+        parameters: int,
+    ) -> None:
+        super().__init__(setting, module, layers)
+        self._strategy = strategy
+        self._whole = parameters
+
+    @property
+    def live(self) -> object:
+        return self.module
+
+    def reduce_dtype(self) -> str:
+        asked = self.module.mixed_precision.reduce_dtype
+        return dtype_name([asked] if asked else [p.dtype for p in self.module.parameters()])
+
+    def total_norm(self) -> torch.Tensor:
+        # with no limit this only measures: FSDP1 keeps flat shards that a plain norm would miscount
+        return self.module.clip_grad_norm_(float("inf"))
+
+    def clip(self, limit: float) -> None:
+        self.module.clip_grad_norm_(limit)
+
+    def full_gradients(self) -> dict[str, torch.Tensor]:
+        scale = self._case.precision.loss_scale or 1.0
+        whole = self._gathered(lambda handle: handle.sharded_grad)
+        return {name: gradient / scale for name, gradient in whole.items()}
+
+    def full_state(self) -> dict[str, torch.Tensor]:
+        return self._gathered(lambda handle: getattr(handle.flat_param, "_local_shard", handle.flat_param))
+
+    def _gathered(self, shard_of: Callable[[Any], torch.Tensor | None]) -> dict[str, torch.Tensor]:
+        """Whole tensors of which each unit keeps a flat shard. A collective call.
+
+        FSDP's own state_dict on rank 0 only ends in a segmentation fault on the CPU (torch 2.13,
+        two ranks: it copies what the other hook has freed).
+        """
+        names = {id(parameter): plain_name(name) for name, parameter in self.module.named_parameters()}
+        found = {}
+        for handle in self._handles:
+            if (shard := shard_of(handle)) is not None:
+                parts = handle._get_unflat_views(_whole(handle, shard.detach()))
+                for parameter, part in zip(handle.flat_param._params or (), parts, strict=True):
+                    found[names[id(parameter)]] = part.cpu()
+        return found
+
+    @property
+    def _units(self) -> list[FullyShardedDataParallel]:
+        return [m for m in self.module.modules() if isinstance(m, FullyShardedDataParallel)]
+
+    @property
+    def _handles(self) -> list[Any]:
+        return [unit._handle for unit in self._units if unit._handle is not None]
+
+    def standing_whole(self) -> int:
+        return sum(
+            handle.flat_param._unpadded_unsharded_size.numel()
+            for handle in self._handles
+            if handle.uses_sharded_strategy and not handle.needs_unshard()
+        )
+
+    def effective(self) -> dict[str, Any]:
+        return {
+            **super().effective(),
+            "parameters": self._whole,
+            "units": len(self._units),
+            "unit_classes": sorted({type(unit.module).__qualname__ for unit in self._units}),
+            "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
+            "sharding_strategy": self.module.sharding_strategy.name,
+            "cpu_offload": self.module.cpu_offload.offload_params,
+        }
+
+    def book(self, ledger: Ledger) -> None:
+        """Book the flat parameters with their copies, gathered or in another dtype."""
+        flats = [handle.flat_param for handle in self._handles]
+        ledger.book("parameters", [getattr(flat, "_local_shard", flat) for flat in flats])
+        ledger.book("buffers", [getattr(flat, name, None) for flat in flats for name in _WHOLE])
+        ledger.book("gradients", [getattr(flat, name, None) for flat in flats for name in _GRADIENTS])
+        super().book(ledger)
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        reduces = last or self._strategy.reduce_each_micro_batch
+        return nullcontext() if reduces else self.module.no_sync()
+
+
+def _whole(handle: Any, shard: torch.Tensor) -> torch.Tensor:
+    """Unit's flat tensor, of which *shard* is this rank's, without padding. A collective call."""
+    if not handle.uses_sharded_strategy:
+        return shard
+    whole = shard.new_empty(shard.numel() * handle.world_size)
+    dist.all_gather(list(whole.chunk(handle.world_size)), shard.contiguous(), group=handle.process_group)
+    return whole[: handle.flat_param._unpadded_unsharded_size.numel()]
+
+
+def build_fsdp1(strategy: FsdpOptions, setting: Setting) -> Fsdp1Engine:
+    """FSDP1 engine of this rank."""
+    precision = setting.case.precision
+    module = loaded(setting.workload, setting.weights, setting.device).to(DTYPES[precision.master])
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
+    chosen = {id(layer) for layer in layers}
+    wrapped = FullyShardedDataParallel(
+        module,
+        sharding_strategy=_STRATEGIES[strategy.sharding],
+        auto_wrap_policy=CustomPolicy(lambda layer: id(layer) in chosen),
+        cpu_offload=CPUOffload(offload_params=strategy.cpu_offload),
+        mixed_precision=MixedPrecision(
+            param_dtype=DTYPES[precision.compute] if precision.compute != precision.master else None,
+            reduce_dtype=DTYPES[precision.reduce],
+        ),
+        device_id=setting.device,
+        device_mesh=device_mesh(strategy, setting) if strategy.sharding == "hybrid" else None,
+        use_orig_params=True,
+    )
+    return Fsdp1Engine(setting, wrapped, layers, strategy, parameters)

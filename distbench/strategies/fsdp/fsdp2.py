@@ -1,0 +1,135 @@
+"""FSDP2: ``torch.distributed.fsdp.fully_shard``, each layer a unit and the rest the root's."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
+
+from distbench.strategies.base import Setting
+from distbench.strategies.fsdp.options import FsdpOptions, device_mesh
+from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.torch_engine.modules import checkpointed_layers
+from distbench.strategies.torch_engine.reading import Ledger, dtype_name
+from distbench.workloads import weights
+from distbench.workloads.weights import DTYPES
+
+
+class Fsdp2Engine(TorchEngine):
+    """``fully_shard`` on each layer and on the root."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        module: nn.Module,
+        layers: list[nn.Module],
+        strategy: FsdpOptions,
+        mesh: DeviceMesh,
+    ) -> None:
+        super().__init__(setting, module, layers)
+        self._strategy = strategy
+        self._mesh = mesh
+
+    @property
+    def live(self) -> object:
+        return self.module
+
+    def reduce_dtype(self) -> str:
+        policy = _state(self.module)._mp_policy
+        reduced = policy.reduce_dtype or policy.param_dtype
+        return dtype_name([reduced] if reduced else [p.dtype for p in self.module.parameters()])
+
+    def standing_whole(self) -> int:
+        return sum(
+            parameter._orig_size.numel()
+            for group in self._groups
+            if group.is_unsharded
+            for parameter in group.fsdp_params
+        )
+
+    def effective(self) -> dict[str, Any]:
+        units = self._units
+        root = _state(self.module)._fsdp_param_group
+        first = next(self.module.parameters())
+        assert isinstance(first, DTensor)
+        return {
+            **super().effective(),
+            "units": len(units),
+            "unit_classes": sorted({type(unit).__qualname__ for unit in units}),
+            "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
+            "mesh": dict(zip(self._mesh.mesh_dim_names or (), self._mesh.mesh.shape, strict=True)),
+            "placements": [str(placement) for placement in first.placements],
+            "reshard_after_forward": sorted({_reshards(unit) for unit in units if unit is not self.module}),
+            "reshard_root": root is not None and root._reshard_after_forward,
+        }
+
+    def book(self, ledger: Ledger) -> None:
+        """Book the shards, then their gathered copies, and the gradients of both."""
+        shards = [shard for group in self._groups for shard in group.fsdp_params]
+        whole = [getattr(shard, "_unsharded_param", None) for shard in shards]
+        ledger.book("parameters", [(shard._sharded_param_data, shard.sharded_param) for shard in shards])
+        ledger.book("buffers", [shard.all_gather_outputs for shard in shards], whole)
+        ledger.book("gradients", [parameter.grad for parameter in whole if parameter is not None])
+        ledger.book("gradients", [shard.unsharded_accumulated_grad for shard in shards])
+        ledger.book("gradients", [shard.sharded_param.grad for shard in shards])
+        super().book(ledger)
+
+    @property
+    def _units(self) -> list[nn.Module]:
+        return [m for m in self.module.modules() if isinstance(m, FSDPModule)]
+
+    @property
+    def _groups(self) -> list[Any]:
+        return [group for unit in self._units if (group := _state(unit)._fsdp_param_group) is not None]
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        if not self._strategy.reduce_each_micro_batch and isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(last)
+        return nullcontext()
+
+
+def build_fsdp2(strategy: FsdpOptions, setting: Setting) -> Fsdp2Engine:
+    """FSDP2 engine of this rank; the whole model is never on one device."""
+    precision = setting.case.precision
+    mesh = device_mesh(strategy, setting)
+    shard: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=DTYPES[precision.compute] if precision.compute != precision.master else None,
+            reduce_dtype=DTYPES[precision.reduce],
+        ),
+        "offload_policy": CPUOffloadPolicy(pin_memory=setting.device.type == "cuda")
+        if strategy.cpu_offload
+        else OffloadPolicy(),
+    }
+    module = weights.skeleton(setting.workload).to(DTYPES[precision.master])
+    tied = weights.tied_groups(module)
+    layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
+    again = strategy.sharding != "grad_op"
+    for layer in layers:
+        fully_shard(layer, reshard_after_forward=again, **shard)
+    fully_shard(module, reshard_after_forward=strategy.reshard_root, **shard)
+    module.to_empty(device=torch.device("cpu") if strategy.cpu_offload else setting.device)
+    weights.retie(module, tied)
+    weights.load(module, setting.weights)
+    return Fsdp2Engine(setting, module, layers, strategy, mesh)
+
+
+def _state(module: nn.Module) -> Any:
+    # torch has no public way to read a unit's policy back, and what was asked for is no proof
+    return module._get_fsdp_state()  # type: ignore[operator]
+
+
+def _reshards(unit: nn.Module) -> bool:
+    return bool(_state(unit)._fsdp_param_group._reshard_after_forward)

@@ -1,0 +1,71 @@
+"""Checkpoints of plain torch: ``torch.distributed.checkpoint`` (DCP), for any module and its optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+    set_state_dict,
+)
+
+from distbench.strategies.base import FullState
+from distbench.workloads.weights import plain_name
+
+
+def save(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    """Write *module* and *optimizer* in shards into *folder*."""
+    model, moments = get_state_dict(module, optimizer)
+    dcp.save({"model": model, "optimizer": moments}, checkpoint_id=folder)
+
+
+def load(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    """Take over what ``save`` wrote.
+
+    DCP reads its metadata and hyper-parameters by pickle, so *folder* must be one of our own.
+    """
+    model, moments = get_state_dict(module, optimizer)
+    state = {"model": model, "optimizer": moments}
+    dcp.load(state, checkpoint_id=folder)
+    set_state_dict(module, optimizer, model_state_dict=model, optim_state_dict=moments)
+
+
+def gather_optimizer(
+    module: nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Optimizer's whole state on the CPU of rank 0, by the plain names of the parameters."""
+    on_gpu = any(parameter.is_cuda for parameter in module.parameters())
+    # offload from a CPU to itself gives FSDP1's moments as zeros or garbage, without a word (torch 2.13)
+    whole = StateDictOptions(full_state_dict=True, cpu_offload=on_gpu)
+    state: Any = get_optimizer_state_dict(module, optimizer, options=whole).get("state", {})
+    return {
+        plain_name(name): {key: value.to("cpu", copy=True) for key, value in moments.items()}
+        for name, moments in state.items()
+    }
+
+
+def spread(module: nn.Module, optimizer: torch.optim.Optimizer, state: FullState) -> None:
+    """Put the parameters, buffers and optimizer state of *state*, which every rank has, in their places."""
+    whole = StateDictOptions(full_state_dict=True, strict=False)
+    # of tied parameters the state has the first name only
+    known = [name for name in get_model_state_dict(module) if plain_name(name) in state.parameters]
+    parameters: Any = {name: state.parameters[plain_name(name)] for name in known}
+    set_model_state_dict(module, parameters, options=whole)
+    for name, buffer in module.named_buffers():
+        buffer.copy_(state.buffers[plain_name(name)])
+    if state.optimizer:
+        fresh: Any = get_optimizer_state_dict(module, optimizer)
+        groups = fresh["param_groups"]
+        names = [name for group in groups for name in group["params"] if plain_name(name) in state.optimizer]
+        moments = {name: state.optimizer[plain_name(name)] for name in names}
+        told: Any = {"state": moments, "param_groups": groups}
+        set_optimizer_state_dict(module, optimizer, told, options=StateDictOptions(full_state_dict=True))

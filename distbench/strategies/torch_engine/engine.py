@@ -1,0 +1,186 @@
+"""The engine that the strategies of plain torch share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distbench.strategies.base import Engine, FullState, Setting
+from distbench.strategies.torch_engine import checkpoint
+from distbench.strategies.torch_engine.modules import (
+    ComputeProbe,
+    describe_checkpointing,
+    evaluated,
+    trainable_tensors,
+)
+from distbench.strategies.torch_engine.optimizer import (
+    describe_optimizer,
+    make_optimizer,
+    moments,
+    optimized,
+    state_dtype,
+)
+from distbench.strategies.torch_engine.reading import (
+    Ledger,
+    device_name,
+    dtype_name,
+    effective_scale,
+    full,
+    gradients,
+)
+from distbench.workloads.weights import plain_name
+
+T = TypeVar("T")
+
+
+class TorchEngine(Engine):
+    """A module and a torch optimizer; the engine of ``single`` and the base of the wrapped ones."""
+
+    def __init__(self, setting: Setting, module: nn.Module, layers: list[nn.Module]) -> None:
+        self._setting = setting
+        self._case = setting.case
+        self._loss = setting.workload.loss
+        self.module = module
+        self._optimizer = make_optimizer(module.parameters(), self._case.optimizer)
+        self._accumulation = self._case.batch.gradient_accumulation_steps
+        self._micro = 0
+        self._divisor = self._accumulation / (self._case.precision.loss_scale or 1.0)
+        self._clip = self._case.optimizer.clip_grad_norm
+        self._compute = ComputeProbe(layers or [module])
+        self._skipped = 0
+
+    @property
+    def live(self) -> object:
+        return self
+
+    def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if self._micro == 0:
+            self._optimizer.zero_grad(set_to_none=True)
+        self._micro += 1
+        with self._synchronised(self._micro == self._accumulation):
+            with self.span("forward"):
+                loss = self._loss(self.module, micro_batch)
+            with self.span("backward"):
+                (loss if self._divisor == 1 else loss / self._divisor).backward()
+        return loss.detach()
+
+    def step(self) -> None:
+        self._micro = 0
+        with self.span("optimizer"):
+            if self._case.precision.loss_scale and not self._unscale():
+                self._skipped += 1
+                return
+            if self._clip is not None:
+                self.clip(self._clip)
+            self._optimizer.step()
+
+    def grad_norm(self) -> float:
+        scale = self._case.precision.loss_scale or 1.0
+        return float(full(self.total_norm())) / scale
+
+    def full_gradients(self) -> dict[str, torch.Tensor]:
+        scale = self._case.precision.loss_scale or 1.0
+        return {
+            plain_name(name): full(parameter.grad).cpu() / scale
+            for name, parameter in self.module.named_parameters()
+            if parameter.grad is not None
+        }
+
+    def full_state(self) -> dict[str, torch.Tensor]:
+        return {
+            plain_name(name): full(parameter.detach()).cpu()
+            for name, parameter in self.module.named_parameters()
+        }
+
+    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
+        return evaluated(self.module, judge)
+
+    @property
+    def skipped_steps(self) -> int:
+        return self._skipped
+
+    def effective(self) -> dict[str, Any]:
+        return {
+            "engine": type(self.live).__qualname__,
+            "world_size": dist.get_world_size(),
+            "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
+            "trainable_tensors": trainable_tensors(self.module),
+            "optimizer": describe_optimizer(self._optimizer),
+            "dtypes": {
+                "parameters": dtype_name(p.dtype for p in self.module.parameters()),
+                "compute": self._compute.dtype,
+                "gradients": dtype_name(gradient.dtype for gradient in self._gradients()) or None,
+                "reduce": self.reduce_dtype(),
+                "master": dtype_name(p.dtype for p in optimized(self._optimizer)),
+                "optimizer_state": state_dtype(self._optimizer),
+            },
+            "loss_scale": effective_scale(self._accumulation / self._divisor),
+            "clip_grad_norm": self._clip,
+            "global_batch_size": (self._compute.rows or 0) * self._accumulation * dist.get_world_size(),
+            "micro_batch_size": self._compute.rows,
+            "gradient_accumulation_steps": self._accumulation,
+            **describe_checkpointing(self.module),
+            "parameters_on": device_name(self.module.parameters()),
+            "optimizer_state_on": device_name(moments(self._optimizer)),
+        }
+
+    def save(self, folder: Path) -> None:
+        checkpoint.save(self.module, self._optimizer, folder)
+
+    def load(self, folder: Path) -> None:
+        checkpoint.load(self.module, self._optimizer, folder)
+
+    def consolidate(self) -> FullState:
+        return FullState(
+            self.full_state(),
+            {plain_name(name): buffer.detach().cpu() for name, buffer in self.module.named_buffers()},
+            checkpoint.gather_optimizer(self.module, self._optimizer),
+        )
+
+    def load_full(self, state: FullState) -> None:
+        checkpoint.spread(self.module, self._optimizer, state)
+
+    def memory(self) -> dict[str, int]:
+        ledger = Ledger(self._setting.device)
+        self.book(ledger)
+        return ledger.bytes
+
+    def book(self, ledger: Ledger) -> None:
+        """Book what this engine keeps; what has been claimed before stays where it is."""
+        ledger.book("parameters", self.module.parameters())
+        ledger.book("optimizer_state", self._optimizer.state)
+        # whatever the optimizer updates that is not a parameter itself
+        ledger.book("master", optimized(self._optimizer))
+        ledger.book("gradients", gradients(self.module.parameters()), gradients(optimized(self._optimizer)))
+
+    def reduce_dtype(self) -> str | None:
+        """Dtype in which the live engine reduces gradients; None if it reduces nothing."""
+        return None
+
+    def total_norm(self) -> torch.Tensor:
+        """Global L2 norm of the current gradients (a DTensor if sharded)."""
+        return nn.utils.get_total_norm(self._gradients())
+
+    def clip(self, limit: float) -> None:
+        """Scale the gradients down to a global L2 norm of *limit*."""
+        nn.utils.clip_grad_norm_(self.module.parameters(), limit)
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        """Context of a micro-batch; only after the *last* do gradients need reducing."""
+        return nullcontext()
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [p.grad for p in self.module.parameters() if p.grad is not None]
+
+    def _unscale(self) -> bool:
+        """Take the loss scale out of the gradients; return False if they overflowed."""
+        if not torch.isfinite(full(self.total_norm())):
+            return False
+        torch._foreach_div_(self._gradients(), self._case.precision.loss_scale or 1.0)
+        return True

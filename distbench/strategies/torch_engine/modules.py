@@ -1,0 +1,116 @@
+"""The module of a rank: loaded, cast, wrapped layer by layer, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpointing
+
+from distbench.case import Case
+from distbench.strategies.base import Setting
+from distbench.strategies.torch_engine.reading import dtype_name
+from distbench.workloads.weights import DTYPES, loaded
+
+T = TypeVar("T")
+
+
+def plain_module(setting: Setting) -> tuple[nn.Module, list[nn.Module]]:
+    """Whole module with its weights on the device, in its master dtype, and its layers."""
+    precision = setting.case.precision
+    module = loaded(setting.workload, setting.weights, setting.device).to(DTYPES[precision.master])
+    layers = setting.workload.layers(module)
+    if precision.compute == precision.master:
+        return module, checkpointed_layers(setting.case, module, layers)
+    dtype = DTYPES[precision.compute]
+    layers = wrap_layers(module, layers, lambda layer: CastCompute(layer, dtype))
+    return CastCompute(module, dtype), checkpointed_layers(setting.case, module, layers)
+
+
+class CastCompute(nn.Module):
+    """Runs a module on copies of its parameters in another dtype; gradients keep the master's.
+
+    What FSDP2's mixed precision does, for strategies that have none of their own: the same
+    compute in the same dtype everywhere, which autocast (it keeps some operations in fp32) is not.
+    It wraps each layer and the rest, so that recomputing a layer casts again.
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._cast_module = module
+        self._dtype = dtype
+        inner = [name for name, child in module.named_modules() if isinstance(child, CastCompute)]
+        self._names = [
+            name
+            for name, _ in module.named_parameters()
+            if not any(name.startswith(f"{prefix}.") for prefix in inner)
+        ]
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """``module(*inputs)`` computed in the dtype; floating inputs are cast too."""
+        module = self._cast_module
+        parameters = {name: module.get_parameter(name).to(self._dtype) for name in self._names}
+        cast = [x.to(self._dtype) if x.is_floating_point() else x for x in inputs]
+        result: torch.Tensor = torch.func.functional_call(module, parameters, tuple(cast))
+        return result
+
+
+class ComputeProbe:
+    """Learns from the first forward pass in which dtype, and on how many rows, a layer computes."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        self.dtype: str | None = None
+        self.rows: int | None = None
+        self._hook = layers[0].register_forward_hook(self._look)
+
+    def _look(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        tensor = output[0] if isinstance(output, tuple) else output
+        self.dtype = dtype_name([tensor.dtype])
+        self.rows = tensor.shape[0]
+        self._hook.remove()
+
+
+def evaluated(module: nn.Module, judge: Callable[[nn.Module], T]) -> T:
+    """``judge(module)``, with *module* in evaluation mode and no gradients kept."""
+    module.eval()
+    try:
+        with torch.no_grad():
+            return judge(module)
+    finally:
+        module.train()
+
+
+def wrap_layers(
+    module: nn.Module, layers: list[nn.Module], wrap: Callable[[nn.Module], nn.Module]
+) -> list[nn.Module]:
+    """Replace each of *layers* inside *module* by what *wrap* makes of it; return those."""
+    chosen, made = {id(layer) for layer in layers}, []
+
+    def wrap_one(layer: nn.Module) -> nn.Module:
+        made.append(wrap(layer))
+        return made[-1]
+
+    checkpointing.apply_activation_checkpointing(
+        module, checkpoint_wrapper_fn=wrap_one, check_fn=lambda layer: id(layer) in chosen
+    )
+    return made
+
+
+def checkpointed_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
+    """Wrap *layers* inside *module* to recompute activations if *case* says so; return the layers."""
+    if case.activation_checkpointing == "none":
+        return layers
+    return wrap_layers(module, layers, checkpointing.checkpoint_wrapper)
+
+
+def describe_checkpointing(module: nn.Module) -> dict[str, Any]:
+    """Whether the live module recomputes activations, and in how many layers."""
+    wrapped = sum(isinstance(m, checkpointing.CheckpointWrapper) for m in module.modules())
+    return {"activation_checkpointing": "full" if wrapped else "none", "checkpointed_layers": wrapped}
+
+
+def trainable_tensors(module: nn.Module) -> int:
+    """Number of parameter tensors that the live module trains; tied weights count once."""
+    return sum(parameter.requires_grad for parameter in module.parameters())

@@ -1,0 +1,94 @@
+"""torch's optimizers: made with every hyper-parameter, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import _default_to_fused_or_foreach
+
+from distbench.case import Optimizer
+from distbench.strategies.torch_engine.reading import dtype_name
+
+# options that change the algorithm
+_VARIANTS = ("amsgrad", "maximize", "nesterov", "dampening", "decoupled_weight_decay")
+
+
+def make_optimizer(parameters: Iterable[torch.Tensor], spec: Optimizer) -> torch.optim.Optimizer:
+    """Torch's optimizer with every hyper-parameter given."""
+    kernel = {"fused": spec.kernel == "fused", "foreach": spec.kernel == "foreach"}
+    if spec.name == "adamw":
+        return torch.optim.AdamW(
+            parameters,
+            lr=spec.lr,
+            betas=spec.betas,
+            eps=spec.eps,
+            weight_decay=spec.weight_decay,
+            **kernel,
+        )
+    return torch.optim.SGD(
+        parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, **kernel
+    )
+
+
+def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Class, kernel and hyper-parameters of a live optimizer.
+
+    Raises:
+        ValueError: its parameter groups differ, so there is no one answer.
+    """
+    names = ("lr", "betas", "eps", "momentum", "weight_decay", "fused", "foreach", *_VARIANTS)
+    groups = [{k: group[k] for k in names if k in group} for group in optimizer.param_groups]
+    if any(group != groups[0] for group in groups):
+        raise ValueError(f"parameter groups with different hyper-parameters: {groups}")
+    found = groups[0]
+    kernel = _kernel(optimizer, found.pop("fused", None), found.pop("foreach", None))
+    variants = [name for name in _VARIANTS if found.pop(name, None)]
+    if "betas" in found:
+        # AdamW's weight decay; DeepSpeed keeps its choice beside the groups
+        decoupled = getattr(optimizer, "adam_w_mode", "decoupled_weight_decay" in variants)
+        found["decoupled_weight_decay"] = bool(decoupled)
+    return {
+        "class": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
+        "kernel": kernel,
+        **found,
+        "variants": [name for name in variants if name != "decoupled_weight_decay"],
+        "steps": _steps(optimizer),
+    }
+
+
+def _kernel(optimizer: torch.optim.Optimizer, fused: bool | None, foreach: bool | None) -> str:
+    if not type(optimizer).__module__.startswith("torch."):
+        # its own kernel, whatever its groups say in torch's words
+        return type(optimizer).__qualname__
+    if fused is None and foreach is None:
+        # neither was set, so torch chooses by device
+        fused, foreach = _default_to_fused_or_foreach(optimized(optimizer), differentiable=False)
+    return "fused" if fused else "foreach" if foreach else "loop"
+
+
+def _steps(optimizer: torch.optim.Optimizer) -> int | str | None:
+    """Updates that the optimizer has counted, all numbers if they differ; None if it counts none."""
+    counts = sorted({int(state["step"]) for state in optimizer.state.values() if "step" in state})
+    return counts[0] if len(counts) == 1 else "+".join(map(str, counts)) or None
+
+
+def state_dtype(optimizer: torch.optim.Optimizer) -> str | None:
+    """Dtype of the optimizer's moments; None if it keeps none."""
+    return dtype_name(moment.dtype for moment in moments(optimizer)) or None
+
+
+def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Tensors that the optimizer keeps for its parameters."""
+    return [
+        value
+        for state in optimizer.state.values()
+        for name, value in state.items()
+        if name != "step" and isinstance(value, torch.Tensor)
+    ]
+
+
+def optimized(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Tensors that the optimizer updates."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

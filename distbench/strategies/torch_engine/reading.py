@@ -1,0 +1,80 @@
+"""Reading tensors back: dtypes, devices, whole values, and bytes by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from distbench.strategies.base import MEMORY_KINDS
+from distbench.workloads.weights import DTYPES
+
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def device_name(tensors: Iterable[torch.Tensor]) -> str | None:
+    """Device type of the tensors, or all of them: ``cpu+cuda``; None without tensors."""
+    return "+".join(sorted({tensor.device.type for tensor in tensors})) or None
+
+
+def dtype_name(dtypes: Iterable[torch.dtype]) -> str:
+    """Short name of the dtype, or of all if they are mixed: ``bf16+fp32``."""
+    return "+".join(sorted({_DTYPE_NAMES.get(dtype, str(dtype)) for dtype in dtypes}))
+
+
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    """The gathered DTensor, or the tensor itself. A collective call if sharded."""
+    return tensor.full_tensor() if isinstance(tensor, dist.tensor.DTensor) else tensor
+
+
+def effective_scale(scale: float) -> float | None:
+    """Live loss scale as ``effective`` reports it: None if it changes nothing."""
+    return None if scale == 1 else scale
+
+
+class Ledger:
+    """Books storages, not tensors: a view costs nothing, and tied weights are one.
+
+    Whoever claims a storage first has it, so a strategy books in the order of its own sense:
+    parameters first, and a bucket before or after the gradients that may live in it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._seen: set[tuple[str, int]] = set()
+        self.bytes = dict.fromkeys((*MEMORY_KINDS, "host"), 0)
+
+    def book(self, kind: str, *found: Any) -> None:
+        """Add the storages of the tensors in *found* (nested as it likes) that nobody has claimed."""
+        for tensor in _tensors(found):
+            storage, device = tensor.untyped_storage(), tensor.device.type
+            place = (device, storage.data_ptr())
+            if not storage.nbytes() or device == "meta" or place in self._seen:
+                continue
+            self._seen.add(place)
+            self.add(kind, storage.nbytes(), host=device != self._device.type)
+
+    def add(self, kind: str, size: int, *, host: bool = False) -> None:
+        """Add bytes that no reachable tensor holds, as reported by a live object."""
+        self.bytes[kind] += size
+        self.bytes["host"] += size if host else 0
+
+
+def gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor | None]:
+    """Gradient of each of *parameters*."""
+    return [parameter.grad for parameter in parameters]
+
+
+def _tensors(found: Any) -> Iterator[torch.Tensor]:
+    if isinstance(found, DTensor):
+        yield found._local_tensor
+    elif isinstance(found, torch.Tensor):
+        yield found
+    elif isinstance(found, dict):
+        yield from _tensors(found.values())
+    elif isinstance(found, Iterable) and not isinstance(found, str):
+        for part in found:
+            yield from _tensors(part)

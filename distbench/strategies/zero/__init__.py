@@ -1,0 +1,204 @@
+"""``zero``: DeepSpeed's ZeRO stages 0 to 3, with or without offload to CPU memory or NVMe."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from distbench.case import BYTES, Case
+from distbench.env import Machine, cache_folder, packages
+from distbench.strategies._model_states import state_problem, zero_table
+from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.description import (
+    KEEPING,
+    PLACE,
+    PORTIONS,
+    SHARDING,
+    TIMING,
+    Deviation,
+    Meaning,
+    points,
+)
+from distbench.strategies.zero.config import ZeroOptions
+
+_GATHERED_TWICE = Deviation(
+    "all_gather",
+    "were gathered more than once in a pass, released in between",
+    ("max_live_parameters", "max_reuse_distance"),
+)
+_IN_TWO_PARTITIONS = Deviation(
+    "gradients",
+    "DeepSpeed keeps the gradient of a parameter that lies in two partitions whole on both ranks",
+)
+# what deepspeed.initialize would import in every rank of every trial
+_IMPORTS = (
+    "deepspeed",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.runtime.zero.muon.original_muon",
+    "torch._inductor.compile_fx",
+    "distbench.strategies.zero.engine",
+)
+
+
+@dataclass(frozen=True)
+class Zero(ZeroOptions, Strategy):
+    """DeepSpeed ZeRO: optimizer state (1), gradients (2) and parameters (3) sharded over ranks."""
+
+    packages: ClassVar[tuple[str, ...]] = ("torch", "deepspeed")
+    # DeepSpeed's CPU backend never unlinks its all-reduce buffers: 66 MiB a rank and trial
+    leftovers: ClassVar[tuple[str, ...]] = ("/dev/shm/deepspeed_allreduce_buffer_*_{port}_*",)
+
+    settings: ClassVar[Mapping[str, Meaning]] = {
+        **points("the strategy itself", "optimizer_wrapper"),
+        **points(SHARDING, "zero_stage", "param_persistence_threshold"),
+        **points(KEEPING, "max_live_parameters", "max_reuse_distance"),
+        **points(PORTIONS, "reduce_bucket_size", "allgather_bucket_size", "prefetch_bucket_size"),
+        **points(TIMING, "overlap_comm"),
+        **points(PLACE, "offload"),
+    }
+
+    @property
+    def engine(self) -> str:
+        return "DeepSpeedEngine"
+
+    @property
+    def label(self) -> str:
+        name = f"zero{self.stage}"
+        if "none" not in (self.offload_optimizer, self.offload_parameters):
+            name += f"+offload-all{_suffix(self.offload_parameters)}"
+        elif self.offload_parameters != "none":
+            name += f"+offload-params{_suffix(self.offload_parameters)}"
+        elif self.offload_optimizer != "none":
+            name += f"+offload{_suffix(self.offload_optimizer)}"
+        return name if self.optimizer_kernel == "torch" else f"{name}+ds-adam"
+
+    @property
+    def simplicity(self) -> int:
+        return 40 + self.stage
+
+    @property
+    def deviations(self) -> tuple[Deviation, ...]:
+        if self.stage == 0:
+            return ()
+        return (_GATHERED_TWICE,) if self.stage == 3 else (_IN_TWO_PARTITIONS,)
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        return (
+            self._option_problem(case)
+            or self._precision_problem(case)
+            or self._nvme_problem(machine)
+            or state_problem(case)
+        )
+
+    def imports(self, case: Case) -> tuple[str, ...]:
+        # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
+        builders = ("deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori")
+        return (*_IMPORTS, *(builders if case.device == "cpu" else ()))
+
+    def environment(self, case: Case) -> dict[str, str]:
+        return {
+            # DeepSpeed picks the accelerator by what it can import, not by what was asked for
+            "DS_ACCELERATOR": case.device,
+            "TORCH_EXTENSIONS_DIR": self.extensions_folder(case.device),
+            "DEEPSPEED_LOG_LEVEL": "warning",
+        }
+
+    def extensions_folder(self, device: str) -> str:
+        """Folder of DeepSpeed's built ops: one for each environment and device.
+
+        DeepSpeed's default is shared between environments, which then rebuild each other's ops, in
+        the middle of a trial: the compiler's command holds the paths of the environment.
+        """
+        installed = packages()
+        versions = "-".join(f"{name}-{installed.get(name, 'none')}" for name in ("torch", "deepspeed"))
+        place = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
+        return str(cache_folder() / "ops" / f"{versions}-{place}" / device)
+
+    def prepare(self, case: Case) -> list[str]:
+        from distbench.strategies.zero.ops import build_ops
+
+        return build_ops(self, case)
+
+    def optimizer(self, case: Case) -> tuple[str, str]:
+        if self.optimizer_kernel == "torch":
+            return super().optimizer(case)
+        if self.offload_optimizer != "none" or case.device == "cpu":
+            return "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam", "DeepSpeedCPUAdam"
+        return "deepspeed.ops.adam.fused_adam.FusedAdam", "FusedAdam"
+
+    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+        # Rajbhandari et al. 2020 (arXiv 1910.02054), section 7: 2 Psi up to stage 2, 3 Psi in stage 3;
+        # from stage 2 on gradients are kept in shards and so reduced after every micro-batch
+        if case.world_size == 1:
+            return {}
+        micro = case.batch.gradient_accumulation_steps
+        reduced = parameters * BYTES[case.precision.reduce]
+        gathered = parameters * BYTES[case.precision.compute]
+        if self.stage == 0:
+            return {"all_reduce": reduced}
+        if self.stage == 3:
+            return {"all_gather": 2 * micro * gathered, "reduce_scatter": micro * reduced}
+        return {"reduce_scatter": reduced * (micro if self.stage == 2 else 1), "all_gather": gathered}
+
+    def build(self, setting: Setting) -> Engine:
+        from distbench.strategies.zero.engine import build_zero
+
+        return build_zero(self, setting)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
+        if "nvme" in self.offloads:
+            return None
+        ranks, stored = case.world_size, case.precision.compute
+        accumulates = case.batch.gradient_accumulation_steps > 1
+        found = zero_table(
+            case,
+            parameters,
+            stored=stored,
+            # from stage 1 on DeepSpeed keeps master weights even where they are of the same dtype
+            master=case.precision.master if self.stage or stored != case.precision.master else None,
+            shards=(
+                ranks if self.stage == 3 else 1,
+                # stage 1 keeps whole gradients only to add others to them; the paper's always does
+                ranks if self.stage > 1 or (self.stage == 1 and not accumulates) else 1,
+                ranks if self.stage else 1,
+            ),
+        )
+        if self.offload_optimizer != "none":
+            # the CPU's optimizer has its own gradients, in which stages 1 and 2 receive them
+            received = found["gradients"] if self.stage == 3 or accumulates else 0.0
+            found["gradients"] = received + parameters * BYTES[case.precision.master] / ranks
+        return found
+
+    def _option_problem(self, case: Case) -> str | None:
+        if self.offload_optimizer != "none" and self.stage == 0:
+            return "stage = 0: DeepSpeed can offload the optimizer only from stage 1 on"
+        if self.offload_parameters != "none" and self.stage != 3:
+            return f"stage = {self.stage}: DeepSpeed can offload parameters only in stage 3"
+        if self.optimizer_kernel == "deepspeed" and case.optimizer.name != "adamw":
+            return f"optimizer.name = {case.optimizer.name}: DeepSpeed's kernel supports only adamw"
+        return None
+
+    def _precision_problem(self, case: Case) -> str | None:
+        precision = case.precision
+        if precision.master != "fp32":
+            return f"precision.master = {precision.master}: DeepSpeed keeps fp32 master weights"
+        if precision.compute == "fp16" and case.device == "cpu":
+            return "DeepSpeed's CPU accelerator does not support fp16"
+        return None
+
+    def _nvme_problem(self, machine: Machine) -> str | None:
+        if "nvme" not in self.offloads:
+            return None
+        if not machine.has_libaio:
+            return "offload to NVMe needs libaio (Debian: apt-get install libaio-dev)"
+        if not self.nvme_path:
+            return "offload to NVMe needs nvme_path: a folder on the disk"
+        return None
+
+
+def _suffix(place: str) -> str:
+    return "" if place == "cpu" else f"-{place}"

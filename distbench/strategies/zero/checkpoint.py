@@ -1,0 +1,154 @@
+"""Checkpoints of DeepSpeed's engine, and its whole state by parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.utils import (
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
+)
+
+from distbench.strategies.base import FullState
+from distbench.workloads.weights import plain_name
+
+_TAG = "checkpoint"
+_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+
+
+def save(engine: Any, folder: Path) -> None:
+    """Write the engine's state in shards into *folder*."""
+    engine.save_checkpoint(str(folder), tag=_TAG)
+
+
+def load(engine: Any, folder: Path) -> None:
+    """Take over what ``save`` wrote.
+
+    DeepSpeed reads it by pickle (``torch.load`` without ``weights_only``): *folder* must be our own.
+
+    Raises:
+        FileNotFoundError: it found no checkpoint, which it reports only as a warning.
+    """
+    found, _ = engine.load_checkpoint(str(folder), tag=_TAG)
+    if found is None:
+        raise FileNotFoundError(f"DeepSpeed found no checkpoint in {folder}")
+
+
+def gather_optimizer(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
+    """Optimizer's whole state on the CPU, by the plain names of the parameters."""
+    states = list(engine.basic_optimizer.state.values())
+    moments = [name for name in _MOMENTS if any(name in state for state in states)]
+    if moments:
+        _link(engine)
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for name, parameter in engine.module.named_parameters():
+        if parameter.requires_grad and moments:
+            whole = {moment: _moment(engine, parameter, moment) for moment in moments}
+            found[plain_name(name)] = whole | _step(states)
+    return found
+
+
+def whole_masters(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
+    """Master weight of each parameter of stage 0, which keeps no partitions.
+
+    Raises:
+        NotImplementedError: DeepSpeed keeps it in one flat tensor of all parameters.
+    """
+    optimizer = engine.optimizer
+    if hasattr(optimizer, "fp32_groups_flat"):
+        raise NotImplementedError("DeepSpeed's stage 0 in 16 bits keeps the state of its own kernel flat")
+    if hasattr(optimizer, "fp32_groups"):
+        # FP16_UnfusedOptimizer, in bf16 too
+        groups = zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
+        return {low: high for lows, highs in groups for low, high in zip(lows, highs, strict=True)}
+    return {parameter: parameter for parameter in engine.module.parameters()}
+
+
+def _moment(engine: Any, parameter: torch.Tensor, name: str) -> torch.Tensor:
+    whole: torch.Tensor | None = safe_get_full_optimizer_state(parameter, name)
+    if whole is None:
+        whole = engine.basic_optimizer.state[whole_masters(engine)[parameter]][name]
+    return whole.detach().to("cpu", torch.float32, copy=True)
+
+
+def _step(states: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    steps = [state["step"] for state in states if "step" in state]
+    return {"step": torch.tensor(float(steps[0]))} if steps else {}
+
+
+def spread(engine: Any, updated: list[torch.Tensor], state: FullState) -> None:
+    """Put *state*, which every rank has whole, in its places; *updated* are what the optimizer updates."""
+    _make_room(engine.basic_optimizer, updated, state)
+    _link(engine)
+    put = _put_shards if engine.zero_optimization_stage() == 3 else _put_whole
+    for name, parameter in engine.module.named_parameters():
+        plain = plain_name(name)
+        put(engine, parameter, state.parameters[plain], state.optimizer.get(plain, {}))
+    for name, buffer in engine.module.named_buffers():
+        buffer.copy_(state.buffers[plain_name(name)])
+
+
+def _link(engine: Any) -> None:
+    """Link parameters to their moments, which stages 1 and 2 do in an engine's first step only."""
+    if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
+        engine.optimizer._lazy_init_hp_params_optimizer_state()
+
+
+def _make_room(optimizer: Any, updated: list[torch.Tensor], state: FullState) -> None:
+    """Give a fresh *optimizer* the state that torch's make in their first step, its steps counted."""
+    example = next(iter(state.optimizer.values()), {})
+    for tensor in updated:
+        kept = optimizer.state[tensor]
+        for name in _MOMENTS:
+            if name in example and name not in kept:
+                kept[name] = torch.zeros_like(tensor)
+        if "step" in example:
+            # DeepSpeed's own Adam counts in a plain number
+            is_plain = "DeepSpeed" in type(optimizer).__name__
+            kept["step"] = int(example["step"]) if is_plain else example["step"].clone().to(tensor.device)
+
+
+def _put_whole(
+    engine: Any, parameter: torch.Tensor, value: torch.Tensor, moments: dict[str, torch.Tensor]
+) -> None:
+    parameter.data.copy_(value)
+    given = {name: moments[name] for name in _MOMENTS if name in moments}
+    if hasattr(parameter, "_hp_mapping"):
+        safe_set_full_fp32_param(parameter, value)
+        for name, moment in given.items():
+            safe_set_full_optimizer_state(parameter, moment, name)
+    else:
+        master = whole_masters(engine).get(parameter, parameter)
+        master.data.copy_(value)
+        for name, moment in given.items():
+            engine.basic_optimizer.state[master][name].copy_(moment)
+
+
+def _put_shards(_engine: Any, parameter: Any, value: torch.Tensor, moments: dict[str, torch.Tensor]) -> None:
+    with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+        parameter.data.copy_(value)
+    # the call for whole tensors fails where the ranks don't divide them: it cuts without padding (0.19.8)
+    share = _share_of(parameter)
+    safe_set_local_fp32_param(parameter, share(value))
+    for name in _MOMENTS:
+        if name in moments:
+            safe_set_local_optimizer_state(parameter, share(moments[name]), name)
+
+
+def _share_of(parameter: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Function that cuts this rank's shard, padded with zeros, out of a whole tensor."""
+    size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=parameter.ds_process_group)
+
+    def share(whole: torch.Tensor) -> torch.Tensor:
+        mine = whole.flatten()[rank * size : (rank + 1) * size]
+        return torch.nn.functional.pad(mine, (0, size - mine.numel()))
+
+    return share

@@ -1,0 +1,60 @@
+"""DeepSpeed's C++ ops, built once in a folder of our own before anything is timed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from distbench.case import Case
+from distbench.strategies.zero.config import ZeroOptions
+
+
+def build_ops(strategy: ZeroOptions, case: Case) -> list[str]:
+    """Build every op that *strategy* loads for *case*, unless it is already in the cache.
+
+    Locks that were removed before are returned.
+    """
+    from deepspeed.accelerator import get_accelerator
+
+    names = [
+        *(["ShareMemCommBuilder"] if case.device == "cpu" else []),
+        *_adam_builders(strategy, case),
+        *(["AsyncIOBuilder"] if "nvme" in strategy.offloads else []),
+    ]
+    cleared = clear_stale_locks(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
+    for name in names:
+        builder = get_accelerator().create_op_builder(name)
+        if builder is not None:
+            builder.load(verbose=False)
+    return [f"removed a stale build lock that nobody holds: {lock}" for lock in cleared]
+
+
+def clear_stale_locks(folder: Path) -> list[Path]:
+    """Remove build locks under *folder* that no process holds; return them.
+
+    torch's builder waits for a lock file without end, and a build that was killed leaves it.
+    The holder keeps the file open, so an unopened one is stale.
+    """
+    held = _open_files()
+    stale = [lock for lock in folder.glob("*/lock") if str(lock.resolve()) not in held]
+    for lock in stale:
+        lock.unlink(missing_ok=True)
+    return stale
+
+
+def _adam_builders(strategy: ZeroOptions, case: Case) -> list[str]:
+    if strategy.optimizer_kernel != "deepspeed":
+        return []
+    offloaded = strategy.offload_optimizer != "none" or case.device == "cpu"
+    return ["CPUAdamBuilder" if offloaded else "FusedAdamBuilder"]
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            found.add(str(link.readlink()))
+        except OSError:
+            # closed in the meantime, or another user's process
+            continue
+    return found

@@ -1,0 +1,6 @@
+"""Suites: YAML to a typed suite. The only place where defaults are decided."""
+
+from distbench.suite.overrides import Overrides
+from distbench.suite.suite import Suite, load
+
+__all__ = ["Overrides", "Suite", "load"]

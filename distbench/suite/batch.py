@@ -1,0 +1,115 @@
+"""The batch in a suite, and how it is divided at a world size."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from distbench.bounds import Bound
+from distbench.case import Batch
+from distbench.suite.checking import Finding
+
+_Count = Annotated[int, Bound(1)]
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """The batch as given in a suite; missing fields are derived."""
+
+    global_batch_size: _Count | None = None
+    """Samples per optimizer step over all devices, however many there are: strong scaling."""
+    per_device_batch_size: _Count | None = None
+    """Samples per optimizer step and device: weak scaling."""
+    micro_batch_size: _Count | None = None
+    """Samples per forward and backward pass of a device."""
+    gradient_accumulation_steps: _Count | None = None
+    """Forward and backward passes per optimizer step; 1 if micro_batch_size is not given either."""
+    lr_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """How optimizer.lr scales with the global batch: not at all, with its square root (usual for Adam:
+    Malladi et al. 2022, arXiv 2205.10287), or linearly (SGD: Goyal et al. 2017, arXiv 1706.02677)."""
+    lr_batch_size: _Count | None = None
+    """Global batch size that optimizer.lr is meant for; required for lr_scaling."""
+
+    def problems(self) -> list[Finding]:
+        """Mistakes that apply at every world size."""
+        sizes = (self.global_batch_size, self.per_device_batch_size)
+        if sum(size is not None for size in sizes) == 1:
+            return self._scaling_problems()
+        message = (
+            "give exactly one of global_batch_size (strong scaling) and "
+            "per_device_batch_size (weak scaling); null removes one"
+        )
+        return [Finding(("batch",), message, combined=("global_batch_size", "per_device_batch_size"))]
+
+    def learning_rate(self, lr: float, global_batch_size: int) -> float:
+        """Learning rate at *global_batch_size*, given the suite's *lr*."""
+        if self.lr_scaling == "none" or self.lr_batch_size is None:
+            return lr
+        ratio = global_batch_size / self.lr_batch_size
+        return lr * (math.sqrt(ratio) if self.lr_scaling == "sqrt" else ratio)
+
+    def _scaling_problems(self) -> list[Finding]:
+        if self.lr_scaling == "none" or self.lr_batch_size is not None:
+            return []
+        message = (
+            f"lr_scaling: {self.lr_scaling} needs lr_batch_size, the batch size optimizer.lr is meant for"
+        )
+        return [Finding(("batch",), message, combined=("lr_scaling", "lr_batch_size"))]
+
+    def at(self, world_size: int) -> Batch:
+        """The batch at *world_size*.
+
+        Raises:
+            Indivisible: the samples can't be divided evenly.
+        """
+        per_device = self._per_device(world_size)
+        steps = self.gradient_accumulation_steps
+        micro = self.micro_batch_size
+        if micro is None:
+            micro = _divided(self, per_device, steps or 1, world_size, "gradient_accumulation_steps")
+        elif steps is None:
+            steps = _divided(self, per_device, micro, world_size, "micro_batch_size")
+        steps = steps or 1
+        if micro * steps != per_device:
+            raise Indivisible(
+                self._given(),
+                f"is not {self._product(world_size)}micro_batch_size x gradient_accumulation_steps = "
+                f"{self._numbers(world_size)}{micro} x {steps}; leave one of them out to have it derived",
+            )
+        return Batch(per_device * world_size, micro, steps)
+
+    def as_asked(self, world_size: int) -> Batch:
+        """The batch of a case that can't run because its batch can't be divided."""
+        size = self.global_batch_size or (self.per_device_batch_size or 0) * world_size
+        return Batch(size, self.micro_batch_size or 1, self.gradient_accumulation_steps or 1)
+
+    def _per_device(self, world_size: int) -> int:
+        if self.per_device_batch_size is not None:
+            return self.per_device_batch_size
+        assert self.global_batch_size is not None
+        if self.global_batch_size % world_size:
+            raise Indivisible("global_batch_size", f"is not divisible by world size {world_size}")
+        return self.global_batch_size // world_size
+
+    def _given(self) -> str:
+        return "per_device_batch_size" if self.global_batch_size is None else "global_batch_size"
+
+    def _product(self, world_size: int) -> str:
+        return "" if self.global_batch_size is None else "world size x "
+
+    def _numbers(self, world_size: int) -> str:
+        return "" if self.global_batch_size is None else f"{world_size} x "
+
+
+class Indivisible(Exception):
+    """The samples of a batch can't be divided evenly."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def _divided(spec: BatchSpec, per_device: int, by: int, world_size: int, name: str) -> int:
+    if per_device % by:
+        where = spec._product(world_size), spec._numbers(world_size)
+        raise Indivisible(spec._given(), f"is not divisible by {where[0]}{name} = {where[1]}{by}")
+    return per_device // by

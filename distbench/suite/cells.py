@@ -1,0 +1,94 @@
+"""The parts of a suite that produce its cases: strategies, axes, include, exclude."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distbench.suite.checking import Finding
+from distbench.suite.plugins import Plugin
+from distbench.suite.reading import KeyPath
+from distbench.suite.work import Raw, assign
+
+Origins = Mapping[tuple[str, ...], KeyPath]
+"""Path in the work -> place of the value in the suite."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A field of the work with several values."""
+
+    path: tuple[str, ...]
+    values: tuple[Any, ...]
+    origins: tuple[KeyPath, ...]
+    """Place of each value in the suite."""
+
+
+@dataclass(frozen=True)
+class StrategyChoice:
+    """A strategy with one value for each option."""
+
+    plugin: Plugin
+    origin: KeyPath
+    """Its place in the suite; options that list values come below it."""
+
+    @property
+    def label(self) -> str:
+        """Short name with the relevant options."""
+        label: str = self.plugin.instance.label
+        return label
+
+
+@dataclass(frozen=True)
+class Include:
+    """Extra cells: the suite with some fields replaced."""
+
+    origin: KeyPath
+    strategy: str
+    """Glob on the label."""
+    world_sizes: tuple[int, ...] | None
+    """None: those of the suite."""
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class Exclude:
+    """Cells to leave out: those with all of these values."""
+
+    origin: KeyPath
+    strategy: str
+    world_sizes: tuple[int, ...] | None
+    values: dict[tuple[str, ...], list[Any]]
+    """Path in the work -> the values that match, in normal form."""
+
+
+def selections(work: Raw, axes: Sequence[Axis]) -> Iterator[tuple[Raw, dict[tuple[str, ...], KeyPath]]]:
+    """Yield the work for each combination of values of *axes*, and the places of these values."""
+    ordered = in_order(axes)
+    for indices in itertools.product(*(range(len(axis.values)) for axis in ordered)):
+        yield select(work, ordered, indices)
+
+
+def select(
+    work: Raw, ordered: Sequence[Axis], indices: Sequence[int]
+) -> tuple[Raw, dict[tuple[str, ...], KeyPath]]:
+    """*work* with one value of each axis, and the places of these values."""
+    origins = {}
+    for axis, index in zip(ordered, indices, strict=True):
+        work = assign(work, axis.path, axis.values[index])
+        origins[axis.path] = axis.origins[index]
+    return work, origins
+
+
+def in_order(axes: Sequence[Axis]) -> list[Axis]:
+    """*axes* in an order that replaces ``precision`` before ``precision.reduce``."""
+    return sorted(axes, key=lambda axis: len(axis.path))
+
+
+def located(finding: Finding, origins: Origins) -> Finding:
+    """*finding* at the place in the suite that the wrong value comes from."""
+    for length in range(len(finding.path), 0, -1):
+        origin = origins.get(tuple(map(str, finding.path[:length])))
+        if origin is not None:
+            return replace(finding, path=(*origin, *finding.path[length:]))
+    return finding

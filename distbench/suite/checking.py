@@ -1,0 +1,243 @@
+"""Checks mappings against dataclasses, with messages for people.
+
+Types are checked by pydantic in strict mode on JSON: ``"10"`` is not a number, 1 is not a boolean. Unknown
+keys, bounds and the wording are distbench's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from distbench.bounds import Bound
+from distbench.case import deciding
+from distbench.errors import UsageError, did_you_mean
+from distbench.suite.reading import KeyPath
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake at a path in a suite, not yet traced to a line."""
+
+    path: KeyPath
+    message: str
+    value: object = None
+    combined: tuple[str, ...] = ()
+    """Fields of the section that can't be combined, if no single value is wrong."""
+
+
+def check(cls: type[T], raw: Mapping[str, Any], path: KeyPath) -> tuple[T | None, list[Finding]]:
+    """The *cls* that the mapping *raw* at *path* describes, or None and all its mistakes."""
+    findings = [
+        Finding((*path, key), _unknown(key, field_names(cls)), value)
+        for key, value in raw.items()
+        if key not in field_names(cls)
+    ]
+    known = {key: value for key, value in raw.items() if key in field_names(cls)}
+    value, wrong = _validated(cls, known, path)
+    findings += wrong
+    ill_typed = {finding.path[: len(path) + 1] for finding in wrong}
+    findings += [finding for finding in _out_of_bounds(cls, known, path) if finding.path not in ill_typed]
+    return (None if findings else value), findings
+
+
+def _unknown(key: str, names: Sequence[str]) -> str:
+    return f"unknown key; {did_you_mean(key, names)}" if names else "unknown key; there are no options"
+
+
+def to_plain(value: object) -> dict[str, Any]:
+    """Fields of a checked dataclass that decide what it is (``case.deciding``), as plain JSON types."""
+    kind: Any = type(value)
+    plain: dict[str, Any] = _adapter(kind).dump_python(value, mode="json")
+    return {key: plain[key] for key in deciding(value)}
+
+
+def defaults(cls: Any) -> dict[str, Any]:
+    """Defaults of a section as plain JSON types, without keys that have none."""
+    from pydantic_core import to_jsonable_python
+
+    fields = dataclasses.fields(cls)
+    values = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+    values |= {f.name: f.default_factory() for f in fields if f.default_factory is not dataclasses.MISSING}
+    plain: dict[str, Any] = to_jsonable_python(values)
+    return plain
+
+
+def field_names(cls: type) -> tuple[str, ...]:
+    """Keys of a section.
+
+    Raises:
+        UsageError: a plug-in that is not a dataclass, or is missing methods.
+    """
+    if "__dataclass_fields__" not in vars(cls):
+        raise UsageError(f"{cls.__module__}.{cls.__name__}: a plug-in must be a frozen dataclass")
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        raise UsageError(f"{cls.__module__}.{cls.__name__}: the plug-in is missing {missing}")
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def is_axis(cls: Any, field: str, value: object) -> bool:
+    """Whether *value* lists several values of *field*, rather than being a single value that is a list."""
+    return isinstance(value, list) and field in field_names(cls) and _depth(value) > _list_depth(cls, field)
+
+
+def _depth(value: object) -> int:
+    return 1 + max((_depth(item) for item in value), default=0) if isinstance(value, list) else 0
+
+
+@functools.cache
+def _list_depth(cls: Any, field: str) -> float:
+    return _hint_depth(_hints(cls)[field])
+
+
+def _hint_depth(hint: object) -> float:
+    """Nesting depth of the lists that a type accepts: 0 for int, 1 for ``tuple[float, float]``."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    inner = max((_hint_depth(arg) for arg in args), default=0.0)
+    if hint is Any:
+        return math.inf
+    if origin in (typing.Union, types.UnionType):
+        return inner
+    kind = origin or hint
+    is_list = isinstance(kind, type) and issubclass(kind, (list, tuple, set, frozenset, Sequence))
+    return 1 + inner if is_list and kind is not str else 0.0
+
+
+@functools.cache
+def _hints(cls: Any, *, with_bounds: bool = False) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls, include_extras=with_bounds)
+    except NameError as error:
+        raise UsageError(
+            f"{cls.__module__}.{cls.__name__}: the type of an option is unknown: {error}"
+        ) from error
+
+
+@functools.cache
+def _bounds_of(cls: Any) -> dict[str, Bound]:
+    """Bound of each field that has one, also inside of a union or a tuple."""
+    bounds = {name: next(_bounds_in(hint), None) for name, hint in _hints(cls, with_bounds=True).items()}
+    return {name: bound for name, bound in bounds.items() if bound}
+
+
+def _bounds_in(hint: Any) -> Iterator[Bound]:
+    yield from (extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Bound))
+    for inner in typing.get_args(hint):
+        yield from _bounds_in(inner)
+
+
+@functools.cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(cls)
+
+
+def _validated(cls: Any, raw: Mapping[str, Any], path: KeyPath) -> tuple[Any, list[Finding]]:
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(cls).validate_json(json.dumps(raw), strict=True), []
+    except ValidationError as error:
+        return None, _in_words(error.errors(include_url=False), raw, path)
+
+
+def _in_words(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: KeyPath) -> list[Finding]:
+    # a union fails once per member, with the member's name at the end of the place
+    grouped: dict[KeyPath, list[str]] = {}
+    for error in errors:
+        place, value = _place(error, raw)
+        words = _words(error, value)
+        if words not in grouped.setdefault(place, []):
+            grouped[place].append(words)
+    return [
+        Finding((*path, *place), _either(words), _value_at(raw, place)) for place, words in grouped.items()
+    ]
+
+
+def _either(words: list[str]) -> str:
+    first, *others = words
+    return " or ".join([first, *(other.removeprefix("expected ") for other in others)])
+
+
+def _place(error: ErrorDetails, raw: Mapping[str, Any]) -> tuple[KeyPath, Any]:
+    value: Any = raw
+    place: list[str | int] = []
+    for part in error["loc"]:
+        if _is_inside(value, part):
+            value = value[part]
+            place.append(part)
+        elif error["type"] == "missing" and isinstance(value, dict):
+            place.append(part)
+        # otherwise the name of a member of a union, or a missing item
+    return tuple(place), value
+
+
+def _is_inside(value: object, part: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value
+
+
+def _value_at(raw: Any, place: KeyPath) -> Any:
+    for part in place:
+        if isinstance(raw, dict) and part not in raw:
+            return None
+        raw = raw[part]
+    # None would mean "no value"; users write null
+    return "null" if raw is None else raw
+
+
+_EXPECTED = {
+    "missing": "missing; it has no default",
+    "int_type": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_type": "expected a number",
+    "string_type": "expected text",
+    "bool_type": "expected true or false",
+    "list_type": "expected a list",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a mapping",
+    "dataclass_type": "expected a mapping",
+    "path_type": "expected a path",
+    "none_required": "expected null",
+}
+
+
+def _words(error: ErrorDetails, value: object) -> str:
+    kind = error["type"]
+    context = error.get("ctx", {})
+    if kind == "literal_error":
+        allowed = re.findall(r"[^\s',]+", str(context["expected"]).replace(" or ", " "))
+        return did_you_mean(value, allowed) if len(allowed) > 1 else f"expected {allowed[0]}"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in ("too_long", "too_short") or (kind == "missing" and isinstance(value, list)):
+        return "has the wrong number of items"
+    return _EXPECTED.get(kind, error["msg"][:1].lower() + error["msg"][1:])
+
+
+def _out_of_bounds(cls: type, raw: Mapping[str, Any], path: KeyPath) -> list[Finding]:
+    findings = []
+    for key, bound in _bounds_of(cls).items():
+        values = raw[key] if isinstance(raw.get(key), list) else [raw.get(key)]
+        numbers = [value for value in values if isinstance(value, int | float)]
+        problems = [problem for number in numbers if (problem := bound.problem(number))]
+        findings += [Finding((*path, key), problems[0], raw[key])] if problems else []
+    return findings

@@ -1,0 +1,182 @@
+"""``gate``: allowed changes between two arms of a suite, and how certain a verdict must be."""
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args
+
+from distbench import registry
+from distbench.bounds import Bound, Positive
+from distbench.job import MEASURE
+from distbench.suite.checking import Finding, check
+from distbench.suite.reading import KeyPath
+from distbench.units import parse_fraction
+
+Demand = Literal["required", "ignored"]
+MOST_PAIRS = 1000
+"""Upper limit of ``max_pairs``: no machine stays quiet for what more than a thousand pairs could resolve."""
+# a t interval holds from three pairs on
+_Pairs = Annotated[int, Bound(3, MOST_PAIRS)]
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Allowed worsening of each number, as a fraction of the baseline; None: not gated."""
+
+    tokens_per_s: float | None = 0.03
+    """Slowdown per step: 0.03 allows a 3% longer step. A verdict's interval has half this width."""
+    efficiency: float | None = 0.05
+    """Loss of scaling efficiency, which has the noise of four trials and is harder to resolve."""
+    peak_memory: float | None = 0.01
+    """Growth of the peak memory per rank."""
+    comm_bytes: float | None = 0.0
+    """Growth of the bytes communicated per step."""
+    comm_calls: float | None = 0.0
+    """Growth of the number of collectives per step."""
+
+
+@dataclass(frozen=True)
+class GateRules:
+    """The rules of ``distbench gate``."""
+
+    tolerances: Tolerances = field(default_factory=Tolerances)
+    strategies: dict[str, Tolerances] = field(default_factory=dict)
+    """Glob on the label or name of a case -> its tolerances; the first match applies."""
+    equivalence: Demand = "ignored"
+    """required: the candidate must be equivalent to its reference (turns on check)."""
+    convergence: Demand = "ignored"
+    """required: the candidate must converge like its reference (needs converge in the suite)."""
+    required: tuple[str, ...] = ()
+    """Other kinds of verdict that the candidate must have; in a suite ``checkpoint: required``."""
+    min_pairs: int = 5
+    """Pairs of trials before the first look."""
+    max_pairs: int = 20
+    """Maximum pairs of trials per case, in each of the two series."""
+    minutes: float | None = None
+    """Time after which no new pair starts."""
+
+    @property
+    def demands(self) -> tuple[str, ...]:
+        """Kinds of verdict that the candidate must have."""
+        own = tuple(kind for kind in ("equivalence", "convergence") if getattr(self, kind) == "required")
+        return own + self.required
+
+    def of(self, label: str, name: str) -> Tolerances:
+        """Tolerances of the case with that label and name."""
+        for glob, own in self.strategies.items():
+            if fnmatch.fnmatchcase(label, glob) or fnmatch.fnmatchcase(name, glob):
+                return own
+        return self.tolerances
+
+    def resolved(self) -> dict[str, Any]:
+        """The section as in a suite, with all defaults."""
+        plain = dataclasses.asdict(self)
+        shown = {**_shown(plain.pop("tolerances")), **dict.fromkeys(plain.pop("required"), "required")}
+        return {**shown, **plain, "strategies": _all_shown(plain["strategies"])}
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Keys of ``gate`` in a suite; the tolerances are read separately."""
+
+    tokens_per_s: Any = None
+    efficiency: Any = None
+    peak_memory: Any = None
+    comm_bytes: Any = None
+    comm_calls: Any = None
+    strategies: dict[str, dict[str, Any]] = field(default_factory=dict)
+    equivalence: Demand = "ignored"
+    convergence: Demand = "ignored"
+    min_pairs: _Pairs = 5
+    max_pairs: _Pairs = 20
+    minutes: Positive | None = None
+
+
+NOISY = ("tokens_per_s", "efficiency")
+"""Numbers that vary from trial to trial; the others are counted, so one trial suffices."""
+_TOLERANCES = tuple(field.name for field in dataclasses.fields(Tolerances))
+
+
+def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules | None, list[Finding]]:
+    """Rules that the mapping *raw* at *path* describes, or None and all its mistakes."""
+    kinds = {key: raw[key] for key in _other_kinds() if key in raw}
+    keys, findings = check(_Keys, {key: value for key, value in raw.items() if key not in kinds}, path)
+    findings += [
+        Finding((*path, kind), f"Allowed: {', '.join(sorted(get_args(Demand)))}", value)
+        for kind, value in kinds.items()
+        if value not in get_args(Demand)
+    ]
+    base, wrong = _tolerances({k: v for k, v in raw.items() if k in _TOLERANCES}, path, Tolerances())
+    findings += wrong
+    strategies, wrong = _of_strategies(raw.get("strategies"), (*path, "strategies"), base)
+    findings += wrong
+    if keys and keys.min_pairs > keys.max_pairs:
+        message = f"must be at most max_pairs = {keys.max_pairs}"
+        findings.append(Finding((*path, "min_pairs"), message, keys.min_pairs))
+    if findings or keys is None:
+        return None, findings
+    plain = {field.name: getattr(keys, field.name) for field in dataclasses.fields(keys)}
+    rest = {key: value for key, value in plain.items() if key not in (*_TOLERANCES, "strategies")}
+    required = tuple(kind for kind, value in kinds.items() if value == "required")
+    return GateRules(tolerances=base, strategies=strategies, required=required, **rest), []
+
+
+def _other_kinds() -> list[str]:
+    """Kinds of job that have no key of their own."""
+    own = {field.name for field in dataclasses.fields(_Keys)}
+    return [kind for kind in registry.names("jobs") if kind not in {*own, MEASURE}]
+
+
+def _of_strategies(raw: Any, path: KeyPath, base: Tolerances) -> tuple[dict[str, Tolerances], list[Finding]]:
+    """Tolerances by glob, and their mistakes; a value that is not a mapping is reported elsewhere."""
+    tolerances: dict[str, Tolerances] = {}
+    findings = []
+    for glob, own in raw.items() if isinstance(raw, Mapping) else ():
+        if isinstance(own, Mapping):
+            known = {key: value for key, value in own.items() if key in _TOLERANCES}
+            _, unknown = check(Tolerances, {key: None for key in own if key not in known}, (*path, glob))
+            tolerances[str(glob)], wrong = _tolerances(known, (*path, glob), base)
+            findings += [*unknown, *wrong]
+    return tolerances, findings
+
+
+def _tolerances(
+    raw: Mapping[str, Any], path: KeyPath, default: Tolerances
+) -> tuple[Tolerances, list[Finding]]:
+    fractions: dict[str, float | None] = {}
+    findings = []
+    for key, value in raw.items():
+        try:
+            fractions[key] = _tolerance(key, value)
+        except ValueError as error:
+            findings.append(Finding((*path, key), str(error), value))
+    return dataclasses.replace(default, **fractions), findings
+
+
+def _tolerance(key: str, value: Any) -> float | None:
+    """Fraction in *value*: ``3%``, ``0.03``, ``{max_drop: 3%}``; None for ``false``.
+
+    Raises:
+        ValueError: it has no such form.
+    """
+    if isinstance(value, dict) and len(value) == 1 and not {*value} - {"max_drop", "max_increase"}:
+        (value,) = value.values()
+    if value is False:
+        return None
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        fraction = parse_fraction(str(value))
+        if not fraction and key in NOISY:
+            raise ValueError(
+                "must be above 0, such as 3%, because no measurement is exact; or false for no gate"
+            )
+        return fraction
+    raise ValueError("expected a fraction between 0 and 1, such as 3%, 0.03 or {max_drop: 3%}, or false")
+
+
+def _shown(tolerances: Mapping[str, float | None]) -> dict[str, float | bool]:
+    return {key: False if value is None else value for key, value in tolerances.items()}
+
+
+def _all_shown(strategies: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
+    return {glob: _shown(own) for glob, own in strategies.items()}

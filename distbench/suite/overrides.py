@@ -1,0 +1,142 @@
+"""Overrides of a suite on the command line: ``--set``, ``--only``, ``--world-sizes``, ``--device``."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.errors import Mistake, SuiteError, did_you_mean
+from distbench.suite.plugins import Named, named
+from distbench.suite.reading import KeyPath, Places, key_text, parse_value
+from distbench.suite.work import PLUGIN_ROOTS, ROOTS, normal
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Changes to a suite; messages name each by its option."""
+
+    set: Sequence[str] = ()
+    """``key=value``, the value in YAML."""
+    only: Sequence[str] = ()
+    """Globs on the label or name of cases to run."""
+    world_sizes: Sequence[int] | None = None
+    device: str | None = None
+    jobs: Sequence[str] = ()
+    """Sections to turn on: ``check``."""
+
+
+def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mistake]:
+    """Apply *overrides* to *tree* and *places* in place; return the mistakes in the options."""
+    mistakes: list[Mistake] = []
+    for setting in overrides.set:
+        try:
+            _set(tree, places, setting)
+        except SuiteError as error:
+            mistakes += error.mistakes
+    if overrides.only:
+        globs = list(overrides.only)
+        _replace(tree, places, "only", globs, " ".join(f"--only {shlex.quote(glob)}" for glob in globs))
+    if overrides.world_sizes is not None:
+        sizes = list(overrides.world_sizes)
+        _replace(tree, places, "world_sizes", sizes, f"--world-sizes {','.join(map(str, sizes))}")
+    for section in overrides.jobs:
+        if not tree.get(section):
+            _replace(tree, places, section, True, f"--{section}")
+    if overrides.device is not None:
+        _replace(tree, places, "device", overrides.device, f"--device {overrides.device}")
+    return mistakes
+
+
+def _replace(tree: dict[str, Any], places: Places, key: str, value: object, option: str) -> None:
+    tree[key] = value
+    places.override((key,), option)
+
+
+def _set(tree: dict[str, Any], places: Places, setting: str) -> None:
+    option = f"--set {setting}"
+    key, equals, text = setting.partition("=")
+    path = _path(key.strip())
+    if not equals or path is None:
+        message = "expected key=value, for example measure.steps=10"
+        raise SuiteError([Mistake(message, file=option)])
+    _write_out(tree, path, option)
+    parent = _walk(tree, path, option)
+    last = path[-1]
+    if isinstance(parent, list) and not (isinstance(last, int) and last < len(parent)):
+        raise _refused(option, path, "index out of range")
+    parent[last] = parse_value(text, option)
+    places.override(path, option)
+    _drop_axes(tree, places, path, option)
+
+
+def _path(key: str) -> KeyPath | None:
+    if not re.fullmatch(r"[^.\[\]\s]+(\.[^.\[\]]+|\[\d+\])*", key):
+        return None
+    if key.startswith("axes."):
+        return "axes", key.removeprefix("axes.")
+    parts = re.findall(r"[^.\[\]]+|\[\d+\]", key)
+    return tuple(int(part[1:-1]) if part.startswith("[") else part for part in parts)
+
+
+def _write_out(tree: dict[str, Any], path: KeyPath, option: str) -> None:
+    """Expand a shorthand that *path* leads into to a mapping: ``transformer`` to ``{transformer: {}}``."""
+    root = path[0]
+    if root == "strategies" and len(path) > 2:
+        _write_out_strategy(tree, path, option)
+    if len(path) < 2 or root not in (*ROOTS, "launcher") or tree.get(str(root)) is None:
+        return
+    raw = tree[str(root)]
+    if root == "launcher":
+        plugin = named(raw, ("launcher",))
+        raw = plugin.to_raw() if isinstance(plugin, Named) else raw
+    tree[str(root)] = raw = normal(str(root), raw)
+    if root in (*PLUGIN_ROOTS, "launcher") and isinstance(raw, dict) and path[1] not in raw:
+        raise _refused(option, path, f"not the suite's {root}; {did_you_mean(path[1], raw)}")
+
+
+def _write_out_strategy(tree: dict[str, Any], path: KeyPath, option: str) -> None:
+    """Expand a strategy that *path* leads into to a mapping: ``ddp`` to ``{ddp: {}}``."""
+    listed, place = tree.get("strategies"), path[1]
+    if not isinstance(listed, list) or not isinstance(place, int) or place >= len(listed):
+        return
+    plugin = named(listed[place], path[:2])
+    if isinstance(plugin, Named):
+        listed[place] = plugin.to_raw()
+        if path[2] != plugin.name:
+            raise _refused(option, path, f"strategies[{place}] is {plugin.name}")
+
+
+def _walk(tree: dict[str, Any], path: KeyPath, option: str) -> Any:
+    node: Any = tree
+    for depth, part in enumerate(path[:-1], start=1):
+        if isinstance(node, list) and isinstance(part, int) and part < len(node):
+            node = node[part]
+        elif isinstance(node, dict) and isinstance(part, str):
+            if node.get(part) is None:
+                node[part] = {}
+            node = node[part]
+        else:
+            node = None
+        wanted = list if isinstance(path[depth], int) else dict
+        if not isinstance(node, wanted):
+            raise _refused(option, path, f"{key_text(path[:depth])} has no keys below; set all of it instead")
+    return node
+
+
+def _drop_axes(tree: dict[str, Any], places: Places, path: KeyPath, option: str) -> None:
+    # a field set on the command line is no longer an axis
+    axes = tree.get("axes")
+    key = key_text(path)
+    if not isinstance(axes, dict) or path[0] == "axes":
+        return
+    for name in list(axes):
+        if f"{name}.".startswith(f"{key}."):
+            del axes[name]
+            places.forget(("axes", name))
+        elif key.startswith(f"{name}."):
+            raise _refused(option, path, f"axes.{name} replaces all of {name}; set axes.{name} instead")
+
+
+def _refused(option: str, path: KeyPath, message: str) -> SuiteError:
+    return SuiteError([Mistake(message, key_text(path), file=option)])

@@ -1,0 +1,113 @@
+"""A plug-in named in a suite: ``zero``, or ``zero: {stage: 2}``."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from distbench import registry
+from distbench.case import Choice
+from distbench.errors import UsageError, did_you_mean
+from distbench.suite.checking import Finding, check, is_axis, to_plain
+from distbench.suite.reading import KeyPath
+
+
+@dataclass(frozen=True, eq=False)
+class Plugin:
+    """A plug-in with checked options; the same object for the same choice."""
+
+    choice: Choice
+    """Every option, including defaults, except newer options at their defaults (``case.deciding``)."""
+    instance: Any
+
+
+@dataclass(frozen=True)
+class Named:
+    """A plug-in as named in a suite, with unchecked options."""
+
+    name: str
+    options: dict[str, Any]
+
+    def to_raw(self) -> dict[str, Any]:
+        """The plug-in as in YAML."""
+        return {self.name: self.options}
+
+
+def named(raw: Any, path: KeyPath) -> Named | Finding:
+    """The plug-in that *raw* names, or the mistake in its form."""
+    if isinstance(raw, str):
+        return Named(raw, {})
+    if isinstance(raw, dict) and len(raw) == 1:
+        (name, options), *_ = raw.items()
+        if options is None or isinstance(options, dict):
+            return Named(name, options or {})
+    return Finding(path, "expected a name, or a name with options: {name: {option: value}}", raw)
+
+
+def spread(plugin: Named, kind: str) -> Iterator[tuple[Named, dict[str, int]]]:
+    """Yield one plug-in per combination of the options that list several values.
+
+    Each comes with the index of the chosen value, by option.
+    """
+    lists = axes_of(plugin, kind)
+    for indices in itertools.product(*(range(len(plugin.options[key])) for key in lists)):
+        by_option = dict(zip(lists, indices, strict=True))
+        chosen = {key: plugin.options[key][i] for key, i in by_option.items()}
+        yield Named(plugin.name, {**plugin.options, **chosen}), by_option
+
+
+def axes_of(plugin: Named, kind: str) -> list[str]:
+    """Options of *plugin* that list several values."""
+    if plugin.name not in registry.names(kind):
+        return []
+    try:
+        cls = registry.load(kind, plugin.name)
+    except UsageError:
+        # a broken plug-in file: reported where its options are checked
+        return []
+    return [key for key, value in plugin.options.items() if is_axis(cls, key, value)]
+
+
+def with_defaults(plugin: Named, kind: str) -> Named:
+    """*plugin* with defaults for all missing options."""
+    import dataclasses
+
+    cls = registry.load(kind, plugin.name)
+    required = {
+        f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING
+    }
+    if required:
+        return plugin
+    return Named(plugin.name, {**to_plain(cls()), **plugin.options})
+
+
+class Plugins:
+    """Checks plug-ins, each distinct choice once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Plugin | None, list[Finding]]] = {}
+
+    def check(self, kind: str, plugin: Named, path: KeyPath) -> tuple[Plugin | None, list[Finding]]:
+        """The checked plug-in, or None and all its mistakes.
+
+        *path* is the place of its name, which matters only for mistakes.
+        """
+        key = json.dumps([kind, plugin.name, plugin.options, path])
+        if key not in self._known:
+            self._known[key] = _checked(kind, plugin, path)
+        return self._known[key]
+
+
+def _checked(kind: str, plugin: Named, path: KeyPath) -> tuple[Plugin | None, list[Finding]]:
+    names = registry.names(kind)
+    if plugin.name not in names:
+        return None, [Finding(path, f"unknown; {did_you_mean(plugin.name, names)}", plugin.name)]
+    try:
+        cls = registry.load(kind, plugin.name)
+        instance, findings = check(cls, plugin.options, (*path, plugin.name))
+    except UsageError as error:
+        return None, [Finding(path, str(error), plugin.name)]
+    if instance is None:
+        return None, findings
+    return Plugin(Choice(plugin.name, to_plain(instance)), instance), []

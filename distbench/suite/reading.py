@@ -1,0 +1,246 @@
+"""YAML to plain values with the line of each, independent of what a suite means.
+
+The source of each value is kept, so that a mistake found late still names file and line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distbench.errors import Mistake, SuiteError
+
+if TYPE_CHECKING:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+
+KeyPath = tuple[str | int, ...]
+
+
+def key_text(path: Sequence[str | int]) -> str:
+    """A path as users write it: ``strategies[2].zero.stage``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+class Places:
+    """The file and line, or the command-line option, from which each value of a suite comes."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._known: dict[KeyPath, tuple[str, int | None]] = {}
+
+    def put(self, path: KeyPath, line: int) -> None:
+        """Record that the value at *path* is on *line* of the file."""
+        self._known[path] = (self._source, line)
+
+    def override(self, path: KeyPath, option: str) -> None:
+        """Record that the command-line *option* set the value at *path* and everything below it."""
+        self.forget(path)
+        self._known[path] = (option, None)
+
+    def forget(self, path: KeyPath) -> None:
+        """Forget the value at *path* and everything below it."""
+        for known in [known for known in self._known if known[: len(path)] == path]:
+            del self._known[known]
+
+    def move(self, path: KeyPath, below: KeyPath) -> None:
+        """Record that the value at *path* becomes the value at *below*, which is deeper."""
+        if path in self._known:
+            self._known[below] = self._known[path]
+
+    def at(self, path: KeyPath) -> tuple[str, int | None]:
+        """Source and line of *path*, or of the closest value that contains it."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self._known:
+                return self._known[path[:length]]
+        return self._source, None
+
+    def mistake(self, path: KeyPath, message: str, value: object = None) -> Mistake:
+        """The mistake that *message* describes, with its place in the suite."""
+        source, line = self.at(path)
+        return Mistake(message, key_text(path), value, source, line)
+
+
+MAX_BYTES = 1 << 20
+# limit after aliases are expanded: a small file can expand to a huge suite
+MAX_VALUES = 200_000
+MAX_DEPTH = 40
+
+_PREFIX = "tag:yaml.org,2002:"
+_SCALARS = ("null", "bool", "int", "float", "str", "timestamp")
+
+
+def read_text(file: Path) -> str:
+    """Text of a suite.
+
+    Raises:
+        SuiteError: the file is missing, unreadable, too large, or not UTF-8.
+    """
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise _refused(file, "no such file") from None
+    except OSError as error:
+        raise _refused(file, f"can't be read: {error.strerror}") from error
+    if len(content) > MAX_BYTES:
+        raise _refused(file, f"not a suite: larger than {MAX_BYTES:,} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _refused(file, "not UTF-8 text", line) from error
+
+
+def parse(text: str, source: str) -> tuple[dict[str, Any], Places]:
+    """Top-level mapping of a suite as plain values, and the place of each.
+
+    Raises:
+        SuiteError: not YAML, empty, not a mapping, duplicate keys, or too large when aliases are expanded.
+    """
+    data, places = _convert(text, source)
+    if data is None:
+        raise SuiteError([Mistake("the file is empty; a suite needs at least workload, batch, strategies",
+                                  file=source)])  # fmt: skip
+    if not isinstance(data, dict):
+        kind = "a list" if isinstance(data, list) else "a single value"
+        message = f"expected a mapping (key: value) at the top level, found {kind}"
+        raise SuiteError([Mistake(message, file=source, line=1)])
+    return data, places
+
+
+def parse_value(text: str, source: str) -> Any:
+    """YAML value in a command-line option.
+
+    Raises:
+        SuiteError: not YAML.
+    """
+    return _convert(text, source)[0]
+
+
+def _refused(file: Path, message: str, line: int | None = None) -> SuiteError:
+    return SuiteError([Mistake(message, file=str(file), line=line)])
+
+
+def _convert(text: str, source: str) -> tuple[Any, Places]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    yaml = YAML(typ="safe", pure=True)
+    places = Places(source)
+    try:
+        node = yaml.compose(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = " ".join(str(error.problem or error.context).split())
+        raise SuiteError(
+            [Mistake(f"not YAML: {problem}", file=source, line=mark.line + 1 if mark else None)]
+        ) from error
+    except (YAMLError, ValueError) as error:
+        raise SuiteError([Mistake(f"not YAML: {' '.join(str(error).split())}", file=source)]) from error
+    except RecursionError as error:
+        raise SuiteError([Mistake(f"nested deeper than {MAX_DEPTH} levels", file=source)]) from error
+    if node is None:
+        return None, places
+    converter = _Converter(yaml, places)
+    data = converter.value(node, ())
+    if converter.mistakes:
+        raise SuiteError(converter.mistakes)
+    return data, places
+
+
+class _Converter:
+    """Turns composed nodes into plain values, counting them as aliases expand."""
+
+    def __init__(self, yaml: YAML, places: Places) -> None:
+        self.mistakes: list[Mistake] = []
+        self._yaml = yaml
+        self._places = places
+        self._count = 0
+
+    def value(self, node: Node, path: KeyPath) -> Any:
+        from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+
+        self._count += 1
+        if self._count > MAX_VALUES:
+            raise SuiteError(
+                [self._at(node, path[:1], f"expands to more than {MAX_VALUES:,} values; too many aliases")]
+            )
+        if len(path) > MAX_DEPTH:
+            raise SuiteError([self._at(node, path[:1], f"nested deeper than {MAX_DEPTH} levels")])
+        if isinstance(node, MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, SequenceNode):
+            return [self._placed(child, (*path, i), child) for i, child in enumerate(node.value)]
+        assert isinstance(node, ScalarNode)
+        return self._scalar(node, path)
+
+    def _placed(self, node: Node, path: KeyPath, line_of: Node) -> Any:
+        self._places.put(path, line_of.start_mark.line + 1)
+        return self.value(node, path)
+
+    def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        merged: dict[str, Any] = {}
+        for key_node, child in node.value:
+            if key_node.tag == f"{_PREFIX}merge":
+                merged |= self._merge(child, path)
+                continue
+            key = self._key(key_node, path)
+            if key is None:
+                continue
+            line = key_node.start_mark.line + 1
+            if key in lines:
+                message = f"duplicate key (first on line {lines[key]}); keep one"
+                self.mistakes.append(self._at(key_node, (*path, key), message))
+                continue
+            lines[key] = line
+            values[key] = self._placed(child, (*path, key), key_node)
+        return {**merged, **values}
+
+    def _merge(self, node: Node, path: KeyPath) -> dict[str, Any]:
+        # "<<: [*a, *b]": the earlier one wins
+        from ruamel.yaml.nodes import SequenceNode
+
+        nodes = node.value if isinstance(node, SequenceNode) else [node]
+        merged: dict[str, Any] = {}
+        for part in reversed(nodes):
+            value = self.value(part, path)
+            if not isinstance(value, dict):
+                self.mistakes.append(self._at(part, (*path, "<<"), "expected an alias of a mapping"))
+                continue
+            merged |= value
+        return merged
+
+    def _key(self, node: Node, path: KeyPath) -> str | None:
+        if isinstance(node.value, str):
+            return str(node.value)
+        self.mistakes.append(self._at(node, path, "a key must be a single word, not a list or a mapping"))
+        return None
+
+    def _scalar(self, node: ScalarNode, path: KeyPath) -> Any:
+        kind = str(node.tag).removeprefix(_PREFIX)
+        if kind not in _SCALARS:
+            self.mistakes.append(self._at(node, path, f"the YAML tag {node.tag} is not allowed"))
+            return None
+        if kind in ("str", "timestamp"):
+            return str(node.value)
+        try:
+            value = self._yaml.constructor.construct_object(node)
+        except ValueError:
+            value = math.inf
+        if isinstance(value, (int, float)) and not abs(value) < 2**63:
+            message = "a number must be finite and fit into 64 bits"
+            self.mistakes.append(self._at(node, path, message, str(node.value)))
+            return None
+        return value
+
+    def _at(self, node: Node, path: KeyPath, message: str, value: object = None) -> Mistake:
+        source, _ = self._places.at(())
+        return Mistake(message, key_text(path), value, source, node.start_mark.line + 1)

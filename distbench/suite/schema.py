@@ -1,0 +1,178 @@
+"""The keys of a suite: from plain values to typed parts, collecting every mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from distbench import registry
+from distbench.case import Choice
+from distbench.job import kinds
+from distbench.suite import gate as gating
+from distbench.suite.axes import AxisReader, sizes
+from distbench.suite.cells import StrategyChoice, located
+from distbench.suite.checking import Finding, check
+from distbench.suite.plugins import Named, Plugins, axes_of, named, spread
+from distbench.suite.reading import KeyPath
+from distbench.suite.work import WorkChecker
+
+if TYPE_CHECKING:
+    from distbench.jobs.base import Kind
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Top:
+    """The top-level keys of a suite."""
+
+    workload: Any
+    """The model: a name, or a name with options."""
+    batch: Any
+    """global_batch_size or per_device_batch_size; micro_batch_size, gradient_accumulation_steps."""
+    strategies: list[Any]
+    """Names, or names with options."""
+    name: str = ""
+    """Default: the name of the file."""
+    description: str = ""
+    data: Any = None
+    """Default: that of the workload."""
+    optimizer: Any = field(default_factory=dict)
+    precision: Any = field(default_factory=dict)
+    """fp32, bf16, fp16, or the dtype of each part of a step."""
+    activation_checkpointing: Any = "none"
+    threads: Any = "auto"
+    seed: Any = 1234
+    world_sizes: Any = "auto"
+    """Numbers of devices; auto: powers of two up to the device count, and the device count."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    axes: dict[str, Any] = field(default_factory=dict)
+    """Dotted path -> values: one case per combination."""
+    include: list[dict[str, Any]] = field(default_factory=list)
+    exclude: list[dict[str, Any]] = field(default_factory=list)
+    only: list[str] = field(default_factory=list)
+    """Globs on the label or name of cases to run."""
+    limits: dict[str, Any] = field(default_factory=dict)
+    gate: dict[str, Any] | None = None
+    """Allowed changes between two arms (distbench gate): tokens_per_s: 3% and so on."""
+    launcher: Any = "local"
+    metrics: list[Any] | None = None
+    """Default: all."""
+
+
+@functools.cache
+def _top(sections: tuple[tuple[str, Any], ...]) -> type[Top]:
+    """The top-level keys with those of *sections*: words of kinds of job, and the types that they take."""
+    fields = [(word, form, field(default=None)) for word, form in sections]
+    top: type[Top] = dataclasses.make_dataclass("Top", fields, bases=(Top,), frozen=True)
+    return top
+
+
+def _form(kind: Kind) -> Any:
+    fields = dataclasses.fields(kind.section)
+    has_defaults = all(f.default is not MISSING or f.default_factory is not MISSING for f in fields)
+    return dict[str, Any] | bool | None if has_defaults and not kind.always else dict[str, Any] | None
+
+
+class Reader:
+    """Reads the parts of one suite and collects mistakes in ``findings``."""
+
+    def __init__(self, tree: Mapping[str, Any]) -> None:
+        self.findings: list[Finding] = []
+        self.plugins = Plugins()
+        self.checker = WorkChecker(self.plugins)
+        given = {key: value for key, value in tree.items() if value is not None}
+        top = _top(tuple((kind.name, _form(kind)) for kind in kinds()))
+        checked, findings = check(top, given, ())
+        self.findings += findings
+        # after a mistake at the top level, continue with the rest to find further mistakes
+        wrong = {finding.path[0] for finding in findings}
+        sound = {key: value for key, value in given.items() if key not in wrong}
+        self.top = checked or top(**{"workload": None, "batch": None, "strategies": [], **sound})
+        self.axes = AxisReader(self.top, self.checker, self.findings)
+
+    def strategies(self) -> tuple[StrategyChoice, ...]:
+        """Strategies, one per combination of options that list several values."""
+        choices: list[StrategyChoice] = []
+        for i, raw in enumerate(self.top.strategies):
+            plugin = named(raw, ("strategies", i))
+            if isinstance(plugin, Finding):
+                self.findings.append(plugin)
+            else:
+                choices += self._spread(plugin, ("strategies", i))
+        if not self.top.strategies and not self.findings:
+            self.findings.append(Finding(("strategies",), "empty; list at least one strategy"))
+        return tuple(choices)
+
+    def section(self, cls: type[T], key: str) -> T | None:
+        """Section *key*, which every suite has."""
+        value, findings = check(cls, getattr(self.top, key), (key,))
+        self.findings += findings
+        return value
+
+    def jobs(self) -> dict[str, Any]:
+        """Sections of the kinds of job that are asked for, in the order of a run."""
+        sections = {kind.name: self._job(kind) for kind in kinds()}
+        return {word: section for word, section in sections.items() if section is not None}
+
+    def _job(self, kind: Kind) -> Any:
+        """Section of *kind*; None: it is not asked for. ``true`` stands for the defaults."""
+        raw = getattr(self.top, kind.name)
+        if raw in (None, False) and not kind.always:
+            return None
+        value, findings = check(kind.section, {} if raw in (None, True) else raw, (kind.name,))
+        self.findings += findings
+        return value
+
+    def gate(self) -> gating.GateRules:
+        """Rules of the gate; the defaults if the suite has none."""
+        rules, findings = gating.read(self.top.gate or {})
+        self.findings += findings
+        return rules or gating.GateRules()
+
+    def world_sizes(self) -> tuple[int, ...] | None:
+        """World sizes; None: auto."""
+        raw = self.top.world_sizes
+        return None if raw == "auto" else sizes(raw, ("world_sizes",), self.findings)
+
+    def plugin(self, kind: str, raw: Any, path: KeyPath) -> Choice | None:
+        """One checked choice."""
+        plugin = named(raw, path)
+        if isinstance(plugin, Finding):
+            self.findings.append(plugin)
+            return None
+        checked, findings = self.plugins.check(kind, plugin, path)
+        self.findings += findings
+        return checked.choice if checked else None
+
+    def metrics(self) -> tuple[Choice, ...]:
+        """Metrics; all if the suite names none."""
+        raw = registry.names("metrics") if self.top.metrics is None else self.top.metrics
+        choices: dict[str, Choice] = {}
+        for i, item in enumerate(raw):
+            path: KeyPath = ("metrics", i)
+            choice = self.plugin("metrics", item, path)
+            if choice and choice.name in choices:
+                self.findings.append(Finding(path, "duplicate", choice.name))
+            elif choice:
+                choices[choice.name] = choice
+        if self.top.metrics == []:
+            self.findings.append(Finding(("metrics",), "empty; omit the key for all metrics"))
+        return tuple(choices.values())
+
+    def _spread(self, plugin: Named, origin: KeyPath) -> Iterator[StrategyChoice]:
+        for key in axes_of(plugin, "strategies"):
+            if not plugin.options[key]:
+                self.findings.append(Finding((*origin, plugin.name, key), "empty; list at least one value"))
+        for variant, indices in spread(plugin, "strategies"):
+            checked, findings = self.plugins.check("strategies", variant, origin)
+            name = variant.name
+            key_origins = {
+                (*map(str, origin), name, key): (*origin, name, key, i) for key, i in indices.items()
+            }
+            self.findings += [located(finding, key_origins) for finding in findings]
+            if checked:
+                yield StrategyChoice(checked, next(iter(key_origins.values()), (*origin, name)))

@@ -1,0 +1,188 @@
+"""A suite: what to run, with all defaults and the place of each value in the file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distbench import registry
+from distbench.case import Choice, Limits, Measure
+from distbench.errors import Mistake, SuiteError
+from distbench.job import MEASURE, kind_of, kinds
+from distbench.suite import overrides as overriding
+from distbench.suite.cells import Axis, Exclude, Include, StrategyChoice
+from distbench.suite.checking import Finding, to_plain
+from distbench.suite.gate import GateRules
+from distbench.suite.overrides import Overrides
+from distbench.suite.reading import Places, parse, read_text
+from distbench.suite.schema import Reader
+from distbench.suite.work import Raw, with_default_work
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite, checked as far as possible without knowing the machine."""
+
+    name: str
+    description: str
+    device: str
+    """auto, cpu or cuda."""
+    world_sizes: tuple[int, ...] | None
+    """None: auto, from the machine."""
+    strategies: tuple[StrategyChoice, ...]
+    work: Raw
+    """Work of every case, in normal form and without the axes."""
+    axes: tuple[Axis, ...]
+    include: tuple[Include, ...]
+    exclude: tuple[Exclude, ...]
+    only: tuple[str, ...]
+    """Globs on the label or name; empty: all."""
+    limits: Limits
+    jobs: Mapping[str, Any]
+    """Word of a kind of job -> its section; those that are not asked for are missing."""
+    gate: GateRules
+    """Allowed changes between two arms, and how certain a verdict must be."""
+    launcher: Choice
+    metrics: tuple[Choice, ...]
+    file: str
+    """As given on the command line; empty for a suite read from a run."""
+    text: str
+    """The suite as the user wrote it."""
+    places: Places = field(compare=False, repr=False)
+    tree: Raw = field(compare=False, repr=False)
+    """The suite as read, with overrides applied."""
+
+    @property
+    def measure(self) -> Measure:
+        """How cases are measured."""
+        section: Measure = self.jobs[MEASURE]
+        return section
+
+    def asking_for(self, word: str, section: Any = None) -> Suite:
+        """The suite with *section* for the kind of job *word*; None: its defaults."""
+        jobs = {**self.jobs, word: kind_of(word).section() if section is None else section}
+        ordered = {kind.name: jobs[kind.name] for kind in kinds() if kind.name in jobs}
+        return dataclasses.replace(self, jobs=ordered)
+
+    def resolved(self) -> dict[str, Any]:
+        """The suite with all defaults, as plain JSON that is a suite again."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            **with_default_work(self._work_with_data()),
+            "strategies": [_raw(strategy.plugin.choice) for strategy in self.strategies],
+            "world_sizes": "auto" if self.world_sizes is None else list(self.world_sizes),
+            "device": self.device,
+            "axes": {".".join(axis.path): list(axis.values) for axis in self.axes},
+            "include": self.tree.get("include") or [],
+            "exclude": self.tree.get("exclude") or [],
+            "only": list(self.only),
+            "limits": to_plain(self.limits),
+            **{kind.name: _plain(self.jobs.get(kind.name)) for kind in kinds()},
+            "gate": self.gate.resolved(),
+            "launcher": _raw(self.launcher),
+            "metrics": [_raw(metric) for metric in self.metrics],
+        }
+
+    def _work_with_data(self) -> Raw:
+        varied = {axis.path for part in self.include for axis in part.axes} | {
+            axis.path for axis in self.axes
+        }
+        if "data" in self.work or ("workload",) in varied:
+            return self.work
+        (workload,) = self.work["workload"]
+        return {**self.work, "data": {registry.load("workloads", workload).default_data: {}}}
+
+    @classmethod
+    def from_resolved(cls, data: Mapping[str, Any], overrides: Overrides | None = None) -> Suite:
+        """The suite that ``resolved`` returned, with *overrides*.
+
+        Raises:
+            SuiteError: a plug-in no longer exists or has other options now, or *overrides* are invalid.
+        """
+        tree, places = dict(data), Places("the suite of the run")
+        if wrong := overriding.apply(tree, places, overrides or Overrides()):
+            raise SuiteError(wrong)
+        return cls.from_tree(tree, places)
+
+    @classmethod
+    def from_tree(cls, tree: Raw, places: Places, *, file: str = "", text: str = "") -> Suite:
+        """The suite that the top-level mapping *tree* describes.
+
+        Raises:
+            SuiteError: all its mistakes.
+        """
+        reader = Reader(tree)
+        work, axes = reader.axes.work()
+        strategies = reader.strategies()
+        include, exclude = reader.axes.include(work, axes), reader.axes.exclude(work, axes)
+        world_sizes = reader.world_sizes()
+        limits, jobs = reader.section(Limits, "limits"), reader.jobs()
+        gate = reader.gate()
+        launcher = reader.plugin("launchers", reader.top.launcher, ("launcher",))
+        metrics = reader.metrics()
+        if not reader.findings and all(kind_of(word).is_idle(section) for word, section in jobs.items()):
+            others = [kind.name for kind in kinds() if kind.name not in jobs]
+            message = f"nothing to do: set it above 0, or set one of {', '.join(others)}"
+            reader.findings.append(Finding((MEASURE, "trials"), message, 0))
+        if reader.findings or limits is None or launcher is None:
+            raise SuiteError(mistakes(reader.findings, places))
+        return cls(
+            name=reader.top.name or Path(file).stem or "unnamed",
+            description=reader.top.description,
+            device=reader.top.device,
+            world_sizes=world_sizes,
+            strategies=strategies,
+            work=work,
+            axes=axes,
+            include=include,
+            exclude=exclude,
+            only=tuple(reader.top.only),
+            limits=limits,
+            jobs=jobs,
+            gate=gate,
+            launcher=launcher,
+            metrics=metrics,
+            file=file,
+            text=text,
+            places=places,
+            tree=tree,
+        )
+
+
+def load(file: str | Path, overrides: Overrides | None = None) -> Suite:
+    """The suite in *file*, with *overrides*.
+
+    Raises:
+        SuiteError: all mistakes in either, each with its place.
+    """
+    text = read_text(Path(file))
+    tree, places = parse(text, str(file))
+    wrong = overriding.apply(tree, places, overrides or Overrides())
+    try:
+        suite = Suite.from_tree(tree, places, file=str(file), text=text)
+    except SuiteError as error:
+        raise SuiteError([*wrong, *error.mistakes]) from error
+    if wrong:
+        raise SuiteError(wrong)
+    return suite
+
+
+def mistakes(findings: Sequence[Finding], places: Places) -> list[Mistake]:
+    """*findings* with file and line, without duplicates, in the order of the file."""
+    unique: dict[object, Finding] = {}
+    for finding in findings:
+        unique.setdefault((finding.path, finding.message), finding)
+    placed = [places.mistake(finding.path, finding.message, finding.value) for finding in unique.values()]
+    return sorted(placed, key=lambda mistake: mistake.line or 0)
+
+
+def _plain(section: Any) -> Raw | None:
+    return None if section is None else to_plain(section)
+
+
+def _raw(choice: Choice) -> Raw:
+    return {choice.name: choice.options}

@@ -1,0 +1,181 @@
+"""The work of a case: everything that defines it besides strategy and world size."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from distbench.bounds import Bound
+from distbench.case import Optimizer, Precision, newer
+from distbench.suite.batch import BatchSpec
+from distbench.suite.checking import Finding, check, defaults
+from distbench.suite.plugins import Named, Plugin, Plugins, named, with_defaults
+
+Raw = dict[str, Any]
+
+PLUGIN_ROOTS = {"workload": "workloads", "data": "data"}
+SECTION_ROOTS: dict[str, type] = {"batch": BatchSpec, "optimizer": Optimizer, "precision": Precision}
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """The keys of the work with a single value."""
+
+    activation_checkpointing: Literal["none", "full"] = "none"
+    """full: recompute each layer in the backward pass instead of keeping its activations."""
+    threads: Annotated[int, Bound(1, 4096)] | Literal["auto"] = "auto"
+    """Intra-op threads per rank; auto: the cores divided by the largest world size."""
+    seed: Annotated[int, Bound(0)] = 1234
+    """Seed of the weights and of the data."""
+
+
+_PARTS = ("compute", "reduce", "master", "optimizer_state")
+
+SCALAR_ROOTS = ("activation_checkpointing", "threads", "seed")
+ROOTS = (*PLUGIN_ROOTS, *SECTION_ROOTS, *SCALAR_ROOTS)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Checked work."""
+
+    workload: Plugin
+    data: Plugin
+    batch: BatchSpec
+    optimizer: Optimizer
+    precision: Precision
+    scalars: Scalars
+
+
+def normal(root: str, raw: Any) -> Any:
+    """Value of *root* with its shorthand expanded: ``bf16`` to ``{compute: bf16}``."""
+    if root in PLUGIN_ROOTS:
+        plugin = named(raw, (root,))
+        return plugin.to_raw() if isinstance(plugin, Named) else raw
+    if root == "precision" and isinstance(raw, str):
+        # fp64 compute makes sense only with fp64 states; with 16 bits, states default to fp32
+        return dict.fromkeys(_PARTS, raw) if raw == "fp64" else {"compute": raw}
+    if root == "optimizer" and isinstance(raw, str):
+        return {"name": raw}
+    return raw
+
+
+def assign(work: Mapping[str, Any], path: tuple[str, ...], value: Any) -> Raw:
+    """Copy of *work* with the value at *path* replaced."""
+    root, *rest = path
+    if not rest:
+        return {**work, root: normal(root, value)}
+    return {**work, root: _inside(normal(root, work.get(root)), rest, value)}
+
+
+def _inside(raw: Any, path: list[str], value: Any) -> Raw:
+    key, *rest = path
+    here = dict(raw) if isinstance(raw, dict) else {}
+    here[key] = _inside(here.get(key), rest, value) if rest else value
+    return here
+
+
+class WorkChecker:
+    """Checks work section by section, each distinct section once."""
+
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+        self._known: dict[tuple[str, str], tuple[Any, list[Finding]]] = {}
+
+    def check(self, work: Mapping[str, Any]) -> tuple[Work | None, list[Finding]]:
+        """The checked *work* (in normal form), or None and all its mistakes.
+
+        A missing root also gives None, but no finding, because it has been reported before.
+        """
+        sections: dict[str, Any] = {}
+        findings: list[Finding] = []
+        for root in ("workload", "batch", "optimizer", "precision"):
+            sections[root], wrong = self.section(root, work[root]) if root in work else (None, [])
+            findings += wrong
+        sections["data"], wrong = self._data(work.get("data"), sections["workload"])
+        findings += wrong
+        scalars = {root: work[root] for root in SCALAR_ROOTS if root in work}
+        sections["scalars"], wrong = self._cached("scalars", scalars, lambda: check(Scalars, scalars, ()))
+        findings += wrong
+        return (None if None in sections.values() else Work(**sections)), findings
+
+    def section(self, root: str, raw: Any) -> tuple[Any, list[Finding]]:
+        """Checked value of one root of the work (not a scalar), or None and its mistakes."""
+        return self._cached(root, raw, lambda: self._section(root, raw))
+
+    def _cached(self, root: str, raw: Any, make: Any) -> tuple[Any, list[Finding]]:
+        key = root, json.dumps(raw)
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+    def _data(self, raw: Any, workload: Plugin | None) -> tuple[Any, list[Finding]]:
+        if raw is None:
+            if workload is None:
+                return None, []
+            raw = {workload.instance.default_data: {}}
+        return self.section("data", raw)
+
+    def _section(self, root: str, raw: Any) -> tuple[Any, list[Finding]]:
+        if root in PLUGIN_ROOTS:
+            plugin = named(raw, (root,))
+            if isinstance(plugin, Finding):
+                return None, [plugin]
+            return self._plugins.check(PLUGIN_ROOTS[root], plugin, (root,))
+        if not isinstance(raw, dict):
+            return None, [Finding((root,), "expected a mapping", raw)]
+        if root == "precision":
+            raw = with_loss_scale(raw)
+        value, findings = check(SECTION_ROOTS[root], raw, (root,))
+        findings = findings or _crosswise(value)
+        return (None if findings else value), findings
+
+
+def with_loss_scale(precision: Raw) -> Raw:
+    """*precision* with the loss scale that fp16 needs, unless it sets one or null."""
+    if precision.get("compute") == "fp16" and "loss_scale" not in precision:
+        return {**precision, "loss_scale": 1024.0}
+    return precision
+
+
+# if missing, these follow from other fields of a case, so there is no default to fill in
+_DERIVED = {"loss_scale", *(field.name for field in dataclasses.fields(BatchSpec))}
+
+
+def with_default_work(work: Mapping[str, Any]) -> Raw:
+    """*work* with all defaults that don't depend on other fields."""
+    full = {root: raw for root, raw in work.items() if root in SCALAR_ROOTS}
+    for root, kind in PLUGIN_ROOTS.items():
+        plugin = named(work.get(root), (root,))
+        if isinstance(plugin, Named):
+            full[root] = with_defaults(plugin, kind).to_raw()
+    for root, cls in SECTION_ROOTS.items():
+        if root in work:
+            filled = {k: v for k, v in defaults(cls).items() if k not in _DERIVED and k not in newer(cls)}
+            full[root] = {**filled, **work[root]}
+    return full
+
+
+def _crosswise(value: Any) -> list[Finding]:
+    if isinstance(value, BatchSpec):
+        return value.problems()
+    if isinstance(value, Precision) and "fp64" in (parts := [getattr(value, part) for part in _PARTS]):
+        if set(parts) != {"fp64"}:
+            message = "fp64 can't be mixed with other dtypes; precision: fp64 sets all of them"
+            return [Finding(("precision",), message, dict(zip(_PARTS, parts, strict=True)))]
+    elif isinstance(value, Precision) and value.compute != "fp16" and value.loss_scale is not None:
+        message = f"only fp16 has a loss scale, but precision.compute is {value.compute}"
+        return [
+            Finding(
+                ("precision", "loss_scale"), message, value.loss_scale, combined=("compute", "loss_scale")
+            )
+        ]
+    if isinstance(value, Optimizer) and value.name != "sgd" and value.momentum:
+        message = f"only sgd has momentum, not {value.name}"
+        return [_together(("optimizer", "momentum"), message, value.momentum, "name")]
+    return []
+
+
+def _together(path: tuple[str, str], message: str, value: object, other: str) -> Finding:
+    return Finding(path, message, value, combined=(path[1], other))

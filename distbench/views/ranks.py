@@ -1,0 +1,123 @@
+"""The view ``ranks``: how long each rank worked in each step, and who was waited for."""
+
+from __future__ import annotations
+
+import statistics
+from typing import ClassVar
+
+from distbench.analysis.ranks import STRAGGLER, Grid, grids
+from distbench.analysis.run import AnalysedRun
+from distbench.report.figures import Chart, drawn
+from distbench.report.sheet import Field, Row, Sheet
+from distbench.report.view import CASE, View, case_cells
+
+_MOST = 4
+_MOST_COLUMNS = 12
+_MEANING = {
+    "work_s": "A rank's own work in each profiled step: the step less the exposed waiting for other ranks.",
+    "step_s": "Each timed step as each rank saw it, waiting for others included: no rank reported "
+    "its own work.",
+}
+# one hue, light to dark: order must not rest on telling hues apart
+_SCALE = [[0, "#DCEBF7"], [0.5, "#5BA3D0"], [1, "#08306B"]]
+
+
+class RanksView(View):
+    """How long each rank worked, in the few cases that are slowest or most uneven."""
+
+    title: ClassVar[str] = "Ranks"
+    place: ClassVar[int] = 100
+    is_behind: ClassVar[bool] = True
+    caption: ClassVar[str] = (
+        f"The {_MOST} slowest and most uneven cases. work: mean over the profiled steps of a rank's own "
+        "work, or of the timed step where no rank reported its work. ratio: over that of the median rank, "
+        "1 is best."
+    )
+    fields: ClassVar[tuple[Field, ...]] = (
+        *CASE,
+        Field("rank", "rank", "Rank, from 0 on.", type="bigint"),
+        Field("column", "of", "work_s, or step_s where no rank reported its work.", type="varchar"),
+        Field("mean_s", "work", "Mean over the steps.", "s", "lower"),
+        Field("ratio", "ratio", "Over the mean of the median rank.", "", "lower", format="{:.2f}".format),
+    )
+
+    def sheet(self, run: AnalysedRun) -> Sheet:
+        """A row for each rank of the cases worth a look; their samples are read, no others."""
+        rows = [row for grid in grids(run.cases, _MOST) for row in _rows(grid, run)]
+        return self.made(rows, [] if rows else ["No case of several ranks has a sample of their steps."])
+
+    def charts(self, run: AnalysedRun) -> list[Chart]:
+        """A heatmap for each of the few cases worth a look."""
+        names = run.names([row for row in run.cases if row.measured])
+        found = grids(run.cases, _MOST)
+        return [_heatmap(grid, names[grid.case_id], i) for i, grid in enumerate(found, start=1)]
+
+
+def _rows(grid: Grid, run: AnalysedRun) -> list[Row]:
+    (case,) = (row.case for row in run.cases if row.case.id == grid.case_id)
+    known = [[s for s in steps if s is not None] for steps in grid.seconds]
+    means = {rank: statistics.fmean(steps) for rank, steps in enumerate(known) if steps}
+    middle = statistics.median(means.values())
+    return [
+        Row(
+            {
+                **case_cells(case),
+                "rank": rank,
+                "column": grid.column,
+                "mean_s": mean,
+                "ratio": mean / middle if middle else None,
+            }
+        )
+        for rank, mean in means.items()
+    ]
+
+
+def _heatmap(grid: Grid, name: str, i: int) -> Chart:
+    steps = max(map(len, grid.seconds))
+    z = [[None if s is None else s * 1e3 for s in row] for row in grid.seconds]
+    whole = {"dtick": 1} if max(steps, len(z)) <= _MOST_COLUMNS else {}
+    trace = {
+        "type": "heatmap",
+        "z": z,
+        "x": list(range(1, steps + 1)),
+        "y": list(range(len(z))),
+        "colorscale": _SCALE,
+        "colorbar": {"title": {"text": "ms"}, "thickness": 12},
+        "hovertemplate": "rank %{y}, step %{x}: %{z:.4g} ms<extra></extra>",
+        "xgap": 2,
+        "ygap": 2,
+    }
+    layout = {
+        "xaxis": {"showgrid": False, **whole},
+        "yaxis": {"showgrid": False, "autorange": "reversed", **whole},
+    }
+    return Chart(
+        f"ranks-{i}",
+        name,
+        f"{_MEANING[grid.column]} A dark row is a slow rank, a dark column a slow step.",
+        drawn([trace], "step", "rank", **layout),
+        _by_step(z, min(steps, _MOST_COLUMNS)),
+        finding=_finding(grid),
+        height=min(560, 150 + 34 * max(len(z), 3)),
+    )
+
+
+def _by_step(z: list[list[float | None]], steps: int) -> Sheet:
+    columns = [Field(f"step_{i + 1}", f"step {i + 1}, ms", format="{:.4g}".format) for i in range(steps)]
+    names = Field("rank", "rank", type="bigint", format="rank {}".format)
+    rows = [
+        Row({"rank": rank, **{column.name: s for column, s in zip(columns, row, strict=False)}})
+        for rank, row in enumerate(z)
+    ]
+    return Sheet("", "", (names, *columns), tuple(rows))
+
+
+def _finding(grid: Grid) -> str:
+    if grid.column != "work_s":
+        return ""
+    if grid.straggler:
+        return f"Straggler: rank {grid.slowest}, {grid.excess:.2f}x the work of the median rank."
+    return (
+        f"No straggler: slowest rank {grid.slowest} is {grid.excess:.2f}x the median "
+        f"(flagged above {STRAGGLER:g}x)."
+    )

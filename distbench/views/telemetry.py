@@ -1,0 +1,112 @@
+"""The view ``telemetry``: how the machine fared while each case was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import CaseSummary
+from distbench.analysis.text import one_line
+from distbench.grouping import gathered
+from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
+from distbench.report.view import CASE, View, case_cells, measured_cell
+from distbench.units import number_text
+
+_MOST_REASONS = 3
+
+
+def _giga(value: float) -> str:
+    return f"{value / 1e9:.2f} GHz"
+
+
+_COLUMNS = (
+    Field(
+        "host_foreign_cpu",
+        "others' CPU",
+        "Usable CPU time that other processes took.",
+        "",
+        "lower",
+        format=PERCENT,
+    ),
+    Field("host_busy_processes", "busy others", "Other busy processes.", "", "lower", format=number_text),
+    Field("host_steal", "steal", "CPU time that a hypervisor took.", "", "lower", format=PERCENT),
+    Field("host_load", "load", "Load average.", format="{:.1f}".format),
+    Field("host_frequency", "clock", "Clock of the CPU.", "Hz", format=_giga),
+    Field("gpu_utilisation", "GPU util", "Share of time in which kernels ran.", format=PERCENT),
+    Field("gpu_power", "GPU W", "Power of a GPU.", "W", format=number_text),
+    Field(
+        "energy_per_token", "J/token", "Energy of all GPUs per token.", "J/token", "lower", format=number_text
+    ),
+    Field("gpu_sm_clock", "SM clock", "Clock of the GPU's multiprocessors.", "Hz", format=_giga),
+    Field("gpu_temperature", "GPU °C", "Temperature of a GPU.", "°C", format=number_text),
+    Field("gpu_memory_used", "GPU mem", "Memory of the GPU in use.", "B"),
+    Field("gpu_memory_own", "own mem", "Memory of the GPU in use by the ranks.", "B"),
+    Field(
+        "gpu_throttle", "throttled", "Share of time throttled by heat or power.", "", "lower", format=PERCENT
+    ),
+    Field("gpu_power_cap", "power cap", "Share of time at the power limit.", "", format=PERCENT),
+    Field(
+        "gpu_other_processes", "GPU others", "Other processes on the GPU.", "", "lower", format=number_text
+    ),
+)
+_NAMES = tuple(each.name for each in _COLUMNS)
+
+
+class TelemetryView(View):
+    """How the machine fared while each case was measured."""
+
+    title: ClassVar[str] = "Machine conditions"
+    place: ClassVar[int] = 120
+    caption: ClassVar[str] = (
+        "What a thread next to the ranks saw in and around the timed window, medians over the trials that "
+        "count. Others' CPU (share of the usable CPU time that other processes took) and steal (that a "
+        "hypervisor took) disturb a measurement: near 0 is good. A disturbed trial is kept, but is used only "
+        "if its case has no undisturbed one; then the case is not compared."
+    )
+    fields: ClassVar[tuple[Field, ...]] = (
+        *CASE,
+        Field("disturbed", "disturbed", "Trials on a noisy machine.", "", "lower", "bigint"),
+        Field("trials", "", "Trials that were measured.", type="bigint"),
+        *_COLUMNS,
+    )
+
+    def sheet(self, run: AnalysedRun) -> Sheet:
+        """A row for each case with a column of telemetry."""
+        rows = [row for row in run.cases if row.measured and any(name in row.columns for name in _NAMES)]
+        made = self.made([_row(row) for row in rows], (*_why_disturbed(rows), *_why_missing(rows)))
+        # most machines have no GPU, and people need no empty columns
+        empty = [name for name in _NAMES if not any(name in row.values for row in rows)]
+        return replace(
+            made, fields=tuple(replace(f, heading="") if f.name in empty else f for f in self.fields)
+        )
+
+
+def _row(row: CaseSummary) -> Row:
+    return Row(
+        {
+            **case_cells(row.case),
+            "disturbed": Cell(row.degraded_trials, f"{row.degraded_trials} of {row.trials}"),
+            "trials": row.trials,
+            **{name: measured_cell(row, name) for name in _NAMES},
+        }
+    )
+
+
+def _why_disturbed(rows: Sequence[CaseSummary]) -> list[str]:
+    reasons = [f"{one_line(row.case.name)}: {one_line(row.degraded)}." for row in rows if row.degraded]
+    # the numbers are in the table: a few show which limits were exceeded
+    left = len(reasons) - _MOST_REASONS
+    return [*reasons[:_MOST_REASONS], *([f"{left} more cases likewise."] if left > 0 else [])]
+
+
+def _why_missing(rows: Sequence[CaseSummary]) -> list[str]:
+    """Why columns have no number, those with the same reason together."""
+    found = ((row.absent.get(name), name) for name in _NAMES for row in rows)
+    reasons = gathered(dict.fromkeys((reason, name) for reason, name in found if reason))
+    return [f"No {_either(names)}: {one_line(reason)}." for reason, names in reasons.items()]
+
+
+def _either(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,198 @@
+"""The training loop of all jobs that inspect a training rather than measure it.
+
+A job passes a ``Watcher``, which is called at the points of a step where something can be observed. The
+result of a rank is a ``Delivery``. The timed loop (``passes.py``) is separate: nothing is observed there.
+"""
+
+import gc
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distbench import registry
+from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.worker import checks
+from distbench.worker.checks import Refused
+from distbench.worker.feed import Batch, Feed
+from distbench.worker.sketch import describe
+from distbench.workloads import weights
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class Delivery:
+    """Result of a job on one rank."""
+
+    samples: dict[str, list[Any]] = field(default_factory=dict)
+    """Column -> one number per step, or a list of one."""
+    passes: dict[str, str] = field(default_factory=dict)
+    """Column -> the pass that its samples come from."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Column -> why there is no number."""
+    tables: dict[str, Rows] = field(default_factory=dict)
+    warmup_losses: list[float] = field(default_factory=list)
+    not_finite: dict[str, Any] | None = None
+    """First number of the training that was not finite: ``step``, ``value``, and more if known."""
+    effective: dict[str, Any] = field(default_factory=dict)
+    """Effective settings of the live engine."""
+    window: tuple[float, float] = (0.0, 0.0)
+    """``time.time()`` at both ends of the timed steps."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a training, after its backward pass."""
+
+    number: int
+    batches: list[Batch]
+    losses: list[float]
+    """Loss of each rank; all have equal shares of the global batch."""
+
+    @property
+    def loss(self) -> float:
+        """Mean over the global batch."""
+        return math.fsum(self.losses) / len(self.losses)
+
+
+class Watcher:
+    """What a job does between the parts of a step, on every rank; by default nothing."""
+
+    def begins(self, number: int) -> None:
+        """Called before the data of the step are read."""
+
+    def micro_batch(self, engine: Engine) -> None:
+        """Called after the backward pass of each micro-batch."""
+
+    def gradients(self, step: Step, engine: Engine) -> bool:
+        """Called before the update; False ends the training there."""
+        return True
+
+    def updated(self, step: Step, engine: Engine, seconds: float) -> None:
+        """Called after the update; *seconds* is the time of training so far, without the watcher's own."""
+
+
+class Trainer:
+    """Trains one case on one rank, with an engine of its own."""
+
+    def __init__(self, setting: Setting, feed: Feed | None = None, *, seed: int | None = None) -> None:
+        """Build the engine, and check that it is the requested one.
+
+        Args:
+            feed: Data of the rank; None: that of the case.
+            seed: Seed of what the model itself draws; None: that of the case.
+
+        Raises:
+            Mismatch: the engine is not the requested one.
+        """
+        # frees the previous engine: a device may hold only one
+        gc.collect()
+        case = setting.case
+        torch.manual_seed(case.seed if seed is None else seed)
+        self.strategy: Strategy = registry.make("strategies", case.strategy)
+        self.engine = self.strategy.build(setting)
+        checks.check_engine(self.strategy, self.engine, case)
+        self._feed = feed or Feed(case, setting.workload, setting.rank, setting.world_size, setting.device)
+        self._is_cuda = setting.device.type == "cuda"
+        self._seconds = 0.0
+
+    def train(self, numbers: Iterable[int], watcher: Watcher) -> None:
+        """Do the steps *numbers*; the first step of a training is 0."""
+        for number in numbers:
+            watcher.begins(number)
+            step = self._forward_backward(number, watcher)
+            if not watcher.gradients(step, self.engine):
+                return
+            began = time.perf_counter()
+            self.engine.step()
+            if self._is_cuda:
+                torch.cuda.synchronize()
+            self._seconds += time.perf_counter() - began
+            watcher.updated(step, self.engine, self._seconds)
+
+    def _forward_backward(self, number: int, watcher: Watcher) -> Step:
+        began = time.perf_counter()
+        batches = self._feed.micro_batches(number)
+        parts = []
+        for batch in batches:
+            parts.append(self.engine.forward_backward(batch).double())
+            watcher.micro_batch(self.engine)
+        # converting it waits for the device
+        loss = float(torch.stack(parts).mean())
+        self._seconds += time.perf_counter() - began
+        losses = [0.0] * dist.get_world_size()
+        dist.all_gather_object(losses, loss)
+        return Step(number, batches, losses)
+
+
+class Fingerprints:
+    """Fingerprints of tensors as rows, by which trainings are compared."""
+
+    def __init__(self, rank: int) -> None:
+        self.rows: Rows = []
+        """Those of rank 0; the other ranks keep none."""
+        self._is_first = rank == 0
+
+    def keep(
+        self, training: str, step: int, of: str, tensors: dict[str, torch.Tensor], *, everywhere: bool = False
+    ) -> dict[str, str]:
+        """Keep *tensors* as of the end of *step*; return digests by name, empty if they are not computed.
+
+        Args:
+            everywhere: Compute the digests on every rank, not only on rank 0.
+        """
+        if not (self._is_first or everywhere):
+            return {}
+        described = {name: describe(name, tensor) for name, tensor in tensors.items()}
+        if self._is_first:
+            place = {"training": training, "step": step, "of": of}
+            self.rows += [{**place, "tensor": name, **row} for name, row in described.items()]
+        return {name: row["digest"] for name, row in described.items()}
+
+
+def not_as_on_rank_0(digests: dict[str, str]) -> Iterator[tuple[int, list[str]]]:
+    """Ranks whose *digests* differ from those of rank 0, and the names that do. A collective call.
+
+    A rank without a copy of its own has no digests, and so none that differ.
+    """
+    of_ranks: list[dict[str, str]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, digests)
+    for rank, own in enumerate(of_ranks):
+        if names := [name for name, digest in own.items() if digest != of_ranks[0].get(name)]:
+            yield rank, names
+
+
+def row_of(training: str, step: Step, engine: Engine) -> dict[str, Any]:
+    """Row of *step* in the curve of *training*, before its update."""
+    norm = engine.grad_norm()
+    return {"training": training, "step": step.number, "loss": step.loss, "grad_norm": norm}
+
+
+def first_not_finite(losses: Iterable[float]) -> dict[str, Any] | None:
+    """First step whose loss is not finite, and its value; None if all are."""
+    for step, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            return {"step": step, "value": str(loss)}
+    return None
+
+
+def modules_of(setting: Setting) -> dict[str, nn.Module]:
+    """Modules of the model by name; their parameters take no memory."""
+    return dict(weights.skeleton(setting.workload).named_modules())
+
+
+def refuse_dropout(setting: Setting) -> None:
+    """Raise Refused if the model has dropout."""
+    for name, module in modules_of(setting).items():
+        probability = getattr(module, "p", None)
+        if "Dropout" in type(module).__name__ and isinstance(probability, float) and probability > 0:
+            raise Refused(
+                f"dropout ({name}, p = {probability:g}) draws different numbers on every rank, so nothing "
+                "can be compared; set p to 0 for this job"
+            )
