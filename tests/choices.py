@@ -44,7 +44,7 @@ KNOWN = {
         "ddp",
         (
             "Train with ddp on 2 devices: 995 (",
-            "zero2 is within the noise of the trials (zero2: 1.01 (",
+            "zero2 is statistically tied with it (zero2: 1.01x (",
             "ddp is the simplest of them.",
         ),
         alike=("zero2", "ddp"),
@@ -52,7 +52,7 @@ KNOWN = {
     "a budget in which nothing fits": Known(
         [*trials(DDP, 1000, 1010, 990, mib=300), *trials(ZERO3, 500, 510, 490, mib=200)],
         "",
-        ("Nothing that was measured fits in 199 MiB: the leanest, zero3, needs 200 MiB.",),
+        ("No measured case fits in 199 MiB: the one with the lowest memory, zero3, needs 200 MiB.",),
         mib=199,
     ),
     "another training": Known(
@@ -66,8 +66,8 @@ KNOWN = {
         ],
         "ddp",
         (
-            "zero2 was faster, but is not recommended: another training than its reference: differs",
-            "Same training as its reference? equivalent within rounding",
+            "zero2 was faster, but is not recommended: equivalence: differs",
+            "Equivalence: equivalent within rounding",
         ),
     ),
     # zero2 is the faster one, and not the simpler: a tie would take ddp
@@ -88,7 +88,7 @@ KNOWN = {
             *trials(OFFLOAD, 350, 355, 345, mib=100),
         ],
         "zero3+offload",
-        ("Train with zero3+offload on 2 devices: 350 (", "It is the only one that can be recommended."),
+        ("Train with zero3+offload on 2 devices: 350 (", "It is the only case that can be recommended."),
         mib=200,
     ),
 }

@@ -1,21 +1,30 @@
-"""Real runs through the command line, on real processes, in a folder of their own."""
+"""Real runs through the command line, on real processes, in a folder of their own.
+
+The command line runs in the test's process (``call``) or in one of its own (``call_outside``).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import keeping
 import pytest
+from matrix import SUITES
 from pages import browser, see
 
-from distbench.store import read_record
+from distbench.cli import main
+from distbench.record.store import read_record
+from distbench.registry import PLUGIN_PATH
 
 pytest_plugins = ["pytester"]
 
@@ -23,6 +32,7 @@ pytest_plugins = ["pytester"]
 __all__ = ["browser", "see"]
 
 MODELS = Path(__file__).parent / "models"
+PLUGINS = str(Path(__file__).parent / "plugins")
 
 QUICK = """
 workload: {user: {model: "small:Small", length: 32}}
@@ -58,11 +68,34 @@ class Finished:
         return {**json.loads(file.read_text()), **content}
 
 
-Distbench = Callable[..., subprocess.CompletedProcess[str]]
+@dataclass(frozen=True)
+class Done:
+    """A finished command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line where the models of the tests can be imported."""
+Distbench = Callable[..., Done]
+
+
+def call(*arguments: str, **variables: str) -> Done:
+    """Run the command line in this process, where the models and plug-ins of the tests are found."""
+    out, errors = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(MODELS),
+        _environment({PLUGIN_PATH: _plugin_path(), **variables}),
+        _importable(MODELS),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(errors),
+    ):
+        code = main(arguments)
+    return Done(code, out.getvalue(), errors.getvalue())
+
+
+def call_outside(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, where the models of the tests are found."""
     return subprocess.run(
         [sys.executable, "-m", "distbench", *arguments],
         cwd=MODELS,
@@ -73,10 +106,37 @@ def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _plugin_path() -> str:
+    return os.pathsep.join(filter(None, [os.environ.get(PLUGIN_PATH), PLUGINS]))
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
 def run_in(folder: Path, text: str, *arguments: str, **variables: str) -> Finished:
-    """Write a suite into *folder*, run it, and return what it left."""
+    """Write a suite into *folder*, run it, and return what it left.
+
+    Unless the suite names a launcher, its ranks come from the warm parents of the session.
+    """
     suite = folder / "suite.yaml"
-    suite.write_text(text)
+    suite.write_text(text if "launcher:" in text else f"{text}\nlauncher: kept\n")
     done = call("run", str(suite), "--out", str(folder / "out"), "--json", *arguments, **variables)
     if not done.stdout.strip():
         return Finished(done.returncode, done.stderr, {}, folder)
@@ -88,7 +148,7 @@ def run_in(folder: Path, text: str, *arguments: str, **variables: str) -> Finish
 
 @pytest.fixture
 def distbench() -> Distbench:
-    """Run the command line and return the finished process."""
+    """Run the command line in this process."""
     return call
 
 
@@ -98,8 +158,26 @@ def run_suite(tmp_path: Path) -> Callable[..., Finished]:
     return functools.partial(run_in, tmp_path)
 
 
+@pytest.fixture(scope="session")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
+    """Run of all strategies in one precision, made when first asked for; it is read and never changed."""
+
+    @functools.cache
+    def made(precision: str) -> Finished:
+        return run_in(tmp_path_factory.mktemp(f"matrix-{precision}"), SUITES[precision])
+
+    return made
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what looks at a page, so that one environment of several need do it."""
+    """Mark what looks at a page; refuse what no environment, or more than one, would run."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("page")
+        if item.get_closest_marker("deep") and not item.get_closest_marker("train"):
+            raise pytest.UsageError(f"{item.nodeid}: marked deep, but not train")
+
+
+def pytest_sessionfinish() -> None:
+    """End the warm parents of the session."""
+    keeping.close()

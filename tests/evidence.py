@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from records import case, measured
+from records import case, job_of, measured, with_options
 
-from distbench.job import Job
 from distbench.record import Record
 from distbench.trial import SKETCH
 
@@ -72,7 +71,7 @@ def check_record(of: Any, role: str, trainings: dict[str, Noise], seed: int = 1,
     options = {"arm": of.optimizer.name, "of": DDP.id, "reference": SINGLE.id, "role": role}
     tables = {"check_curve": curve, "check_tensors": tensors, "check_replicas": [], "check_notes": []}
     record = dataclasses.replace(
-        measured(of), job=Job("check", options), tables=tables, values={}, samples={}
+        measured(of), job=job_of("check", **options), tables=tables, values={}, samples={}
     )
     return dataclasses.replace(record, **changes)
 
@@ -94,4 +93,4 @@ def differing(of: Any) -> Record:
     """Return the record of a case with one layer's gradient wrong by half."""
     wrong = {"case": lambda step, kind, tensor: 0.5 if (kind, tensor) == ("gradient", "layer") else 0}
     record = check_record(of, "case", wrong)
-    return dataclasses.replace(record, job=Job("check", {**record.job.options, "of": of.id}))
+    return dataclasses.replace(record, job=with_options(record.job, of=of.id))

@@ -11,10 +11,10 @@ from typing import Any
 from records import case, info, measured
 
 from distbench.analysis.history import Occasion
-from distbench.analysis.summary import summarise
+from distbench.analysis.run import AnalysedRun
 from distbench.case import Case
 from distbench.record import Record
-from distbench.store import Run, RunInfo
+from distbench.record.store import Run, RunInfo
 
 DDP = case("ddp")
 OLD, NEW = {"packages": {"torch": "2.12.1"}, "cpu": "x"}, {"packages": {"torch": "2.13.0"}, "cpu": "x"}
@@ -29,7 +29,7 @@ def run_info(day: int, *cases: Case, **changes: Any) -> RunInfo:
 def occasion(day: int, *records: Record, **changes: Any) -> Occasion:
     """Return the run of that *day* with *records*."""
     made = run_info(day, *{record.case_id: record.case for record in records}.values(), **changes)
-    return Occasion.of(made, summarise(made, records))
+    return Occasion.of(AnalysedRun(made, records))
 
 
 def days(values: Sequence[float], of: Case = DDP, **environment: Any) -> list[Occasion]:

@@ -11,9 +11,10 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, sync_playwright
 from records import case, failed, info, measured
 
+from distbench.analysis.run import AnalysedRun
 from distbench.record import Record
+from distbench.record.store import Run
 from distbench.report import page
-from distbench.store import Run
 
 HOSTILE = (
     "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
@@ -80,7 +81,14 @@ def see(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         run = Run.create(tmp_path_factory.mktemp("run"), info(*cases, name=name), "")
         for record in records:
             run.write_record(record)
-        opened.append(Seen(browser, page.write(run), viewport={"width": width, "height": 900}, **options))
+        opened.append(
+            Seen(
+                browser,
+                page.write(run.folder, AnalysedRun.read(run)),
+                viewport={"width": width, "height": 900},
+                **options,
+            )
+        )
         return opened[-1]
 
     yield call

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from distbench.case import Batch, Case, Choice, Optimizer, Precision
+from distbench.job import Job
 from distbench.plan import Planned
 from distbench.record import Failure, Record, Status
-from distbench.store import RunInfo
+from distbench.record.store import RunInfo
 
 COLUMNS = {
     "tokens_per_s": {"unit": "tokens/s", "better": "higher", "over_ranks": "first", "doc": "Throughput."},
@@ -35,6 +37,14 @@ def case(label: str = "ddp", world_size: int = 2, **changes: Any) -> Case:
         "seed": 1,
     }
     return Case(**{**fields, **changes})
+
+
+def job_of(kind: str, **options: Any) -> Job:
+    return Job.from_json({"kind": kind, "options": options}, kind)
+
+
+def with_options(job: Job, **changes: Any) -> Job:
+    return dataclasses.replace(job, options=dataclasses.replace(job.options, **changes))
 
 
 def measured(of: Case, tokens_per_s: float = 1000.0, *, round_: int = 0, **values: float) -> Record:

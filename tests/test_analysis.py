@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from records import case, failed, info, measured, unsupported
 
+from distbench.analysis.headlines import sentences
+from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import scaling
-from distbench.analysis.summary import summarise, to_json
+from distbench.analysis.summary import summarise
 from distbench.analysis.text import listed, one_line, plain, shorten
-from distbench.analysis.words import sentences
 from distbench.case import Batch, Choice, Precision
 from distbench.record import Status
+from distbench.report.run_json import run_json
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
 
@@ -88,7 +91,7 @@ def test_a_loss_that_one_rank_did_not_give_is_not_known(broken: float | None) ->
 
 
 def test_a_summary_is_valid_json_even_where_a_number_was_not_finite() -> None:
-    document = to_json(info(DDP), summarise(info(DDP), [measured(DDP, final_loss=math.nan), failed(FSDP)]))
+    document = run_json(AnalysedRun(info(DDP), [measured(DDP, final_loss=math.nan), failed(FSDP)]))
     shown = json.loads(json.dumps(document, allow_nan=False))["cases"]
     assert "final_loss" not in shown[0]["values"]
     assert shown[0]["absent"]["final_loss"] == "not a finite number"
@@ -103,7 +106,7 @@ def test_a_number_that_only_a_later_trial_has_is_kept() -> None:
 
 def test_a_column_that_a_foreign_record_hardly_describes_is_read_all_the_same() -> None:
     foreign = replace(measured(DDP), columns={"tokens_per_s": {}})
-    (shown,) = to_json(info(DDP), summarise(info(DDP), [foreign]))["cases"]
+    (shown,) = run_json(AnalysedRun(info(DDP), [foreign]))["cases"]
     assert shown["values"]["tokens_per_s"]["unit"] == ""
 
 
@@ -151,8 +154,8 @@ def test_without_a_throughput_on_one_device_there_is_no_efficiency(base: float |
 @pytest.mark.parametrize(
     ("ddp", "fsdp", "told"),
     [
-        ([200, 210], [100, 110], "1.95 times fsdp"),
-        ([200, 100], [150, 160], "within the spread"),
+        ([200, 210], [100, 110], "1.95x fsdp"),
+        ([200, 100], [150, 160], "within trial-to-trial variation"),
         ([200], [100], "may be noise"),
     ],
 )
@@ -160,31 +163,38 @@ def test_a_lead_is_claimed_only_as_far_as_the_trials_bear_it(
     ddp: list[float], fsdp: list[float], told: str
 ) -> None:
     records = [measured(c, v, round_=i) for c, vs in ((DDP, ddp), (FSDP, fsdp)) for i, v in enumerate(vs)]
-    assert told in sentences(summarise(info(DDP, FSDP), records))[0]
+    assert told in sentences(AnalysedRun(info(DDP, FSDP), records))[0]
 
 
 def test_what_failed_and_what_can_not_run_is_said_with_the_reason() -> None:
-    said = "\n".join(sentences(summarise(info(DDP, FSDP), [failed(DDP, "it broke"), unsupported(FSDP)])))
+    said = "\n".join(sentences(AnalysedRun(info(DDP, FSDP), [failed(DDP, "it broke"), unsupported(FSDP)])))
     assert "Failed: ddp/ws2/mb4/fp32: crashed, rank 1 in time: it broke" in said
     assert "Unsupported here: fsdp/ws2/mb4/fp32: needs a GPU" in said
 
 
 def test_the_leanest_is_named_only_if_memory_differs() -> None:
-    rows = summarise(info(DDP, FSDP), [measured(DDP, memory_peak=1e6), measured(FSDP, memory_peak=5e5)])
-    assert "Leanest on 2 devices: fsdp" in sentences(rows)[1]
-    rows = summarise(info(DDP, FSDP), [measured(DDP), measured(FSDP)])
-    assert "no difference in memory" in sentences(rows)[1]
+    rows = AnalysedRun(info(DDP, FSDP), [measured(DDP, memory_peak=1e6), measured(FSDP, memory_peak=5e5)])
+    assert "Lowest memory on 2 devices: fsdp" in sentences(rows)[1]
+    rows = AnalysedRun(info(DDP, FSDP), [measured(DDP), measured(FSDP)])
+    assert "all cases are within 1%" in sentences(rows)[1]
 
 
 def test_another_precision_is_never_called_faster() -> None:
     half = case("ddp", name="ddp/ws2/mb4/bf16", precision=Precision(compute="bf16"))
-    said = sentences(summarise(info(case("ddp"), half), [measured(case("ddp"), 100), measured(half, 900)]))
+    said = sentences(AnalysedRun(info(case("ddp"), half), [measured(case("ddp"), 100), measured(half, 900)]))
+    assert not [sentence for sentence in said if sentence.startswith("Fastest")]
+
+
+@pytest.mark.parametrize("changes", [{"batch": Batch(64, 32, 1)}, {"seed": 2}])
+def test_the_fastest_is_looked_for_among_cases_of_the_same_work(changes: dict[str, Any]) -> None:
+    other = case("fsdp", **changes)
+    said = sentences(AnalysedRun(info(DDP, other), [measured(DDP, 100), measured(other, 200)]))
     assert not [sentence for sentence in said if sentence.startswith("Fastest")]
 
 
 def test_cases_of_one_strategy_are_told_apart_by_what_differs() -> None:
-    small, large = (case("ddp", name=f"ddp/ws2/mb{n}/fp32", batch=Batch(2 * n, n, 1)) for n in (4, 8))
-    said = sentences(summarise(info(small, large), [measured(small, 100), measured(large, 200)]))
+    small, large = (case("ddp", name=f"ddp/ws2/mb{n}/fp32", batch=Batch(16, n, 8 // n)) for n in (4, 8))
+    said = sentences(AnalysedRun(info(small, large), [measured(small, 100), measured(large, 200)]))
     assert "ddp/mb8, 200 tokens/s" in said[0]
     assert "fp32" not in said[0]
 
@@ -192,30 +202,33 @@ def test_cases_of_one_strategy_are_told_apart_by_what_differs() -> None:
 def test_different_workloads_are_not_compared() -> None:
     other = case("fsdp", name="fsdp/ws2/mb4/fp32/mlp", workload=Choice("mlp"))
     assert not any(
-        "Fastest" in each for each in sentences(summarise(info(), [measured(DDP), measured(other)]))
+        "Fastest" in each for each in sentences(AnalysedRun(info(), [measured(DDP), measured(other)]))
     )
 
 
 @pytest.mark.parametrize(
-    ("label", "device", "told"),
-    [("zero2+offload", "cpu", True), ("zero2+offload", "cuda", False), ("zero3+offload-nvme", "cpu", False)],
+    ("place", "device", "expected"),
+    [("cpu", "cpu", True), ("cpu", "cuda", False), ("nvme", "cpu", False)],
 )
-def test_offload_to_the_memory_that_one_is_in_already_is_said_to_save_none(
-    label: str, device: str, told: bool
+def test_offload_from_memory_to_memory_is_reported_to_save_none(
+    place: str, device: str, expected: bool
 ) -> None:
-    of = case(label, device=device)
-    assert any("save none" in each for each in sentences(summarise(info(of), [measured(of)]))) is told
+    of = case("offloading", device=device, strategy=Choice("zero", {"offload_optimizer": place}))
+    assert (
+        any("saves no memory" in each for each in sentences(AnalysedRun(info(of), [measured(of)])))
+        is expected
+    )
 
 
 def test_a_case_that_failed_in_part_and_one_that_was_not_run_are_said() -> None:
-    said = sentences(summarise(info(DDP, FSDP), [measured(DDP), failed(DDP, "it broke", round_=1)]))
-    assert "Failed in part: ddp/ws2/mb4/fp32: 1 of 2 trials failed: it broke" in said
+    said = sentences(AnalysedRun(info(DDP, FSDP), [measured(DDP), failed(DDP, "it broke", round_=1)]))
+    assert "Partly failed: ddp/ws2/mb4/fp32: 1 of 2 trials failed: it broke" in said
     assert "1 of 2 cases have no record yet." in said
 
 
 def test_a_thousand_failures_are_not_a_thousand_sentences() -> None:
     bad = [failed(case("ddp", seed=seed)) for seed in range(1000)]
-    assert len(sentences(summarise(info(), bad))) < 30
+    assert len(sentences(AnalysedRun(info(), bad))) < 30
 
 
 def test_text_of_others_loses_what_a_terminal_would_act_on() -> None:

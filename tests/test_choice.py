@@ -14,27 +14,26 @@ from choices import DDP, FSDP, KNOWN, MIB, OFFLOAD, ZERO2, ZERO3, trials
 from records import case, failed, info, measured
 
 from distbench.analysis.answer import answer
-from distbench.analysis.candidates import candidates
 from distbench.analysis.choice import Choice, Wish, choose, turns
 from distbench.analysis.noise import intervals
-from distbench.analysis.summary import CaseSummary, summarise
+from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Precision
 from distbench.cli import main
 from distbench.record import Record
-from distbench.store import Run
+from distbench.record.store import Run
 
 
-def cases_of(*records: Record) -> list[CaseSummary]:
+def run_of(*records: Record) -> AnalysedRun:
     named = list({record.case_id: record.case for record in records}.values())
-    return summarise(info(*named), records)
+    return AnalysedRun(info(*named), records)
 
 
 def chosen(*records: Record, **wish: Any) -> Choice:
-    return choose(candidates(cases_of(*records)), Wish(**wish))
+    return choose(run_of(*records).candidates, Wish(**wish))
 
 
 def said(*records: Record, **wish: Any) -> str:
-    found = answer(cases_of(*records), Wish(**wish))
+    found = answer(run_of(*records), Wish(**wish))
     return " ".join([found.headline, *found.reasons])
 
 
@@ -55,7 +54,7 @@ def test_the_right_answer_is_given_where_it_is_known(known):
 
 def test_what_would_change_the_answer_is_told_with_what_it_costs():
     text = said(*KNOWN["offload as the only fit"].records)
-    assert "With less than 400 MiB a device take zero3+offload (100 MiB), 2.86 times slower." in text
+    assert "If a device has less than 400 MiB, use zero3+offload (100 MiB, 65% slower)." in text
 
 
 # -- what may be chosen
@@ -67,7 +66,7 @@ def test_what_failed_or_was_disturbed_is_left_out_with_why():
     why = {one.name: why for one, why in choice.left_out}
     assert names(choice)[0] == "ddp"
     assert why["zero2"] == "crashed: rank 1 in time: RuntimeError: no"
-    assert why["fsdp"] == "disturbed while measured: others computed"
+    assert why["fsdp"] == "measured on a noisy machine: others computed"
 
 
 def test_what_did_other_work_is_never_taken():
@@ -96,7 +95,7 @@ def test_other_precisions_and_devices_are_never_held_against_one_another():
     assert chosen(*every).wish.devices == 4
 
 
-def test_cases_of_another_global_batch_are_other_work():
+def test_run_of_another_global_batch_are_other_work():
     large = case("ddp", name="ddp/ws2/mb8/fp32", batch=Batch(16, 8, 1))
     choice = chosen(*trials(DDP, 1000), *trials(FSDP, 900), *trials(large, 3000))
     assert {one.name for one in choice.ranked} == {"ddp/mb4", "fsdp/mb4"}
@@ -105,7 +104,7 @@ def test_cases_of_another_global_batch_are_other_work():
 
 def test_a_world_size_with_a_larger_batch_is_the_same_work_on_more_devices():
     weak = [case("ddp", size, batch=Batch(4 * size, 4, 1)) for size in (1, 2, 4)]
-    assert {one.work for one in candidates(cases_of(*(measured(each) for each in weak)))} == {""}
+    assert {one.work for one in run_of(*(measured(each) for each in weak)).candidates} == {""}
 
 
 def test_unwanted_strategies_and_unknown_memory_are_left_out():
@@ -139,7 +138,7 @@ def test_of_the_same_memory_the_faster_is_taken():
 def test_a_leaner_one_that_is_slower_is_not_said_to_be_beaten_by_its_memory():
     records = [*trials(DDP, 1000, 1001, mib=301), *trials(ZERO2, 950, 951, mib=300)]
     assert names(chosen(*records, goal="memory"))[0] == "ddp"
-    assert "It is 1.05 (" in said(*records, goal="memory")
+    assert "1.05x (" in said(*records, goal="memory")
     assert "of the memory of" not in said(*records, goal="memory")
 
 
@@ -156,13 +155,13 @@ def test_the_cheapest_per_token_is_told_by_energy_and_without_it_nothing_is():
     records = [*with_energy(DDP, 1000, 0.5, 0.51), *with_energy(FSDP, 900, 0.3, 0.31)]
     assert names(chosen(*records, goal="tokens-per-joule"))[0] == "fsdp"
     assert said(*trials(DDP, 1000), goal="tokens-per-joule") == (
-        "Nothing can be recommended on 2 devices: its energy is not known: not measured."
+        "No recommendation for 2 devices: energy unknown: not measured."
     )
 
 
 def test_turns_name_every_budget_at_which_the_answer_changes():
     records = [*trials(DDP, 1000, mib=400), *trials(ZERO2, 900, mib=300), *trials(ZERO3, 800, mib=200)]
-    every = candidates(cases_of(*records))
+    every = run_of(*records).candidates
     found = turns(every, choose(every, Wish()))
     assert [(below / MIB, names(then)[0]) for below, then in found] == [
         (400, "zero2"),
@@ -196,7 +195,7 @@ def test_the_noise_of_a_run_is_not_moved_by_one_disturbed_trial():
 def test_without_a_second_trial_no_spread_is_claimed():
     (found,) = intervals([[1000.0]])
     assert (found.half, found.low, found.high) == (None, 1000, 1000)
-    assert "so the noise is not known" in said(*trials(DDP, 1000), *trials(FSDP, 990))
+    assert "so the noise is unknown" in said(*trials(DDP, 1000), *trials(FSDP, 990))
 
 
 def test_a_case_that_is_noisier_than_the_run_has_a_wider_interval():
@@ -222,7 +221,7 @@ def test_pick_prints_the_answer_and_what_it_was_chosen_from(run, capsys):
     assert main(["pick", str(run.folder)]) == 0
     text = capsys.readouterr().out
     assert text.startswith("Train with ddp on 2 devices: 1,005 (")
-    assert "With less than 800 MiB a device take zero3+offload" in " ".join(text.split())
+    assert "If a device has less than 800 MiB, use zero3+offload" in " ".join(text.split())
     assert [line.split()[:2] for line in text.splitlines() if line.startswith("> ")] == [[">", "ddp"]]
 
 
@@ -236,17 +235,17 @@ def test_pick_as_json_tells_the_choice_and_is_one_document(run, capsys):
 
 def test_pick_of_nothing_ends_with_exit_code_1(run, capsys):
     assert main(["pick", str(run.folder), "--memory", "1MiB"]) == 1
-    assert "Nothing that was measured fits in 1.00 MiB" in capsys.readouterr().out
+    assert "No measured case fits in 1.00 MiB" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--goal", "fastest"], "--goal = 'fastest': Allowed: memory, throughput, tokens-per-joule"),
-        (["--memory", "24"], "--memory = '24': expected a size with its unit, such as 24GiB or 512MiB"),
-        (["--within", "2"], "--within = '2': expected a part from 0 to 1, such as 10% or 0.1"),
-        (["--devices", "3"], "--devices = 3: no case of this run has it; there are: 2"),
-        (["--precision", "fp8"], "--precision = 'fp8': no case of this run has it; there are: fp32"),
+        (["--memory", "24"], "--memory = '24': expected a size with a unit, such as 24GiB or 512MiB"),
+        (["--within", "2"], "--within = '2': expected a fraction between 0 and 1, such as 10% or 0.1"),
+        (["--devices", "3"], "--devices = 3: no case of this run has it; available: 2"),
+        (["--precision", "fp8"], "--precision = 'fp8': no case of this run has it; available: fp32"),
     ],
 )
 def test_what_can_not_be_picked_by_is_told_with_what_can(run, capsys, arguments, message):

@@ -6,21 +6,19 @@ import gzip
 import json
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from conftest import Finished
+from conftest import Finished, run_in
 
 from distbench.analysis.communication import traffic
 from distbench.analysis.volume import EXPLAINED, volume
-from distbench.metrics._breakdown import PARTS
+from distbench.metrics.profile.breakdown import PARTS
 from distbench.record import Record
-from distbench.store import Run as RunFolder
+from distbench.record.store import Run as RunFolder
 
 pytestmark = pytest.mark.train
 
 RunSuite = Callable[..., Finished]
-PLUGINS = str(Path(__file__).parent / "plugins")
 
 STRATEGIES = """
 strategies:
@@ -36,7 +34,7 @@ workload: {{transformer: {{dim: 64, depth: 3, heads: 4, kv_heads: 2, ffn_dim: 16
 batch: {{global_batch_size: 8, gradient_accumulation_steps: 2}}
 optimizer: {{clip_grad_norm: 1.0}}
 measure: {{warmup: 1, steps: 2, trials: 1, profile_steps: 1}}
-launcher: {{local: {{oversubscribe: true}}}}
+launcher: {{kept: {{oversubscribe: true}}}}
 {STRATEGIES}
 """
 PLANTED = """
@@ -59,14 +57,23 @@ def by_label(finished: Finished) -> dict[str, Record]:
     return {record.case.label: record for record in records(finished).values()}
 
 
-@pytest.fixture(scope="module", params=["fp32", "bf16"])
-def swept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
-    """Every strategy with gradient accumulation and clipping, at world sizes 2 and 4."""
-    from conftest import run_in
+def wide(precision: str) -> object:
+    return pytest.param(f"{precision}-wide", marks=pytest.mark.deep)
 
-    folder = tmp_path_factory.mktemp(request.param)
-    sizes = "world_sizes: [2, 4]" if request.param == "fp32" else "world_sizes: [2]"
-    return records(run_in(folder, f"{SUITE}\nprecision: {request.param}\n{sizes}\n"))
+
+@pytest.fixture(scope="module", params=["fp32", "bf16", wide("fp32"), wide("bf16")])
+def swept(
+    request: pytest.FixtureRequest,
+    matrix: Callable[[str], Finished],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Record]:
+    """Every strategy with gradient accumulation and clipping: the shared matrix, or a wider one."""
+    precision, _, is_wide = request.param.partition("-")
+    if not is_wide:
+        return records(matrix(precision))
+    sizes = "world_sizes: [2, 4]" if precision == "fp32" else "world_sizes: [2]"
+    folder = tmp_path_factory.mktemp(precision)
+    return records(run_in(folder, f"{SUITE}\nprecision: {precision}\n{sizes}\n"))
 
 
 def test_every_collective_that_was_counted_is_found_in_the_trace_with_its_time(
@@ -98,7 +105,7 @@ def test_the_bytes_of_every_strategy_are_the_textbooks_or_have_a_known_cause(
 
 def test_a_reader_sees_that_zero_2_communicates_as_ddp_does(swept: dict[str, Record]) -> None:
     whole = {record.case.label for record in swept.values() if (v := volume(record)) and v.reduces_whole}
-    assert whole == {"zero1", "zero2"}
+    assert {label.removesuffix("+offload") for label in whole} == {"zero1", "zero2"}
 
 
 def test_what_was_asked_for_and_what_ran_stand_side_by_side(swept: dict[str, Record]) -> None:
@@ -135,25 +142,28 @@ def test_the_parts_of_a_step_add_up_to_it_on_every_rank(swept: dict[str, Record]
         assert (comm > 0) == (record.case.world_size > 1), name
 
 
-def test_an_extra_all_reduce_shows_as_bytes_without_a_cause(run_suite: RunSuite) -> None:
-    finished = run_suite(PLANTED + "strategies: [ddp, chatty]\n", DISTBENCH_PLUGINS=PLUGINS)
-    found = by_label(finished)
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return run_in(tmp_path_factory.mktemp("planted"), PLANTED + "strategies: [ddp, chatty, sleepy]\n")
+
+
+def test_an_extra_all_reduce_shows_as_bytes_without_a_cause(planted: Finished) -> None:
+    found = by_label(planted)
     good, bad = volume(found["ddp"]), volume(found["chatty"])
     assert good and good.unexplained == 0
     assert bad and bad.left == {"all_reduce": pytest.approx(bad.theory["all_reduce"])}
     assert bad.unexplained == pytest.approx(1)
 
 
-def test_a_rank_that_sleeps_is_named_and_the_other_waits_for_it(run_suite: RunSuite) -> None:
-    finished = run_suite(PLANTED + "strategies: [ddp, sleepy]\n", DISTBENCH_PLUGINS=PLUGINS)
-    sleepy = by_label(finished)["sleepy"]
+def test_a_rank_that_sleeps_is_named_and_the_other_waits_for_it(planted: Finished) -> None:
+    sleepy = by_label(planted)["sleepy"]
     waits = [statistics.fmean(rank) for rank in sleepy.samples["comm_wait_s"]]
     work = [statistics.fmean(rank) for rank in sleepy.samples["work_s"]]
     assert waits[0] > 0.1 > waits[1], "rank 0 waits for the 0.15 s that rank 1 sleeps"
     assert work[1] - work[0] > 0.1
     assert sleepy.values["imbalance"] > 1.2
     assert any("rank 1 works" in flag["reason"] for flag in sleepy.tables["flags"])
-    assert list(finished.folder.glob("trials/sleepy-*/0/rank*.trace.json.gz")), "flagged: traces are kept"
+    assert list(planted.folder.glob("trials/sleepy-*/0/rank*.trace.json.gz")), "flagged: traces are kept"
 
 
 def test_traces_are_kept_on_request_and_open_as_chrome_traces(run_suite: RunSuite) -> None:

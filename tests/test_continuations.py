@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import records
 
-from distbench.analysis.checkpoint import LIMITS, Continuation, broken, continuations, to_json
 from distbench.case import Case, Precision
-from distbench.job import Job
+from distbench.jobs.checkpoint.verdict import LIMITS, Continuation, continuations, resumptions
 from distbench.record import Record
 from distbench.trial import SKETCH
 
@@ -58,7 +57,7 @@ def record(
     ]
     names = ("checkpoint_curve", "checkpoint_tensors")
     tables = {name: [row for told in trainings for row in told[name]] for name in names}
-    job = Job("checkpoint", {"role": "case"})
+    job = records.job_of("checkpoint", role="case")
     return dataclasses.replace(records.measured(of), job=job, tables={**tables, "checkpoint_parts": parts})
 
 
@@ -67,12 +66,12 @@ SAVED = record(SINGLE, rows("continued"))
 
 def judged(of: Case = DDP, saved: Record = SAVED, unseen: str = "", **changed: Any) -> Continuation:
     told = record(of, rows("continued"), rows("exchanged", **changed), source=saved.case, unseen=unseen)
-    (found,) = continuations([saved, told])
+    ((found, _),) = continuations([saved, told])
     return found
 
 
 def test_equal_bits_are_the_same() -> None:
-    assert (judged().verdict, judged().apart) == ("same", 0.0)
+    assert (judged().word, judged().apart) == ("same", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -87,56 +86,60 @@ def test_equal_bits_are_the_same() -> None:
 def test_a_difference_of_some_eps_is_rounding_and_twice_the_limit_is_not(
     what: str, changed: dict[str, Any]
 ) -> None:
-    assert judged(**changed).verdict == "rounding"
+    assert judged(**changed).word == "rounding"
     key, (*before, last) = next(iter(changed.items()))
     exact = rows("x")
     plain = {"losses": 2.9, "norms": 0.9, "weights": 5.2}[key]
     found = judged(**{key: (*before, plain + 3 * (last - plain))})
-    assert exact and (found.verdict, found.step, found.what) == ("differs", 3, what)
+    assert exact and (found.word, found.step, found.what) == ("differs", 3, what)
 
 
 def test_what_was_loaded_must_be_what_was_saved_however_little_it_differs() -> None:
     found = judged(weights=(5.0 + 1e-12, 5.1, 5.2))
-    assert (found.verdict, found.step, found.what) == ("differs", 1, "head")
+    assert (found.word, found.step, found.what) == ("differs", 1, "head")
     found = judged(exp_avg=0.5 + 1e-12)
-    assert (found.verdict, found.step, found.what) == ("differs", 1, "exp_avg of head")
+    assert (found.word, found.step, found.what) == ("differs", 1, "exp_avg of head")
 
 
 def test_optimizer_state_that_is_not_there_is_not_restored() -> None:
     found = judged(exp_avg=None)
-    assert (found.verdict, found.what) == ("differs", "exp_avg of head")
-    assert str(found).endswith("from step 1 on: exp_avg of head is missing or nothing of the kind")
-    assert to_json([SAVED, record(DDP, rows("exchanged", exp_avg=None), source=SINGLE)])[0]["apart"] is None
+    assert (found.word, found.what) == ("differs", "exp_avg of head")
+    assert "from step 1 on: exp_avg of head is missing" in str(found)
+    lost = resumptions([SAVED, record(DDP, rows("exchanged", exp_avg=None), source=SINGLE)])[DDP.id].verdict
+    assert lost.gravity == "bad"
+    assert lost.to_json()["detail"]["continuations"][0]["apart"] is None
 
 
 def test_optimizer_state_that_no_one_can_see_is_judged_by_the_steps_alone() -> None:
-    assert judged(exp_avg=None, unseen="it can't gather").verdict == "same"
-    assert judged(exp_avg=None, unseen="it can't gather", weights=(5.0, 5.1, 5.4)).verdict == "differs"
+    assert judged(exp_avg=None, unseen="it can't gather").word == "same"
+    assert judged(exp_avg=None, unseen="it can't gather", weights=(5.0, 5.1, 5.4)).word == "differs"
 
 
 def test_a_loss_that_is_no_number_is_not_the_same() -> None:
-    assert judged(losses=(3.0, None)).verdict == "differs"
+    assert judged(losses=(3.0, None)).word == "differs"
 
 
 def test_in_16_bits_more_is_rounding_but_never_a_lost_moment() -> None:
     precision = Precision(compute="bf16")
     saved = record(records.case("single", 1, precision=precision), rows("continued"))
     case = records.case("ddp", 2, precision=precision)
-    assert judged(case, saved, weights=(5.0, 5.1, 5.2 + 0.2 * 0.09)).verdict == "rounding"
-    assert judged(case, saved, weights=(5.0, 5.1, 5.2 + 0.2 * 0.3)).verdict == "differs"
+    assert judged(case, saved, weights=(5.0, 5.1, 5.2 + 0.2 * 0.09)).word == "rounding"
+    assert judged(case, saved, weights=(5.0, 5.1, 5.2 + 0.2 * 0.3)).word == "differs"
     assert LIMITS["parameters"].of(precision) == 0.1
 
 
 def test_what_was_not_tried_says_why() -> None:
     told = record(DDP, source=SINGLE, lacking="no disk")
-    assert str(continuations([SAVED, told])[0]).endswith("not tried: no disk")
+    lacking = resumptions([SAVED, told])[DDP.id].verdict
+    assert (lacking.word, lacking.gravity) == ("lacking", "unknown")
+    assert "no disk" in lacking.sentence
     alone = record(DDP, rows("exchanged"), source=SINGLE)
-    assert continuations([alone])[0].reason == "single/ws1/mb4/fp32 has no result"
+    assert continuations([alone])[0][0].reason == "single/ws1/mb4/fp32 has no result"
 
 
 def test_a_trial_that_failed_is_told_with_those_that_differ() -> None:
-    failed = dataclasses.replace(records.failed(DDP), job=Job("checkpoint", {"role": "case"}))
-    assert broken([SAVED, failed]) == [
-        "ddp/ws2/mb4/fp32: its checkpoints: crashed: rank 1 in time: RuntimeError: no"
-    ]
-    assert broken([SAVED, record(DDP, rows("exchanged"), source=SINGLE)]) == []
+    failed = dataclasses.replace(records.failed(DDP), job=records.job_of("checkpoint", role="case"))
+    crashed = resumptions([SAVED, failed])[DDP.id].verdict
+    assert (crashed.word, crashed.gravity) == ("failed", "bad")
+    assert "crashed: rank 1 in time: RuntimeError: no" in crashed.sentence
+    assert resumptions([SAVED, record(DDP, rows("exchanged"), source=SINGLE)])[DDP.id].verdict.gravity == "ok"

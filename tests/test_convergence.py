@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Finished
-from records import case, info, measured
+from conftest import Finished, run_in
+from records import case, info, job_of, measured
 
-from distbench.analysis.convergence import P_VALUE, Convergence, compared, convergences
-from distbench.analysis.large_batch import effects
-from distbench.analysis.summary import summarise
+from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Optimizer
 from distbench.env import Machine
 from distbench.errors import SuiteError
-from distbench.job import Job
+from distbench.jobs.convergence.large_batch import effects
+from distbench.jobs.convergence.verdict import P_VALUE, Convergence, compared, convergences
 from distbench.plan import Plan, make
 from distbench.record import Record, Status
-from distbench.report.convergence_figures import charts
-from distbench.report.convergence_view import table
-from distbench.report.figures import Style
+from distbench.record.store import Run
 from distbench.report.page import render
-from distbench.spec import Suite
-from distbench.spec.places import Places
-from distbench.store import Run
+from distbench.report.view import views
+from distbench.suite import Suite
+from distbench.suite.reading import Places
 from distbench.worker.spikes import Spikes
 
 PLUGINS = Path(__file__).parent / "plugins"
@@ -63,7 +61,7 @@ def trained(
         record,
         values={},
         samples={},
-        job=Job("converge", {**options, "eval_every": EVERY, "seeds": seeds}),
+        job=job_of("converge", **options, eval_every=EVERY, seeds=seeds),
         tables={"converge_curve": rows, "converge_findings": told.get("findings", [])},
     )
 
@@ -90,11 +88,11 @@ def test_a_case_that_trains_as_its_reference_does_is_said_to():
 @pytest.mark.parametrize(
     ("reached", "final", "word", "told"),
     [
-        (90, 0.92, "worse", "steps to the target 90, the reference's 50"),
-        (50, 0.99, "worse", "value at the end 0.99, the reference's 0.92"),
-        (10, 0.92, "suspiciously better", "steps to the target 10"),
-        (50, 0.50, "suspiciously better", "value at the end 0.5"),
-        (STEPS + 1, 1.4, "did not reach the target", "3 of 3 trainings; they ended at 1.4 at best"),
+        (90, 0.92, "worse", "steps to the target: 90, reference 50"),
+        (50, 0.99, "worse", "value at the end: 0.99, reference 0.92"),
+        (10, 0.92, "suspiciously better", "steps to the target: 10"),
+        (50, 0.50, "suspiciously better", "value at the end: 0.5"),
+        (STEPS + 1, 1.4, "did not reach the target", "3 of 3 trainings; best final value 1.4"),
     ],
 )
 def test_a_case_that_trains_otherwise_is_called_so(
@@ -180,26 +178,29 @@ def test_throughput_gained_and_convergence_lost_by_a_larger_batch_stand_side_by_
 
 def test_the_view_and_the_page_show_targets_curves_and_verdicts():
     records = [*USUAL, *(trained(DDP, i, 90, 0.92) for i in range(3))]
-    cases = summarise(info(DDP), records)
-    shown = table(cases)
-    assert ("transformer on text, global batch 8: nats_per_token ≤ 1",) in shown.rows
-    assert shown.rows[-1][:4] == ("ddp", "worse", "3", "90 ±0")
-    drawn = charts(cases, Style.of(cases))
+    run = AnalysedRun(info(DDP), records)
+    view = views()["convergence"]
+    shown = view.sheet(run)
+    assert {row.group for row in shown.rows} == {"transformer on text, global batch 8: nats_per_token ≤ 1"}
+    last = shown.records()[-1]
+    assert (last["case_name"], last["verdict"], last["seeds"]) == (DDP.name, "worse", 3)
+    assert (last["steps"], last["steps_stdev"], last["target"]) == (90, 0, 1)
+    drawn = view.charts(run)
     axes = ["optimizer steps", "tokens", "seconds of training"]
     assert [chart.title.rpartition("against ")[2] for chart in drawn[:3]] == axes
     assert [trace["name"] for trace in drawn[0].figure["data"]][-1] == "target"
     band, line = drawn[0].figure["data"][:2]
     assert line["x"] == list(range(EVERY, STEPS + 1, EVERY))
     assert max(band["y"]) == 2.0 and min(band["y"]) == pytest.approx(0.90)
-    page = render(info(DDP), records)
-    assert "Convergence: worse: ddp/ws2/mb4/fp32" in page
+    page = render(run)
+    assert "Convergence: ddp/ws2/mb4/fp32: worse" in page
     assert "nats_per_token against tokens" in page
 
 
 def test_a_run_that_trains_to_no_target_says_so_in_a_line_and_shows_no_empty_table_on_the_page():
-    shown = table(summarise(info(DDP), [measured(DDP)]))
+    shown = views()["convergence"].sheet(AnalysedRun(info(DDP), [measured(DDP)]))
     assert shown.rows == ()
-    assert shown.notes == ("This run trains to no target: its suite has no section converge.",)
+    assert ["converge" in note for note in shown.notes] == [True]
 
 
 def test_a_spike_stands_seven_deviations_above_what_was_before_and_falling_is_none():
@@ -234,7 +235,7 @@ def test_each_case_is_trained_with_its_seeds_and_one_reference_with_twice_as_man
         *(("single", 1, 1235, 1), ("ddp", 1, 1235, 1), ("ddp", 2, 1235, 1)),
         *(("single", 1, 1236, 2), ("single", 1, 1237, 3)),
     ]
-    assert {task.job.options["of"] for task in plan.trials[1:3]} == {item.case.id for item in plan.cases}
+    assert {task.job.options.of for task in plan.trials[1:3]} == {item.case.id for item in plan.cases}
 
 
 def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(
@@ -243,7 +244,7 @@ def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(PLUGINS))
     plan = planned(axes={"data": ["text", "same"]}, **asked())
     (told,) = {task.problem for task in plan.trials if task.problem}
-    assert told == "data same holds nothing out, so no training on it can be judged"
+    assert told == "data same has no held-out rows, so a training on it can't be evaluated"
 
 
 @pytest.mark.parametrize(
@@ -255,11 +256,11 @@ def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(
         ("{targets: {bits_per_byte: 4}, sedes: 3}", "converge.sedes = 3: unknown key; did you mean 'seeds'"),
         (
             "{targets: {accuracy: 0.9}}",
-            "converge.targets: has no bits_per_byte, by which data text is judged",
+            "converge.targets: missing bits_per_byte",
         ),
         (
             "{targets: {bits_per_byte: 4, bits_per_bite: 3.5}}",
-            "converge.targets.bits_per_bite = 3.5: judges no case; did you mean 'bits_per_byte'",
+            "converge.targets.bits_per_bite = 3.5: not used by any case; did you mean 'bits_per_byte'",
         ),
     ],
 )
@@ -308,8 +309,8 @@ RunSuite = Callable[..., Finished]
 
 def found_in(finished: Finished) -> dict[str, Convergence]:
     run = Run(finished.folder)
-    cases = summarise(run.info(), list(run.records()))
-    return {row.case.label: row.convergence for row in cases if row.convergence}
+    cases = AnalysedRun.read(run).cases
+    return {row.case.label: found for row in cases if (found := row.evidence(Convergence))}
 
 
 @pytest.mark.train
@@ -335,7 +336,7 @@ def test_a_small_model_reaches_its_target_alike_under_ddp_fsdp_and_zero3(run_sui
 def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run_suite: RunSuite) -> None:
     finished = run_suite(TRAIN % ("NotANumberInOneLayer", "[single, ddp]", ""))
     assert finished.code == 1
-    assert "broke down" in finished.errors
+    assert finished.cases["ddp/ws2/mb4/fp32"]["convergence"]["verdict"] == "broke down"
     records = [r for r in Run(finished.folder).records() if r.case.label == "ddp"]
     assert [record.status for record in records] == ["invalid_nan"] * 2
     for record in records:
@@ -356,22 +357,27 @@ def test_gradients_that_are_not_finite_are_named_before_they_reach_the_loss(run_
     assert record.reason.startswith("the gradient of layers.0.down.bias of rank 0 was nan at step 3")
 
 
+@pytest.fixture(scope="module")
+def ill(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Two strategies that train badly, each in its own way, beside one reference."""
+    text = TRAIN % ("Small", "[apart, slow_learner]", ", replicas_every: 5")
+    return run_in(tmp_path_factory.mktemp("ill"), text)
+
+
 @pytest.mark.train
-def test_ranks_that_train_apart_are_found_by_their_parameters(run_suite: RunSuite) -> None:
-    finished = run_suite(TRAIN % ("Small", "[apart]", ", replicas_every: 5"), DISTBENCH_PLUGINS=str(PLUGINS))
-    assert finished.code == 1
-    found = found_in(finished)["apart"]
+def test_ranks_that_train_apart_are_found_by_their_parameters(ill: Finished) -> None:
+    assert ill.code == 1
+    found = found_in(ill)["apart"]
     assert found.word == "ranks drifted apart"
     assert found.why.startswith("rank 1 at step 5: ")
 
 
 @pytest.mark.train
-def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(run_suite: RunSuite) -> None:
-    finished = run_suite(TRAIN % ("Small", "[slow_learner]", ""), DISTBENCH_PLUGINS=str(PLUGINS))
-    assert finished.code == 1
-    found = found_in(finished)["slow-learner"]
+def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(ill: Finished) -> None:
+    assert ill.code == 1
+    found = found_in(ill)["slow-learner"]
     assert found.word in ("worse", "did not reach the target")
-    assert f"convergence: slow-learner/ws2/mb4/fp32: {found.word}" in finished.errors
+    assert re.search(rf"Convergence: {found.word} .*slow-learner/ws2/mb4/fp32", ill.errors)
 
 
 @pytest.mark.train

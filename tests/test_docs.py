@@ -13,6 +13,9 @@ from distbench.cli import main
 
 ROOT = Path(__file__).parent.parent
 WORKFLOWS = sorted((ROOT / "docs" / "ci").glob("*.yml"))
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+# what only reads the sample run is executed as it stands
+READING = ("query", "pick", "adopt", "compare", "show", "plan", "list")
 COMMAND = re.compile(r"\bdistbench (?:gate|run|compare|calibrate|history) [^\n]*--[^\n]*")
 
 
@@ -43,3 +46,44 @@ def test_no_workflow_gives_secrets_to_the_code_of_a_pull_request() -> None:
     assert "pull_request_target" not in str(gate)
     assert "secrets." not in str(gate)
     assert not [step for step in comment["jobs"]["comment"]["steps"] if "checkout" in step.get("uses", "")]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Commands of *page*'s shell blocks, without those that set up an environment."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = [line.partition(" #")[0] for block in blocks for line in block.splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("distbench ")]
+
+
+ON_PAGES = [
+    pytest.param(words, id=f"{page.stem}:{' '.join(words[1:4])}")
+    for page in PAGES
+    for words in commands(page)
+]
+
+
+@pytest.mark.parametrize("words", ON_PAGES)
+def test_a_command_on_a_page_runs_or_at_least_takes_its_options(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    _, verb, *arguments = words
+    if verb in READING and "RUN" not in arguments:
+        assert main([verb, *arguments]) == 0
+        assert len(capsys.readouterr().out) > 100
+    else:
+        assert main([verb, "--help"]) == 0
+        known = capsys.readouterr().out
+        assert not [option for option in arguments if option.startswith("--") and option not in known]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_link_on_a_page_leads_to_a_file(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_the_readme_is_read_in_three_minutes_and_has_one_command_for_each_job() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 150
+    assert re.findall(r"^<!-- command: (\w+) -->$", readme, re.MULTILINE) == ["run", "test"]

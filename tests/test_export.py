@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import case, failed, info, measured
+from conftest import call_outside
+from records import case, failed, info, measured, with_options
 from test_convergence import DDP, REFERENCE, trained
 
 from distbench.analysis.curves import curves_of
 from distbench.case import Case, Choice
 from distbench.cli import main
 from distbench.errors import InfrastructureError
-from distbench.job import Job
 from distbench.record import Record
+from distbench.record.store import Run
 from distbench.run.export import send
-from distbench.store import Run
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -48,8 +48,9 @@ def training(of: Case, number: int, role: str = "case", merit: str = "bits_per_b
         {**row, "grad_norm": 1 / row["step"] if row["step"] % 10 == 0 else None}
         for row in record.tables["converge_curve"]
     ]
-    told = {**record.job.options, "merit": {**record.job.options["merit"], "name": merit}}
-    return dataclasses.replace(record, tables={"converge_curve": rows}, job=Job("converge", told))
+    options: Any = record.job.options
+    job = with_options(record.job, merit={**options.merit, "name": merit})
+    return dataclasses.replace(record, tables={"converge_curve": rows}, job=job)
 
 
 def read_back(tool: str, folder: Path) -> dict[str, Any]:
@@ -66,6 +67,12 @@ def points(run: dict[str, Any], name: str) -> dict[int, float]:
 
 def files_outside(into: Path, around: Path) -> set[Path]:
     return {file for file in around.rglob("*") if into not in (file, *file.parents)}
+
+
+@pytest.fixture
+def distbench() -> Command:
+    """Run the command line in a process of its own: trackers leave threads and services behind."""
+    return call_outside
 
 
 @pytest.fixture
@@ -93,7 +100,7 @@ def test_what_a_tool_reads_back_is_what_the_records_hold_and_nothing_goes_to_a_n
     theirs = {"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40, "MLFLOW_RUN_ID": "no", "WORLD_SIZE": "2"}
     done = distbench("export", str(run.folder), "--to", tool, **network, **theirs)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"4 runs of {tool} in {run.folder / tool}; ")
+    assert done.stdout.startswith(f"4 {tool} runs in {run.folder / tool}; ")
     sent = {curves.name: curves for curves in curves_of(run.records())}
     found = read_back(tool, run.folder / tool)
     assert set(found) == {each.folder if tool == "tensorboard" else name for name, each in sent.items()}
@@ -182,7 +189,7 @@ def test_what_can_not_be_exported_is_said_before_anything_is_written(
     assert "no such run" in told("none", "--to", "wandb", "--out", str(tmp_path))
     assert "Missing option '--to'" in told(str(run.folder))
     assert "no curves: no trial of this run was measured" in told(str(empty.folder), "--to", "wandb")
-    assert "is not empty" in told(str(run.folder), "--to", "wandb", "--into", str(full))
+    assert "not empty" in told(str(run.folder), "--to", "wandb", "--into", str(full))
     assert "can't be used: " in told(str(run.folder), "--to", "wandb", "--into", str(full / "mine" / "x"))
     missing |= {"accelerate", "wandb"}
     assert told(str(run.folder), "--to", "wandb").endswith(
@@ -192,7 +199,7 @@ def test_what_can_not_be_exported_is_said_before_anything_is_written(
 
 
 def test_exporting_imports_no_tracker_into_the_parent() -> None:
-    code = "import sys, distbench.cli.exporting, distbench.run.export, distbench.analysis.curves as c; "
+    code = "import sys, distbench.cli.commands.export, distbench.run.export, distbench.analysis.curves as c; "
     code += "print(sorted({'torch', 'accelerate', 'mlflow', 'wandb', 'tensorboard'} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True

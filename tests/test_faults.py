@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import MODELS, QUICK, Finished
+from conftest import MODELS, QUICK, Done, Finished, run_in
 
 from distbench.env import RUN_ID
 
@@ -22,12 +23,35 @@ Run = Callable[..., Finished]
 
 def suite(model: str, strategies: str = "[ddp]", **more: str) -> str:
     extra = "\n".join(f"{key}: {value}" for key, value in more.items())
-    return QUICK.replace("small:Small", f"small:{model}") + f"strategies: {strategies}\n{extra}\n"
+    head = QUICK.replace("small:Small", f"small:{model}")
+    return f"{head}launcher: local\nstrategies: {strategies}\n{extra}\n"
 
 
-def only_case(finished: Finished) -> dict[str, object]:
-    (case,) = finished.cases.values()
-    return case
+MODELS_IN_TROUBLE = (
+    *("RaisesInRankOne", "LeavesInRankOne", "LeavesQuietlyInRankOne", "KilledInRankOne", "OutOfMemory"),
+    *("NotANumber", "raises", "no_module", "LeavesAChildBehind"),
+)
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run of all models that fail in their own way, one after another under the same warm parent."""
+    axis = ", ".join(f"small:{model}" for model in MODELS_IN_TROUBLE)
+    text = suite("Small", axes=f"{{workload.user.model: [{axis}]}}").replace("steps: 3", "steps: 5")
+    return run_in(tmp_path_factory.mktemp("troubled"), text)
+
+
+def row_of(finished: Finished, model: str) -> dict[str, Any]:
+    """Row of the only case of *model*."""
+    (row,) = [row for name, row in finished.cases.items() if name.endswith(f"model=small:{model}")]
+    return row
+
+
+def record_of(finished: Finished, model: str) -> dict[str, Any]:
+    """Record of the only trial of *model*."""
+    records = [Finished.read(file) for file in finished.folder.glob("trials/*/0/record.json")]
+    (record,) = [r for r in records if r["case"]["workload"]["options"]["model"] == f"small:{model}"]
+    return record
 
 
 def alive(run_id: str) -> list[int]:
@@ -42,11 +66,10 @@ def alive(run_id: str) -> list[int]:
     return found
 
 
-def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(run_suite: Run) -> None:
-    finished = run_suite(suite("RaisesInRankOne"))
-    record = finished.record("ddp")
-    assert finished.code == 1
-    assert only_case(finished)["status"] == "crashed"
+def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(troubled: Finished) -> None:
+    record = record_of(troubled, "RaisesInRankOne")
+    assert troubled.code == 1
+    assert row_of(troubled, "RaisesInRankOne")["status"] == "crashed"
     assert record["failure"]["rank"] == 1
     assert "the dog ate my gradients" in record["reason"]
     assert "in trouble" in record["failure"]["traceback"]
@@ -55,13 +78,13 @@ def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(ru
 @pytest.mark.parametrize(
     ("model", "told"),
     [
-        ("LeavesInRankOne", "left with exit code 7"),
-        ("LeavesQuietlyInRankOne", "left with exit code 0"),
-        ("KilledInRankOne", "was ended by SIGKILL"),
+        ("LeavesInRankOne", "code 7"),
+        ("LeavesQuietlyInRankOne", "code 0"),
+        ("KilledInRankOne", "SIGKILL"),
     ],
 )
-def test_a_rank_that_leaves_without_a_word_is_named(run_suite: Run, model: str, told: str) -> None:
-    record = run_suite(suite(model)).record("ddp")
+def test_a_rank_that_leaves_without_a_word_is_named(troubled: Finished, model: str, told: str) -> None:
+    record = record_of(troubled, model)
     assert record["status"] == "crashed"
     assert record["failure"]["rank"] == 1
     assert told in record["reason"]
@@ -76,26 +99,21 @@ def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite: Run) 
     assert "in trouble" in record["failure"]["log"]
 
 
-def test_running_out_of_memory_is_told_apart_from_a_crash(run_suite: Run) -> None:
-    assert only_case(run_suite(suite("OutOfMemory")))["status"] == "oom_host"
+def test_running_out_of_memory_is_told_apart_from_a_crash(troubled: Finished) -> None:
+    assert row_of(troubled, "OutOfMemory")["status"] == "oom_host"
 
 
-def test_a_loss_that_is_not_a_number_makes_the_trial_invalid_and_names_the_step(run_suite: Run) -> None:
-    finished = run_suite(
-        suite("NotANumber", measure="{warmup: 1, steps: 5, trials: 1}").replace(
-            "measure: {warmup: 1, steps: 3, trials: 1}\n", ""
-        )
-    )
-    record = finished.record("ddp")
+def test_a_loss_that_is_not_a_number_makes_the_trial_invalid_and_names_the_step(troubled: Finished) -> None:
+    record = record_of(troubled, "NotANumber")
     assert record["status"] == "invalid_nan"
     assert "step 4" in record["reason"]
 
 
 @pytest.mark.parametrize(("model", "told"), [("raises", "no such weights"), ("no_module", "nn.Module")])
 def test_a_model_callable_that_fails_says_which_option_named_it(
-    run_suite: Run, model: str, told: str
+    troubled: Finished, model: str, told: str
 ) -> None:
-    case = only_case(run_suite(suite(model)))
+    case = row_of(troubled, model)
     assert case["status"] == "prepare_failed"
     assert "model" in str(case["reason"])
     assert told in str(case["reason"])
@@ -107,10 +125,9 @@ def test_the_suite_goes_on_after_a_case_that_failed(run_suite: Run) -> None:
     assert statuses == {"single": "measured", "ddp": "crashed", "fsdp": "crashed"}
 
 
-def test_what_a_rank_has_started_does_not_outlive_its_trial(run_suite: Run) -> None:
-    finished = run_suite(suite("LeavesAChildBehind"))
-    assert only_case(finished)["status"] == "measured"
-    assert alive(finished.record("ddp")["run_id"]) == []
+def test_what_a_rank_has_started_does_not_outlive_its_trial(troubled: Finished) -> None:
+    assert row_of(troubled, "LeavesAChildBehind")["status"] == "measured"
+    assert alive(record_of(troubled, "LeavesAChildBehind")["run_id"]) == []
 
 
 class Started:
@@ -167,7 +184,7 @@ def test_ctrl_c_keeps_what_was_measured_renders_the_report_and_leaves_no_process
 
 
 def test_a_killed_command_line_leaves_no_process_and_can_be_resumed(
-    tmp_path: Path, distbench: Callable[..., subprocess.CompletedProcess[str]]
+    tmp_path: Path, distbench: Callable[..., Done]
 ) -> None:
     started = Started(tmp_path)
     started.process.kill()

@@ -8,21 +8,21 @@ from dataclasses import fields, replace
 
 import pytest
 from evidence import check_record, differing, none, reference, rounding
-from records import case, failed, info, measured
+from records import case, failed, info, measured, with_options
 
-from distbench.analysis.advice import ADVICE
+from distbench.analysis.candidates import fronts
 from distbench.analysis.communication import bandwidths
-from distbench.analysis.losses import Budget, budget
-from distbench.analysis.pareto import fronts
-from distbench.analysis.progress import progress
+from distbench.analysis.curves import progress
+from distbench.analysis.headlines import ADVICE
 from distbench.analysis.ranks import grids
-from distbench.analysis.scaling import Point, scaling
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.scaling import Budget, ScalingPoint, budget, scaling
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.analysis.trials import trial_values
 from distbench.case import Case, Limits, Precision
 from distbench.record import Record, Row, Status
-from distbench.report.chapters import Chapter, chapters
 from distbench.report.figures import MOST_CASES, PALETTE, Chart, Style
+from distbench.report.view import Chapter, chapters
 
 ONE, DDP, FSDP, ZERO = case("ddp", 1), case("ddp"), case("fsdp"), case("zero2")
 ENVELOPE = "equivalence-envelope"
@@ -34,7 +34,8 @@ def rows(*records: Record) -> list[CaseSummary]:
 
 
 def page(*records: Record) -> dict[str, Chapter]:
-    return {chapter.id: chapter for chapter in chapters(rows(*records), records)}
+    cases = list({record.case_id: record.case for record in records}.values())
+    return {chapter.id: chapter for chapter in chapters(AnalysedRun(info(*cases), records))}
 
 
 def chart(found: dict[str, Chapter], id_: str) -> Chart:
@@ -81,7 +82,7 @@ def test_a_disturbed_case_is_on_no_front() -> None:
     assert [row.case.label for row in front.rows] == ["ddp"]
 
 
-def two_devices(record: Record) -> Point:
+def two_devices(record: Record) -> ScalingPoint:
     (series,) = scaling(rows(measured(ONE, 100), record))
     return series.points[1]
 
@@ -134,11 +135,12 @@ def test_a_straggler_is_named_and_a_rank_that_is_hardly_behind_is_not() -> None:
     late = profiled(DDP, 100, 2.0, [[1.0, 1.0], [2.0, 2.0]])
     even = profiled(FSDP, 100, 2.0, [[1.0, 1.0], [1.1, 1.1]])
     found = page(late, even)["ranks"].charts
-    assert {each.title: each.told.split(",")[0] for each in found} == {
-        "ddp": "Straggler: rank 1",
-        "fsdp": "No straggler: rank 1 works longest",
+    assert {each.title: each.finding.partition(":")[0] for each in found} == {
+        "ddp": "Straggler",
+        "fsdp": "No straggler",
     }
-    assert found[0].rows[1] == ["rank 1", "2000", "2000"]
+    assert all("rank 1" in each.finding for each in found)
+    assert found[0].sheet.records()[1] == {"rank": 1, "step_1": 2000, "step_2": 2000}
 
 
 def test_ranks_are_shown_of_few_cases_however_many_there_are() -> None:
@@ -185,15 +187,15 @@ def test_a_loss_over_what_is_not_known_is_not_drawn() -> None:
 def test_the_parts_of_a_step_add_up_to_all_of_it() -> None:
     found = chart(page(profiled(DDP, 100, 2.0, [[9.0], [10.0]])), "time-parts")
     assert sum(trace["x"][0] for trace in found.figure["data"]) == pytest.approx(1.0)
-    assert found.told == "Most exposed communication: ddp, 20% of its step."
+    assert "ddp, 20%" in found.finding
 
 
 def test_bars_and_lines_are_kept_to_what_can_be_told_apart_and_the_caption_says_so() -> None:
     records = [measured(case("ddp", seed=i), 100.0 + i) for i in range(MOST_CASES + 2)]
     found = chart(page(*records), "trials-throughput")
     assert len(found.figure["data"]) == MOST_CASES + 1
-    assert f"the {MOST_CASES} fastest of {MOST_CASES + 2} cases" in found.caption
-    assert len(found.rows) == MOST_CASES + 2
+    assert f"{MOST_CASES} fastest of {MOST_CASES + 2}" in found.caption
+    assert len(found.sheet.rows) == MOST_CASES + 2
 
 
 def test_every_status_but_measured_has_something_to_try() -> None:
@@ -228,7 +230,7 @@ def test_each_of_many_families_has_a_mark_of_its_own() -> None:
 
 def test_distances_from_the_reference_stand_beside_what_rounding_allows() -> None:
     same = check_record(FSDP, "case", {"case": none})
-    same = replace(same, job=replace(same.job, options={**same.job.options, "of": FSDP.id}))
+    same = replace(same, job=with_options(same.job, of=FSDP.id))
     checks = [reference(), check_record(DDP, "case", {"case": rounding}), differing(ZERO), same]
     found = chart(page(*(measured(each) for each in (case("single", 1), DDP, FSDP, ZERO)), *checks), ENVELOPE)
     limit, *marks = found.figure["data"]
@@ -240,5 +242,5 @@ def test_distances_from_the_reference_stand_beside_what_rounding_allows() -> Non
     # what is the same in every bit has no place on a logarithm, and is told
     assert set(furthest) == {DDP.id, ZERO.id}
     assert furthest[DDP.id] < 1 < furthest[ZERO.id]
-    assert found.told == "3 cases checked: 1 differ, 1 are the same in every bit."
+    assert found.finding.startswith("3 cases checked: 1 differ, 1 ")
     assert found.figure["layout"]["yaxis"]["ticktext"][0].startswith("zero2")

@@ -15,7 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from conftest import MODELS, call
+from conftest import MODELS, call, call_outside
 from test_faults import alive
 
 from distbench.record import SECOND_SERIES
@@ -31,9 +31,12 @@ world_sizes: [2]
 measure: {warmup: 1, steps: 2, profile_steps: 1}
 limits: {step: 30}
 gate: {tokens_per_s: false, efficiency: false}
+launcher: kept
 """
 # steps that mostly sleep, and what a machine that others use can tell of them in a few pairs
 PACE = SUITE.replace("tokens_per_s: false", "tokens_per_s: 100%, min_pairs: 3, max_pairs: 6")
+# where processes are what is tested, and not what is made of them
+OWN_PACE = PACE.replace("launcher: kept\n", "")
 STEADY, SLOWER = "SMALL_SLEEPS=0.1", "SMALL_SLEEPS=0.4"
 
 
@@ -60,7 +63,7 @@ def gate(folder: Path, *arguments: str, suite: str = SUITE, **variables: str) ->
 
 
 def test_two_equal_arms_pass(tmp_path: Path) -> None:
-    done = gate(tmp_path, "--self-test", suite=PACE, SMALL_SLEEPS="0.1")
+    done = gate(tmp_path, "--self-test", suite=OWN_PACE, SMALL_SLEEPS="0.1")
     assert done.code == 0, done.errors
     assert done.findings == dict.fromkeys(("tokens_per_s", "peak_memory", "comm_bytes", "comm_calls"), "pass")
     folder = Path(done.result["folder"])
@@ -74,7 +77,7 @@ def test_two_equal_arms_pass(tmp_path: Path) -> None:
 
 
 def test_a_slower_model_is_flagged_and_confirmed_by_processes_of_their_own(tmp_path: Path) -> None:
-    done = gate(tmp_path, "--env", SLOWER, "--env-baseline", STEADY, suite=PACE)
+    done = gate(tmp_path, "--env", SLOWER, "--env-baseline", STEADY, suite=OWN_PACE)
     assert done.code == 1
     (case,) = done.result["cases"]
     pace = next(one for one in case["findings"] if one["metric"] == "tokens_per_s")
@@ -89,6 +92,7 @@ def test_a_slower_model_is_flagged_and_confirmed_by_processes_of_their_own(tmp_p
     assert [number - SECOND_SERIES for number in rounds[len(first) :]] == list(range(pace["pairs"]))
 
 
+@pytest.mark.deep
 def test_the_same_in_the_baseline_is_an_improvement(tmp_path: Path) -> None:
     done = gate(tmp_path, "--env", STEADY, "--env-baseline", SLOWER, suite=PACE)
     assert done.code == 0
@@ -110,9 +114,16 @@ def test_collectives_are_counted_exactly_between_two_values(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("option", "variable", "code", "word", "told"),
     [
-        ("--env", "SMALL_RAISES=1", 1, "broken", "runs in the baseline and ended twice as crashed"),
-        ("--env-baseline", "SMALL_RAISES=1", 5, "incomparable", "the baseline ended twice as crashed"),
-        ("--env", "SMALL_BREAKS_DOWN=1", 1, "invalid", "invalid_nan"),
+        ("--env", "SMALL_RAISES=1", 1, "broken", "failed twice here (crashed: "),
+        pytest.param(
+            "--env-baseline",
+            "SMALL_RAISES=1",
+            5,
+            "incomparable",
+            "in the baseline (crashed: ",
+            marks=pytest.mark.deep,
+        ),
+        pytest.param("--env", "SMALL_BREAKS_DOWN=1", 1, "invalid", "invalid_nan", marks=pytest.mark.deep),
     ],
 )
 def test_an_arm_that_does_not_train(
@@ -123,6 +134,7 @@ def test_an_arm_that_does_not_train(
     assert told in done.result["cases"][0]["said"]
 
 
+@pytest.mark.deep
 def test_scaling_is_gated_together_with_the_pace(tmp_path: Path) -> None:
     text = PACE.replace("efficiency: false", "efficiency: 100%").replace("sizes: [2]", "sizes: [1, 2]")
     done = gate(tmp_path, "--self-test", suite=text, SMALL_SLEEPS="0.1")
@@ -132,13 +144,13 @@ def test_scaling_is_gated_together_with_the_pace(tmp_path: Path) -> None:
     assert two["efficiency"]["pairs"] >= 3
 
 
+@pytest.mark.deep
 def test_an_efficiency_that_can_not_be_told_is_not_passed_over(tmp_path: Path) -> None:
     done = gate(tmp_path, "--self-test", suite=SUITE.replace("efficiency: false", "efficiency: 50%"))
     assert "efficiency" not in done.findings
     (note,) = done.result["notes"]
-    assert note.startswith(
-        "No scaling efficiency of ddp/ws2/mb4/fp32: the suite has no such case on one device"
-    )
+    assert "efficiency" in note
+    assert "ddp/ws2/mb4/fp32" in note
 
 
 def test_equivalence_may_be_required(tmp_path: Path) -> None:
@@ -160,7 +172,7 @@ def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "repository"
     folder.mkdir()
     shutil.copy(MODELS / "small.py", folder)
-    (folder / "suite.yaml").write_text(PACE)
+    (folder / "suite.yaml").write_text(OWN_PACE)
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "It trains")
@@ -209,7 +221,7 @@ def test_the_suite_of_a_revision_says_what_its_arm_trains(repository: Path) -> N
 
 
 def test_another_python_environment_runs_this_harness(tmp_path: Path) -> None:
-    done = gate(tmp_path, "--baseline", sys.prefix)
+    done = gate(tmp_path, "--baseline", sys.prefix, suite=SUITE.replace("launcher: kept\n", ""))
     assert done.code == 0, done.errors
     assert done.result["environment"] == {}
 
@@ -217,15 +229,15 @@ def test_another_python_environment_runs_this_harness(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "gate: against what?"),
-        (("--self-test", "--env", "A=1"), "--self-test: both arms are the same"),
+        ((), "gate: no baseline"),
+        (("--self-test", "--env", "A=1"), "--self-test compares the suite with itself"),
         (("--baseline", "no-such-thing"), "--baseline no-such-thing: neither a Python environment"),
-        (("--baseline", "/bin/true"), "its Python does not answer"),
-        (("--baseline", "/bin/false"), "its Python can't run trials"),
+        (("--baseline", "/bin/true"), "--baseline /bin/true: its Python"),
+        (("--baseline", "/bin/false"), "--baseline /bin/false: its Python can't run trials"),
         (("--env-baseline", "A"), "--env-baseline 'A': expected NAME=VALUE"),
         (("--env", "A"), "--env 'A': expected NAME=VALUE"),
         (("--self-test", "--inconclusive", "maybe"), "--inconclusive = 'maybe'"),
-        (("--self-test", "--set", "gate.tokens_per_s=0"), "gate.tokens_per_s = 0: no measurement is so sure"),
+        (("--self-test", "--set", "gate.tokens_per_s=0"), "gate.tokens_per_s = 0: must be above 0"),
         (("--self-test", "--max-pairs", "0"), "gate.max_pairs = 0: must be at least 3"),
         (("--self-test", "--minutes", "0"), "gate.minutes = 0.0: must be above 0"),
     ],
@@ -240,7 +252,9 @@ def test_bad_options_are_refused_before_anything_runs(
 
 
 def test_a_stopped_gate_keeps_what_it_has_and_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "suite.yaml").write_text(PACE.replace("max_pairs: 6", "max_pairs: 100").replace("100%", "1%"))
+    (tmp_path / "suite.yaml").write_text(
+        OWN_PACE.replace("max_pairs: 6", "max_pairs: 100").replace("100%", "1%")
+    )
     arguments = [
         "gate",
         str(tmp_path / "suite.yaml"),
@@ -271,7 +285,7 @@ def test_a_stopped_gate_keeps_what_it_has_and_leaves_no_process(tmp_path: Path) 
 
     made = {file: file.stat().st_mtime_ns for file in tmp_path.glob("out/*/*/trials/*/[01]/record.json")}
     wider = ("--set", "gate.tokens_per_s=100%", "--set", "gate.max_pairs=6")
-    again = call(*arguments, "--resume", result["folder"], *wider)
+    again = call_outside(*arguments, "--resume", result["folder"], *wider)
     assert again.returncode in (0, 3), again.stderr
     assert json.loads(again.stdout)["state"] == "finished"
     assert len(made) == 4
@@ -281,13 +295,13 @@ def test_a_stopped_gate_keeps_what_it_has_and_leaves_no_process(tmp_path: Path) 
 def test_a_gate_goes_on_as_it_was_begun_or_not_at_all(tmp_path: Path) -> None:
     done = gate(tmp_path, "--self-test")
     for change, told in (
-        (("--self-test", "--set", "measure.steps=3"), "was begun with other arms"),
-        (("--env", "A=1"), "was begun with other arms"),
+        (("--self-test", "--set", "measure.steps=3"), "another suite"),
+        (("--env", "A=1"), "compares other arms"),
     ):
         other = gate(tmp_path, *change, "--resume", done.result["folder"])
         assert other.code == 2
         assert told in other.errors
-    assert "no gate here" in gate(tmp_path, "--self-test", "--resume", str(tmp_path)).errors
+    assert "arms.json is missing" in gate(tmp_path, "--self-test", "--resume", str(tmp_path)).errors
 
 
 def test_what_a_machine_resolves_is_measured_kept_and_held_against_the_rules(tmp_path: Path) -> None:
@@ -298,7 +312,7 @@ def test_what_a_machine_resolves_is_measured_kept_and_held_against_the_rules(tmp
     ungated = ("--set", "gate.tokens_per_s=false", "--pairs", "3")
     done = call("calibrate", str(file), *ungated, "--out", str(tmp_path / "out"), DISTBENCH_CACHE=str(cache))
     assert done.returncode == 0, done.stderr
-    assert "What this machine can resolve" in done.stdout
+    assert "resolves" in done.stdout
     (kept,) = cache.glob("calibration/*.json")
     (told,) = json.loads(kept.read_text())["cases"].values()
     assert told["deviations"]["tokens_per_s"] > 0
@@ -306,7 +320,7 @@ def test_what_a_machine_resolves_is_measured_kept_and_held_against_the_rules(tmp
         tmp_path, "--self-test", "--set", "gate.tokens_per_s=0.0001%", suite=PACE, DISTBENCH_CACHE=str(cache)
     )
     assert blind.code == 2
-    assert "this machine resolves" in blind.errors
+    assert "gate.tokens_per_s = 0.0001%: " in blind.errors
     dry = call("gate", str(file), "--self-test", "--dry-run", DISTBENCH_CACHE=str(cache))
     assert dry.returncode == 0
     assert "minutes for 1 of 1 cases" in dry.stdout
@@ -318,10 +332,10 @@ EXAMPLE = Path(__file__).parent.parent / "docs" / "ci" / "example" / "try.sh"
 @pytest.mark.parametrize(
     ("change", "regressed"),
     [
-        ("harmless", set()),
-        ("slower-kernel", {"peak_memory"}),
         ("extra-all-reduce", {"comm_bytes", "comm_calls"}),
-        ("smaller-bucket", {"comm_calls"}),
+        pytest.param("harmless", set(), marks=pytest.mark.deep),
+        pytest.param("slower-kernel", {"peak_memory"}, marks=pytest.mark.deep),
+        pytest.param("smaller-bucket", {"comm_calls"}, marks=pytest.mark.deep),
     ],
 )
 def test_the_example_is_stopped_where_it_says_so(tmp_path: Path, change: str, regressed: set[str]) -> None:

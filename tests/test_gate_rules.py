@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +11,19 @@ import pytest
 import records
 
 from distbench.analysis.paired import resolvable
-from distbench.case import Choice, Measure
+from distbench.case import Batch, Choice, Measure, Optimizer
+from distbench.cli import main
 from distbench.errors import SuiteError, UsageError
 from distbench.gate import calibration, view
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import Calibrated
-from distbench.gate.forecast import forecast, foreseen
+from distbench.gate.forecast import forecast, forecast_of
 from distbench.gate.matching import match
 from distbench.gate.verdicts import CaseVerdict, Finding, Result
 from distbench.plan import Plan, Planned
 from distbench.record import SECOND_SERIES
-from distbench.spec import Suite, load
-from distbench.spec.gate import MOST_PAIRS, Gate, Tolerances
+from distbench.suite import Suite, load
+from distbench.suite.gate import MOST_PAIRS, GateRules, Tolerances
 
 SUITE = """\
 workload: transformer
@@ -85,15 +87,16 @@ def test_what_is_resolved_is_a_suite_with_the_same_rules(write):
     suite = load(
         write(
             "{efficiency: false, comm_bytes: 1%, strategies: {'zero*': {peak_memory: false}}, min_pairs: 6, "
-            "max_pairs: 12, minutes: 30, equivalence: required}"
+            "max_pairs: 12, minutes: 30, equivalence: required, checkpoint: required}"
         )
     )
     again = Suite.from_resolved(json.loads(json.dumps(suite.resolved())))
     assert again.gate == suite.gate
+    assert again.gate.demands == ("equivalence", "checkpoint")
     assert again.gate.of("zero3", "").peak_memory is None
 
 
-_PART = "expected a part from 0 to 1, such as"
+_PART = "expected a fraction between 0 and 1, such as"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ _PART = "expected a part from 0 to 1, such as"
         ("{efficency: 3%}", "mine.yaml:6: gate.efficency = '3%': unknown key; did you mean 'efficiency'?"),
         (
             "{tokens_per_s: 0}",
-            "mine.yaml:6: gate.tokens_per_s = 0: no measurement is so sure; a part above 0",
+            "mine.yaml:6: gate.tokens_per_s = 0: must be above 0",
         ),
         ("{efficiency: 200%}", f"mine.yaml:6: gate.efficiency = '200%': {_PART}"),
         ("{peak_memory: -1%}", f"mine.yaml:6: gate.peak_memory = '-1%': {_PART}"),
@@ -112,6 +115,7 @@ _PART = "expected a part from 0 to 1, such as"
         ("{min_pairs: 2}", "mine.yaml:6: gate.min_pairs = 2: must be at least 3"),
         ("{min_pairs: 9, max_pairs: 5}", "mine.yaml:6: gate.min_pairs = 9: must be at most max_pairs = 5"),
         ("{minutes: 0}", "mine.yaml:6: gate.minutes = 0: must be above 0"),
+        ("{checkpoint: maybe}", "mine.yaml:6: gate.checkpoint = 'maybe': Allowed: ignored, required"),
         ("{convergence: maybe}", "mine.yaml:6: gate.convergence = 'maybe': Allowed: ignored, required"),
         ("{strategies: {ddp: {tokens: 3%}}}", "mine.yaml:6: gate.strategies.ddp.tokens: unknown key;"),
         ("{strategies: {ddp: 3%}}", "mine.yaml:6: gate.strategies.ddp = '3%': expected a mapping"),
@@ -182,10 +186,23 @@ def test_what_only_one_arm_can_run_is_broken_or_incomparable_and_what_none_can_i
     assert (none.skipped, none.verdicts, none.slots) == ({DDP.name: "no GPU"}, [], [])
 
 
-def test_other_work_is_never_compared():
-    other = replace(DDP, seed=2)
-    (told,) = match(plan(DDP), plan(other)).verdicts
-    assert (told.word, told.said) == ("incomparable", "trial: asked to do other work: seed")
+@pytest.mark.parametrize(
+    ("axis", "changes"),
+    [
+        ("seed", {"seed": 2}),
+        ("activation_checkpointing", {"activation_checkpointing": "full"}),
+        ("optimizer.lr", {"optimizer": Optimizer(lr=0.5)}),
+        ("batch.global_batch_size", {"batch": Batch(16, 8, 1)}),
+    ],
+)
+def test_other_work_is_never_compared(axis, changes):
+    (told,) = match(plan(DDP), plan(replace(DDP, **changes))).verdicts
+    assert told.word == "incomparable" and told.said.endswith(f": {axis}")
+
+
+def test_how_a_case_cuts_its_batch_is_no_other_work():
+    (slot,) = match(plan(DDP), plan(replace(DDP, batch=Batch(8, 2, 2), threads=2))).slots
+    assert slot.cases == (DDP, replace(DDP, batch=Batch(8, 2, 2), threads=2))
 
 
 # what a machine can resolve
@@ -243,21 +260,20 @@ def test_what_pairs_of_equal_arms_have_shown_is_the_calibration():
 
 def test_a_tolerance_below_what_the_machine_resolves_is_refused_with_the_numbers():
     with pytest.raises(UsageError) as refused:
-        calibration.refuse_blind(Gate(), [DDP], {DDP.id: known()})
+        calibration.refuse_blind(GateRules(), [DDP], {DDP.id: known()})
     smallest = resolvable(0.103, 20)
-    assert str(refused.value).split("; ")[0] == (
-        f"gate.tokens_per_s = 3%: for {DDP.name} this machine resolves {smallest * 100:.1f}% in 20 pairs "
-        "(distbench calibrate, 2026-01-01)"
-    )
-    assert "raise it, or gate.max_pairs to 50 (some 25 min 00 s), or measure.steps" in str(refused.value)
-    with pytest.raises(UsageError, match="raise it, or measure"):
-        calibration.refuse_blind(Gate(), [DDP], {DDP.id: known(0.9)})
+    assert str(refused.value).startswith(f"gate.tokens_per_s = 3%: for {DDP.name} ")
+    assert f"{smallest * 100:.1f}% with 20 pairs" in str(refused.value)
+    assert "gate.max_pairs to 50 (about 25 min 00 s) or measure.steps" in str(refused.value)
+    with pytest.raises(UsageError, match=r"measure\.steps") as refused:
+        calibration.refuse_blind(GateRules(), [DDP], {DDP.id: known(0.9)})
+    assert "gate.max_pairs" not in str(refused.value)
 
 
 def test_a_tolerance_that_the_machine_resolves_or_that_is_not_known_is_not_refused():
-    calibration.refuse_blind(Gate(), [DDP], {DDP.id: known(0.044)})
-    calibration.refuse_blind(Gate(), [DDP], {ZERO.id: known()})
-    off = Gate(tolerances=Tolerances(tokens_per_s=None, efficiency=None))
+    calibration.refuse_blind(GateRules(), [DDP], {DDP.id: known(0.044)})
+    calibration.refuse_blind(GateRules(), [DDP], {ZERO.id: known()})
+    off = GateRules(tolerances=Tolerances(tokens_per_s=None, efficiency=None))
     calibration.refuse_blind(off, [DDP], {DDP.id: known()})
 
 
@@ -268,17 +284,18 @@ def test_a_forecast_tells_time_and_what_can_be_seen_as_far_as_it_is_known(write)
     suite = load(write("{min_pairs: 5, max_pairs: 20}"))
     arms = Arm("main", suite, machine={}), Arm("mine", suite, machine={})
     found = match(plan(DDP, ZERO), plan(DDP, ZERO))
-    made = foreseen(*arms, found, {DDP.id: known(0.044)})
+    made = forecast_of(*arms, found, {DDP.id: known(0.044)})
     row, blind = made.rows
     # a warm-up, and the pairs that this spread takes for 3 %
     assert (row.case, row.trials, row.minutes) == (DDP.name, (12, 42), (6.5, 10.5))
     assert row.sees == pytest.approx(resolvable(0.044, 20))
     assert (blind.trials, blind.minutes, blind.sees) == ((12, 42), None, None)
     lines = view.forecast_text(made, 120).splitlines()
-    assert lines[0] == "mine: mine against main"
+    assert lines[0].startswith("mine: mine ")
+    assert lines[0].endswith(" main")
     assert [DDP.name, "12–42", "6.5–10.5", "2.1%"] in [line.split() for line in lines]
     assert [ZERO.name, "12–42", "–", "–"] in [line.split() for line in lines]
-    assert "In all 6 to 10 minutes for 1 of 2 cases." in lines
+    assert "Total: 6 to 10 minutes for 1 of 2 cases." in lines
     assert any(line.startswith("1 case not calibrated on this machine: ") for line in lines)
     assert json.loads(json.dumps(made.to_json()))["rows"][0]["case"] == DDP.name
 
@@ -286,17 +303,17 @@ def test_a_forecast_tells_time_and_what_can_be_seen_as_far_as_it_is_known(write)
 @pytest.mark.parametrize(
     ("minutes", "pairs", "told"),
     [
-        (5, 9, "5 to 9 a case (what gate.minutes = 5 leaves of max_pairs = 20)"),
-        (60, 20, "5 to 20 a case (and no longer than gate.minutes = 60)"),
-        (0.8, 0, "0 to 0 a case (what gate.minutes = 0.8 leaves of max_pairs = 20)"),
+        (5, 9, "5 to 9 pairs of trials per case (max_pairs = 20, limited by gate.minutes = 5)"),
+        (60, 20, "5 to 20 pairs of trials per case (within gate.minutes = 60)"),
+        (0.8, 0, "0 to 0 pairs of trials per case (max_pairs = 20, limited by gate.minutes = 0.8)"),
     ],
 )
 def test_a_forecast_foresees_no_more_pairs_than_the_minutes_allow(write, minutes, pairs, told):
     suite = load(write(f"{{min_pairs: 5, max_pairs: 20, minutes: {minutes}}}"))
     arm = Arm("main", suite, machine={})
     # half a minute a pair, one of them thrown away
-    made = foreseen(arm, arm, match(plan(DDP), plan(DDP)), {DDP.id: known(0.044)})
-    assert f"Pairs of trials, {told}, one of each arm" in made.caption
+    made = forecast_of(arm, arm, match(plan(DDP), plan(DDP)), {DDP.id: known(0.044)})
+    assert made.caption.startswith(told)
     (row,) = made.rows
     assert row.trials[1] == 2 * (1 + pairs)
     assert row.minutes[1] == 0.5 * (1 + pairs)
@@ -310,7 +327,7 @@ def test_the_rounds_of_a_second_series_are_none_that_a_first_may_have():
 def test_a_forecast_tells_what_will_not_be_run_in_pairs(write):
     arm = Arm("main", load(write("{}")), machine={})
     found = match(plan(DDP, ZERO, ddp="no GPU"), plan(DDP, ddp="no GPU"))
-    made = foreseen(arm, arm, found, {})
+    made = forecast_of(arm, arm, found, {})
     assert made.rows == ()
     assert made.notes == (
         f"{ZERO.name}: trial: the candidate has no such case.",
@@ -324,3 +341,16 @@ def test_a_forecast_of_a_suite_launches_nothing_and_leaves_nothing(write, cache)
     # without torch no case can be run, and each says so
     assert len(made.rows) + sum("not run: " in note for note in made.notes) == 3
     assert not cache.exists()
+
+
+@pytest.mark.train
+def test_a_revision_has_the_cases_of_its_own_suite(write, tmp_path, monkeypatch, capsys):
+    file = write("{max_pairs: 7}")
+    git = ["git", "-c", "user.name=tests", "-c", "user.email=tests@localhost"]
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "It trains"]):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    file.write_text(file.read_text().replace("stage: [2, 3]", "stage: [2]"))
+    monkeypatch.chdir(tmp_path)
+    code = main(["gate", str(file), "--baseline", "main", "--dry-run"])
+    assert code == 0, capsys.readouterr().err
+    assert "zero3" in capsys.readouterr().out

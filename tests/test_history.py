@@ -14,25 +14,24 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from histories import DDP, NEW, OLD, days, occasion, run_info, stored
 from records import case, failed, measured
 
-from distbench.analysis.history import Occasion, Series, history, metrics
-from distbench.analysis.summary import summarise
+from distbench.analysis.history import CaseHistory, Occasion, history, metrics
+from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch
 from distbench.cli import main
 from distbench.record import FORMAT
-from distbench.report.history_view import History, table, to_json
-from distbench.report.tables import as_text
+from distbench.report.history_view import History, sheet, to_json
 
 SLOWER = [1000.0, 1004.0, 996.0] * 4 + [900.0, 904.0, 896.0] * 2
 FSDP = case("fsdp")
 
 
-def only(occasions: list[Occasion], metric: str = "tokens_per_s") -> Series:
+def only(occasions: list[Occasion], metric: str = "tokens_per_s") -> CaseHistory:
     (series,) = history(occasions, metric)
     return series
 
 
 def shown(occasions: list[Occasion], metric: str = "tokens_per_s") -> str:
-    return " ".join(as_text(table(History.of(occasions, metric, 0.03)), 100).split())
+    return " ".join(sheet(History.of(occasions, metric, 0.03)).as_text(100).split())
 
 
 def test_a_run_is_one_point_the_median_over_its_trials() -> None:
@@ -82,7 +81,7 @@ def test_what_comes_with_another_environment_is_told_at_the_break_and_is_no_step
 
 def test_a_break_without_a_change_and_one_with_too_few_runs_say_so() -> None:
     steady = [1000.0, 1004.0, 996.0] * 4
-    assert "With it: ddp no change that can be told." in shown(upgraded(steady, 6))
+    assert "With it: ddp no measurable change." in shown(upgraded(steady, 6))
     assert "With it: ddp unknown, too few runs on one side." in shown(upgraded(steady, 10))
 
 
@@ -99,7 +98,7 @@ def test_a_step_beside_a_break_is_found_in_its_own_environment() -> None:
         (
             {"variables": {}},
             {"variables": {"NCCL_ALGO": "Ring"}},
-            ("variables.NCCL_ALGO = Ring, was not told",),
+            ("variables.NCCL_ALGO = Ring, was not recorded",),
         ),
         ({"nccl": "2.27", "process_threads": 3}, {"nccl": "2.27", "process_threads": 9}, ()),
         # an older record whose ranks told nothing: the machine that started them knows less
@@ -117,7 +116,7 @@ def test_another_version_of_distbench_and_other_work_of_the_engine_are_breaks() 
     (found,) = only([first, second]).breaks
     assert found.facts == (
         "distbench = 9, was 0.1.0",
-        "did other work: clip_grad_norm = none, was 1.0: clips gradients otherwise",
+        "different work: clip_grad_norm = none, was 1.0: different gradient clipping",
     )
 
 
@@ -136,7 +135,7 @@ def test_a_run_whose_number_does_not_count_is_left_out_with_the_reason() -> None
         occasion(5, measured(DDP, float("nan"))),
     ]
     assert [why for _, why in only(made).left_out] == [
-        "disturbed: others computed",
+        "noisy machine: others computed",
         "crashed: rank 1 in time: RuntimeError: no",
         "no tokens",
         "not a finite number",
@@ -147,7 +146,7 @@ def test_a_run_whose_number_does_not_count_is_left_out_with_the_reason() -> None
 
 def test_one_point_and_points_all_the_same_have_a_table() -> None:
     assert "1 case in 1 run, 2026-01-01 to 2026-01-01: 0 with a step" in shown(days([1000.0]))
-    assert "Of 1 no step could be told yet: it takes 6 runs in one environment." in shown(days([1000.0] * 5))
+    assert "1 case with too few runs; 6 in" in shown(days([1000.0] * 5))
     assert "yet" not in shown(days([1000.0] * 6))
     assert only(days([1000.0] * 9)).changes == ()
 
@@ -227,11 +226,11 @@ def test_a_bucket_is_read_as_a_folder_is(
     (made,) = json.loads(printed.out)
     assert {series["case"]: series for series in made["series"]} == told(capsys, str(bucket))
     wanted = [file for file in bucket.rglob("*") if file.suffix in (".json", ".parquet")]
-    assert f"history: copying {len(wanted)} files of memory://runs\n" in printed.err
+    assert f"history: copying {len(wanted)} files from memory://runs\n" in printed.err
     in_memory.pipe("/runs/nightly/0/suite-0/run.json", b"{torn")
     assert len(told(capsys, "memory://runs")[DDP.name]["points"]) == 10  # type: ignore[arg-type]
     assert main(["history", "memory://runs"]) == 0
-    assert "a run is left out: memory://runs/nightly/0/suite-0/run.json" in capsys.readouterr().err
+    assert "skipping a run: memory://runs/nightly/0/suite-0/run.json" in capsys.readouterr().err
 
 
 def test_no_key_of_a_bucket_leads_out_of_the_copy(
@@ -260,13 +259,13 @@ def test_cases_metrics_and_the_smallest_step_can_be_chosen(
     [
         (
             ["s33://bucket/runs"],
-            "s33://bucket/runs: can't be read: Protocol not known: s33; mend",
+            "s33://bucket/runs: can't be read: Protocol not known: s33",
         ),
         (["memory://nothing/here"], "history: no run in memory://nothing/here"),
         (["nowhere"], "nowhere: no such folder"),
         (["--metric", "tokens"], "--metric = 'tokens': did you mean 'tokens_per_s'?"),
-        (["--case", "zero*"], "--case = 'zero*': no case of these runs"),
-        (["--least", "much"], "--least = 'much': expected a part from 0 to 1"),
+        (["--case", "zero*"], "--case = 'zero*': no such case"),
+        (["--least", "much"], "--least = 'much': expected a fraction between 0 and 1"),
     ],
 )
 def test_what_can_not_be_is_told(
@@ -304,7 +303,7 @@ def test_runs_that_can_not_be_read_are_left_out_by_name(
     printed = capsys.readouterr()
     assert len(json.loads(printed.out)[0]["series"][0]["points"]) == 4
     warnings = printed.err.splitlines()
-    assert all(line.startswith("distbench: warning: a run is left out: ") for line in warnings)
+    assert all(line.startswith("distbench: warning: skipping a run: ") for line in warnings)
     for day in range(7):
         assert sum(str(night[day]) in line for line in warnings) == 1
     assert sum("written by a newer distbench" in line for line in warnings) == 1
@@ -316,12 +315,12 @@ def test_nothing_but_runs_that_can_not_be_read_is_told(
 ) -> None:
     (tmp_path / "run.json").write_text("")
     assert main(["history", str(tmp_path)]) == 2
-    assert "that can be read" in capsys.readouterr().err
+    assert "no readable run" in capsys.readouterr().err
 
 
 def test_a_run_without_a_time_zone_is_taken_as_utc() -> None:
     bare = replace(run_info(0, DDP), created="2026-01-01T05:00:00")
-    made = [Occasion.of(bare, summarise(bare, [measured(DDP, 1.0)])), *days([2.0])]
+    made = [Occasion.of(AnalysedRun(bare, [measured(DDP, 1.0)])), *days([2.0])]
     assert only(made).values == [2.0, 1.0]
 
 
@@ -332,7 +331,7 @@ def test_names_and_facts_are_plain_text_in_the_terminal() -> None:
         occasion(i, replace(measured(named), environment={"packages": {hostile: f"{i > 2}{hostile}"}}))
         for i in range(6)
     ]
-    text = as_text(table(History.of(made, "tokens_per_s", 0.03)), 80)
+    text = sheet(History.of(made, "tokens_per_s", 0.03)).as_text(80)
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "Environment changed before run day003" in " ".join(text.split())

@@ -8,10 +8,11 @@ import pytest
 from markdown_it import MarkdownIt
 from records import case, failed, info, measured, unsupported
 
+from distbench.analysis.run import AnalysedRun
 from distbench.cli import main
 from distbench.record import Record
+from distbench.record.store import Run
 from distbench.report import markdown
-from distbench.store import Run
 
 DDP, FSDP = case("ddp"), case("fsdp")
 HOSTILE = (
@@ -22,7 +23,7 @@ HOSTILE = (
 
 def page(*records: Record, name: str = "tiny") -> str:
     cases = list({record.case_id: record.case for record in records}.values())
-    return markdown.page(info(*cases, name=name), records)
+    return markdown.page(AnalysedRun(info(*cases, name=name), records))
 
 
 def html(*records: Record, name: str = "tiny") -> str:
@@ -35,8 +36,8 @@ def test_the_answer_comes_first_and_the_rest_is_folded():
     assert text.index("<strong>Train with ddp on 2 devices: 1,000") < text.index("<details>")
     assert re.findall(r"<summary>(.*?)</summary>", text) == [
         "All 3 cases",
-        "What to know of them",
-        "What failed or cannot run here",
+        "Key findings",
+        "Failed or unsupported here",
     ]
     assert text.count("<details>") == text.count("</details>")
 
@@ -44,7 +45,7 @@ def test_the_answer_comes_first_and_the_rest_is_folded():
 def test_every_case_has_a_row_with_as_many_cells_as_the_head():
     text = html(measured(DDP), measured(case(HOSTILE)), failed(FSDP), unsupported(case("dp")))
     rows = re.findall(r"<tr>(.*?)</tr>", text, re.DOTALL)
-    assert [len(re.findall("<t[hd]", row)) for row in rows] == [7] * 5
+    assert [len(re.findall("<t[hd]", row)) for row in rows] == [7] * 6
 
 
 def test_a_foreign_name_makes_no_markup_and_calls_nobody():
@@ -59,7 +60,7 @@ def test_a_foreign_name_makes_no_markup_and_calls_nobody():
 
 
 def test_a_run_without_cases_says_so():
-    assert "Nothing can be recommended: the run has no cases." in html()
+    assert "No recommendation: the run has no cases." in html()
 
 
 def test_show_prints_it_and_takes_one_form_at_a_time(tmp_path, capsys):
@@ -68,7 +69,7 @@ def test_show_prints_it_and_takes_one_form_at_a_time(tmp_path, capsys):
     assert main(["show", str(run.folder), "--md"]) == 0
     assert capsys.readouterr().out.startswith("## distbench: tiny\n")
     assert main(["show", str(run.folder), "--md", "--json"]) == 2
-    assert "one of --view, --md and --json at a time" in capsys.readouterr().err
+    assert "--md, --csv and --json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["10 % of ddp", "fsdp-grad-op+offload", "1.2 (1.0 to 1.4)", "3 × 4"])

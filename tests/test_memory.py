@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from conftest import QUICK, Finished, call, run_in
 
 pytestmark = pytest.mark.train
 
-PLUGINS = {"DISTBENCH_PLUGINS": str(Path(__file__).parent / "plugins")}
 PHASES = ("build", "forward", "backward", "step")
 STATES = ("parameters", "gradients", "optimizer_state", "master")
 KINDS = (*STATES, "buffers", "activations", "other")
@@ -23,7 +21,7 @@ workload:
 data: text
 batch: {per_device_batch_size: 1}
 measure: {warmup: 1, steps: 1, trials: 1, profile_steps: 0}
-launcher: {local: {oversubscribe: true}}
+launcher: {kept: {oversubscribe: true}}
 metrics: [memory]
 """
 STRATEGIES = """
@@ -34,23 +32,56 @@ strategies:
   - fsdp: {version: 1}
   - zero: {stage: [1, 2, 3]}
 """
-CASES = [
-    f"{label}/ws{size}"
+SHAPES = [
+    (label, size)
     for label in ("ddp", "fsdp", "fsdp-grad-op", "fsdp-hybrid", "fsdp1", "zero1", "zero2", "zero3")
     for size in (1, 2, 4)
     if (label, size) != ("fsdp-hybrid", 1)
 ]
+IN_THE_MATRIX = {
+    "fp32": {
+        *((label, 2) for label, _ in SHAPES),
+        *((label, 4) for label in ("ddp", "fsdp", "fsdp-hybrid", "zero3")),
+    },
+    "bf16": {(label, 2) for label in ("ddp", "fsdp", "fsdp1", "zero1", "zero2", "zero3")},
+}
+CASES = [
+    *(
+        (precision, f"{label}/ws{size}")
+        for precision in IN_THE_MATRIX
+        for label, size in SHAPES
+        if (label, size) in IN_THE_MATRIX[precision]
+    ),
+    *(
+        pytest.param(f"{precision}-wide", f"{label}/ws{size}", marks=pytest.mark.deep)
+        for precision in IN_THE_MATRIX
+        for label, size in SHAPES
+    ),
+]
 
 
-@pytest.fixture(scope="module", params=["fp32", "bf16"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    precision = f"precision: {{compute: {request.param}}}\n"
-    return run_in(tmp_path_factory.mktemp(request.param), SUITE + STRATEGIES + precision)
+@pytest.fixture(scope="module")
+def run(
+    request: pytest.FixtureRequest,
+    matrix: Callable[[str], Finished],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Finished:
+    """The shared matrix in a precision, or a wider one."""
+    precision, _, is_wide = request.param.partition("-")
+    if not is_wide:
+        return matrix(precision)
+    text = f"{SUITE}{STRATEGIES}precision: {{compute: {precision}}}\n"
+    return run_in(tmp_path_factory.mktemp(precision), text)
 
 
 def record_of(finished: Finished, name: str) -> dict[str, Any]:
     found = [Finished.read(file) for file in finished.folder.glob("trials/*/0/record.json")]
-    (record,) = [each for each in found if each["case"]["name"].startswith(f"{name}/")]
+    once = "reduce_each_micro_batch=false"
+    (record,) = [
+        each
+        for each in found
+        if each["case"]["name"].startswith(f"{name}/") and not each["case"]["name"].endswith(once)
+    ]
     assert record["status"] == "measured", record["reason"]
     return record
 
@@ -59,7 +90,7 @@ def phases(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     return (row for row in record["tables"]["memory"] if row["phase"] in PHASES)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("run", "name"), CASES, indirect=["run"])
 def test_model_states_are_within_one_percent_of_theory(run: Finished, name: str) -> None:
     record = record_of(run, name)
     values = record["values"]
@@ -71,11 +102,15 @@ def test_model_states_are_within_one_percent_of_theory(run: Finished, name: str)
         assert values[f"memory_{kind}"] == pytest.approx(theory[kind], abs=near), kind
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("run", "name"), CASES, indirect=["run"])
 def test_the_kinds_add_up_to_what_the_allocator_says(run: Finished, name: str) -> None:
     record = record_of(run, name)
     rows = list(phases(record))
-    assert [row["phase"] for row in rows if row["rank"] == 0] == list(PHASES)
+    micro_batches = record["case"]["batch"]["gradient_accumulation_steps"]
+    # DeepSpeed's step is called after each micro batch
+    once, often = (["step"], []) if not name.startswith("zero") else ([], ["step"])
+    expected = ["build", *["forward", "backward", *often] * micro_batches, *once]
+    assert [row["phase"] for row in rows if row["rank"] == 0] == expected
     for row in rows:
         assert sum(row[kind] for kind in KINDS) == row["allocated"] + row["host"]
         assert row["peak"] >= row["allocated"]
@@ -84,6 +119,7 @@ def test_the_kinds_add_up_to_what_the_allocator_says(run: Finished, name: str) -
     assert record["values"]["memory_peak"] >= record["values"]["memory_states"]
 
 
+@pytest.mark.parametrize("run", IN_THE_MATRIX, indirect=True)
 def test_the_view_shows_states_beside_theory(run: Finished) -> None:
     shown = call("show", str(run.folder), "--view", "memory").stdout
     assert "theory" in shown
@@ -99,7 +135,7 @@ def memory_of(finished: Finished, label: str) -> dict[str, float]:
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     strategies = "strategies: [ddp, doubled_state, second_master, {zero: {stage: 2}}, bf16_master]\n"
     text = SUITE + strategies + "world_sizes: [2]\nprecision: {compute: bf16}\n"
-    return run_in(tmp_path_factory.mktemp("planted"), text, **PLUGINS)
+    return run_in(tmp_path_factory.mktemp("planted"), text)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +162,7 @@ def test_a_second_copy_of_the_weights_shows_as_master(planted: Finished) -> None
 
 
 def test_states_that_theory_does_not_know_are_named_without_a_cause(planted: Finished) -> None:
-    shown = " ".join(call("show", str(planted.folder), "--view", "memory", **PLUGINS).stdout.split())
+    shown = " ".join(call("show", str(planted.folder), "--view", "memory").stdout.split())
     assert "second-master: model states differ from theory by +25.0% (master" in shown
     assert shown.count("no known cause") == 3
 
@@ -143,20 +179,29 @@ def test_gradients_that_live_in_their_buckets_are_booked_once(run_suite: Callabl
     assert apart["allocated"] - inside["allocated"] == apart["buffers"]
 
 
-def test_accumulated_and_offloaded_states_are_what_theory_says(run_suite: Callable[..., Finished]) -> None:
-    text = SUITE.replace("per_device_batch_size: 1", "global_batch_size: 4, gradient_accumulation_steps: 2")
-    finished = run_suite(
-        text
-        + """
-world_sizes: [2]
-precision: {compute: bf16}
+OFFLOADED = """
 strategies:
   - zero: {stage: [0, 1, 2, 3]}
   - zero: {stage: [2, 3], offload_optimizer: cpu}
   - fsdp: {cpu_offload: true}
   - fsdp: {version: [1, 2], reduce_each_micro_batch: false}
 """
-    )
+# beside those of the shared matrix
+OTHERWISE = """
+strategies:
+  - zero: {stage: [2, 3], offload_optimizer: cpu}
+  - fsdp: {version: 1, reduce_each_micro_batch: false}
+"""
+
+
+@pytest.mark.parametrize(
+    "strategies", [OTHERWISE, pytest.param(OFFLOADED, marks=pytest.mark.deep)], ids=["few", "all"]
+)
+def test_accumulated_and_offloaded_states_are_what_theory_says(
+    strategies: str, run_suite: Callable[..., Finished]
+) -> None:
+    text = SUITE.replace("per_device_batch_size: 1", "global_batch_size: 4, gradient_accumulation_steps: 2")
+    finished = run_suite(f"{text}\nworld_sizes: [2]\nprecision: {{compute: bf16}}\n{strategies}")
     for name, case in finished.cases.items():
         values = {column: value["value"] for column, value in case["values"].items()}
         assert values["memory_states"] == pytest.approx(values["memory_states_theory"], rel=0.02), name

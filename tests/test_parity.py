@@ -6,23 +6,18 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable
-from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from conftest import Finished, run_in
+from conftest import Done, Finished, run_in
 from records import case, info, measured
 
-from distbench.analysis.parity import comparisons, findings, footnotes, other_work
-from distbench.analysis.summary import CaseSummary, summarise
+from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Optimizer, Precision
 from distbench.record import Record
 from distbench.report import page, terminal
-from distbench.report.parity_view import table
-from distbench.report.tables import as_text
-
-PLUGINS = {"DISTBENCH_PLUGINS": str(Path(__file__).parent / "plugins")}
+from distbench.report.sheet import Sheet
+from distbench.report.view import views
 
 EFFECTIVE: dict[str, Any] = {
     "engine": "TorchEngine",
@@ -47,12 +42,16 @@ def record(of: Case, environment: dict[str, Any] | None = None, round_: int = 0,
     return dataclasses.replace(measured(of, round_=round_), effective=effective, environment=told)
 
 
-def rows(*records: Record) -> list[CaseSummary]:
-    return summarise(info(*{r.case_id: r.case for r in records}.values()), records)
+def table(run: AnalysedRun) -> Sheet:
+    return views()["parity"].sheet(run)
+
+
+def run_of(*records: Record) -> AnalysedRun:
+    return AnalysedRun(info(*{r.case_id: r.case for r in records}.values()), records)
 
 
 def kinds(change: dict[str, Any]) -> dict[str, str]:
-    (comparison,) = comparisons(rows(record(DDP), record(FSDP, **change)))
+    (comparison,) = run_of(record(DDP), record(FSDP, **change)).parity.comparisons
     assert comparison.reference.case == DDP
     assert comparison.differences[DDP.id] == ()
     return {each.key: each.kind for each in comparison.differences[FSDP.id]}
@@ -94,7 +93,7 @@ def test_lists_and_tuples_are_the_same_in_a_record_and_in_a_live_engine() -> Non
 
 def test_the_reference_is_single_and_the_others_reduce_as_the_first_that_does() -> None:
     single = record(case("single", 1), world_size=1, dtypes__reduce=None)
-    (comparison,) = comparisons(rows(record(DDP), record(FSDP, dtypes__reduce="bf16"), single))
+    (comparison,) = run_of(record(DDP), record(FSDP, dtypes__reduce="bf16"), single).parity.comparisons
     assert comparison.reference.case == single.case
     found = {row.case.label: comparison.findings(row) for row in comparison.cases}
     assert [each.key for each in found["fsdp"]] == ["dtypes.reduce"]
@@ -105,24 +104,24 @@ def test_the_reference_is_single_and_the_others_reduce_as_the_first_that_does() 
 def test_a_setting_that_only_one_of_them_tells_is_no_silent_agreement() -> None:
     quiet = record(FSDP)
     del quiet.effective["clip_grad_norm"]
-    found = rows(record(DDP), quiet)
-    (difference,) = findings(found)[FSDP.id]
-    assert (difference.key, difference.found) == ("clip_grad_norm", "not told")
-    (sentence,) = footnotes(found).sentences.values()
-    assert sentence.startswith("Not known to be the same work: clip_grad_norm = not told")
+    found = run_of(record(DDP), quiet)
+    (difference,) = found.parity.findings[FSDP.id]
+    assert (difference.key, difference.found) == ("clip_grad_norm", None)
+    (sentence,) = found.parity.footnotes.sentences.values()
+    assert sentence.startswith("Not known to be the same work: clip_grad_norm = ")
 
 
 def test_a_case_that_tells_nothing_has_one_finding_and_is_no_reference() -> None:
     silent = measured(DDP)
-    (comparison,) = comparisons(rows(silent, record(FSDP)))
+    (comparison,) = run_of(silent, record(FSDP)).parity.comparisons
     assert comparison.reference.case == FSDP
     assert [each.key for each in comparison.differences[DDP.id]] == ["effective"]
 
 
 def test_where_nobody_tells_anything_nothing_is_marked_and_strict_parity_is_not_content() -> None:
-    silent = rows(measured(DDP), measured(FSDP))
-    assert footnotes(silent).marks == {}
-    assert other_work(silent) == {"nothing is known of what was done": [DDP.name, FSDP.name]}
+    silent = run_of(measured(DDP), measured(FSDP))
+    assert silent.parity.footnotes.marks == {}
+    assert silent.parity.other_work() == {"no case reported its effective settings": [DDP.name, FSDP.name]}
     (note,) = table(silent).notes
     assert note.startswith("Not known")
 
@@ -138,7 +137,7 @@ def test_where_nobody_tells_anything_nothing_is_marked_and_strict_parity_is_not_
     ],
 )
 def test_what_the_suite_asks_for_on_purpose_is_another_comparison(change: dict[str, Any]) -> None:
-    found = comparisons(rows(record(DDP), record(case("fsdp", **change), clip_grad_norm=1.0)))
+    found = run_of(record(DDP), record(case("fsdp", **change), clip_grad_norm=1.0)).parity.comparisons
     assert [len(comparison.cases) for comparison in found] == [1, 1]
     assert not any(comparison.differences[row.case.id] for comparison in found for row in comparison.cases)
 
@@ -148,7 +147,7 @@ def test_the_same_samples_cut_up_otherwise_are_one_comparison() -> None:
         case("fsdp", batch=Batch(8, 2, 2)), micro_batch_size=2, gradient_accumulation_steps=2
     )
     reference = record(DDP, micro_batch_size=4, gradient_accumulation_steps=1)
-    (comparison,) = comparisons(rows(reference, accumulated))
+    (comparison,) = run_of(reference, accumulated).parity.comparisons
     assert {each.kind for each in comparison.differences[accumulated.case_id]} == {"strategy"}
 
 
@@ -162,7 +161,7 @@ def test_the_same_samples_cut_up_otherwise_are_one_comparison() -> None:
     ],
 )
 def test_trials_of_one_case_that_differ_are_told_with_both_values(change: dict[str, Any], kind: str) -> None:
-    (comparison,) = comparisons(rows(record(DDP), record(DDP, round_=1, **change)))
+    (comparison,) = run_of(record(DDP), record(DDP, round_=1, **change)).parity.comparisons
     (found,) = comparison.differences[DDP.id]
     assert (found.kind, found.between) == (kind, "trials")
     assert f"{found.expected} in one trial and {found.found} in another" in str(found)
@@ -172,15 +171,15 @@ def test_a_finding_stands_beside_every_number_that_it_touches_in_terminal_and_pa
     bad = {"optimizer__kernel": "<b>mine</b>\x1b[31m\n\u202e"}
     zero = case("zero2")
     records = [record(DDP), record(FSDP, **bad), record(zero, **bad, clip_grad_norm=1.0)]
-    run = info(DDP, FSDP, zero)
-    shown = terminal.table(run, records)
+    run = AnalysedRun(info(DDP, FSDP, zero), records)
+    shown = terminal.table(run)
     marked = [line for line in shown.splitlines() if line.startswith(("ddp", "fsdp", "zero2"))]
     assert [line.split()[0] for line in marked] == ["ddp", "fsdp[a]", "zero2[a,b]"]
     assert "[a] Not the same work: optimizer.kernel" in shown
     assert "so its lead over fsdp[a] may be noise" in " ".join(shown.split()), "in words too"
-    html = page.render(run, records)
+    html = page.render(run)
     assert html.count('href="#not-the-same-work"') == 4, "in the table of the cases and in that of the values"
-    for text in (shown, html, as_text(table(rows(*records)), 80)):
+    for text in (shown, html, table(run_of(*records)).as_text(80)):
         assert "\x1b" not in text
         assert "\u202e" not in text
     assert "<b>mine" not in html
@@ -191,43 +190,50 @@ def test_more_findings_than_a_label_has_room_for_are_a_range_and_no_line_becomes
     odd = {f"optimizer__of_a_plugin_{i}": i for i in range(0, 40, 2)}
     zero = case("zero3+offload-params")
     records = [record(DDP), record(FSDP, **many), record(zero, **odd)]
-    shown = terminal.table(info(DDP, FSDP, zero), records)
+    shown = terminal.table(AnalysedRun(info(DDP, FSDP, zero), records))
     assert "fsdp[a-an] " in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_what_nobody_classified_is_one_footnote_and_no_breach_of_strict_parity() -> None:
-    foreign = rows(record(DDP), record(FSDP, shards=4, depth=2))
-    assert footnotes(foreign).sentences == {
-        "[a]": "Not known to be the same work, for nobody has classified depth, shards."
+    foreign = run_of(record(DDP), record(FSDP, shards=4, depth=2))
+    assert foreign.parity.footnotes.sentences == {
+        "[a]": "Not known to be the same work: unclassified depth, shards."
     }
-    assert other_work(foreign) == {}
+    assert foreign.parity.other_work() == {}
 
 
 def test_strict_parity_names_a_difference_once_with_all_its_cases() -> None:
     zero = case("zero2")
-    unfair = rows(record(DDP), *(record(of, clip_grad_norm=1.0, my_key=1) for of in (FSDP, zero)))
-    assert other_work(unfair) == {
-        "clip_grad_norm = 1.0, the reference has none: clips gradients otherwise": [FSDP.name, zero.name]
+    unfair = run_of(record(DDP), *(record(of, clip_grad_norm=1.0, my_key=1) for of in (FSDP, zero)))
+    assert unfair.parity.other_work() == {
+        "clip_grad_norm = 1.0, the reference has none: different gradient clipping": [FSDP.name, zero.name]
     }
 
 
 def test_the_view_says_in_a_sentence_when_all_did_the_same_work() -> None:
-    same = table(rows(record(DDP), record(FSDP, engine="FSDPModule"), record(case("zero2"))))
-    assert same.notes == (f"All 2 cases beside {DDP.name} did the same work as it did.",)
-    assert same.rows[0] == (f"is what the comparison is about, against {DDP.name}",)
+    same = table(run_of(record(DDP), record(FSDP, engine="FSDPModule"), record(case("zero2"))))
+    assert len(same.notes) == 1
+    assert same.notes[0].startswith("All ") and "same work" in same.notes[0]
+    assert {row.value("kind") for row in same.rows} == {"strategy"}
+    assert {row.value("reference_case") for row in same.rows} == {DDP.name}
 
 
 def test_the_view_tells_differences_of_the_work_first_and_names_every_case_that_has_them() -> None:
     zero = case("zero2")
     changes = {"clip_grad_norm": 1.0, "engine": "other"}
-    other = table(rows(record(DDP), record(FSDP, **changes), record(zero, **changes)))
-    assert other.rows[:2] == (
-        (f"changes the work, against {DDP.name}",),
-        ("clip_grad_norm", "none", "1.0", "2 of 3"),
-    )
+    other = table(run_of(record(DDP), record(FSDP, **changes), record(zero, **changes)))
+    assert [row.value("kind") for row in other.rows] == ["work", "strategy"]
+    assert other.records()[0] == {
+        "setting": "clip_grad_norm",
+        "reference_case": DDP.name,
+        "kind": "work",
+        "reference": "none",
+        "found": "1.0",
+        "cases": "fsdp, zero2",
+    }
     assert other.notes[0] == f"2 of the 3 cases differ from the work of {DDP.name}."
-    assert other.notes[1].endswith("clips gradients otherwise (fsdp, zero2).")
+    assert other.notes[1].endswith("(fsdp, zero2).")
 
 
 SUITE = """
@@ -236,30 +242,31 @@ batch: {global_batch_size: 4}
 measure: {warmup: 1, steps: 2, trials: 1}
 world_sizes: [2]
 """
-EVERY = "strategies: [single, ddp, {fsdp: {version: [1, 2]}}, {zero: {stage: [0, 1, 2, 3]}}]\n"
+EVERY = {"single", "ddp", "fsdp", "fsdp1", "zero0", "zero1", "zero2", "zero3"}
 
 
 @pytest.mark.train
 def test_strategies_of_one_suite_do_the_same_work_and_strict_parity_agrees(
-    run_suite: Callable[..., Finished],
+    matrix: Callable[[str], Finished], distbench: Callable[..., Done]
 ) -> None:
-    finished = run_suite(SUITE + EVERY, "--strict-parity")
-    assert finished.code == 0, finished.errors
+    finished = matrix("fp32")
+    strict = distbench("run", "--resume", str(finished.folder), "--strict-parity", "--quiet")
+    assert strict.returncode == 0, strict.stderr
     assert all(case["parity"] == [] for case in finished.cases.values())
-    for row in finished.cases.values():
-        effective = finished.record(row["label"])["effective"]
-        assert effective["optimizer"]["steps"] == 1, (
-            "one of warm-up; DeepSpeed's own first step doesn't count"
-        )
-        assert effective["global_batch_size"] == 4
-        assert effective["dtypes"]["gradients"] == "fp32"
-        assert effective["trainable_tensors"] == 11
-    assert finished.record("single")["environment"]["seed"] == finished.record("ddp")["environment"]["seed"]
+    records = [Finished.read(file) for file in finished.folder.glob("trials/*/0/record.json")]
+    effective = {each["case"]["label"]: each["effective"] for each in records if each["effective"]}
+    assert effective.keys() >= EVERY
+    for label, told in effective.items():
+        assert told["optimizer"]["steps"] == 1, "one of warm-up; DeepSpeed's own first step doesn't count"
+        assert told["global_batch_size"] == 8
+        assert told["dtypes"]["gradients"] == "fp32"
+        assert told["trainable_tensors"] == 110, label
+    assert len({each["environment"]["seed"] for each in records if each["effective"]}) == 1
 
 
 @pytest.mark.train
 def test_another_kernel_is_a_finding_and_strict_parity_makes_it_an_error_also_when_a_run_is_resumed(
-    run_suite: Callable[..., Finished], distbench: Callable[..., CompletedProcess[str]]
+    run_suite: Callable[..., Finished], distbench: Callable[..., Done]
 ) -> None:
     finished = run_suite(
         SUITE + "strategies: [ddp, {zero: {stage: 1, optimizer_kernel: deepspeed}}]\n", "--strict-parity"
@@ -279,14 +286,11 @@ def test_another_kernel_is_a_finding_and_strict_parity_makes_it_an_error_also_wh
 
 @pytest.mark.train
 def test_gradients_that_a_framework_adds_up_in_16_bits_are_a_finding_and_nothing_else_is(
-    run_suite: Callable[..., Finished],
+    matrix: Callable[[str], Finished],
 ) -> None:
-    bf16 = SUITE.replace("size: 4", "size: 4, gradient_accumulation_steps: 2") + "precision: bf16\n"
-    strategies = "strategies: [ddp, fsdp, {zero: {stage: [0, 2, 3]}}]\n"
-    finished = run_suite(bf16 + strategies)
-    found = {row["label"]: [each["key"] for each in row["parity"]] for row in finished.cases.values()}
-    sixteen = ["dtypes.gradients"]
-    assert found == {"ddp": [], "fsdp": [], "zero0": sixteen, "zero2": sixteen, "zero3": sixteen}
+    found = {row["label"]: [each["key"] for each in row["parity"]] for row in matrix("bf16").cases.values()}
+    sixteen = {f"zero{stage}": ["dtypes.gradients"] for stage in range(4)}
+    assert found == {"single": [], "ddp": [], "fsdp": [], "fsdp1": [], **sixteen}
 
 
 @pytest.mark.train
@@ -303,7 +307,7 @@ def test_deepspeeds_own_adam_begins_at_step_0_in_16_bits_too(run_suite: Callable
 def tampered(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     hows = "[compresses, twice, attention, silent, foreign]"
     text = SUITE + f"strategies: [ddp, {{tampered: {{how: {hows}}}}}]\n"
-    return run_in(tmp_path_factory.mktemp("tampered"), text, "--strict-parity", **PLUGINS)
+    return run_in(tmp_path_factory.mktemp("tampered"), text, "--strict-parity")
 
 
 def outcome(finished: Finished, label: str) -> dict[str, Any]:
@@ -314,8 +318,8 @@ def outcome(finished: Finished, label: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("compresses", "dtypes.reduce: asked 'fp32', found 'fp16'"),
-        ("silent", "clip_grad_norm: asked None, found 'nothing told'"),
+        ("compresses", "dtypes.reduce: expected 'fp32', found 'fp16'"),
+        ("silent", "clip_grad_norm: expected None, but the engine did not report it"),
     ],
 )
 def test_what_differs_from_what_was_asked_for_is_never_timed(tampered: Finished, how: str, told: str) -> None:

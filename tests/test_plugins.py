@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
-from conftest import QUICK, Finished
+from conftest import QUICK, Done, Finished
 
-PLUGINS = {"DISTBENCH_PLUGINS": str(Path(__file__).parent / "plugins")}
-
-Command = Callable[..., CompletedProcess[str]]
+Command = Callable[..., Done]
 
 ONE_FILE_EACH = """
 workload: line
@@ -39,7 +36,7 @@ launcher: echo
     ],
 )
 def test_a_dropped_in_file_is_listed_with_its_docs(distbench: Command, kind: str, name: str) -> None:
-    listed = json.loads(distbench("list", kind, "--json", **PLUGINS).stdout)
+    listed = json.loads(distbench("list", kind, "--json").stdout)
     (found,) = [plugin for plugin in listed[kind] if plugin["name"] == name]
     assert found["summary"]
 
@@ -48,7 +45,7 @@ def test_a_dropped_in_file_is_listed_with_its_docs(distbench: Command, kind: str
 def test_a_dropped_in_launcher_is_what_a_plan_shows(distbench: Command, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text(ONE_FILE_EACH)
-    planned = distbench("plan", str(suite), **PLUGINS)
+    planned = distbench("plan", str(suite))
     assert "\necho " in planned.stdout, planned.stderr
 
 
@@ -56,7 +53,7 @@ def test_a_dropped_in_launcher_is_what_a_plan_shows(distbench: Command, tmp_path
 def test_dropped_in_workload_launcher_and_metric_reach_record_table_and_report(
     run_suite: Callable[..., Finished],
 ) -> None:
-    finished = run_suite(ONE_FILE_EACH, **PLUGINS)
+    finished = run_suite(ONE_FILE_EACH)
     (case,) = finished.cases.values()
     assert case["status"] == "measured", finished.errors
     assert case["values"]["beats"]["value"] == 6
@@ -68,20 +65,20 @@ def test_dropped_in_workload_launcher_and_metric_reach_record_table_and_report(
 @pytest.mark.parametrize(
     ("strategy", "told"),
     [
-        ("masquerade", "asked 'FSDPModule', found 'DistributedDataParallel'"),
-        ("hidden_default", "clip_grad_norm: asked None, found 1.0"),
+        ("masquerade", "expected 'FSDPModule', found 'DistributedDataParallel'"),
+        ("hidden_default", "clip_grad_norm: expected None, found 1.0"),
         (
             "{hidden_default: {clip_grad_norm: null, kernel: foreach}}",
-            "optimizer.kernel: asked 'fused', found 'foreach'",
+            "optimizer.kernel: expected 'fused', found 'foreach'",
         ),
         ("apart", "ranks are not synchronised"),
-        ("{apart: {admits: true}}", "dtypes.reduce: asked 'fp32', found None"),
+        ("{apart: {admits: true}}", "dtypes.reduce: expected 'fp32', found None"),
     ],
 )
 def test_a_strategy_that_does_not_do_what_was_asked_for_is_a_mismatch(
     run_suite: Callable[..., Finished], strategy: str, told: str
 ) -> None:
-    finished = run_suite(QUICK + f"strategies: [{strategy}]\n", **PLUGINS)
+    finished = run_suite(QUICK + f"strategies: [{strategy}]\n")
     (case,) = finished.cases.values()
     assert case["status"] == "mismatch"
     assert told in case["reason"]
@@ -90,7 +87,7 @@ def test_a_strategy_that_does_not_do_what_was_asked_for_is_a_mismatch(
 
 @pytest.mark.train
 def test_ranks_that_get_the_same_data_are_a_mismatch(run_suite: Callable[..., Finished]) -> None:
-    finished = run_suite(QUICK.replace("data: text", "data: same") + "strategies: [ddp]\n", **PLUGINS)
+    finished = run_suite(QUICK.replace("data: text", "data: same") + "strategies: [ddp]\n")
     (case,) = finished.cases.values()
     assert case["status"] == "mismatch"
     assert "same rows" in case["reason"]

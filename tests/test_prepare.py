@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
-from conftest import QUICK
+from conftest import QUICK, Done
 
 from distbench import registry
 from distbench.case import Choice
-from distbench.strategies._zero_ops import clear_stale_locks
+from distbench.strategies.zero.ops import clear_stale_locks
 
-Command = Callable[..., CompletedProcess[str]]
+Command = Callable[..., Done]
 
 
 @pytest.fixture

@@ -10,22 +10,23 @@ from pathlib import Path
 import pytest
 from records import case, failed, info, measured, unsupported
 
+from distbench.analysis.run import AnalysedRun
 from distbench.errors import InfrastructureError
 from distbench.record import Record
+from distbench.record.store import Run
 from distbench.report import page, terminal
-from distbench.store import Run
 
 DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")
 
 
 def table(*records: Record, width: int = 80) -> str:
     cases = list({record.case_id: record.case for record in records}.values())
-    return terminal.table(info(*cases), records, width)
+    return terminal.table(AnalysedRun(info(*cases), records), width)
 
 
 def rendered(*records: Record) -> str:
     cases = list({record.case_id: record.case for record in records}.values())
-    return page.render(info(*cases), records)
+    return page.render(AnalysedRun(info(*cases), records))
 
 
 def test_the_table_fits_eighty_columns() -> None:
@@ -64,7 +65,7 @@ def test_a_case_that_failed_shows_its_reason_and_its_log_instead_of_numbers() ->
 def test_a_case_that_failed_in_part_shows_how_many_trials_its_numbers_are_from() -> None:
     text = table(measured(DDP), failed(DDP, "it broke", round_=1))
     assert "1/2 ok" in text
-    assert "Failed in part: ddp/ws2/mb4/fp32: 1 of 2 trials failed: it broke" in " ".join(text.split())
+    assert "Partly failed: ddp/ws2/mb4/fp32: 1 of 2 trials failed: it broke" in " ".join(text.split())
 
 
 def test_nothing_in_a_name_or_a_reason_acts_on_the_terminal() -> None:
@@ -76,7 +77,7 @@ def test_nothing_in_a_name_or_a_reason_acts_on_the_terminal() -> None:
 
 
 def test_a_run_without_cases_has_a_table_that_says_so() -> None:
-    assert "no cases" in terminal.table(info(), [])
+    assert "no cases" in terminal.table(AnalysedRun(info(), []))
 
 
 def test_a_column_that_nobody_knows_is_on_the_page_with_its_definition() -> None:
@@ -111,18 +112,18 @@ def test_the_page_says_what_was_not_the_same_in_all_trials() -> None:
 def test_a_reason_with_bytes_that_are_no_text_does_not_cost_the_report(tmp_path: Path, reason: str) -> None:
     run = Run.create(tmp_path, info(DDP), "")
     run.write_record(failed(DDP, reason))
-    assert "What went wrong" in page.write(run).read_text(encoding="utf-8")
+    assert "failures-title" in page.write(run.folder, AnalysedRun.read(run)).read_text(encoding="utf-8")
 
 
 def test_a_page_that_can_not_be_written_is_an_error_of_the_machine(tmp_path: Path) -> None:
     run = Run.create(tmp_path, info(DDP), "")
     (run.folder / "report.html").mkdir()
     with pytest.raises(InfrastructureError, match=r"report\.html: can't be written"):
-        page.write(run)
+        page.write(run.folder, AnalysedRun.read(run))
 
 
 def test_the_page_tells_the_noise_that_its_intervals_rest_on() -> None:
     page_of_three = rendered(*(measured(DDP, speed, round_=i) for i, speed in enumerate((1000, 1020, 980))))
     # the deviation of the logarithms is 2.00 %, and that of three values is mostly too small: / 0.8326
-    assert "the throughput of a trial scatters by 2.4 % on 2 devices (" in page_of_three
-    assert "scatters by" not in rendered(measured(DDP))
+    assert "by 2.4% on 2 devices (" in page_of_three
+    assert "on 2 devices (standard" not in rendered(measured(DDP))

@@ -28,16 +28,16 @@ def test_the_page_draws_every_chart_without_an_error_or_a_request(see: See) -> N
     assert seen.page.locator(".chart:has(.scatterlayer .trace)").count() == len(charts)
     assert seen.titles() == [
         "The answer",
-        "Another wish?",
-        "In words",
+        "Change the constraints",
+        "Key findings",
         "Throughput against memory",
         "Scaling",
         "Loss curves",
         "Trials",
-        "What went wrong",
+        "Failures",
         "All cases",
         "All values",
-        "How it was made",
+        "Method and environment",
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from distbench.case import Measure, Optimizer
 from distbench.errors import SuiteError
-from distbench.spec import Overrides, Suite, load
+from distbench.suite import Overrides, Suite, load
 
 MINIMAL = """\
 workload: transformer
@@ -110,22 +110,25 @@ def test_a_user_model_is_named_without_being_imported(write):
         ("device: gpu", "mine.yaml:4: device = 'gpu': did you mean 'cpu'?"),
         ("seed: yes", "mine.yaml:4: seed = 'yes': expected a whole number"),
         ("threads: many", "mine.yaml:4: threads = 'many': expected a whole number or auto"),
-        ("world_sizes: [1, 1]", "mine.yaml:4: world_sizes[1] = 1: given twice"),
+        ("world_sizes: [1, 1]", "mine.yaml:4: world_sizes[1] = 1: duplicate"),
         ("world_sizes: 2", "mine.yaml:4: world_sizes = 2: expected a list of whole numbers"),
         ("precision: fp8", "mine.yaml:4: precision.compute = 'fp8': did you mean 'fp64'?"),
-        ("precision: {compute: bf16, loss_scale: 2}", "only fp16 takes a loss scale"),
-        ("optimizer: {name: adamw, momentum: 0.9}", "only sgd takes momentum, not adamw"),
+        ("precision: {compute: bf16, loss_scale: 2}", "only fp16 has a loss scale"),
+        ("optimizer: {name: adamw, momentum: 0.9}", "only sgd has momentum, not adamw"),
         ("optimizer: {lr: true}", "mine.yaml:4: optimizer.lr = True: expected a number"),
         ("optimizer: {betas: [0.9]}", "optimizer.betas = [0.9]: has the wrong number of items"),
         ("launcher: locale", "mine.yaml:4: launcher = 'locale': unknown; did you mean 'local'?"),
         ("metrics: [memry]", "mine.yaml:4: metrics[0] = 'memry': unknown; did you mean 'memory'?"),
         ("data: {txt: {}}", "mine.yaml:4: data = 'txt': unknown; did you mean 'text'?"),
-        ("axes: {optimizer.lr: []}", "mine.yaml:4: axes.optimizer.lr: expected a list of values"),
-        ("axes: {optimizr.lr: [1]}", "axes.optimizr.lr = [1]: no field of a case; did you mean 'optimizer'?"),
+        ("axes: {optimizer.lr: []}", "mine.yaml:4: axes.optimizer.lr: expected a list of"),
+        (
+            "axes: {optimizr.lr: [1]}",
+            "axes.optimizr.lr = [1]: not a field of a case; did you mean 'optim",
+        ),
         ("axes: {optimizer.lr: [1, x]}", "mine.yaml:4: axes.optimizer.lr[1] = 'x': expected a number"),
         ("optimizer: {lr: [1, -1]}", "mine.yaml:4: optimizer.lr[1] = -1: must be above 0"),
         ("include: [{optimizer.lrr: 1}]", "mine.yaml:4: include[0].optimizer.lrr = 1: unknown key"),
-        ("exclude: [{world_sise: 1}]", "mine.yaml:4: exclude[0].world_sise = 1: no field of a case"),
+        ("exclude: [{world_sise: 1}]", "mine.yaml:4: exclude[0].world_sise = 1: not a field of a case"),
         ("name: !!python/object:os.system ls", "mine.yaml:4: name: the YAML tag"),
     ],
 )
@@ -145,7 +148,7 @@ def test_a_mistake_names_file_line_key_and_value(write, text, message):
             "strategies[1].fsdp.shardin = 'full': unknown key; did you mean 'sharding'?",
         ),
         ("[{ddp: {}, fsdp: {}}]", "strategies[0] = {'ddp': {}, 'fsdp': {}}: expected a name"),
-        ("[]", "mine.yaml:3: strategies: names no strategy"),
+        ("[]", "mine.yaml:3: strategies: empty"),
         ("ddp", "mine.yaml:3: strategies = 'ddp': expected a list"),
     ],
 )
@@ -179,11 +182,11 @@ def test_what_is_required_is_said_to_be_missing(write):
     [
         ("", "mine.yaml: the file is empty"),
         ("# nothing\n", "mine.yaml: the file is empty"),
-        ("- a\n", "mine.yaml:1: a suite is a mapping of keys to values, and this is a list"),
+        ("- a\n", "mine.yaml:1: expected a mapping (key: value) at the top level, found a list"),
         ("a: [1\nb: 2\n", "mine.yaml:2: not YAML"),
         ("a: 1\n---\nb: 2\n", "not YAML: but found another document"),
-        ("a: {b: 1, b: 2}\n", "mine.yaml:1: a.b: given twice, first on line 1"),
-        ("workload: x\nseed: 1\nworkload: y\n", "mine.yaml:3: workload: given twice, first on line 1"),
+        ("a: {b: 1, b: 2}\n", "mine.yaml:1: a.b: duplicate key (first on line 1)"),
+        ("workload: x\nseed: 1\nworkload: y\n", "mine.yaml:3: workload: duplicate key (first on line 1)"),
         ("[" * 5000, "nested deeper than"),
         ("a: &a [*a]\n", "nested deeper than"),
         ("a: \x01\n", "not YAML"),
@@ -198,7 +201,7 @@ def test_a_yaml_bomb_is_refused(write):
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
     (mistake,) = refusal(write("\n".join(lines)))
-    assert "unfolds to more than" in mistake
+    assert "expands to more than" in mistake
 
 
 def test_a_huge_file_is_refused(write):
@@ -212,7 +215,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    assert refusal(tmp_path / "no.yaml") == ["mine.yaml: there is no such file"]
+    assert refusal(tmp_path / "no.yaml") == ["mine.yaml: no such file"]
     assert refusal(tmp_path) == ["mine.yaml: can't be read: Is a directory"]
 
 
@@ -258,17 +261,17 @@ def test_what_set_gives_is_not_varied_any_more(write):
         ("measure.steps=ten", "--set measure.steps=ten: measure.steps = 'ten': expected a whole number"),
         ("measure.steps", "--set measure.steps: expected key=value"),
         ("measure.steps=[1", "--set measure.steps=[1:1: not YAML"),
-        ("seed.x=1", "--set seed.x=1: seed.x: seed holds no keys to set"),
-        ("strategies[7]=ddp", "--set strategies[7]=ddp: strategies[7]: is no place in that list"),
+        ("seed.x=1", "--set seed.x=1: seed.x: seed has no keys below"),
+        ("strategies[7]=ddp", "--set strategies[7]=ddp: strategies[7]: index out of range"),
         (
             "strategies[7].ddp.x=1",
-            "--set strategies[7].ddp.x=1: strategies[7].ddp.x: strategies[7] holds no keys",
+            "--set strategies[7].ddp.x=1: strategies[7].ddp.x: strategies[7] has no keys below",
         ),
         (
             "strategies[0].fsdp.version=1",
-            "strategies[0].fsdp.version: strategies[0] is another one; it is ddp",
+            "strategies[0].fsdp.version: strategies[0] is ddp",
         ),
-        ("workload.mlp.depth=1", "the suite's workload is another one; Allowed: transformer"),
+        ("workload.mlp.depth=1", "not the suite's workload; Allowed: transformer"),
     ],
 )
 def test_a_mistake_on_the_command_line_names_the_option(write, setting, message):
@@ -300,17 +303,18 @@ def test_set_does_not_change_a_part_of_what_an_axis_replaces(write):
         ("checkpoint: 3", "checkpoint = 3: expected a mapping or true or false"),
         (
             "checkpoint: false\nmeasure: {trials: 0}",
-            "measure.trials = 0: leaves nothing to do: no check, checkpoint or converge is asked for",
+            "measure.trials = 0: nothing to do",
         ),
     ],
 )
 def test_a_mistake_in_what_is_asked_of_checkpoints_has_its_place(write, text, message):
     file = write(MINIMAL + text + "\n")
     line = (MINIMAL + text).count("\n") + 1
-    assert refusal(file) == [f"mine.yaml:{line}: {message}"]
+    (line_of_text,) = refusal(file)
+    assert line_of_text.startswith(f"mine.yaml:{line}: {message}")
 
 
 def test_checkpoints_alone_may_be_asked_for(write):
     suite = load(write(MINIMAL + "checkpoint: true\nmeasure: {trials: 0}\n"))
-    assert suite.checkpoint is not None and suite.checkpoint.steps_before == 3
-    assert load(write(MINIMAL)).checkpoint is None
+    assert suite.jobs["checkpoint"].steps_before == 3
+    assert "checkpoint" not in load(write(MINIMAL)).jobs

@@ -16,8 +16,8 @@ from records import case, failed, info, measured
 
 from distbench.errors import InfrastructureError, RecordError, UsageError
 from distbench.files import slug
-from distbench.record import FORMAT, Record
-from distbench.store import Run, write_json
+from distbench.record import FORMAT, Record, Status
+from distbench.record.store import Run, write_json
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_record_of_the_first_format_is_read_with_what_is_in_it(run: Run) -> No
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
-        (lambda file: file.unlink(), "missing, although the record beside it names it"),
+        (lambda file: file.unlink(), "missing, but record.json refers to it"),
         (lambda file: file.write_bytes(b""), "corrupt"),
         (lambda file: file.write_bytes(file.read_bytes()[:-1]), "corrupt"),
         (lambda file: file.write_bytes(file.read_bytes().replace(b"loss", b"lass")), "corrupt"),
@@ -145,7 +145,7 @@ def test_a_foreign_file_of_the_right_digest_that_is_no_parquet_is_named(run: Run
     file.write_bytes(b"PAR1")
     record.write_text(record.read_text().replace(before, hashlib.sha256(b"PAR1").hexdigest()))
     (found,) = run.records()
-    with pytest.raises(RecordError, match="corrupt, no Parquet") as caught:
+    with pytest.raises(RecordError, match="corrupt: not a Parquet file") as caught:
         dict(found.samples)
     assert str(file) in str(caught.value)
 
@@ -154,13 +154,13 @@ def test_a_record_names_no_file_outside_of_its_folder(run: Run) -> None:
     run.write_record(measured(case()))
     (record,) = run.folder.glob("trials/*/0/record.json")
     record.write_text(record.read_text().replace("samples.parquet", "../../../samples.parquet"))
-    with pytest.raises(RecordError, match="no name of distbench's"):
+    with pytest.raises(RecordError, match=r"record\.json refers to a file"):
         list(run.records())
 
 
 def test_a_disk_that_is_full_leaves_no_half_trial(run: Run, small_files: None) -> None:
     many = {"loss": [[float(step) for step in range(10_000)]]}
-    with pytest.raises(InfrastructureError, match=r"Make room, then go on with: distbench run --resume"):
+    with pytest.raises(InfrastructureError, match=r"distbench run --resume"):
         run.write_record(replace(measured(case()), samples=many))
     assert list(run.records()) == []
     assert not [file for file in run.folder.rglob("*") if "parquet" in file.name]
@@ -179,7 +179,7 @@ def test_a_run_comes_back_as_it_was_written(run: Run) -> None:
 
 def test_a_disk_that_is_full_keeps_the_old_file_and_says_how_to_go_on(run: Run, small_files: None) -> None:
     before = (run.folder / "run.json").read_text()
-    with pytest.raises(InfrastructureError, match=r"Make room, then go on with: distbench run --resume"):
+    with pytest.raises(InfrastructureError, match=r"distbench run --resume"):
         write_json(run.folder / "run.json", {"big": "x" * 100_000})
     assert (run.folder / "run.json").read_text() == before
     assert not list(run.folder.glob(".run.json*"))
@@ -189,8 +189,8 @@ def test_a_disk_that_is_full_keeps_the_old_file_and_says_how_to_go_on(run: Run, 
     ("content", "told"),
     [
         ("", "the file is empty"),
-        ('{"format": 1,', "corrupt, no JSON: line 1"),
-        ("[]", "this is no file of distbench"),
+        ('{"format": 1,', "corrupt: not valid JSON: line 1"),
+        ("[]", "not a distbench file"),
         (json.dumps({"format": FORMAT + 1}), "written by a newer distbench"),
         (json.dumps({"format": 0}), "too old"),
         (json.dumps({"format": FORMAT, "status": "measured"}), "not a readable record"),
@@ -209,7 +209,7 @@ def test_a_record_that_can_not_be_read_names_the_file_and_the_reason(
 
 
 def test_a_folder_without_a_run_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no run here"):
+    with pytest.raises(UsageError, match=r"run\.json is missing"):
         Run(tmp_path).info()
 
 
@@ -219,3 +219,11 @@ def test_a_name_becomes_one_safe_file_name(name: str) -> None:
     assert made and len(made) <= 64
     assert not set(made) - set("abcdefghijklmnopqrstuvwxyz0123456789._+-")
     assert not made.startswith(".")
+
+
+def test_a_record_whose_warm_up_was_not_finite_is_read_back(tmp_path: Path) -> None:
+    broken = replace(measured(case()), status=Status.INVALID_NAN, warmup_losses=[[None], [3.0]])
+    run = Run.create(tmp_path, info(case()), "")
+    run.write_record(broken)
+    (stored,) = run.records()
+    assert stored.warmup_losses == [[None], [3.0]]

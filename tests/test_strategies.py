@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Finished
+from conftest import Finished, run_in
 
 pytestmark = pytest.mark.train
 
@@ -38,40 +35,53 @@ batch: {global_batch_size: 8, gradient_accumulation_steps: 2}
 optimizer: {clip_grad_norm: 0.5, weight_decay: 0.1}
 activation_checkpointing: full
 """,
-    "bf16": "measure: {warmup: 1, steps: 3, trials: 1}\nprecision: bf16\nactivation_checkpointing: full",
+    "bf16-wide": "measure: {warmup: 1, steps: 3, trials: 1}\nprecision: bf16\nactivation_checkpointing: full",
     "sgd": """
 measure: {warmup: 1, steps: 4, trials: 1}
 optimizer: {name: sgd, lr: 0.1, momentum: 0.9, kernel: foreach}
 """,
 }
 # relative: fp32 rounding over a few steps; bf16 has 8 bits of mantissa
-TOLERANCE = {"plain": 1e-5, "accumulated": 1e-5, "bf16": 2e-3, "sgd": 1e-5}
+TOLERANCE = {"plain": 1e-5, "accumulated": 1e-5, "fp32": 1e-5, "bf16": 2e-3, "bf16-wide": 2e-3, "sgd": 1e-5}
 
 
-@pytest.fixture(scope="module", params=sorted(VARIANTS))
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """Run every strategy once at world sizes 1 and 2; return the variant and the run's folder."""
-    folder = tmp_path_factory.mktemp(request.param)
-    suite = folder / "suite.yaml"
-    lines = [
-        line for line in BASE.splitlines() if line.partition(":")[0] + ":" not in VARIANTS[request.param]
-    ]
-    suite.write_text("\n".join(lines) + f"\n{VARIANTS[request.param]}\n{STRATEGIES}")
-    done = subprocess.run(
-        [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(folder / "out"), "--json"],
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return request.param, Path(json.loads(done.stdout)["report"]).parent
+MATRIX = ("fp32", "bf16")
+TWO_MICRO_BATCHES = ("accumulated", *MATRIX)
+"""Variants of two micro batches a step, and a clipped gradient."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*MATRIX, *(pytest.param(variant, marks=pytest.mark.deep) for variant in sorted(VARIANTS))],
+)
+def run(
+    request: pytest.FixtureRequest,
+    matrix: Callable[[str], Finished],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[str, Path]:
+    """A variant and the folder of its run: the shared matrix, or every strategy at world sizes 1 and 2."""
+    variant = request.param
+    if variant in MATRIX:
+        finished = matrix(variant)
+    else:
+        replaced = VARIANTS[variant]
+        lines = [line for line in BASE.splitlines() if f"{line.partition(':')[0]}:" not in replaced]
+        text = "\n".join(lines) + f"\n{replaced}\n{STRATEGIES}"
+        finished = run_in(tmp_path_factory.mktemp(variant), text)
+    assert finished.code == 0, finished.errors
+    return variant, finished.folder
 
 
 def records(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return every measured record by strategy and world size."""
-    found = [Finished.read(file) for file in folder.glob("trials/*/0/record.json")]
-    return {(r["case"]["label"], r["case"]["world_size"]): r for r in found if r["status"] == "measured"}
+    """Every measured record by strategy and world size."""
+    every = [Finished.read(file) for file in folder.glob("trials/*/0/record.json")]
+    return {(label_of(r), r["case"]["world_size"]): r for r in every if r["status"] == "measured"}
+
+
+def label_of(record: dict[str, Any]) -> str:
+    """Label of the strategy, with what the name of its case adds to it."""
+    once = record["case"]["name"].endswith("reduce_each_micro_batch=false")
+    return record["case"]["label"] + ("+once" if once else "")
 
 
 def curve(record: dict[str, Any], column: str = "loss") -> list[float]:
@@ -79,13 +89,31 @@ def curve(record: dict[str, Any], column: str = "loss") -> list[float]:
     return [sum(step) / len(step) for step in zip(*ranks, strict=True)]
 
 
-def test_every_strategy_was_measured_at_both_world_sizes_but_what_cannot_be(run: tuple[str, Path]) -> None:
-    _, folder = run
+BOTH = {"ddp", "fsdp", "fsdp-grad-op", "fsdp1", "zero0", "zero1", "zero2", "zero3", "zero3+offload-all"}
+MEASURED = {
+    "fp32": {
+        ("single", 1),
+        *((label, 2) for label in BOTH | {"fsdp-hybrid", "fsdp1-grad-op", "fsdp+offload", "fsdp+once"}),
+        *((f"zero{stage}+offload", 2) for stage in (1, 2, 3)),
+        *((label, 4) for label in ("ddp", "fsdp", "fsdp-hybrid", "fsdp1-hybrid", "zero3")),
+    },
+    "bf16": {
+        ("single", 1),
+        *((label, 2) for label in ("ddp", "fsdp", "fsdp1", "zero0", "zero1", "zero2", "zero3")),
+    },
+}
+
+
+def test_every_strategy_was_measured_but_where_it_cannot_be(run: tuple[str, Path]) -> None:
+    variant, folder = run
     found = records(folder)
-    both = {"ddp", "fsdp", "fsdp-grad-op", "fsdp1", "zero0", "zero1", "zero2", "zero3", "zero3+offload-all"}
-    assert {(label, size) for label in both for size in (1, 2)} <= found.keys()
-    assert ("fsdp-hybrid", 2) in found
-    assert ("fsdp-hybrid", 1) not in found
+    if variant in MATRIX:
+        assert found.keys() >= MEASURED[variant]
+        assert ("fsdp1-hybrid", 2) not in found
+    else:
+        assert {(label, size) for label in BOTH for size in (1, 2)} <= found.keys()
+        assert ("fsdp-hybrid", 2) in found
+        assert ("fsdp-hybrid", 1) not in found
 
 
 def test_the_losses_agree_with_single_at_every_step(run: tuple[str, Path]) -> None:
@@ -111,12 +139,17 @@ def test_what_the_live_engines_say_of_themselves_is_what_was_asked_for(run: tupl
     for (label, size), record in records(folder).items():
         effective = record["effective"]
         assert effective["world_size"] == size, label
-        assert effective["gradient_accumulation_steps"] == (2 if variant == "accumulated" else 1), label
-        assert effective["clip_grad_norm"] == (0.5 if variant == "accumulated" else None), label
-        assert effective["dtypes"]["compute"] == ("bf16" if variant == "bf16" else "fp32"), label
+        assert effective["gradient_accumulation_steps"] == (2 if variant in TWO_MICRO_BATCHES else 1), label
+        assert effective["clip_grad_norm"] == (0.5 if variant in TWO_MICRO_BATCHES else None), label
+        assert effective["dtypes"]["compute"] == ("bf16" if variant.startswith("bf16") else "fp32"), label
         if label.startswith("zero"):
             assert effective["zero_stage"] == int(label[4]), label
         assert effective["optimizer"]["kernel"] == ("foreach" if variant == "sgd" else "fused"), label
+
+
+# bytes of a step over those of the weights, of two micro batches: gathers are made in each, and reductions
+# unless the strategy adds the gradients up first; the root unit of fsdp stays gathered
+WIRE = {"ddp": 1, "zero0": 1, "fsdp-hybrid": 2, "fsdp-grad-op": 4, "fsdp1-grad-op": 4}
 
 
 def test_collectives_are_those_of_the_textbook(run: tuple[str, Path]) -> None:
@@ -125,6 +158,9 @@ def test_collectives_are_those_of_the_textbook(run: tuple[str, Path]) -> None:
     whole = 4 * found["single", 1]["effective"]["parameters"]
     volume = {key: record["values"]["comm_bytes"] / whole for key, record in found.items()}
     assert all(volume[key] == 0 for key in volume if key[1] == 1)
+    if variant == "fp32":
+        for label, times in WIRE.items():
+            assert volume[label, 2] == pytest.approx(times, rel=0.01), label
     if variant in ("plain", "sgd"):
         assert volume["ddp", 2] == pytest.approx(1, rel=0.01)
         assert volume["zero0", 2] == pytest.approx(1, rel=0.01)

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from distbench.analysis.parity import findings
-from distbench.analysis.summary import summarise
+from distbench.analysis.run import AnalysedRun
 from distbench.analysis.volume import EXPLAINED, volume
 from distbench.env import Machine
-from distbench.metrics._breakdown import PARTS
+from distbench.metrics.profile.breakdown import PARTS
 from distbench.plan import make
 from distbench.record import Record
-from distbench.report.page import render
-from distbench.spec import Suite, load
-from distbench.store import Run
+from distbench.record.store import Run
 from distbench.strategies.base import MEMORY_KINDS
+from distbench.suite import Suite, load
 
 SUITES = sorted((Path(__file__).parent.parent / "suites").glob("*.yaml"))
 PACKAGES = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "safetensors"), "1")
@@ -79,17 +77,37 @@ def test_the_strategies_of_a_suite_do_the_same_work():
 
 # the others plan above; their bf16 cases take minutes on a CPU
 @pytest.mark.train
-@pytest.mark.parametrize("name", ["quickstart", "zero", "data_parallel"])
-def test_a_shipped_suite_runs_on_a_cpu(name, distbench, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("quickstart", ()),
+        # the strategies with a hyphen; the shared matrix has the others
+        ("zero", ("--world-sizes=2", "--only=*-*")),
+        ("data_parallel", ("--world-sizes=2",)),
+        pytest.param("zero", (), marks=pytest.mark.deep),
+        pytest.param("data_parallel", (), marks=pytest.mark.deep),
+    ],
+)
+def test_a_shipped_suite_runs_on_a_cpu(name, chosen, distbench, tmp_path):
     file = SUITES[0].parent / f"{name}.yaml"
     least = [f"--set=measure.{key}=1" for key in ("warmup", "steps", "trials")]
-    done = distbench("run", str(file), "--out", str(tmp_path), "--json", "--device=cpu", *least)
+    done = distbench(
+        "run",
+        str(file),
+        "--out",
+        str(tmp_path),
+        "--json",
+        "--device=cpu",
+        "--set=launcher=kept",
+        *least,
+        *chosen,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     cases = json.loads(done.stdout)["cases"]
     assert {case["status"] for case in cases} <= {"measured", "unsupported"}
     assert any(case["status"] == "measured" and case["world_size"] == 2 for case in cases)
     run = Run(Path(json.loads(done.stdout)["report"]).parent)
-    assert findings(summarise(run.info(), list(run.records()))) == {}, "all did the same work"
+    assert AnalysedRun.read(run).parity.findings == {}, "all did the same work"
     for record in run.records():
         if record.status == "measured":
             adds_up(record)
@@ -110,11 +128,3 @@ def adds_up(record: Record) -> None:
         if row["phase"] != "theory":
             kinds = sum(row[kind] for kind in (*MEMORY_KINDS, "activations", "other"))
             assert kinds == row["allocated"] + row["host"], name
-
-
-def test_the_sample_run_is_readable_and_its_report_is_what_it_renders_to_today(distbench):
-    sample = SUITES[0].parent.parent / "reports" / "sample"
-    shown = json.loads(distbench("show", str(sample), "--json").stdout)
-    assert {case["status"] for case in shown["cases"]} == {"measured", "unsupported"}
-    run = Run(sample)
-    assert render(run.info(), list(run.records())) == (sample / "report.html").read_text()

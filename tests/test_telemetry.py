@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,22 +18,21 @@ import pytest
 from conftest import QUICK, Finished
 from records import case, info, measured
 
+from distbench.analysis.headlines import sentences
+from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import scaling
-from distbench.analysis.summary import summarise, to_json
-from distbench.analysis.words import sentences
+from distbench.analysis.summary import summarise
 from distbench.case import Case
-from distbench.metrics._fake_nvml import FakeGpu, FakeNvml
-from distbench.metrics._gpu import Gpus
-from distbench.metrics._host import Host
-from distbench.metrics._others import Others
-from distbench.metrics._sampling import Row, Ticker
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.telemetry import Telemetry
+from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
+from distbench.metrics.telemetry.gpu import Gpus
+from distbench.metrics.telemetry.host import Host, Others
+from distbench.metrics.telemetry.sampling import Row, Ticker
 from distbench.record import Record
 from distbench.report import page, terminal
-from distbench.report.figures import Style
-from distbench.report.throughput_figures import charts
-from distbench.report.views import VIEWS
+from distbench.report.run_json import run_json
+from distbench.report.view import views
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
 CUDA = case("ddp", device="cuda")
@@ -98,15 +99,15 @@ def test_where_own_processes_can_not_be_told_only_the_part_of_others_is_absent()
 def test_ranks_on_another_machine_are_not_taken_for_processes_of_others() -> None:
     rows = [host(9.0), host(13.0, busy=4.0, own=0.1)]
     samples = {"step_s": [[0.1] * 10] * 2, "cpu_s": [[0.1]] * 2}
-    assert "out of sight" in str(numbers(*rows, **samples)["host_foreign_cpu"])
+    assert "not children of the launcher" in str(numbers(*rows, **samples)["host_foreign_cpu"])
     rows[1]["own_s"] = 2.0
     assert numbers(*rows, **samples)["host_foreign_cpu"] == pytest.approx(2.0 / 8.0)
 
 
 def test_on_cpus_the_columns_of_gpus_are_absent_with_the_reason() -> None:
     found = numbers(host(9.0), host(13.0))
-    assert str(found["gpu_power"]) == str(found["energy_per_token"]) == "no GPU takes part"
-    assert "no cpufreq" in str(found["host_frequency"])
+    assert str(found["gpu_power"]) == str(found["energy_per_token"]) == "no GPU was used"
+    assert "cpufreq" in str(found["host_frequency"])
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,7 @@ def test_energy_per_token_is_that_of_the_window_of_all_gpus_over_all_tokens() ->
     ("rows", "steps", "window", "told"),
     [
         ([gpu(9.0, energy_j=1.0), gpu(13.0, energy_j=2.0)], 4, (10.0, 10.5), "too short"),
-        ([gpu(9.0, energy_j=1.0), gpu(11.0, energy_j=2.0)], 4, WINDOW, "don't reach"),
+        ([gpu(9.0, energy_j=1.0), gpu(11.0, energy_j=2.0)], 4, WINDOW, "do not cover"),
         ([gpu(9.0, energy_j=1.0), gpu(13.0, energy_j=2.0)], 0, WINDOW, "tokens"),
         (read(FakeNvml(FakeGpu(energy=False))), 4, WINDOW, "Not Supported"),
     ],
@@ -291,7 +292,7 @@ def test_memory_of_own_processes_is_told_and_others_on_the_gpu_disturb() -> None
     assert numbers(*rows, of=CUDA)["gpu_memory_own"] == 5 << 30
     assert "1 other processes computed" in Telemetry().degraded(trial(*rows, of=CUDA))
     rows = read(FakeNvml(FakeGpu(processes={1: 1 << 30})))
-    assert "names no process of this trial" in str(numbers(*rows, of=CUDA)["gpu_other_processes"])
+    assert "no process of this trial" in str(numbers(*rows, of=CUDA)["gpu_other_processes"])
 
 
 TWO = FakeNvml(FakeGpu(uuid="GPU-aaaa", power_mw=1000), FakeGpu(uuid="GPU-bbbb", power_mw=2000))
@@ -307,9 +308,9 @@ def test_the_gpus_of_a_trial_are_those_that_cuda_numbers_first(visible: str, wat
 @pytest.mark.parametrize(
     ("nvml", "world_size", "environment", "told"),
     [
-        (TWO, 4, {}, "4 ranks, but NVML sees 2 GPUs"),
+        (TWO, 4, {}, "4 ranks, but NVML sees only 2 GPUs"),
         (TWO, 1, {"CUDA_VISIBLE_DEVICES": "MIG-GPU-aaaa/1/0"}, "MIG instances"),
-        (FakeNvml(FakeGpu(mig=True)), 1, {}, "divided by MIG"),
+        (FakeNvml(FakeGpu(mig=True)), 1, {}, "MIG"),
         (TWO, 1, {"CUDA_VISIBLE_DEVICES": "GPU-"}, "names 2 of the 2"),
         (TWO, 1, {"CUDA_VISIBLE_DEVICES": "7"}, "names 0 of the 2"),
         (FakeNvml(FakeGpu("A"), FakeGpu("B")), 1, {}, "CUDA_DEVICE_ORDER=PCI_BUS_ID"),
@@ -359,29 +360,31 @@ def disturbed(record: Record) -> Record:
 
 
 def test_a_disturbed_trial_does_not_count_beside_a_sound_one() -> None:
-    (row,) = summarise(info(DDP), [disturbed(measured(DDP, 10)), measured(DDP, 100, round_=1)])
+    run = AnalysedRun(info(DDP), [disturbed(measured(DDP, 10)), measured(DDP, 100, round_=1)])
+    (row,) = run.cases
     assert (row.values["tokens_per_s"].value, row.values["tokens_per_s"].n) == (100, 1)
     assert (row.trials, row.degraded_trials, row.degraded, row.relative) == (2, 1, "", 1.0)
     assert row.detail is not None
     assert row.detail.round == 1
-    assert "1 of 2 of ddp/ws2/mb4/fp32" in "\n".join(sentences([row]))
+    assert "1 of 2 of ddp/ws2/mb4/fp32" in "\n".join(sentences(run))
 
 
 def test_a_case_of_disturbed_trials_keeps_its_numbers_but_is_compared_with_nothing() -> None:
-    ddp, fsdp = summarise(info(DDP, FSDP), [measured(DDP, 100), disturbed(measured(FSDP, 900))])
+    run = AnalysedRun(info(DDP, FSDP), [measured(DDP, 100), disturbed(measured(FSDP, 900))])
+    ddp, fsdp = run.cases
     assert fsdp.values["tokens_per_s"].value == 900
     assert (fsdp.relative, ddp.relative) == (None, 1.0)
-    assert "disturbed while measured" in fsdp.relative_absent
-    said = "\n".join(sentences([ddp, fsdp]))
+    assert "measured on a noisy machine" in fsdp.relative_absent
+    said = "\n".join(sentences(run))
     assert "Fastest" not in said
-    assert "Leanest" not in said
-    assert "not compared: fsdp/ws2/mb4/fp32; in the first, other processes took 66%" in said
+    assert "Lowest memory" not in said
+    assert "not compared: fsdp/ws2/mb4/fp32; the first: other processes took 66%" in said
 
 
 def test_a_disturbed_reference_is_none() -> None:
     row = summarise(info(DDP, FSDP), [disturbed(measured(DDP)), measured(FSDP)])[1]
     assert row.relative is None
-    assert "ddp at this world size was disturbed" in row.relative_absent
+    assert "ddp at this world size was measured on a noisy machine" in row.relative_absent
 
 
 def test_a_disturbed_case_takes_no_part_in_scaling() -> None:
@@ -390,23 +393,23 @@ def test_a_disturbed_case_takes_no_part_in_scaling() -> None:
 
 
 def test_a_disturbed_case_is_left_out_of_the_chart_of_throughput_against_memory() -> None:
-    rows = summarise(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
-    chart = charts(rows, [], Style.of(rows))[0]
+    run = AnalysedRun(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
+    (chart,) = views()["throughput"].charts(run)
     assert [trace["name"] for trace in chart.figure["data"]] == ["ddp"]
     assert "left out" in chart.caption
 
 
 def test_a_disturbed_case_is_marked_wherever_it_is_shown() -> None:
-    of, records = info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))]
-    text = terminal.table(of, records)
+    run = AnalysedRun(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
+    text = terminal.table(run)
     assert [line.split()[1] for line in text.splitlines() if line.startswith(("ddp ", "fsdp "))] == [
         "measured",
         "measured*",
     ]
-    html = page.render(of, records)
+    html = page.render(run)
     assert html.count(">measured*<") == 1
     assert "(1 disturbed)" in html
-    shown = to_json(of, summarise(of, records))["cases"]
+    shown = run_json(run)["cases"]
     assert [(row["degraded_trials"], row["degraded"] != "") for row in shown] == [(0, False), (1, True)]
 
 
@@ -418,29 +421,39 @@ def test_the_view_has_what_is_known_a_row_a_case_and_says_why_the_rest_is_missin
     record = replace(
         disturbed(measured(DDP, host_foreign_cpu=0.66)),
         columns=columns,
-        absent={"gpu_power": "no GPU takes part"},
+        absent={"gpu_power": "no GPU was used"},
     )
-    table = VIEWS["telemetry"](summarise(info(DDP), [record]))
+    table = views()["telemetry"].sheet(AnalysedRun(info(DDP), [record]))
     assert table.headings == ("case", "disturbed", "others' CPU")
-    assert table.rows == (("ddp/ws2/mb4/fp32", "1 of 1", "66.0%"),)
-    assert "No gpu_power: no GPU takes part." in table.notes
-    assert VIEWS["telemetry"](summarise(info(DDP), [measured(DDP)])).rows == ()
+    assert list(table.texts()) == [("ddp/ws2/mb4/fp32", "1 of 1", "66.0%")]
+    assert table.records()[0]["host_foreign_cpu"] == 0.66
+    assert table.to_json()["rows"][0]["absent"]["gpu_power"] == "no GPU was used"
+    assert "No gpu_power: no GPU was used." in table.notes
+    assert views()["telemetry"].sheet(AnalysedRun(info(DDP), [measured(DDP)])).rows == ()
 
 
 Run = Callable[..., Finished]
 STRICT = QUICK.replace("steps: 3", "steps: 8") + "strategies: [ddp]\n"
 
 
+@contextlib.contextmanager
+def _strangers(count: int) -> Iterator[None]:
+    """Busy processes that don't descend from this one, in which the run is: their parent has ended."""
+    loop = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
+    started = subprocess.run(["sh", "-c", f"{loop};" * count], capture_output=True, text=True, check=True)
+    pids = [int(pid) for pid in started.stdout.split()]
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.train
 def test_another_busy_process_makes_a_real_trial_degraded(run_suite: Run) -> None:
     suite = STRICT + "metrics: [steptime, throughput, telemetry: {max_foreign_cpu: 0.05}]\n"
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-    try:
+    with _strangers(2):
         finished = run_suite(suite)
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
     record = finished.record("ddp")
     assert record["status"] == "measured"
     assert record["values"]["host_foreign_cpu"] > 0.1
@@ -459,4 +472,4 @@ def test_what_the_ranks_take_themselves_is_not_held_against_them(run_suite: Run)
     ranks = sum(rank[0] for rank in record["samples"]["cpu_s"]) * 8
     assert rows[-1]["own_s"] - rows[0]["own_s"] >= ranks
     assert record["degraded"] == ""
-    assert record["absent"]["gpu_power"] == "no GPU takes part"
+    assert record["absent"]["gpu_power"] == "no GPU was used"

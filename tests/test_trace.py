@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traces import Events
 
-from distbench.metrics import _drift
-from distbench.metrics._breakdown import PARTS, parts
-from distbench.metrics._intervals import difference, intersection, length, union
-from distbench.metrics._matching import match
-from distbench.metrics._trace import read, within
-from distbench.metrics._traffic import Call, bus_factor, wire_factor
+from distbench.metrics.communication.traffic import Call, bus_factor, wire_factor
+from distbench.metrics.profile.breakdown import PARTS, match, parts
+from distbench.metrics.profile.intervals import difference, intersection, length, union
+from distbench.metrics.profile.trace import read, within
+from distbench.metrics.steptime import drift
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
 MS = 1e-3
@@ -153,13 +152,13 @@ def test_factors_are_those_of_nccl_tests() -> None:
 
 def test_a_series_that_settles_is_told_from_one_that_does_not() -> None:
     falling = [2.0, 1.8, 1.7, 1.5, 1.4, 1.2, 1.1, 1.0]
-    assert _drift.falling(falling) < 0.001
-    assert _drift.change(falling) == pytest.approx(-0.7, abs=0.1)
+    assert drift.falling(falling) < 0.001
+    assert drift.change(falling) == pytest.approx(-0.7, abs=0.1)
     for settled in ([1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0], falling[::-1], [1.0] * 8):
-        assert _drift.falling(settled) > 0.1
+        assert drift.falling(settled) > 0.1
 
 
 @given(st.permutations(range(9)))
 def test_the_trend_of_a_series_and_of_its_reverse_can_not_both_fall(series: list[int]) -> None:
     values = [1.0 + each for each in series]
-    assert max(_drift.falling(values), _drift.falling(values[::-1])) > 0.45
+    assert max(drift.falling(values), drift.falling(values[::-1])) > 0.45

@@ -8,9 +8,8 @@ import pytest
 from records import case
 
 from distbench.case import Precision
-from distbench.metrics._peaks import published
 from distbench.metrics.base import Absent, Trial
-from distbench.metrics.utilisation import Utilisation
+from distbench.metrics.utilisation import Utilisation, published
 
 
 def summary(flops: int | None = 3_000_000, peak: float | None = 1e6, **changes: Any) -> dict[str, Any]:

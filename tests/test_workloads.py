@@ -303,7 +303,7 @@ def test_an_unknown_architecture_gets_the_nearest_names() -> None:
     [
         ({"vocab_size": 0}, "vocab_size = 0"),
         ({"seq_len": 0}, "seq_len = 0"),
-        ({"config": {"vocab_size": 99}}, "config: give vocab_size as the option"),
+        ({"config": {"vocab_size": 99}}, "config: set vocab_size"),
     ],
 )
 def test_impossible_options_of_huggingface_have_a_name(options: dict[str, Any], told: str) -> None:

@@ -29,7 +29,7 @@ from distbench.strategies.base import Setting
 from distbench.trial import Progress, progress_file
 from distbench.worker.feed import Feed
 from distbench.worker.passes import Loop
-from distbench.workloads import _weights
+from distbench.workloads import weights
 
 STRATEGIES = {"ddp": Choice("ddp"), "fsdp": Choice("fsdp"), "zero2": Choice("zero", {"stage": 2})}
 TIMED_METRICS = ("steptime", "convergence", "memory", "throughput")
@@ -55,12 +55,12 @@ def main(name: str, pairs: int, steps: int, folder: Path) -> None:
         seed=1,
     )
     workload = registry.make("workloads", case.workload)
-    weights = folder / "weights.safetensors"
+    initial = folder / "weights.safetensors"
     if rank == 0:
-        _weights.save(workload, case.seed, weights)
+        weights.save(workload, case.seed, initial)
     dist.barrier()
     cpu = torch.device("cpu")
-    setting = Setting(case, workload, weights, cpu, rank, world_size, folder)
+    setting = Setting(case, workload, initial, cpu, rank, world_size, folder)
     feed = Feed(case, workload, rank, world_size, cpu)
     strategy = registry.make("strategies", case.strategy)
     loop = Loop(setting, strategy, strategy.build(setting), feed)
@@ -99,12 +99,12 @@ Step = Callable[[int], Any]
 
 
 def ddp_by_hand(setting: Setting, feed: Feed) -> Step:
-    model = DistributedDataParallel(_weights.loaded(setting.workload, setting.weights, setting.device))
+    model = DistributedDataParallel(weights.loaded(setting.workload, setting.weights, setting.device))
     return plain_step(model, feed)
 
 
 def fsdp_by_hand(setting: Setting, feed: Feed) -> Step:
-    model = _weights.loaded(setting.workload, setting.weights, setting.device)
+    model = weights.loaded(setting.workload, setting.weights, setting.device)
     for layer in setting.workload.layers(model):
         fully_shard(layer, reshard_after_forward=True)
     fully_shard(model, reshard_after_forward=False)
@@ -129,9 +129,9 @@ def plain_step(model: torch.nn.Module, feed: Feed) -> Step:
 def zero2_by_hand(setting: Setting, feed: Feed) -> Step:
     import deepspeed
 
-    from distbench.strategies._zero_config import configuration, for_layers
+    from distbench.strategies.zero.config import configuration, for_layers
 
-    model = _weights.loaded(setting.workload, setting.weights, setting.device)
+    model = weights.loaded(setting.workload, setting.weights, setting.device)
     unit = max(sum(p.numel() for p in layer.parameters()) for layer in setting.workload.layers(model))
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True

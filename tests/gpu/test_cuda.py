@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from conftest import call, run_in
 
-from distbench.metrics._breakdown import PARTS
+from distbench.metrics.profile.breakdown import PARTS
 from distbench.record import Record
-from distbench.store import Run
+from distbench.record.store import Run
 
 SUITE = """
 workload: {transformer: {dim: 1024, depth: 4, heads: 16, kv_heads: 4, seq_len: 512}}

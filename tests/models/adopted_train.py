@@ -17,11 +17,12 @@ from torch import nn
 
 from distbench import registry
 from distbench.case import Case
+from distbench.decode import decoded
 from distbench.worker.feed import Feed
 
 STEPS = 3
 TOLD = json.loads(Path("case.json").read_text())
-CASE = Case.from_json(TOLD["case"])
+CASE = decoded(Case, TOLD["case"], "case.json")
 WORKLOAD = registry.make("workloads", CASE.workload)
 
 

@@ -21,7 +21,8 @@ class Apart(Strategy):
         return "apart"
 
     def build(self, setting: Setting) -> Engine:
-        from distbench.strategies._torch import TorchEngine, plain_module
+        from distbench.strategies.torch_engine.engine import TorchEngine
+        from distbench.strategies.torch_engine.modules import plain_module
 
         engine = TorchEngine(setting, *plain_module(setting))
         if not self.admits:

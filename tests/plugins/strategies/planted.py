@@ -40,7 +40,8 @@ class Planted(Strategy):
         import torch
         import torch.distributed as dist
 
-        from distbench.strategies._torch import TorchEngine, plain_module
+        from distbench.strategies.torch_engine.engine import TorchEngine
+        from distbench.strategies.torch_engine.modules import plain_module
 
         bug, ranks = self.bug, setting.world_size
 

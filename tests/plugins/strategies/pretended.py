@@ -1,3 +1,5 @@
+"""``pretended``: no training, for the launcher ``pretend``, which starts no process."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,11 +12,13 @@ from distbench.strategies.base import Engine, Setting, Strategy
 
 @dataclass(frozen=True)
 class Pretended(Strategy):
-    """A strategy that needs no torch, for a launcher that starts nothing."""
+    """What the launcher ``pretend`` makes up, to try a suite without torch; it trains nothing."""
 
     packages: ClassVar[tuple[str, ...]] = ()
 
     does: Literal["works", "also-works", "raises", "hangs", "lacks"] = "works"
+    """What becomes of a trial: measured (twice, for two cases), rank 1 fails, no rank ever ends, or it
+    can't run on this machine."""
 
     @property
     def engine(self) -> str:
@@ -22,10 +26,10 @@ class Pretended(Strategy):
 
     @property
     def label(self) -> str:
-        return self.does
+        return "pretended" if self.does == "works" else f"pretended+{self.does}"
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        return "this machine has no wand" if self.does == "lacks" else None
+        return "pretended to be unsupported on this machine" if self.does == "lacks" else None
 
     def build(self, setting: Setting) -> Engine:
-        raise NotImplementedError
+        raise NotImplementedError("strategy pretended trains nothing; use it with launcher: pretend")

@@ -1,0 +1,47 @@
+"""The warm parents of the session: most tests are about trials, and not about how their parent starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+from distbench.launchers.base import Handle, Launch, Site
+from distbench.launchers.local import Local
+from distbench.record.store import new_run_id
+
+_AT_FIRST = dict(os.environ)
+_open: list[Site] = []
+
+
+class KeptSite(Site):
+    """Starts the trials of a run from warm parents that outlive it."""
+
+    def launch(self, launch: Launch) -> Handle:
+        place = dataclasses.replace(launch.place, folder=launch.place.folder or str(Path.cwd()))
+        changed = {**_changed(), **launch.environment}
+        return _site().launch(dataclasses.replace(launch, environment=changed, place=place))
+
+    def close(self) -> None:
+        """Keep them for the next run."""
+
+
+def close() -> None:
+    """End all warm parents of the session."""
+    while _open:
+        _open.pop().close()
+
+
+def _site() -> Site:
+    if not _open:
+        _open.append(Local().open(new_run_id()))
+    return _open[0]
+
+
+def _changed() -> dict[str, str]:
+    """Variables that the test has set, and a parent that was started earlier does not have."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if _AT_FIRST.get(name) != value and name != "PYTEST_CURRENT_TEST"
+    }

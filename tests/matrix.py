@@ -1,0 +1,45 @@
+"""Suites that measure every strategy once, for all tests of honest measurements."""
+
+from __future__ import annotations
+
+# many small matrices of equal size: what pads a shard, or lies in two, is less than 1 % of the model
+COMMON = """
+workload:
+  transformer: {dim: 64, depth: 12, heads: 4, kv_heads: 4, ffn_dim: 64, vocab_size: 256, seq_len: 8}
+data: text
+batch: {global_batch_size: 8, gradient_accumulation_steps: 2}
+optimizer: {clip_grad_norm: 0.5, weight_decay: 0.1}
+measure: {warmup: 1, steps: 3, trials: 1, profile_steps: 1}
+limits: {step: 60, build: 120}
+launcher: {kept: {oversubscribe: true}}
+"""
+
+SUITES = {
+    # every strategy; and what has groups, or shards that more than two ranks hold, on four
+    "fp32": f"""{COMMON}
+world_sizes: [2]
+strategies:
+  - single
+  - ddp
+  - fsdp: {{sharding: [full, grad_op, hybrid]}}
+  - fsdp: {{version: 1, sharding: [full, grad_op, hybrid]}}
+  - fsdp: {{cpu_offload: true}}
+  - fsdp: {{reduce_each_micro_batch: false}}
+  - zero: {{stage: [0, 1, 2, 3]}}
+  - zero: {{stage: [1, 2, 3], offload_optimizer: cpu}}
+  - zero: {{stage: 3, offload_optimizer: cpu, offload_parameters: cpu}}
+include:
+  - {{strategy: ddp, world_size: 4}}
+  - {{strategy: fsdp, world_size: 4}}
+  - {{strategy: fsdp-hybrid, world_size: 4}}
+  - {{strategy: fsdp1-hybrid, world_size: 4}}
+  - {{strategy: zero3, world_size: 4}}
+""",
+    # what keeps or moves its numbers in other dtypes than ddp, and activations computed twice
+    "bf16": f"""{COMMON}
+world_sizes: [2]
+precision: bf16
+activation_checkpointing: full
+strategies: [single, ddp, fsdp, {{fsdp: {{version: 1}}}}, {{zero: {{stage: [0, 1, 2, 3]}}}}]
+""",
+}

@@ -1,0 +1,262 @@
+"""Bugs of one line, and the tests that are expected to see each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One bug."""
+
+    name: str
+    old: str
+    """Text that stands once in all of ``distbench``, in whichever file."""
+    new: str
+    tests: tuple[str, ...]
+    """What pytest is told to run: files, ids, ``-k`` expressions."""
+
+
+def _in(file: str, select: str = "") -> tuple[str, ...]:
+    return (f"tests/{file}.py", *(("-k", select) if select else ()))
+
+
+STRATEGIES = _in("test_strategies", "fp32")
+MUTANTS = (
+    # engines
+    Mutant(
+        "accumulated gradients are not averaged",
+        "(loss if self._divisor == 1 else loss / self._divisor).backward()",
+        "loss.backward()",
+        STRATEGIES,
+    ),
+    Mutant(
+        "gradients are clipped at twice the limit",
+        "self.clip(self._clip)",
+        "self.clip(2 * self._clip)",
+        STRATEGIES,
+    ),
+    Mutant("betas are those of torch", "betas=spec.betas,", "betas=(0.9, 0.999),", _in("test_run")),
+    Mutant(
+        "ddp reduces each micro-batch",
+        "return nullcontext() if last else self.module.no_sync()",
+        "return nullcontext()",
+        STRATEGIES,
+    ),
+    Mutant(
+        "ddp reduces nothing",
+        "return nullcontext() if last else self.module.no_sync()",
+        "return self.module.no_sync()",
+        _in("test_run"),
+    ),
+    Mutant(
+        "every rank gets the first rows",
+        "self._rows = range(rank * share, (rank + 1) * share)",
+        "self._rows = range(share)",
+        _in("test_run"),
+    ),
+    # read-back
+    Mutant(
+        "another engine passes for the one asked for",
+        "if strategy.engine not in classes:",
+        "if not classes:",
+        _in("test_plugins", "mismatch"),
+    ),
+    Mutant(
+        "the dtype of the reduction is not compared",
+        '"dtypes.reduce": case.precision.reduce,',
+        "",
+        _in("test_parity", "never_timed"),
+    ),
+    Mutant(
+        "ranks that train apart have the same norm",
+        "_SAME_NORM = 1e-3",
+        "_SAME_NORM = 1e3",
+        _in("test_plugins", "apart"),
+    ),
+    Mutant(
+        "ranks with the same rows pass",
+        "(twin := fingerprints.index(fingerprint)) != rank:",
+        "(twin := fingerprints.index(fingerprint)) > rank:",
+        _in("test_plugins", "same_data"),
+    ),
+    # collect
+    Mutant(
+        "a value is that of the slowest step",
+        "steps = [over(step) for step in zip(*complete, strict=True)]",
+        "steps = [max(over(step) for step in zip(*complete, strict=True))]",
+        _in("test_run", "throughput or counted"),
+    ),
+    Mutant(
+        "a loss that is not a number is measured",
+        "if ended.status is not Status.MEASURED or not affected:",
+        "if ended.status is not Status.MEASURED or affected:",
+        _in("test_faults", "not_a_number"),
+    ),
+    # watch
+    Mutant(
+        "somebody is blamed for a hang of all",
+        "return slow[0] if len(slow) < len(places) else None",
+        "return slow[0]",
+        _in("test_faults", "deadline"),
+    ),
+    Mutant(
+        "a rank that leaves has delivered",
+        "gone = rank in self._exits and not result_file(self._folder, rank).is_file()",
+        "gone = False",
+        _in("test_faults", "without_a_word"),
+    ),
+    Mutant(
+        "a mismatch is a crash",
+        'if "Mismatch" in types:',
+        'if "mismatch" in types:',
+        _in("test_plugins", "mismatch"),
+    ),
+    # judging
+    Mutant(
+        "twice the tolerance of what is counted",
+        'word: Word = "regressed" if ratio > 1 + limit',
+        'word: Word = "regressed" if ratio > 1 + 2 * limit',
+        _in("test_gate_judging"),
+    ),
+    Mutant(
+        "efficiency is the product of two costs",
+        "[_log_ratio(many) - _log_ratio(single) for",
+        "[_log_ratio(many) + _log_ratio(single) for",
+        _in("test_gate_judging"),
+    ),
+    Mutant("a dilution is a regression", "if pace.high < 1:", "if pace.high < 0:", _in("test_gate_judging")),
+    Mutant(
+        "an interval that holds 1 regresses",
+        "if mean - half > 0 and mean >= rule.limit:",
+        "if mean + half > 0 and mean >= rule.limit:",
+        (*_in("test_gate_statistics"), "tests/test_gate_judging.py"),
+    ),
+    Mutant(
+        "an interval is half as wide",
+        "* deviation / math.sqrt(pairs)",
+        "* deviation / math.sqrt(4 * pairs)",
+        _in("test_gate_statistics"),
+    ),
+    # envelope and checkpoints
+    Mutant(
+        "no distance is far",
+        "np.where(distances == 0, 0.0, distances / scales)",
+        "np.where(distances >= 0, 0.0, distances / scales)",
+        _in("test_equivalence", "named or far_outside"),
+    ),
+    Mutant(
+        "rounding has no margin",
+        "family: _MARGIN * math.exp(float(mean) + far)",
+        "family: _MARGIN * math.exp(float(mean) - far)",
+        _in("test_equivalence", "by_rounding"),
+    ),
+    Mutant(
+        "a lost optimizer state is not looked at",
+        'if self.sees_moments or of == "parameter":',
+        'if of == "parameter":',
+        (*_in("test_continuations"), "tests/test_checkpoint.py"),
+    ),
+    # volume
+    Mutant(
+        "half of the gathers are expected",
+        "passes = 2 * self._record.case.batch.gradient_accumulation_steps",
+        "passes = self._record.case.batch.gradient_accumulation_steps",
+        _in("test_communication", "textbooks"),
+    ),
+    Mutant(
+        "norms are payload",
+        "for op, size in self._sum_by_op(SCALAR).items():",
+        "for op, size in self._sum_by_op(0).items():",
+        _in("test_communication", "textbooks"),
+    ),
+    # memory kinds
+    Mutant(
+        "tied and viewed storages are booked twice",
+        'if not storage.nbytes() or device == "meta" or place in self._seen:',
+        'if not storage.nbytes() or device == "meta":',
+        _in("test_memory", "fp32"),
+    ),
+    Mutant(
+        "gradients in their buckets are booked twice",
+        "_bucket_bytes(self.module) - inside)",
+        "_bucket_bytes(self.module))",
+        _in("test_memory", "buckets"),
+    ),
+    Mutant(
+        "optimizer states are not sharded in theory",
+        '"optimizer_state": parameters * state / of_optimizer,',
+        '"optimizer_state": parameters * state,',
+        _in("test_memory", "theory"),
+    ),
+    # choice
+    Mutant(
+        "the slowest is the best",
+        'return one.memory or 0.0 if goal == "memory" else -one.speed.value',
+        'return one.memory or 0.0 if goal == "memory" else one.speed.value',
+        _in("test_choice"),
+    ),
+    Mutant(
+        "nothing has the memory of the leanest",
+        "(best.memory or 0.0) * (1 + SAME_MEMORY)",
+        "(best.memory or 0.0) * (1 - SAME_MEMORY)",
+        _in("test_choice"),
+    ),
+    Mutant(
+        "the leanest must be faster than the fastest",
+        "least = fastest * (1 - within)",
+        "least = fastest * (1 + within)",
+        _in("test_choice"),
+    ),
+    # gate
+    Mutant(
+        "the baseline always goes first",
+        "arms = (_CANDIDATE, _BASELINE) if candidate_first else (_BASELINE, _CANDIDATE)",
+        "arms = (_BASELINE, _CANDIDATE)",
+        _in("test_gate_series"),
+    ),
+    Mutant(
+        "a failed trial is not repeated",
+        "if record.status.is_failure and record.status is not Status.CANCELLED:",
+        "if record.status is Status.CANCELLED:",
+        _in("test_gate_series"),
+    ),
+    Mutant(
+        "other work is compared",
+        "elif unequal := _unequal(mate, own):",
+        "elif unequal := _unequal(own, own):",
+        _in("test_gate_rules"),
+    ),
+    # resume
+    Mutant(
+        "a gate that goes on makes all again",
+        "record = (bench.found(task) if keep else None) or bench.make(task, keep=keep)",
+        "record = bench.make(task, keep=keep)",
+        _in("test_gate_series"),
+    ),
+    Mutant(
+        "what was stopped counts as made",
+        "if self.status(task) in (None, Status.CANCELLED):",
+        "if self.status(task) is None:",
+        _in("test_gate", "stopped"),
+    ),
+    # picker.js
+    Mutant(
+        "picker: the widest interval decides",
+        "Math.hypot(one[1], other[1])",
+        "Math.max(one[1], other[1])",
+        _in("test_picker_browser"),
+    ),
+    Mutant(
+        "picker: the most complicated is picked",
+        "one.simplicity < best.simplicity",
+        "one.simplicity > best.simplicity",
+        _in("test_picker_browser"),
+    ),
+    Mutant(
+        "picker: a tenth of the fastest is near it",
+        "* (1 - wish.within);",
+        "* wish.within;",
+        _in("test_picker_browser"),
+    ),
+)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distbench.env import Machine, detect
+from distbench.launchers.base import Launch, Site
+from distbench.launchers.local import Local
+from distbench.launchers.pretend import Pretend
+
+DEVICES_OF_A_NODE = 2
+
+
+@dataclass(frozen=True)
+class Rack(Pretend):
+    """Two nodes with two devices each, which are not this machine; what it starts is pretended."""
+
+    real: bool = False
+    """Start ranks after all, on this machine."""
+
+    def machine(self, device: str) -> Machine:
+        return Machine("cpu", 4, detect("cpu").packages, False, True, cores=DEVICES_OF_A_NODE, nodes=2)
+
+    def nodes(self, processes: int) -> int:
+        return -(-processes // DEVICES_OF_A_NODE)
+
+    def problem(self, processes: int, machine: Machine) -> str | None:
+        return None if processes <= machine.devices else f"the rack has {machine.devices} devices"
+
+    def commands(self, launch: Launch) -> list[list[str]]:
+        return [["rack", f"node{node}", str(launch.file)] for node in range(launch.nodes)]
+
+    def open(self, run_id: str) -> Site:
+        return Local().open(run_id) if self.real else super().open(run_id)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from distbench.metrics.base import Column, Metric, Session, TableColumn, TableSpec, Values
+
+
+@dataclass(frozen=True)
+class Pulse(Metric):
+    """Notes each step that it sees."""
+
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("pulse_beats", "beats", "higher", "sum", "Steps that all ranks saw together."),
+    )
+    tables: ClassVar[tuple[TableSpec, ...]] = (
+        TableSpec(
+            "beats",
+            "One row a step and rank.",
+            (
+                TableColumn("step", "bigint", "Step, from 0 on."),
+                TableColumn("volts", "double", "How strong the beat was.", "V"),
+            ),
+        ),
+    )
+
+    def start(self, session: Session) -> Any:
+        return []
+
+    def after_step(self, session: Session, state: Any) -> None:
+        state.append({"step": len(state), "volts": 1.5})
+
+    def values(self, session: Session, state: Any) -> Values:
+        session.tables["beats"] = state
+        return {"pulse_beats": float(len(state))}

@@ -1,0 +1,80 @@
+"""What a strategy says of itself in its records, and how records are read that say nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from records import case, info, measured
+
+from distbench import registry
+from distbench.analysis.candidates import candidates
+from distbench.analysis.settings import description_of, meaning
+from distbench.analysis.summary import summarise
+from distbench.analysis.volume import volume
+from distbench.case import Case, Choice
+from distbench.decode import decoded
+from distbench.record import Record
+from distbench.strategies.description import Description, Deviation, Meaning
+
+FOREIGN = Description(
+    settings={"ring": Meaning("strategy", "what is sharded"), "drops": Meaning("work", "drops samples")},
+    simplicity=5,
+    offloads=("cpu",),
+    deviations=(Deviation("all_gather", "were gathered by the ring", ("ring",)),),
+)
+
+
+def foreign(of: Case, **more: object) -> Record:
+    return dataclasses.replace(measured(of), described_strategy=FOREIGN, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", registry.names("strategies"))
+def test_a_description_is_read_from_a_record_as_it_was_written(name: str) -> None:
+    description = registry.make("strategies", Choice(name)).description()
+    plain = json.loads(json.dumps(dataclasses.asdict(description)))
+    assert decoded(Description, plain, "test") == description
+    assert all(meaning.why for meaning in description.settings.values())
+
+
+def test_a_record_without_a_description_is_read_by_distbenchs_own_strategies() -> None:
+    old = measured(case(strategy=Choice("zero", {"stage": 3, "offload_optimizer": "nvme"})))
+    assert meaning("zero_stage", old)[0] == "strategy"
+    assert meaning("optimizer.lr", old)[0] == "work"
+    assert meaning("something", old)[0] == "unknown"
+    assert description_of(old.case, old).offloads == ("nvme",)
+
+
+@pytest.mark.parametrize("strategy", [Choice("of_nobody"), Choice("zero", {"of_tomorrow": 1})])
+def test_a_strategy_that_nobody_here_knows_is_described_by_its_record_alone(strategy: Choice) -> None:
+    of = case(strategy=strategy)
+    assert description_of(of, None) == Description()
+    assert description_of(of, foreign(of)) == FOREIGN
+
+
+def test_a_foreign_strategy_says_what_a_difference_in_its_settings_means() -> None:
+    record = foreign(case("foreign"))
+    assert meaning("ring", record) == ("strategy", "what is sharded")
+    assert meaning("drops", measured(case()), record)[0] == "work"
+
+
+def test_a_foreign_strategy_explains_what_it_moves_beyond_theory() -> None:
+    rows = [{"rank": 0, "op": "all_gather", "bytes": 3000.0, "group_size": 2, "step": 0, "place": 0}]
+    theory = [{"rank": 0, "op": "all_gather", "bytes": 1000.0}]
+    tables = {"collectives": rows, "collectives_theory": theory}
+    values = {"comm_bytes_theory": 1000.0}
+    found = volume(foreign(case("foreign"), tables=tables, values=values, effective={"ring": 2}))
+    assert found is not None
+    assert [cause.bytes for cause in found.causes] == [2000.0]
+    assert "ring = 2" in found.causes[0].text
+    assert not found.left
+
+
+def test_the_simpler_of_two_strategies_is_preferred_whoever_wrote_it() -> None:
+    simple = dataclasses.replace(FOREIGN, offloads=())
+    of = case("foreign")
+    records = [measured(case("ddp")), dataclasses.replace(measured(of), described_strategy=simple)]
+    rows = summarise(info(case("ddp"), of), records)
+    simplicity = {row.label: row.simplicity for row in candidates(rows, {})}
+    assert simplicity["foreign"] < simplicity["ddp"]

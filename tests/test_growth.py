@@ -1,0 +1,171 @@
+"""What a version adds leaves the cases, the ids and the records of the versions before it as they were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from records import case, measured
+
+from distbench.case import Axis, Batch, Case, Choice, Optimizer
+from distbench.cli import main
+from distbench.decode import decoded
+from distbench.errors import RecordError
+from distbench.record import Record
+
+SUITE = """
+workload: mlp
+batch: {global_batch_size: 8}
+strategies: [%s]
+world_sizes: [1]
+"""
+STRATEGY = """
+from dataclasses import dataclass, field
+from distbench.strategies.base import Strategy
+
+@dataclass(frozen=True)
+class Growing(Strategy):
+    old: int = 1
+    %s
+    engine = label = "growing"
+
+    def build(self, setting):
+        raise NotImplementedError
+"""
+NEW = 'new: int = field(default=1, metadata={"since": 4})'
+
+Planned = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Plan of one strategy of a plug-in whose dataclass has another field, where one is given."""
+
+    def make(strategy: str, field_: str = "") -> dict[str, Any]:
+        # a folder of its own: what a process has imported it does not import again
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        (folder / "strategies").mkdir(parents=True)
+        (folder / "strategies" / "growing.py").write_text(STRATEGY % field_)
+        (folder / "suite.yaml").write_text(SUITE % strategy)
+        monkeypatch.setenv("DISTBENCH_PLUGINS", str(folder))
+        assert main(["plan", str(folder / "suite.yaml"), "--json"]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    return make
+
+
+def ids(plan: dict[str, Any]) -> list[str]:
+    return [case["case_id"] for case in plan["cases"]]
+
+
+def test_a_newer_option_changes_no_id_until_it_is_set(planned: Planned) -> None:
+    before = planned("growing")
+    for strategy in ("growing", "{growing: {new: 1}}"):
+        after = planned(strategy, NEW)
+        assert (ids(after), after["suite"]) == (ids(before), before["suite"])
+    assert ids(planned("{growing: {new: 2}}", NEW)) != ids(before)
+
+
+def test_an_option_that_is_not_marked_as_newer_changes_the_id(planned: Planned) -> None:
+    assert ids(planned("growing")) != ids(planned("growing", "new: int = 1"))
+
+
+def test_cases_that_differ_in_a_newer_option_have_names_of_their_own(planned: Planned) -> None:
+    cases = planned("{growing: {new: [1, 2]}}", NEW)["cases"]
+    assert len({each["case"] for each in cases}) == len({each["case_id"] for each in cases}) == 2
+
+
+@dataclass(frozen=True)
+class Mesh:
+    tensor: int = 1
+
+
+@dataclass(frozen=True)
+class GrownCase(Case):
+    """A case as a later version might have it."""
+
+    mesh: Mesh = field(default=Mesh(), metadata={"since": 4})
+
+
+def grown(**changes: Any) -> GrownCase:
+    old = case("ddp", strategy=Choice("ddp", {"bucket_mb": 25}))
+    return GrownCase(**{**vars(old), **changes})
+
+
+def test_a_newer_field_changes_no_id_until_it_is_set() -> None:
+    old = case("ddp", strategy=Choice("ddp", {"bucket_mb": 25}))
+    assert old.id == grown().id != grown(mesh=Mesh(2)).id
+    assert decoded(GrownCase, old.to_json(), "old") == grown()
+    assert decoded(Case, grown(mesh=Mesh(2)).to_json(), "new") == old
+
+
+def test_a_newer_field_is_part_of_the_work() -> None:
+    assert grown().work() != grown(mesh=Mesh(2)).work()
+
+
+@pytest.mark.parametrize(
+    ("but", "changes"),
+    [
+        ("strategy", {"strategy": Choice("fsdp")}),
+        ("batch", {"batch": Batch(64, 32, 1)}),
+        ("batch.micro_batch_size", {"batch": Batch(8, 2, 1)}),
+        ("optimizer.lr", {"optimizer": Optimizer(lr=0.5)}),
+        ("threads", {"threads": 4}),
+    ],
+)
+def test_work_is_the_same_but_for_the_axes_that_are_relaxed(but: Axis, changes: dict[str, Any]) -> None:
+    one, other = case("ddp", name="one"), case("ddp", **changes)
+    assert one.work((but,)) == other.work((but,))
+    assert one.work() != other.work() != one.work(("seed",))
+    assert hash(one.work()) != hash(other.work())
+
+
+@dataclass(frozen=True)
+class Part:
+    word: Literal["a", "b"]
+    pair: tuple[float, float] = (1.0, 2.0)
+    maybe: float | None = None
+    many: list[Choice] = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("plain", "instance"),
+    [
+        ({"word": "a"}, Part("a")),
+        ({"word": "a", "from_tomorrow": [1]}, Part("a")),
+        ({"word": "b", "pair": [3, 4.5], "maybe": 2}, Part("b", (3, 4.5), 2)),
+        ({"word": "b", "maybe": None, "many": [{"name": "x"}]}, Part("b", many=[Choice("x")])),
+    ],
+)
+def test_what_was_written_is_read(plain: dict[str, Any], instance: Part) -> None:
+    assert decoded(Part, plain, "here") == instance
+
+
+@pytest.mark.parametrize(
+    ("plain", "place"),
+    [
+        ([], "here: "),
+        ({}, "here: word"),
+        ({"word": "c"}, "here: word: 'c'"),
+        ({"word": "a", "pair": 1}, "here: pair: 1"),
+        ({"word": "a", "pair": ["x", 1]}, "here: pair: 'x'"),
+        ({"word": "a", "maybe": True}, "here: maybe: True"),
+        ({"word": "a", "many": [{"name": 1}]}, "here: many.name: 1"),
+        ({"word": "a", "many": [{"options": {}}]}, "here: many: name"),
+    ],
+)
+def test_what_can_not_be_read_names_file_key_and_value(plain: Any, place: str) -> None:
+    with pytest.raises(RecordError) as caught:
+        decoded(Part, plain, "here")
+    assert str(caught.value).startswith(place)
+
+
+def test_a_record_with_a_key_of_a_later_version_is_read() -> None:
+    record = measured(case())
+    plain = json.loads(json.dumps(record.to_json({})))
+    plain["case"]["mesh"] = {"tensor": 1}
+    assert Record.from_json({**plain, "weather": "fine"}, "here").case == record.case

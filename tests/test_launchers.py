@@ -1,0 +1,102 @@
+"""The seam of launchers: ranks on several nodes, and a watch that trusts no clock but its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import QUICK, Finished
+
+from distbench.case import Limits
+from distbench.job import kind_of
+from distbench.launchers.base import Exit, Handle
+from distbench.processes import Share
+from distbench.record import Status
+from distbench.run.control import StopRequest
+from distbench.run.watch import Watch
+from distbench.trial import Progress, log_file, progress_file, read_progress, result_file
+
+
+@pytest.mark.train
+def test_ranks_on_two_nodes_meet_where_rank_0_is(run_suite: Callable[..., Finished]) -> None:
+    finished = run_suite(QUICK + "launcher: two_nodes\nstrategies: [ddp]\n")
+    (case,) = finished.cases.values()
+    assert case["status"] == "measured", case["reason"]
+    (folder,) = finished.folder.glob("trials/*/0")
+    assert {file.name for file in folder.glob("node*.log")} == {"node0.log", "node1.log"}
+
+
+def test_a_rank_knows_its_place_on_its_node_and_in_the_launch() -> None:
+    share = Share(8, count=4, first=4, node=1, nodes=2, address="10.0.0.1")
+    assert not share.has_rank_0
+    assert share.variables(2, 29500) == {
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": "8",
+        "RANK": "6",
+        "LOCAL_WORLD_SIZE": "4",
+        "LOCAL_RANK": "2",
+        "GROUP_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+    }
+
+
+class OneRank(Handle):
+    """A rank that gives a sign of life whenever it is waited for, and ends after some of them."""
+
+    def __init__(self, folder: Path, signs: int, clock: float) -> None:
+        self._folder, self._left, self._clock = folder, signs, clock
+        self._progress = Progress(progress_file(folder, 0))
+        log_file(folder, 0).touch()
+
+    def wait(self, seconds: float) -> list[Exit]:
+        time.sleep(0.05)
+        if self._left:
+            self._left -= 1
+            self._progress.at("time", 1)
+            os.utime(progress_file(self._folder, 0), (self._clock, self._clock))
+            return []
+        result_file(self._folder, 0).write_text("{}")
+        return [Exit(0, 0, time.time())]
+
+    def signal(self, number: int) -> None:
+        """Nobody is there."""
+
+    def stop(self) -> None:
+        """Nothing is left."""
+
+
+@pytest.mark.parametrize("clock", [0.0, 4e9], ids=["behind", "ahead"])
+def test_a_rank_is_not_taken_for_hung_by_the_clock_of_its_host(tmp_path: Path, clock: float) -> None:
+    limits = Limits(step=0.3, start=0.3)
+    watch = Watch(OneRank(tmp_path, 10, clock), tmp_path, 1, limits, StopRequest(), kind_of("measure"))
+    assert watch.until_end().status is Status.MEASURED
+
+
+class Silent(OneRank):
+    def wait(self, seconds: float) -> list[Exit]:
+        time.sleep(0.05)
+        os.utime(progress_file(self._folder, 0))
+        return []
+
+
+@pytest.mark.parametrize("phase", ["start", "time"])
+def test_a_rank_that_gives_no_new_sign_is_late_though_its_file_is_touched(tmp_path: Path, phase: str) -> None:
+    silent = Silent(tmp_path, 0, 0.0)
+    Progress(progress_file(tmp_path, 0)).at(phase)
+    limits = Limits(step=0.3, start=0.3)
+    ending = Watch(silent, tmp_path, 1, limits, StopRequest(), kind_of("measure")).until_end()
+    assert ending.status is (Status.INIT_TIMEOUT if phase == "start" else Status.HANG)
+
+
+def test_two_signs_of_the_same_step_differ(tmp_path: Path) -> None:
+    progress = Progress(progress_file(tmp_path, 0))
+    signs = []
+    for _ in range(2):
+        progress.at("checkpoint", 10_000)
+        signs.append(read_progress(progress_file(tmp_path, 0)))
+    assert signs[0] != signs[1]
+    assert read_progress(progress_file(tmp_path, 1)) is None

@@ -1,0 +1,133 @@
+"""The sample in the repository: a small, complete run, and a page that shows the data of its records."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import call
+
+from distbench.analysis.run import AnalysedRun
+from distbench.env import Machine
+from distbench.job import Job
+from distbench.plan import make
+from distbench.record.store import Run
+from distbench.report.page import render
+from distbench.suite import Suite
+
+SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
+DATA_BLOCK = re.compile(r'<script type="application/json" id="([^"]+)">(.*?)</script>', re.DOTALL)
+# prose of the data blocks: what a better word may change
+PROSE = {"doc", "facts", "hovertext", "hovertemplate", "title", "barred", "unknown"}
+VALUE = re.compile(r"[^\s/]+/ws\d[^\s,;:)]*|\d[\d,.]*(?:e[-+]\d+)?")
+# not among VALUE: cells of one word, as a status or a strategy
+STATUSES = {"measured", "unsupported", "differs", "crashed", "yes", "no", "–"}
+
+
+class Tables(HTMLParser):
+    """Case names, numbers and statuses of every row of a page's tables."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[list[list[str]]] = []
+        self._cell: list[str] | None = None
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th") and self.rows:
+            self._cell = []
+
+    def handle_data(self, data: str) -> None:
+        if self._cell is not None:
+            self._cell.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th") and self._cell is not None:
+            text = "".join(self._cell)
+            self.rows[-1].append(VALUE.findall(text) + [word for word in text.split() if word in STATUSES])
+            self._cell = None
+
+
+def without_prose(tree: Any) -> Any:
+    """*tree* of a JSON block without its sentences; lists of names, ids and numbers stay."""
+    if isinstance(tree, dict):
+        return {key: without_prose(value) for key, value in tree.items() if key not in PROSE}
+    if isinstance(tree, list):
+        return [without_prose(item) for item in tree]
+    return None if isinstance(tree, str) and " " in tree else tree
+
+
+def data(page: str) -> dict[str, Any]:
+    """What *page* says in values: its JSON blocks and its tables, without words that may be improved."""
+    blocks = {name: without_prose(json.loads(text)) for name, text in DATA_BLOCK.findall(page)}
+    return {**blocks, "tables": Tables(page).rows}
+
+
+@pytest.fixture(scope="module")
+def stored() -> str:
+    return (SAMPLE / "report.html").read_text()
+
+
+def test_the_stored_page_has_the_data_that_its_records_render_to_today(stored: str) -> None:
+    fresh = data(render(AnalysedRun.read(Run(SAMPLE))))
+    old = data(stored)
+    assert old.keys() == fresh.keys() >= {"case-data", "picker-data", "chart-data"}
+    for block, values in fresh.items():
+        assert old[block] == values, f"{block}: render it again: distbench report reports/sample"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("12,453", "12,454"),  # a table
+        ("12453.45", "12454.45"),  # the picker
+        ("[64.8066,", "[64.8067,"),  # a chart
+        ("ddp/ws2/mb8/fp32", "ddp/ws4/mb8/fp32"),
+        ('"measured"', '"crashed"'),
+        (">unsupported<", ">measured<"),
+    ],
+)
+def test_another_number_name_or_status_is_other_data(stored: str, before: str, after: str) -> None:
+    assert before in stored
+    assert data(stored.replace(before, after)) != data(stored)
+
+
+def test_a_better_word_is_the_same_data(stored: str) -> None:
+    better = stored.replace("Where time goes", "Step time").replace("nn.DataParallel needs", "dp wants")
+    assert better != stored
+    assert data(better) == data(stored)
+
+
+def test_the_sample_is_small() -> None:
+    files = [file for file in SAMPLE.rglob("*") if file.is_file()]
+    assert len(files) < 150
+    assert sum(file.stat().st_size for file in files) < 4_000_000
+
+
+def test_the_sample_is_a_complete_run_of_its_suite() -> None:
+    run = Run(SAMPLE)
+    info = run.info()
+    packages = {name: str(version) for name, version in info.machine["packages"].items()}
+    machine = Machine("cpu", 2, packages, has_libaio=False, has_compiler=True)
+    plan = make(Suite.from_resolved(info.suite), machine)
+    assert [item.case for item in plan.cases] == [item.case for item in info.cases]
+    planned = [(task.case.id, task.round, task.job) for task in plan.trials]
+    refused = [(item.case.id, 0, Job()) for item in plan.cases if item.problem]
+    stored = [(record.case.id, record.round, record.job) for record in run.records()]
+    assert sorted(stored, key=str) == sorted(planned + refused, key=str)
+    assert AnalysedRun.read(run).parity.findings == {}
+
+
+def test_the_sample_has_measured_and_unsupported_cases_and_a_verdict_for_each_measured_one() -> None:
+    shown = json.loads(call("show", str(SAMPLE), "--json").stdout)
+    statuses = {case["case"]: case["status"] for case in shown["cases"]}
+    assert set(statuses.values()) == {"measured", "unsupported"}
+    assert {case["case"] for case in shown["cases"] if "equivalence" in case["verdicts"]} == {
+        name for name, status in statuses.items() if status == "measured"
+    }
