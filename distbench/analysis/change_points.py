@@ -23,7 +23,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy import linalg, stats
+from scipy import linalg
+
+from distbench.analysis.quantiles import chi2_quantile, t_two_sided
 
 LEAST_POINTS = 3
 """On each side of a step. Fewer may be bad luck, and have no known spread."""
@@ -35,7 +37,7 @@ slower drift looks more like a step."""
 
 _SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Fraction of the variance of a point that is drift."""
-_PLAUSIBLE = float(stats.chi2.ppf(0.95, 1)) / 2
+_PLAUSIBLE = chi2_quantile(0.95, 1) / 2
 """How far the log likelihood of a mixture may be below the best."""
 _SMALLEST_DEVIATION = 1e-9
 """Counted numbers, such as bytes, have no spread; any step in them is certain."""
@@ -174,7 +176,7 @@ def _fit(scaled: Numbers, ends: Sequence[int], share: float) -> tuple[float, lis
     likelihood = -(log_determinant + of_levels + freedom * np.log(variance)) / 2
     spread = variance * np.linalg.inv(information)
     return float(likelihood), [
-        float(2 * stats.t.sf(abs(levels[i + 1] - levels[i]) / np.sqrt(_of_difference(spread, i)), freedom))
+        t_two_sided((levels[i + 1] - levels[i]) / np.sqrt(_of_difference(spread, i)), freedom)
         for i in range(len(bounds) - 1)
     ]
 

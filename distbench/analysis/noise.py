@@ -7,13 +7,12 @@ clearly noisier by itself.
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+from distbench.analysis.quantiles import chi2_quantile, t_quantile
 
 CONFIDENCE = 0.95
 
@@ -66,7 +65,7 @@ class Noise:
         """Median of the positive *values* of one case, with its interval."""
         scale = max(self.scale, _own(values))
         # with the degrees of freedom of the run; a single case would have very few
-        half = _quantile_of_t(self.freedom) * scale * _of_median(len(values))
+        half = t_quantile((1 + CONFIDENCE) / 2, self.freedom) * scale * _of_median(len(values))
         return Interval(statistics.median(values), half)
 
 
@@ -107,15 +106,8 @@ def _deviation(values: Sequence[float]) -> float:
     return statistics.stdev(math.log(value) for value in values)
 
 
-# scipy takes a millisecond for a value that thousands of cases share
-@functools.cache
-def _quantile_of_t(freedom: int) -> float:
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
-
-
-@functools.cache
 def _median_of_chi(freedom: int) -> float:
-    return math.sqrt(float(stats.chi2.ppf(0.5, freedom)) / freedom)
+    return math.sqrt(chi2_quantile(0.5, freedom) / freedom)
 
 
 def _of_median(count: int) -> float:

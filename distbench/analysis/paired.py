@@ -12,7 +12,6 @@ series early (Haybittle 1971, Peto et al. 1976: an interval of 99.9%).
 from __future__ import annotations
 
 import bisect
-import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -20,7 +19,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+
+from distbench.analysis.quantiles import t_quantile
 
 Word = Literal["pass", "regressed", "improved", "inconclusive"]
 
@@ -125,7 +125,7 @@ def _word(mean: float, half: float, rule: Rule) -> Word:
 
 def half_width(deviation: float, pairs: int, confidence: float = CONFIDENCE) -> float:
     """Half the width of the interval of a mean log ratio; *pairs* is at least 2."""
-    return _quantile(pairs - 1, confidence) * deviation / math.sqrt(pairs)
+    return t_quantile((1 + confidence) / 2, pairs - 1) * deviation / math.sqrt(pairs)
 
 
 def resolvable(deviation: float, pairs: int) -> float:
@@ -143,9 +143,3 @@ def pairs_for(deviation: float, effect: float) -> int:
 def _exp(logarithm: float) -> float:
     # beyond that there is no float, and no ratio of two times either
     return math.exp(max(-700.0, min(logarithm, 700.0)))
-
-
-# scipy takes a millisecond for a value that every look at the same number of pairs shares
-@functools.cache
-def _quantile(freedom: int, confidence: float) -> float:
-    return float(stats.t.ppf((1 + confidence) / 2, freedom))

@@ -13,10 +13,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
-
 from distbench.analysis.comparison import compare
 from distbench.analysis.paired import CONFIDENCE
+from distbench.analysis.quantiles import t_quantile
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.summary import CaseSummary
@@ -92,7 +91,7 @@ def advise(before: Sequence[float], after: Sequence[float], spread: RunSpread, l
         )
         return Finding(name, "inconclusive", why, limit, ratio)
     trials = sum(statistics.variance(times) / len(times) for times in (before, after))
-    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, spread.count - 1))
+    quantile = t_quantile((1 + CONFIDENCE) / 2, spread.count - 1)
     half = quantile * math.sqrt(trials + 2 * spread.deviation**2)
     low, high = math.exp(shift - half), math.exp(shift + half)
     resolves = f"advisory: over {spread.count} runs this machine resolves {percent(math.exp(half))} at best"

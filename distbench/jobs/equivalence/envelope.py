@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
+from distbench.analysis.quantiles import t_quantile
 from distbench.record import Record
 from distbench.trial import SKETCH
 
@@ -134,7 +134,7 @@ class Envelope:
         logs = np.log(self._largest())
         families, count = logs.shape
         spread = math.sqrt(np.mean(np.var(logs, axis=1, ddof=1)))
-        quantile = float(stats.t.ppf(1 - false_alarm / families, (count - 1) * families))
+        quantile = t_quantile(1 - false_alarm / families, (count - 1) * families)
         far = quantile * spread * math.sqrt(1 + 1 / count)
         return {
             family: _MARGIN * math.exp(float(mean) + far)
