@@ -8,6 +8,7 @@ is of a dataclass.
 import dataclasses
 import enum
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -40,6 +41,17 @@ def decoded(cls: Callable[..., T], plain: object, source: str) -> T:
         place = f"{'.'.join(reversed(misfit.keys))}: " if misfit.keys else ""
         raise RecordError(f"{source}: {place}{misfit.problem}") from None
     return instance
+
+
+def finite(data: Any) -> Any:
+    """*data* with null for what is infinite or no number: JSON has no word for it."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {str(key): finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return data
 
 
 @functools.cache

@@ -5,12 +5,12 @@ Each kind of job judges its own records; here the kinds are asked, and none is n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from distbench import registry
+from distbench.decode import finite
 from distbench.record import Record, of_kind
 
 Gravity = Literal["ok", "unknown", "bad"]
@@ -85,14 +85,3 @@ def verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dict[str, d
             for case_id, verdict in judge.judge(suite.get(judge.name) or {}, own).items():
                 by_case.setdefault(case_id, {})[kind] = verdict
     return by_case
-
-
-def finite(data: Any) -> Any:
-    """*data* with null for what is infinite or no number: JSON has no word for it."""
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, dict):
-        return {key: finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [finite(value) for value in data]
-    return data

@@ -8,7 +8,8 @@ from typing import Any
 from distbench.analysis.parity import Difference
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
-from distbench.analysis.verdict import finite, judges
+from distbench.analysis.verdict import judges
+from distbench.decode import finite
 from distbench.record import of_kind
 
 _NOT_REPORTED = "not told"

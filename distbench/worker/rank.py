@@ -3,7 +3,6 @@
 import datetime
 import faulthandler
 import json
-import math
 import os
 import signal
 import sys
@@ -17,12 +16,20 @@ import torch.distributed as dist
 
 from distbench import env, registry
 from distbench.case import Case
+from distbench.decode import finite
 from distbench.files import write_whole
 from distbench.job import kind_of
 from distbench.strategies.base import Setting
 from distbench.trial import Phases, Progress, TrialFile, error_file, progress_file, result_file
 from distbench.workloads.base import Workload
 
+# kernels that scaled dot-product attention may choose from; the flags apply to CPUs too
+_ATTENTION = {
+    "flash": torch.backends.cuda.flash_sdp_enabled,
+    "memory-efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
+    "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
+    "math": torch.backends.cuda.math_sdp_enabled,
+}
 # in a rank forked from a warm parent this module was imported by that parent
 _IMPORTED_BY = os.getpid()
 
@@ -43,34 +50,20 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
         result = _run(trial, folder, rank, phases, listener)
         _deliver(result_file(folder, rank), {**result, "began": began})
         progress.at("done")
+        code = 0
     except BaseException as error:
         # the edge of the process: whatever a framework or a user's model raises is written to a file
         _deliver(error_file(folder, rank), _describe(error, phases.current))
         traceback.print_exc()
-        _end(1)
-    _end(0)
-
-
-def _end(code: int) -> NoReturn:
-    """Exit at once: an interpreter that exits normally after gloo's teardown sometimes aborts."""
+        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
+    # an interpreter that exits normally after gloo's teardown sometimes aborts
     os._exit(code)
 
 
 def _deliver(file: Path, data: dict[str, Any]) -> None:
-    write_whole(file, json.dumps(_finite(data), allow_nan=False))
-
-
-def _finite(data: Any) -> Any:
-    """*data* with null for every number that JSON can't express."""
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, dict):
-        return {str(key): _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return data
+    write_whole(file, json.dumps(finite(data), allow_nan=False))
 
 
 def _describe(error: BaseException, phase: str) -> dict[str, Any]:
@@ -84,11 +77,7 @@ def _describe(error: BaseException, phase: str) -> dict[str, Any]:
 
 
 def _run(trial: TrialFile, folder: Path, rank: int, phases: Phases, listener: int | None) -> dict[str, Any]:
-    """Result of this rank.
-
-    Raises:
-        Mismatch: what runs is not what was requested.
-    """
+    """Result of this rank."""
     case, processes = trial.case, int(os.environ["WORLD_SIZE"])
     with phases.phase("start"):
         device = _device(case)
@@ -151,7 +140,7 @@ def _surroundings(device: torch.device) -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "seed": torch.initial_seed(),
-        "attention": _attention(),
+        "attention": [name for name, is_allowed in _ATTENTION.items() if is_allowed()],
     }
     if device.type == "cuda":
         facts["gpu"] = torch.cuda.get_device_name(device)
@@ -159,15 +148,3 @@ def _surroundings(device: torch.device) -> dict[str, Any]:
         facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         facts["tf32"] = torch.backends.cuda.matmul.allow_tf32
     return facts
-
-
-def _attention() -> list[str]:
-    """Kernels that scaled dot-product attention may choose from; the flags apply to CPUs too."""
-    flags = torch.backends.cuda
-    allowed = {
-        "flash": flags.flash_sdp_enabled(),
-        "memory-efficient": flags.mem_efficient_sdp_enabled(),
-        "cudnn": flags.cudnn_sdp_enabled(),
-        "math": flags.math_sdp_enabled(),
-    }
-    return [name for name, is_allowed in allowed.items() if is_allowed]
