@@ -206,9 +206,9 @@ def test_a_run_that_trains_to_no_target_says_so_in_a_line_and_shows_no_empty_tab
 def test_a_spike_stands_seven_deviations_above_what_was_before_and_falling_is_none():
     watch = Spikes()
     steady = [3.0 + 0.01 * (i % 2) for i in range(30)]
-    assert not any(watch.is_spike(value) for value in [*steady, 1.0])
-    assert watch.is_spike(9.0)
-    assert not Spikes().is_spike(9.0), "of the first value nothing is known"
+    assert not any(watch.rule(value) for value in [*steady, 1.0])
+    assert watch.rule(9.0)
+    assert not Spikes().rule(9.0), "of the first value nothing is known"
 
 
 SUITE = {

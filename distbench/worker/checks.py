@@ -61,6 +61,8 @@ def check_distinct_data(feed: Feed, processes: int) -> None:
 def check_effective(effective: dict[str, Any], case: Case, workload: Workload, strategy: Strategy) -> None:
     """Raise Mismatch unless the effective settings of the engine are those of *case*."""
     optimizer, kernel = strategy.optimizer(case)
+    # SGD without momentum keeps no state
+    keeps_state = case.optimizer.name == "adamw" or case.optimizer.momentum != 0
     expected: dict[str, Any] = {
         "world_size": case.world_size,
         "global_batch_size": case.batch.global_batch_size,
@@ -74,7 +76,7 @@ def check_effective(effective: dict[str, Any], case: Case, workload: Workload, s
         "dtypes.compute": case.precision.compute,
         "dtypes.reduce": case.precision.reduce,
         "dtypes.master": case.precision.master,
-        "dtypes.optimizer_state": _state_dtype(case),
+        "dtypes.optimizer_state": case.precision.optimizer_state if keeps_state else None,
         "activation_checkpointing": case.activation_checkpointing,
     }
     own = _HYPER_PARAMETERS[case.optimizer.name]
@@ -99,12 +101,6 @@ def check_same_norm(norms: list[float], processes: int) -> None:
             raise Mismatch(
                 f"gradients: ranks are not synchronised; their norms in check step {step} are {of_ranks}"
             )
-
-
-def _state_dtype(case: Case) -> str | None:
-    # SGD without momentum keeps no state
-    keeps_state = case.optimizer.name == "adamw" or case.optimizer.momentum != 0
-    return case.precision.optimizer_state if keeps_state else None
 
 
 def _look_up(effective: dict[str, Any], key: str) -> Any:

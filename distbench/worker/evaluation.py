@@ -1,5 +1,6 @@
 """Evaluation of a model on rows that it never trains on, the same rows for every strategy."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.nn import functional
 from distbench.data.base import Merit
 from distbench.strategies.base import Engine, Setting
 from distbench.worker.checks import Refused
+from distbench.worker.feed import Batch, placed
 
 
 class Evaluation:
@@ -18,14 +20,14 @@ class Evaluation:
 
     def __init__(self, setting: Setting, merit: Merit, rows: dict[str, np.ndarray]) -> None:
         """Cut *rows* (each array has them as its first axis) into this rank's parts."""
-        self._setting, self._merit = setting, merit
+        self._loss, self._merit = setting.workload.loss, merit
         # sharded parameters are gathered by all ranks together, so all need the same number of parts
         count = len(next(iter(rows.values())))
         own = np.array_split(np.arange(count), setting.world_size)[setting.rank]
         largest = -(-count // setting.world_size)
         parts = -(-largest // setting.case.batch.micro_batch_size)
         self._parts = [
-            {name: self._placed(array[part]) for name, array in rows.items()}
+            placed({name: array[part] for name, array in rows.items()}, setting)
             for part in np.array_split(own, parts)
         ]
         if count < setting.world_size * parts:
@@ -35,19 +37,19 @@ class Evaluation:
         """Figure of merit over all rows. A collective call, between steps."""
         sums = torch.zeros(3, dtype=torch.float64)
         for part in self._parts:
-            sums += engine.evaluate(lambda module, part=part: self._sums(module, part))  # type: ignore[misc]
+            sums += engine.evaluate(functools.partial(self._sums, part))
         dist.all_reduce(sums)
         nats, correct, labels = sums.tolist()
         if self._merit.of == "accuracy":
             return float(correct / labels)
         return float((nats / labels - self._merit.floor) * self._merit.scale)
 
-    def _sums(self, module: nn.Module, part: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _sums(self, part: Batch, module: nn.Module) -> torch.Tensor:
         """Sums over labels: cross-entropy in nats, correct predictions, and their number."""
-        # a loss only calls the module, so its output can be intercepted
-        recorder: Any = _Recorder(module)
-        self._setting.workload.loss(recorder, part)
-        logits, labels = recorder.output, part["labels"]
+        outputs: list[Any] = []
+        with module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output)):
+            self._loss(module, part)
+        logits, labels = outputs[-1] if outputs else None, part["labels"]
         if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != labels.shape:
             output = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
             raise Refused(f"the model returns {output}, not logits for labels of shape {tuple(labels.shape)}")
@@ -55,23 +57,3 @@ class Evaluation:
         nats = functional.cross_entropy(exact, labels.flatten(), reduction="sum")
         correct = (exact.argmax(-1) == labels.flatten()).sum()
         return torch.tensor([float(nats), float(correct), labels.numel()], dtype=torch.float64)
-
-    def _placed(self, array: np.ndarray) -> torch.Tensor:
-        tensor = torch.from_numpy(array).to(self._setting.device)
-        is_double = self._setting.case.precision.master == "fp64" and tensor.is_floating_point()
-        return tensor.double() if is_double else tensor
-
-
-class _Recorder:
-    """Stands in for a module in ``Workload.loss`` and keeps its output."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self.output: Any = None
-
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        self.output = self._module(*inputs, **named)
-        return self.output
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)

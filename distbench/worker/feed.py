@@ -6,49 +6,32 @@ import numpy as np
 import torch
 
 from distbench import registry
-from distbench.case import Case
 from distbench.data.base import Batches, Source
-from distbench.workloads.base import Workload
+from distbench.strategies.base import Setting
 
 Batch = dict[str, torch.Tensor]
 
 
 class Feed:
-    """Micro-batches of any step for rank *rank* of *processes*."""
+    """Micro-batches of any step for one rank."""
 
-    def __init__(
-        self,
-        case: Case,
-        workload: Workload,
-        rank: int,
-        processes: int,
-        device: torch.device,
-        order: int | None = None,
-        batches: Batches | None = None,
-    ) -> None:
+    def __init__(self, setting: Setting, order: int | None = None, batches: Batches | None = None) -> None:
         """Open the data, or use *batches*; *order* seeds a permutation of the rows of each global batch."""
+        case, rank = setting.case, setting.rank
         source: Source = registry.make("data", case.data)
         size = case.batch.global_batch_size
-        self._batches = batches or source.open(workload.shape, case.seed, size)
+        self._batches = batches or source.open(setting.workload.shape, case.seed, size)
         if order is not None:
             self._batches = _reordered(self._batches, size, order)
-        self._device = device
+        self._setting = setting
         self._accumulation = case.batch.gradient_accumulation_steps
         # one process may drive several devices (nn.DataParallel); it then gets the rows of all of them
-        share = size // processes
+        share = size // setting.world_size
         self._rows = range(rank * share, (rank + 1) * share)
-        # engines cast to the other dtypes themselves
-        self._is_double = case.precision.master == "fp64"
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Micro-batches of *step*, on the device."""
-        arrays = self._batches(step, self._rows)
-        whole = {
-            name: torch.from_numpy(array).to(self._device, non_blocking=True)
-            for name, array in arrays.items()
-        }
-        if self._is_double:
-            whole = {name: x.double() if x.is_floating_point() else x for name, x in whole.items()}
+        whole = placed(self._batches(step, self._rows), self._setting)
         size = len(self._rows) // self._accumulation
         return [
             {name: tensor[i * size : (i + 1) * size] for name, tensor in whole.items()}
@@ -59,6 +42,17 @@ class Feed:
         """Hash of this rank's rows of *step*."""
         arrays = self._batches(step, self._rows)
         return hashlib.sha256(b"".join(arrays[name].tobytes() for name in sorted(arrays))).hexdigest()
+
+
+def placed(arrays: dict[str, np.ndarray], setting: Setting) -> Batch:
+    """*arrays* on the device of the rank, in fp64 if the case trains in it."""
+    tensors = {
+        name: torch.from_numpy(array).to(setting.device, non_blocking=True) for name, array in arrays.items()
+    }
+    if setting.case.precision.master != "fp64":
+        # engines cast to the other dtypes themselves
+        return tensors
+    return {name: x.double() if x.is_floating_point() else x for name, x in tensors.items()}
 
 
 def _reordered(batches: Batches, size: int, seed: int) -> Batches:

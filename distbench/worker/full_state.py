@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 from distbench.files import whole
 from distbench.strategies.base import FullState
-from distbench.workloads.weights import apart
+from distbench.workloads import weights
 
 
 def write(state: FullState, file: Path) -> None:
@@ -22,19 +20,17 @@ def write(state: FullState, file: Path) -> None:
     for name, moments in state.optimizer.items():
         named |= {f"optimizer/{moment}/{name}": tensor for moment, tensor in moments.items()}
     with whole(file) as aside:
-        save_file(apart(named), aside)
+        save_file(weights.apart(named), aside)
 
 
 def read(file: Path) -> FullState:
     """State that ``write`` wrote."""
     state = FullState()
-    with safe_open(file, framework="pt") as opened:
-        for key in opened.keys():  # noqa: SIM118 - not a mapping
-            kind, _, name = key.partition("/")
-            tensor: torch.Tensor = opened.get_tensor(key)
-            if kind == "optimizer":
-                moment, _, name = name.partition("/")
-                state.optimizer.setdefault(name, {})[moment] = tensor
-            else:
-                (state.parameters if kind == "parameters" else state.buffers)[name] = tensor
+    for key, tensor in weights.read(file).items():
+        kind, _, name = key.partition("/")
+        if kind == "optimizer":
+            moment, _, name = name.partition("/")
+            state.optimizer.setdefault(name, {})[moment] = tensor
+        else:
+            (state.parameters if kind == "parameters" else state.buffers)[name] = tensor
     return state

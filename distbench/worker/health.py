@@ -6,6 +6,8 @@ the engine's own calls; hooks are set only to trace a loss that is not finite.
 
 import math
 import statistics
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,8 +41,8 @@ class Health:
 
     def loss(self, step: int, loss: float) -> None:
         """Check the mean loss of *step*, the same number on every rank."""
-        if self._losses.is_spike(loss):
-            self._add(step, 0, "", "loss spike", f"loss {loss:.4g}; {self._losses.rule()}")
+        if rule := self._losses.rule(loss):
+            self._add(step, 0, "", "loss spike", f"loss {loss:.4g}; {rule}")
 
     def skipped(self, step: int, engine: Engine) -> None:
         """Report steps that were skipped because gradients overflowed under the loss scale."""
@@ -85,28 +87,24 @@ class Health:
         """Repeat the forward pass of *step* and report the first module of *rank* that was not finite."""
         first = None
         for batch in batches:
-            first = first or engine.evaluate(lambda module, batch=batch: self._first(module, batch))  # type: ignore[misc]
+            first = first or engine.evaluate(partial(self._first, batch))
         of_ranks: list[Any] = [None] * self._setting.world_size
         dist.all_gather_object(of_ranks, first)
         module, text = of_ranks[rank] or ("", "when the step was repeated, every module was finite")
         self._add(step, rank, module, "not finite", text)
         return text
 
-    def _first(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> tuple[str, str] | None:
+    def _first(self, batch: dict[str, torch.Tensor], module: nn.Module) -> tuple[str, str] | None:
         first: list[tuple[str, str]] = []
-        handles = []
         broken: set[str] = set()
         # in evaluation mode a module may compute something else and not break
         module.train()
-        for name, part in module.named_modules():
-            plain = _plain(name)
-            handles.append(part.register_forward_pre_hook(_parameters_into(plain, broken)))
-            handles.append(part.register_forward_hook(_outputs_into(plain, broken, first)))
-        try:
+        with ExitStack() as hooks:
+            for name, part in module.named_modules():
+                plain = _plain(name)
+                hooks.enter_context(part.register_forward_pre_hook(partial(_see_parameters, plain, broken)))
+                hooks.enter_context(part.register_forward_hook(partial(_see_output, plain, broken, first)))
             loss = self._setting.workload.loss(module, batch)
-        finally:
-            for handle in handles:
-                handle.remove()
         if first:
             return first[0]
         if not bool(torch.isfinite(loss)):
@@ -141,24 +139,20 @@ class Health:
         self.findings.append({"step": step, "rank": rank, "module": module, "kind": kind, "text": text})
 
 
-def _parameters_into(name: str, broken: set[str]) -> Any:
-    def inspect(module: nn.Module, _inputs: Any) -> None:
-        if not all(bool(torch.isfinite(p).all()) for p in module.parameters(recurse=False)):
-            broken.add(name)
-
-    return inspect
+def _see_parameters(name: str, broken: set[str], module: nn.Module, _inputs: Any) -> None:
+    if not all(bool(torch.isfinite(p).all()) for p in module.parameters(recurse=False)):
+        broken.add(name)
 
 
-def _outputs_into(name: str, broken: set[str], first: list[tuple[str, str]]) -> Any:
-    def inspect(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        parts = output if isinstance(output, tuple) else (output,)
-        tensors = [x for x in parts if isinstance(x, torch.Tensor) and x.is_floating_point()]
-        if first or all(bool(torch.isfinite(x).all()) for x in tensors):
-            return
-        why = "an update broke its parameters" if name in broken else "its parameters were finite"
-        first.append((name, f"first not finite: the output of {name or 'the model'} ({why})"))
-
-    return inspect
+def _see_output(
+    name: str, broken: set[str], first: list[tuple[str, str]], _module: nn.Module, _inputs: Any, output: Any
+) -> None:
+    parts = output if isinstance(output, tuple) else (output,)
+    tensors = [x for x in parts if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    if first or all(bool(torch.isfinite(x).all()) for x in tensors):
+        return
+    why = "an update broke its parameters" if name in broken else "its parameters were finite"
+    first.append((name, f"first not finite: the output of {name or 'the model'} ({why})"))
 
 
 def _plain(name: str) -> str:

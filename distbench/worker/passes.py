@@ -8,7 +8,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,23 +17,9 @@ from distbench.metrics.base import Absent, Left, Metric, Pass, Session
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.trial import Progress
 from distbench.worker.feed import Feed
+from distbench.worker.trainer import Delivery
 
 Hook = Callable[..., Any]
-
-
-@dataclass
-class PassResult:
-    """Results of one pass on one rank."""
-
-    name: Pass
-    samples: dict[str, list[float | None]] = field(default_factory=dict)
-    """Column -> one number per step, or a list of one."""
-    absent: dict[str, str] = field(default_factory=dict)
-    losses: list[float] = field(default_factory=list)
-    norms: list[float] = field(default_factory=list)
-    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    window: tuple[float, float] = (0.0, 0.0)
-    """``time.time()`` at the beginning of the first step and at the end of the last."""
 
 
 class Loop:
@@ -47,16 +32,17 @@ class Loop:
         self._keep_traces = keep_traces
         self._passed_on: dict[type[Left], Left] = {}
         self._earlier: dict[Pass, list[float]] = {}
-        self._next_step = 0
-        self.effective: dict[str, Any] = {}
-        """Effective settings of the live engine, once they are known."""
+        self.losses: list[float] = []
+        """Of every step so far."""
+        self.delivery = Delivery()
+        """What the passes have given so far."""
 
-    def run(self, name: Pass, steps: int, metrics: dict[str, Metric], progress: Progress) -> PassResult:
-        """Results of *steps* steps, run as pass *name*."""
+    def run(self, name: Pass, steps: int, metrics: dict[str, Metric], progress: Progress) -> Session:
+        """Run *steps* steps as pass *name*, and add what *metrics* make of them to the delivery."""
         session = self._session(name)
         mode = self._engine.unsynchronised() if name == "unsynced" else nullcontext()
         if mode is None:
-            return PassResult(name)
+            return session
         active = {key: metric for key, metric in metrics.items() if name in metric.passes}
         states = {key: metric.start(session) for key, metric in active.items()}
         before = _overridden("before_step", active, states)
@@ -74,18 +60,19 @@ class Loop:
                 progress.at(name, step)
                 for hook, state in before:
                     hook(session, state)
-                losses.append(self._step(self._next_step + step, session if name == "check" else None))
+                losses.append(self._step(len(self.losses) + step, session if name == "check" else None))
                 for hook, state in after:
                     hook(session, state)
                 clock.mark()
         session.steps = clock.seconds()
+        if name == "time":
+            self.delivery.window = (began, time.time())
         self._engine.__dict__.pop("span", None)
         session.losses = [float(loss) for loss in losses]
-        self._next_step += steps
-        result = _collect(session, active, states)
+        self.losses += session.losses
+        self._collect(session, active, states)
         self._earlier[name] = session.steps
-        result.window = (began, time.time())
-        return result
+        return session
 
     def _session(self, name: Pass) -> Session:
         setting = self._setting
@@ -99,7 +86,7 @@ class Loop:
             world_size=setting.world_size,
             pass_=name,
             folder=setting.scratch,
-            effective=self.effective,
+            effective=self.delivery.effective,
             keep_traces=self._keep_traces,
             passed_on=self._passed_on,
             earlier=self._earlier,
@@ -113,6 +100,22 @@ class Loop:
             checked.grad_norms.append(self._engine.grad_norm())
         self._engine.step()
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+
+    def _collect(self, session: Session, metrics: dict[str, Metric], states: dict[str, Any]) -> None:
+        delivery = self.delivery
+        for key, metric in metrics.items():
+            try:
+                values = metric.values(session, states[key])
+            except Absent as reason:
+                values = {column.name: reason for column in metric.columns}
+            for column, value in values.items():
+                if isinstance(value, Absent):
+                    delivery.absent[column] = str(value)
+                else:
+                    delivery.samples[column] = value if isinstance(value, list) else [value]
+                    delivery.passes[column] = session.pass_
+        for name, rows in session.tables.items():
+            delivery.tables.setdefault(name, []).extend(rows)
 
 
 class Clock:
@@ -162,19 +165,3 @@ def _spans(session: Session, around: list[tuple[Any, Any]]) -> Any:
             yield
 
     return span
-
-
-def _collect(session: Session, metrics: dict[str, Metric], states: dict[str, Any]) -> PassResult:
-    result = PassResult(session.pass_, losses=session.losses, norms=session.grad_norms, tables=session.tables)
-    for key, metric in metrics.items():
-        try:
-            values = metric.values(session, states[key])
-        except Absent as reason:
-            result.absent.update({column.name: str(reason) for column in metric.columns})
-            continue
-        for column, value in values.items():
-            if isinstance(value, Absent):
-                result.absent[column] = str(value)
-            else:
-                result.samples[column] = value if isinstance(value, list) else [value]
-    return result

@@ -6,8 +6,7 @@ environments never rebuild each other's ops.
 
 import json
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,31 +23,28 @@ def prepare(file: Path) -> None:
     The file holds ``metrics`` (choices), ``cases`` (one for each strategy choice) and
     ``weights``: ``{file: case}``.
     """
-    request = json.loads(file.read_text())
-    work = _Work()
-    for data in request["metrics"]:
-        choice = decoded(Choice, data, str(file))
-        work.do(f"metric {choice.name}", registry.make("metrics", choice).prepare)
-    for data in request["cases"]:
-        case = decoded(Case, data, str(file))
-        work.do(f"strategy {case.label}", partial(registry.make("strategies", case.strategy).prepare, case))
-    for path, data in request["weights"].items():
-        work.do(f"weights {path}", partial(_save_weights, path, data))
-    write_whole(file.with_suffix(".result.json"), json.dumps({"failed": work.failed, "notes": work.notes}))
-
-
-@dataclass
-class _Work:
-    failed: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def do(self, item: str, action: Callable[[], list[str] | None]) -> None:
+    failed: dict[str, str] = {}
+    notes: list[str] = []
+    for item, action in _items(json.loads(file.read_text()), str(file)):
         try:
-            self.notes += action() or []
+            notes += action() or []
         except Exception as error:
             # a failed build is a result for the cases that need it; the others continue
             traceback.print_exc()
-            self.failed[item] = f"{type(error).__name__}: {error}"
+            failed[item] = f"{type(error).__name__}: {error}"
+    write_whole(file.with_suffix(".result.json"), json.dumps({"failed": failed, "notes": notes}))
+
+
+def _items(request: dict[str, Any], source: str) -> Iterator[tuple[str, Callable[[], list[str] | None]]]:
+    """What *request* lists, each by its name in messages."""
+    for data in request["metrics"]:
+        choice = decoded(Choice, data, source)
+        yield f"metric {choice.name}", registry.make("metrics", choice).prepare
+    for data in request["cases"]:
+        case = decoded(Case, data, source)
+        yield f"strategy {case.label}", partial(registry.make("strategies", case.strategy).prepare, case)
+    for path, data in request["weights"].items():
+        yield f"weights {path}", partial(_save_weights, path, data)
 
 
 def _save_weights(path: str, data: dict[str, Any]) -> None:

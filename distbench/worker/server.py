@@ -39,7 +39,8 @@ def serve(control: socket.socket, imports: list[str]) -> None:
     # imported objects never become garbage, and a collection in a child would copy all of their pages
     gc.collect()
     gc.freeze()
-    Server(control).run(cuda_touched=_cuda_touched())
+    torch = sys.modules.get("torch")
+    Server(control).run(cuda_touched=torch is not None and torch.cuda.is_initialized())
 
 
 class Server:
@@ -79,10 +80,9 @@ class Server:
         if "launch" in request:
             self._launch(**request["launch"])
         elif "signal" in request:
-            for pid in self._ranks:
-                kill(pid, request["signal"])
+            self._signal_ranks(request["signal"])
         elif "stop" in request:
-            self._kill_ranks()
+            self._signal_ranks(signal.SIGKILL)
 
     def _launch(
         self, entry: str, file: str, share: dict[str, Any], environment: dict[str, str], leftovers: list[str]
@@ -151,12 +151,12 @@ class Server:
                 file.unlink(missing_ok=True)
         self._leftovers = []
 
-    def _kill_ranks(self) -> None:
+    def _signal_ranks(self, number: int) -> None:
         for pid in self._ranks:
-            kill(pid, signal.SIGKILL)
+            kill(pid, number)
 
     def _die(self) -> None:
-        self._kill_ranks()
+        self._signal_ranks(signal.SIGKILL)
         kill_tagged(os.environ[RUN_ID])
         self._remove_leftovers()
         os._exit(0)
@@ -169,16 +169,8 @@ class Server:
             self._die()
 
 
-def _cuda_touched() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())
-
-
 def _redirect_output(log: Path) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    file = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
-    os.dup2(null, 0)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(null)
-    os.close(file)
+    with Path(os.devnull).open() as null, log.open("a") as file:
+        os.dup2(null.fileno(), 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)

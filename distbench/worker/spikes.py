@@ -15,19 +15,13 @@ class Spikes:
 
     def __init__(self) -> None:
         self._before: deque[float] = deque(maxlen=_WINDOW)
-        self._limit = math.inf
 
-    def is_spike(self, value: float) -> bool:
-        """Whether *value* is far above the ones before it; it then joins them."""
-        self._limit = math.inf
+    def rule(self, value: float) -> str:
+        """The rule by which *value* is a spike; empty: it is none. It then joins the ones before."""
+        limit = math.inf
         if len(self._before) >= _MIN_VALUES:
             mean, deviation = statistics.fmean(self._before), statistics.pstdev(self._before)
-            self._limit = mean + _DEVIATIONS * deviation
+            limit = mean + _DEVIATIONS * deviation
         self._before.append(value)
-        return value > self._limit
-
-    def rule(self) -> str:
-        """The rule by which the last value was a spike."""
-        return (
-            f"above {self._limit:.4g}, {_DEVIATIONS:g} standard deviations over the mean of the earlier steps"
-        )
+        rule = f"above {limit:.4g}, {_DEVIATIONS:g} standard deviations over the mean of the earlier steps"
+        return rule if value > limit else ""

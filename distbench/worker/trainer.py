@@ -98,7 +98,7 @@ class Trainer:
         self.strategy: Strategy = registry.make("strategies", case.strategy)
         self.engine = self.strategy.build(setting)
         checks.check_engine(self.strategy, self.engine, case)
-        self._feed = feed or Feed(case, setting.workload, setting.rank, setting.world_size, setting.device)
+        self._feed = feed or Feed(setting)
         self._is_cuda = setting.device.type == "cuda"
         self._seconds = 0.0
 
@@ -131,16 +131,26 @@ class Trainer:
         return Step(number, batches, losses)
 
 
-class Fingerprints:
-    """Fingerprints of tensors as rows, by which trainings are compared."""
+class Kept(Watcher):
+    """Keeps the curves of trainings, and fingerprints of their tensors, by which they are compared."""
 
     def __init__(self, rank: int) -> None:
-        self.rows: Rows = []
+        self.training = ""
+        """Name of the one that is watched."""
+        self.curve: Rows = []
+        self.tensors: Rows = []
         """Those of rank 0; the other ranks keep none."""
+        self.delivery = Delivery()
         self._is_first = rank == 0
 
+    def gradients(self, step: Step, engine: Engine) -> bool:
+        """Keep the loss and the gradient norm of *step*."""
+        row = {"step": step.number, "loss": step.loss, "grad_norm": engine.grad_norm()}
+        self.curve.append({"training": self.training, **row})
+        return True
+
     def keep(
-        self, training: str, step: int, of: str, tensors: dict[str, torch.Tensor], *, everywhere: bool = False
+        self, step: int, of: str, tensors: dict[str, torch.Tensor], *, everywhere: bool = False
     ) -> dict[str, str]:
         """Keep *tensors* as of the end of *step*; return digests by name, empty if they are not computed.
 
@@ -151,9 +161,17 @@ class Fingerprints:
             return {}
         described = {name: describe(name, tensor) for name, tensor in tensors.items()}
         if self._is_first:
-            place = {"training": training, "step": step, "of": of}
-            self.rows += [{**place, "tensor": name, **row} for name, row in described.items()]
+            place = {"training": self.training, "step": step, "of": of}
+            self.tensors += [{**place, "tensor": name, **row} for name, row in described.items()]
         return {name: row["digest"] for name, row in described.items()}
+
+    def delivered(self, kind: str, **more: Rows) -> Delivery:
+        """The delivery of a *kind* of job with its tables, of rank 0 alone, and what was not finite."""
+        if self._is_first:
+            tables = {"curve": self.curve, "tensors": self.tensors, **more}
+            self.delivery.tables = {f"{kind}_{name}": rows for name, rows in tables.items()}
+        self.delivery.not_finite = first_not_finite((row["step"], row["loss"]) for row in self.curve)
+        return self.delivery
 
 
 def not_as_on_rank_0(digests: dict[str, str]) -> Iterator[tuple[int, list[str]]]:
@@ -168,15 +186,9 @@ def not_as_on_rank_0(digests: dict[str, str]) -> Iterator[tuple[int, list[str]]]
             yield rank, names
 
 
-def row_of(training: str, step: Step, engine: Engine) -> dict[str, Any]:
-    """Row of *step* in the curve of *training*, before its update."""
-    norm = engine.grad_norm()
-    return {"training": training, "step": step.number, "loss": step.loss, "grad_norm": norm}
-
-
-def first_not_finite(losses: Iterable[float]) -> dict[str, Any] | None:
-    """First step whose loss is not finite, and its value; None if all are."""
-    for step, loss in enumerate(losses):
+def first_not_finite(losses: Iterable[tuple[int, float]]) -> dict[str, Any] | None:
+    """The first of (step, loss) that is not finite; None if all are."""
+    for step, loss in losses:
         if not math.isfinite(loss):
             return {"step": step, "value": str(loss)}
     return None

@@ -61,7 +61,7 @@ def main(name: str, pairs: int, steps: int, folder: Path) -> None:
     dist.barrier()
     cpu = torch.device("cpu")
     setting = Setting(case, workload, initial, cpu, rank, world_size, folder)
-    feed = Feed(case, workload, rank, world_size, cpu)
+    feed = Feed(setting)
     strategy = registry.make("strategies", case.strategy)
     loop = Loop(setting, strategy, strategy.build(setting), feed)
     metrics = {metric: registry.load("metrics", metric)() for metric in TIMED_METRICS}
@@ -71,8 +71,8 @@ def main(name: str, pairs: int, steps: int, folder: Path) -> None:
 
     def harness() -> float:
         # what its own clock says, as a user will see it
-        result = loop.run("time", steps, metrics, progress)
-        return sum(value for value in result.samples["step_s"] if value is not None)
+        loop.run("time", steps, metrics, progress)
+        return sum(loop.delivery.samples["step_s"])
 
     by_hand = HAND_WRITTEN[name](setting, feed)
 

@@ -18,6 +18,7 @@ from torch import nn
 from distbench import registry
 from distbench.case import Case
 from distbench.decode import decoded
+from distbench.strategies.base import Setting
 from distbench.worker.feed import Feed
 
 STEPS = 3
@@ -27,7 +28,8 @@ WORKLOAD = registry.make("workloads", CASE.workload)
 
 
 def micro_batches(rank: int) -> list[dict[str, torch.Tensor]]:
-    feed = Feed(CASE, WORKLOAD, rank, CASE.world_size, torch.device("cpu"))
+    setting = Setting(CASE, WORKLOAD, Path(), torch.device("cpu"), rank, CASE.world_size, Path())
+    feed = Feed(setting)
     return [batch for step in range(STEPS) for batch in feed.micro_batches(step)]
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from distbench.jobs.checkpoint import CheckpointOptions
@@ -22,17 +21,7 @@ from distbench.trial import Phases, TrialFile
 from distbench.worker import full_state
 from distbench.worker.checks import Refused
 from distbench.worker.feed import Feed
-from distbench.worker.trainer import (
-    Delivery,
-    Fingerprints,
-    Rows,
-    Step,
-    Trainer,
-    Watcher,
-    first_not_finite,
-    refuse_dropout,
-    row_of,
-)
+from distbench.worker.trainer import Delivery, Kept, Rows, Step, Trainer, refuse_dropout
 
 Load = Callable[[Engine], None]
 
@@ -50,34 +39,21 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
     if trial.job.options.role == "case":
         job.own()
     job.exchanged()
-    return job.delivered()
+    return job.delivered("checkpoint", parts=job.parts)
 
 
-class _Checkpoints:
+class _Checkpoints(Kept):
     def __init__(self, trial: TrialFile, setting: Setting, phases: Phases) -> None:
+        super().__init__(setting.rank)
         self._setting, self._phases = setting, phases
         self._options = trial.job.options_as(CheckpointOptions)
         self._leaves, self._reads = Path(trial.leaves), Path(trial.reads)
         self._shards = setting.weights.with_name(f"shards-{setting.case.id}")
-        self._feed = Feed(setting.case, setting.workload, setting.rank, setting.world_size, setting.device)
+        self._feed = Feed(setting)
         self._places = 0
-        self._curve: Rows = []
-        self._tensors = Fingerprints(setting.rank)
-        self._parts: Rows = []
+        self.parts: Rows = []
         """A row for each continuation: whose state it resumes from, why it can't, and why the optimizer
         state that it loaded can't be inspected."""
-        self._delivery = Delivery()
-
-    def delivered(self) -> Delivery:
-        """Result of the rank."""
-        if self._setting.rank == 0:
-            self._delivery.tables = {
-                "checkpoint_curve": self._curve,
-                "checkpoint_tensors": self._tensors.rows,
-                "checkpoint_parts": self._parts,
-            }
-        self._delivery.not_finite = first_not_finite(row["loss"] for row in self._curve)
-        return self._delivery
 
     def own(self) -> None:
         """Train, save the sharded and the full state, continue; then resume from each of the two."""
@@ -106,10 +82,11 @@ class _Checkpoints:
         """Train, save, and continue; return why there is no sharded, and why no full state."""
         trainer = self._build()
         engine = trainer.engine
-        self._train(trainer, "before", 0, self._options.steps_before)
+        self.training = "before"
+        trainer.train(range(self._options.steps_before), self)
         lacking = _why_not(self._save, engine), _why_not(self._consolidate, engine)
         self._continue(trainer, "continued")
-        self._delivery.effective = engine.effective()
+        self.delivery.effective = engine.effective()
         engine.close()
         return lacking
 
@@ -123,10 +100,10 @@ class _Checkpoints:
                 unseen = self._continue(trainer, training)
             trainer.engine.close()
         if lacking:
-            unknown = [name for name in _NUMBERS[training] if name not in self._delivery.samples]
-            self._delivery.absent |= dict.fromkeys(unknown, lacking)
+            unknown = [name for name in _NUMBERS[training] if name not in self.delivery.samples]
+            self.delivery.absent |= dict.fromkeys(unknown, lacking)
         row = {"training": training, "source": source, "source_id": source_id, "lacking": lacking}
-        self._parts.append({**row, "unseen": unseen})
+        self.parts.append({**row, "unseen": unseen})
 
     def _build(self) -> Trainer:
         self._at("build")
@@ -138,10 +115,13 @@ class _Checkpoints:
         with self._timed("save", "checkpoint_save_s"):
             engine.save(self._shards)
             dist.barrier()
+            files = [file for file in self._shards.rglob("*") if file.is_file()]
             # DCP flushes what it writes and DeepSpeed doesn't; both are timed until it is on disk
-            _flush(self._shards)
-        size = sum(file.stat().st_size for file in _files(self._shards))
-        self._delivery.samples["checkpoint_bytes"] = [float(size)]
+            for file in files:
+                with file.open("rb") as stream:
+                    os.fsync(stream.fileno())
+        size = sum(file.stat().st_size for file in files)
+        self.delivery.samples["checkpoint_bytes"] = [float(size)]
 
     def _load(self, engine: Engine) -> None:
         with self._timed("load", "checkpoint_load_s"):
@@ -152,7 +132,7 @@ class _Checkpoints:
             state = engine.consolidate()
             if self._setting.rank == 0:
                 full_state.write(state, self._leaves)
-        self._delivery.samples["full_bytes"] = [float(self._leaves.stat().st_size)]
+        self.delivery.samples["full_bytes"] = [float(self._leaves.stat().st_size)]
 
     def _load_full(self, engine: Engine) -> None:
         with self._timed("load full", "full_load_s"):
@@ -164,24 +144,25 @@ class _Checkpoints:
 
     def _continue(self, trainer: Trainer, training: str) -> str:
         """Keep the state and continue; return why the optimizer state can't be inspected, or nothing."""
-        before, engine = self._options.steps_before, trainer.engine
-        self._tensors.keep(training, before - 1, "parameter", engine.full_state())
-        unseen = _why_not(lambda engine: self._keep_moments(engine, training, before - 1), engine)
-        self._train(trainer, training, before, self._options.steps_after)
+        self.training = training
+        before = self._options.steps_before
+        self.keep(before - 1, "parameter", trainer.engine.full_state())
+        unseen = _why_not(self._keep_moments, trainer.engine)
+        trainer.train(range(before, before + self._options.steps_after), self)
         return unseen
 
-    def _train(self, trainer: Trainer, training: str, first: int, steps: int) -> None:
-        watcher = _Watcher(training, self._curve, self._tensors, lambda: self._at("check"))
-        trainer.train(range(first, first + steps), watcher)
+    def begins(self, number: int) -> None:
+        self._at("check")
 
-    def _keep_moments(self, engine: Engine, training: str, step: int) -> None:
+    def updated(self, step: Step, engine: Engine, seconds: float) -> None:
+        if self.training != "before":
+            self.keep(step.number, "parameter", engine.full_state())
+
+    def _keep_moments(self, engine: Engine) -> None:
         self._at("consolidate")
-        by_moment: dict[str, dict[str, torch.Tensor]] = {}
         for name, moments in engine.consolidate().optimizer.items():
             for moment, tensor in moments.items():
-                by_moment.setdefault(moment, {})[name] = tensor
-        for moment, tensors in by_moment.items():
-            self._tensors.keep(training, step, moment, tensors)
+                self.keep(self._options.steps_before - 1, moment, {name: tensor})
 
     @contextmanager
     def _timed(self, phase: str, column: str) -> Iterator[None]:
@@ -191,32 +172,12 @@ class _Checkpoints:
         began = time.perf_counter()
         yield
         dist.barrier()
-        self._delivery.samples[column] = [time.perf_counter() - began]
+        self.delivery.samples[column] = [time.perf_counter() - began]
 
     def _at(self, phase: str) -> None:
         self._phases.current = phase
         self._places += 1
         self._phases.progress.at("checkpoint", self._places)
-
-
-class _Watcher(Watcher):
-    """Keeps the losses of one training, and its parameters after the checkpoint."""
-
-    def __init__(
-        self, training: str, curve: Rows, tensors: Fingerprints, progress: Callable[[], None]
-    ) -> None:
-        self._training, self._curve, self._tensors, self._progress = training, curve, tensors, progress
-
-    def begins(self, number: int) -> None:
-        self._progress()
-
-    def gradients(self, step: Step, engine: Engine) -> bool:
-        self._curve.append(row_of(self._training, step, engine))
-        return True
-
-    def updated(self, step: Step, engine: Engine, seconds: float) -> None:
-        if self._training != "before":
-            self._tensors.keep(self._training, step.number, "parameter", engine.full_state())
 
 
 _NUMBERS = {
@@ -234,13 +195,3 @@ def _why_not(action: Load, engine: Engine) -> str:
     except NotImplementedError as error:
         return str(error) or type(error).__name__
     return ""
-
-
-def _files(folder: Path) -> list[Path]:
-    return [file for file in folder.rglob("*") if file.is_file()]
-
-
-def _flush(folder: Path) -> None:
-    for file in _files(folder):
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())

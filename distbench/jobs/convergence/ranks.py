@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from distbench import registry
-from distbench.data.base import Merit, Source, Split
+from distbench.data.base import Merit, Source
 from distbench.jobs.convergence import ConvergeOptions
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.trial import Phases, TrialFile
@@ -25,11 +24,11 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
         Refused: the model can't be evaluated.
     """
     case, options = setting.case, trial.job.options_as(ConvergeOptions)
+    source: Source = registry.make("data", case.data)
     with phases.phase("build"):
-        split = _split(setting, options.eval_samples)
-        feed = Feed(
-            case, setting.workload, setting.rank, setting.world_size, setting.device, batches=split.training
-        )
+        size = case.batch.global_batch_size
+        split = source.split(setting.workload.shape, case.seed, size, options.eval_samples)
+        feed = Feed(setting, batches=split.training)
         evaluation = Evaluation(setting, Merit(**options.merit), split.held_out)
         trainer = Trainer(setting, feed)
     checks.check_distinct_data(feed, setting.world_size)
@@ -37,13 +36,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
     with phases.phase("converge"):
         trainer.train(range(options.max_steps), watcher)
     trainer.engine.close()
-    return watcher.delivered()
-
-
-def _split(setting: Setting, held_out: int) -> Split:
-    case = setting.case
-    source: Source = registry.make("data", case.data)
-    return source.split(setting.workload.shape, case.seed, case.batch.global_batch_size, held_out)
+    return watcher.delivery
 
 
 class _Watcher(Watcher):
@@ -61,9 +54,9 @@ class _Watcher(Watcher):
         self._options, self._phases = options, phases
         self._health = Health(setting)
         self._curve: Rows = []
-        self._effective: dict[str, Any] = {}
-        self._not_finite: dict[str, Any] | None = None
         self._norm: float | None = None
+        tables = {"converge_curve": self._curve, "converge_findings": self._health.findings}
+        self.delivery = Delivery(tables=tables if setting.rank == 0 else {})
 
     def begins(self, number: int) -> None:
         self._phases.progress.at("converge", number + 1)
@@ -74,24 +67,15 @@ class _Watcher(Watcher):
             self._trace(step, engine)
             return False
         if _due(number, self._options.gradients_every):
-            self._norm, self._not_finite = self._health.gradients(number, engine)
-        return self._not_finite is None
-
-    def delivered(self) -> Delivery:
-        """Result of the rank."""
-        tables = {"converge_curve": self._curve, "converge_findings": self._health.findings}
-        return Delivery(
-            tables=tables if self._setting.rank == 0 else {},
-            not_finite=self._not_finite,
-            effective=self._effective,
-        )
+            self._norm, self.delivery.not_finite = self._health.gradients(number, engine)
+        return self.delivery.not_finite is None
 
     def updated(self, step: Step, engine: Engine, seconds: float) -> None:
         setting, options, number = self._setting, self._options, step.number + 1
-        if not self._effective and engine.skipped_steps < number:
+        if not self.delivery.effective and engine.skipped_steps < number:
             # the optimizer's state exists from here on, and an evaluation would change the settings in use
-            self._effective = engine.effective()
-            checks.check_effective(self._effective, setting.case, setting.workload, self._strategy)
+            self.delivery.effective = engine.effective()
+            checks.check_effective(self.delivery.effective, setting.case, setting.workload, self._strategy)
         self._health.loss(number, step.loss)
         self._health.skipped(number, engine)
         if _due(number, options.replicas_every):
@@ -115,7 +99,7 @@ class _Watcher(Watcher):
         where = self._health.trace(step.number + 1, rank, engine, step.batches)
         if rank == self._setting.rank:
             value = str(step.losses[rank])
-            self._not_finite = {"step": step.number + 1, "value": value, "where": where}
+            self.delivery.not_finite = {"step": step.number + 1, "value": value, "where": where}
 
 
 def _due(step: int, every: int) -> bool:
