@@ -66,7 +66,7 @@ SAVED = record(SINGLE, rows("continued"))
 
 def judged(of: Case = DDP, saved: Record = SAVED, unseen: str = "", **changed: Any) -> Continuation:
     told = record(of, rows("continued"), rows("exchanged", **changed), source=saved.case, unseen=unseen)
-    ((found, _),) = continuations([saved, told])
+    (found,) = continuations([saved, told])
     return found
 
 
@@ -134,7 +134,7 @@ def test_what_was_not_tried_says_why() -> None:
     assert (lacking.word, lacking.gravity) == ("lacking", "unknown")
     assert "no disk" in lacking.sentence
     alone = record(DDP, rows("exchanged"), source=SINGLE)
-    assert continuations([alone])[0][0].reason == "single/ws1/mb4/fp32 has no result"
+    assert continuations([alone])[0].reason == "single/ws1/mb4/fp32 has no result"
 
 
 def test_a_trial_that_failed_is_told_with_those_that_differ() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from distbench.analysis.candidates import candidates, noises
 from distbench.analysis.choice import Candidate
@@ -15,6 +16,8 @@ from distbench.analysis.summary import CaseSummary, summarise
 from distbench.job import MEASURE
 from distbench.record import Record, of_kind
 from distbench.record.store import Run, RunInfo
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +71,10 @@ class AnalysedRun:
     def noises(self) -> dict[int, Noise]:
         """Noise of throughput by number of devices."""
         return noises(self.cases)
+
+    def evidence(self, kind: type[T]) -> list[tuple[CaseSummary, T]]:
+        """The cases with a verdict that rests on a *kind* of evidence, each with that."""
+        return [(row, evidence) for row in self.cases if (evidence := row.evidence(kind))]
 
     def names(self, rows: Sequence[CaseSummary]) -> dict[str, str]:
         """Short names of *rows* by case id, with the marks of their parity footnotes."""

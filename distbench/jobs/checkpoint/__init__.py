@@ -43,11 +43,9 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class CheckpointOptions(Options):
+class CheckpointOptions(Checkpoint, Options):
     """What the ranks of a checkpoint's trial get."""
 
-    steps_before: int = 0
-    steps_after: int = 0
     source: str = ""
     """Name of the case whose state the case also resumes from; empty: of none."""
     source_id: str = ""
@@ -102,12 +100,12 @@ class Checkpoints(Kind):
     def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
         from distbench.jobs.checkpoint.verdict import resumptions
 
-        return {case_id: found.verdict for case_id, found in resumptions(records).items()}
+        return {case_id: resumption.verdict for case_id, resumption in resumptions(records).items()}
 
     def run_json(self, records: Sequence[Record]) -> dict[str, Any]:
         from distbench.jobs.checkpoint.verdict import continuations
 
-        return {"checkpoints": [continuation.to_json() for continuation, _ in continuations(records)]}
+        return {"checkpoints": [continuation.to_json() for continuation in continuations(records)]}
 
 
 def _star(checkpoint: Checkpoint, cases: Sequence[Case]) -> list[Task]:
@@ -120,16 +118,10 @@ def _star(checkpoint: Checkpoint, cases: Sequence[Case]) -> list[Task]:
         Task(case, job=Job("checkpoint", given), leaves=_file(case), reads=_file(reference))
         for case in others
     ]
-    back = [
-        Task(reference, number, Job("checkpoint", _back(own, case)), reads=_file(case))
-        for number, case in enumerate(others, 1)
-    ]
-    return [first, *tasks, *back]
-
-
-def _back(own: CheckpointOptions, case: Case) -> CheckpointOptions:
-    """Options of the reference that resumes from the full state of *case*."""
-    return dataclasses.replace(own, role="back", of=case.id, source=case.name, source_id=case.id)
+    for number, case in enumerate(others, 1):
+        back = dataclasses.replace(own, role="back", of=case.id, source=case.name, source_id=case.id)
+        tasks.append(Task(reference, number, Job("checkpoint", back), reads=_file(case)))
+    return [first, *tasks]
 
 
 def _file(case: Case) -> str:

@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 from distbench.analysis.verdict import Gravity, Verdict
 from distbench.case import Case, Precision
 from distbench.grouping import grouped
-from distbench.record import Record, Status
+from distbench.record import Record, Row, Status
 from distbench.trial import SKETCH
 
-Word = Literal["same", "rounding", "differs", "lacking"]
-KIND = "checkpoint"
+Tensors = dict[str, Row]
+"""Fingerprints by the names of tensors."""
+# from the best to the worst: the worst continuation decides
 _GRAVITY: dict[str, Gravity] = {
     "same": "ok",
     "rounding": "ok",
@@ -69,11 +71,13 @@ class Continuation:
     """How one case resumed from one checkpoint."""
 
     case: Case
+    about: str
+    """Id of the case that it judges: where the reference loads a state, the case that saved it."""
     training: str
     """sharded: its own shards; full: its own whole state; exchanged: the whole state of another case."""
     source: str
     """Name of the case that had saved it."""
-    word: Word
+    word: str
     """same: bit for bit. rounding: apart by no more than that. differs. lacking: not tried."""
     step: int | None = None
     """First step that differs; the last one before the checkpoint if what was loaded differs."""
@@ -128,9 +132,9 @@ class Resumption:
     def verdict(self) -> Verdict:
         """What this comes to: the worst decides."""
         tried = [each for each in self.continuations if each.word != "lacking"]
-        words = [str(each.word) for each in tried] + ["failed"] * bool(self.failures)
+        words = [each.word for each in tried] + ["failed"] * bool(self.failures)
         word = max(words, key=list(_GRAVITY).index, default="lacking")
-        return Verdict(KIND, word, _GRAVITY[word], self._sentence(word, tried), self)
+        return Verdict("checkpoint", word, _GRAVITY[word], self._sentence(word, tried), self)
 
     def _sentence(self, word: str, tried: Sequence[Continuation]) -> str:
         if word == "failed":
@@ -154,11 +158,11 @@ class Resumption:
 
 def resumptions(records: Sequence[Record]) -> dict[str, Resumption]:
     """How each case that *records* of such jobs are about resumes, by case id."""
-    going_on = continuations(records)
+    resumed = grouped(continuations(records), lambda each: each.about)
     return {
         case_id: Resumption(
             case_id,
-            tuple(each for each, about in going_on if about == case_id),
+            tuple(resumed.get(case_id, ())),
             tuple(f"{record.status}: {record.reason}" for record in own if record.status.is_failure),
         )
         for case_id, own in grouped(records, _about).items()
@@ -166,107 +170,102 @@ def resumptions(records: Sequence[Record]) -> dict[str, Resumption]:
 
 
 def _about(record: Record) -> str:
-    """Id of the case that a trial judges: where the reference loads a state, the case that saved it."""
     options: Any = record.job.options
     return str(options.source_id) if options.role == "back" else record.case_id
 
 
-def continuations(records: Sequence[Record]) -> list[tuple[Continuation, str]]:
-    """How every case resumed from every checkpoint that it was given, with the id of the case judged."""
+def continuations(records: Sequence[Record]) -> list[Continuation]:
+    """How every case resumed from every checkpoint that it was given."""
     measured = [record for record in records if record.status is Status.MEASURED]
-    saved = {record.case_id: _Training(record, "continued") for record in measured if _is_own(record)}
+    saved = {
+        record.case_id: _Training(record, "continued")
+        for record in measured
+        if record.job.options.role == "case"
+    }
     return [
-        (_continuation(record, part, saved.get(part["source_id"])), _about(record))
+        _continuation(record, part, saved.get(part["source_id"]))
         for record in measured
         for part in record.tables.get("checkpoint_parts", [])
     ]
-
-
-def _is_own(record: Record) -> bool:
-    return record.job.options.role == "case"
 
 
 class _Training:
     """Values of one training of a record."""
 
     def __init__(self, record: Record, name: str) -> None:
-        self.curve = {
-            row["step"]: row for row in record.tables.get("checkpoint_curve", []) if row["training"] == name
-        }
-        self.tensors: dict[tuple[int, str], dict[str, Mapping[str, Any]]] = defaultdict(dict)
-        for row in record.tables.get("checkpoint_tensors", []):
-            if row["training"] == name:
-                self.tensors[row["step"], row["of"]][row["tensor"]] = row
+        curve, tensors = (
+            [row for row in record.tables.get(table, []) if row["training"] == name]
+            for table in ("checkpoint_curve", "checkpoint_tensors")
+        )
+        self.curve = {row["step"]: row for row in curve}
+        self.tensors: dict[tuple[int, str], Tensors] = defaultdict(dict)
+        for row in tensors:
+            self.tensors[row["step"], row["of"]][row["tensor"]] = row
 
 
-def _continuation(record: Record, part: Mapping[str, Any], saved: _Training | None) -> Continuation:
-    case, training, source = record.case, part["training"], part["source"]
+def _continuation(record: Record, part: Row, saved: _Training | None) -> Continuation:
+    training, source = part["training"], part["source"]
+    resumed = partial(Continuation, record.case, _about(record), training, source)
     lacking = part["lacking"] or ("" if saved else f"{source} has no result")
     if lacking or saved is None:
-        return Continuation(case, training, source, "lacking", reason=lacking)
-    pair = _Pair(saved, _Training(record, training), sees_moments=not part["unseen"])
-    limits = {name: limit.of(case.precision) for name, limit in LIMITS.items()}
+        return resumed("lacking", reason=lacking)
+    limits = {name: limit.of(record.case.precision) for name, limit in LIMITS.items()}
     largest = 0.0
-    for step, what, apart in pair.differences():
+    loaded = _Training(record, training)
+    for step, what, apart in _differences(saved, loaded, sees_moments=not part["unseen"]):
         if not apart <= limits.get(what, 0.0):
-            return Continuation(case, training, source, "differs", step, what, apart)
+            return resumed("differs", step, what, apart)
         largest = max(largest, apart)
-    return Continuation(case, training, source, "rounding" if largest else "same", apart=largest)
+    return resumed("rounding" if largest else "same", apart=largest)
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """An uninterrupted training, and one that resumed from its checkpoint."""
+def _differences(
+    saved: _Training, loaded: _Training, *, sees_moments: bool
+) -> Iterator[tuple[int, str, float]]:
+    """Yield (step, what, relative difference), in the order in which things happen.
 
-    saved: _Training
-    loaded: _Training
-    sees_moments: bool = True
-    """Whether the engine that loaded can show its optimizer state."""
-
-    def differences(self) -> Iterator[tuple[int, str, float]]:
-        """Yield (step, what, relative difference), in the order in which things happen."""
-        start = min(self.saved.curve) - 1
-        kinds = [of for step, of in self.saved.tensors if step == start]
-        # the most informative first: parameters, then moments, then the number of steps
-        for of in sorted(kinds, key=lambda of: (of != "parameter", of == "step", of)):
-            if self.sees_moments or of == "parameter":
-                yield from ((start, what, apart) for what, apart in self._loaded_wrongly(start, of))
-        for step, row in sorted(self.saved.curve.items()):
-            other = self.loaded.curve.get(step, {})
-            yield step, "loss", _relative(row["loss"], other.get("loss"))
-            yield step, "gradient norm", _relative(row["grad_norm"], other.get("grad_norm"))
-            yield step, "parameters", self._against_movement(start, step)
-
-    def _loaded_wrongly(self, start: int, of: str) -> Iterator[tuple[str, float]]:
-        """Yield the first tensor of that kind that is not what was saved, with the number of others."""
-        saved, found = self.saved.tensors[start, of], self.loaded.tensors[start, of]
-        wrong = [
-            name for name in saved if name not in found or found[name]["digest"] != saved[name]["digest"]
-        ]
-        if wrong:
-            row, other = saved[wrong[0]], found.get(wrong[0])
-            apart = _distance([(row, other)]) / row["norm"] if other and row["norm"] else math.inf
-            what = wrong[0] if of == "parameter" else f"{of} of {wrong[0]}"
-            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            # a difference too small for the sketch is a difference all the same
-            yield f"{what}{more}", apart or math.inf
-
-    def _against_movement(self, start: int, step: int) -> float:
-        """How far apart the parameters are after *step*, relative to their movement since *start*."""
-        before, saved = self.saved.tensors[start, "parameter"], self.saved.tensors[step, "parameter"]
-        loaded = self.loaded.tensors[step, "parameter"]
-        if saved.keys() != loaded.keys():
-            return math.inf
-        if all(row["digest"] == loaded[name]["digest"] for name, row in saved.items()):
-            return 0.0
-        moved = _distance([(row, before[name]) for name, row in saved.items()])
-        apart = _distance([(row, loaded[name]) for name, row in saved.items()])
-        return apart / moved if moved else math.inf
+    *saved* never stopped, *loaded* resumed from its checkpoint; *sees_moments*: the engine that loaded can
+    show its optimizer state.
+    """
+    start = min(saved.curve) - 1
+    kinds = [of for step, of in saved.tensors if step == start and (sees_moments or of == "parameter")]
+    # the most informative first: parameters, then moments, then the number of steps
+    for of in sorted(kinds, key=lambda of: (of != "parameter", of == "step", of)):
+        for what, apart in _loaded_wrongly(of, saved.tensors[start, of], loaded.tensors[start, of]):
+            yield start, what, apart
+    for step, row in sorted(saved.curve.items()):
+        other = loaded.curve.get(step, {})
+        yield step, "loss", _relative(row["loss"], other.get("loss"))
+        yield step, "gradient norm", _relative(row["grad_norm"], other.get("grad_norm"))
+        ends = (training.tensors[step, "parameter"] for training in (saved, loaded))
+        yield step, "parameters", _against_movement(saved.tensors[start, "parameter"], *ends)
 
 
-def _distance(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> float:
-    """Length of the difference of tensors, by their sketches."""
-    return math.sqrt(sum((one[key] - other[key]) ** 2 for one, other in pairs for key in SKETCH))
+def _loaded_wrongly(of: str, saved: Tensors, loaded: Tensors) -> Iterator[tuple[str, float]]:
+    """Yield the first tensor of a kind that is not what was saved, with the number of others."""
+    wrong = [name for name, row in saved.items() if loaded.get(name, {}).get("digest") != row["digest"]]
+    if wrong:
+        name, norm = wrong[0], saved[wrong[0]]["norm"]
+        apart = _distance({name: saved[name]}, loaded) / norm if name in loaded and norm else math.inf
+        what = name if of == "parameter" else f"{of} of {name}"
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        # a difference too small for the sketch is a difference all the same
+        yield f"{what}{more}", apart or math.inf
+
+
+def _against_movement(before: Tensors, saved: Tensors, loaded: Tensors) -> float:
+    """How far apart the parameters *saved* and *loaded* are, relative to their movement since *before*."""
+    if saved.keys() != loaded.keys():
+        return math.inf
+    if all(row["digest"] == loaded[name]["digest"] for name, row in saved.items()):
+        return 0.0
+    moved = _distance(saved, before)
+    return _distance(saved, loaded) / moved if moved else math.inf
+
+
+def _distance(tensors: Tensors, others: Tensors) -> float:
+    """Length of the difference of *tensors* from those of the same names, by their sketches."""
+    return math.hypot(*(row[key] - others[name][key] for name, row in tensors.items() for key in SKETCH))
 
 
 def _relative(expected: float | None, found: float | None) -> float:

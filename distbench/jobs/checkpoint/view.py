@@ -14,13 +14,7 @@ from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 from distbench.units import value_text
 
-_NUMBERS = (
-    "checkpoint_bytes",
-    "checkpoint_save_s",
-    "checkpoint_load_s",
-    "full_save_s",
-    "full_load_s",
-)
+_NUMBERS = ("checkpoint_bytes", "checkpoint_save_s", "checkpoint_load_s", "full_save_s", "full_load_s")
 _NOTHING = "This run tried no checkpoints."
 _EXACT = {"same": "exact", "differs": "DIFFERS"}
 
@@ -68,7 +62,7 @@ class CheckpointView(View):
     def sheet(self, run: AnalysedRun) -> Sheet:
         """A row for each case whose own checkpoint was tried."""
         records = of_kind(run.records, "checkpoint")
-        resumed = [continuation for continuation, _ in continuations(records)]
+        resumed = continuations(records)
         own = [record for record in records if record.status is Status.MEASURED and not record.round]
         own.sort(key=lambda record: (record.case.world_size, record.started))
         names = short_names([record.case for record in own])
@@ -105,8 +99,11 @@ def _cells(name: str, of: Continuation | None) -> dict[str, Cell]:
 
 
 def _notes(run: AnalysedRun, records: Sequence[Record], resumed: Sequence[Continuation]) -> Iterator[str]:
-    found = [(row.case.name, found) for row in run.cases if (found := row.evidence(Resumption))]
-    wrong = [f"{name}: its checkpoints: {why}" for name, found in found for why in found.failures]
+    wrong = [
+        f"{row.case.name}: its checkpoints: {why}"
+        for row, resumption in run.evidence(Resumption)
+        for why in resumption.failures
+    ]
     wrong += [str(each) for each in resumed if each.word == "differs"]
     yield from (f"{one_line(sentence)}." for sentence in wrong)
     tried = [each for each in resumed if each.word != "lacking"]

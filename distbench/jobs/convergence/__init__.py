@@ -60,16 +60,10 @@ _STEP = TableColumn("step", "bigint", "Step of the training, from 1 on.")
 
 
 @dataclass(frozen=True)
-class ConvergeOptions(Options):
+class ConvergeOptions(Converge, Options):
     """What the ranks of a training to a target get."""
 
     targets: dict[str, float] = field(default_factory=dict)
-    max_steps: int = 0
-    eval_every: int = 0
-    eval_samples: int = 0
-    seeds: int = 0
-    gradients_every: int = 0
-    replicas_every: int = 0
     merit: dict[str, Any] = field(default_factory=dict)
     """By what the held-out data are judged (``data.base.Merit``)."""
     target: float | None = None
@@ -118,24 +112,29 @@ class Convergence(Kind):
         for case in cases:
             reference = _named(reference_of(case))
             merit = merit_of(case)
+            own = ConvergeOptions(**dataclasses.asdict(section), of=case.id)
             if merit is None:
-                problem = (
-                    f"data {case.data.name} has no held-out rows, so a training on it can't be evaluated"
-                )
-                jobs[case.id] = case, ConvergeOptions(of=case.id, problem=problem), 1
+                why = f"data {case.data.name} has no held-out rows, so a training on it can't be evaluated"
+                jobs[case.id] = case, dataclasses.replace(own, problem=why), 1
                 continue
-            options = ConvergeOptions(
-                **dataclasses.asdict(section),
-                role=REFERENCE,
-                of=reference.id,
+            own = dataclasses.replace(
+                own,
+                role="case",
                 reference=reference.id,
                 merit=dataclasses.asdict(merit),
                 target=section.targets[merit.name],
             )
-            jobs.setdefault(reference.id, (reference, options, REFERENCE_RUNS * section.seeds))
-            jobs[case.id] = case, dataclasses.replace(options, role="case", of=case.id), section.seeds
+            theirs = dataclasses.replace(own, role=REFERENCE, of=reference.id)
+            jobs.setdefault(reference.id, (reference, theirs, REFERENCE_RUNS * section.seeds))
+            jobs[case.id] = case, own, section.seeds
         return [
-            Task(_seeded(case, i), i, Job("converge", options), problem=options.problem or None)
+            # with other weights and batches each time
+            Task(
+                dataclasses.replace(case, seed=case.seed + i),
+                i,
+                Job("converge", options),
+                problem=options.problem or None,
+            )
             for i in range(REFERENCE_RUNS * section.seeds)
             for case, options, runs in jobs.values()
             if i < runs
@@ -147,24 +146,22 @@ class Convergence(Kind):
         for case in cases:
             if merit := merit_of(case):
                 judged.setdefault(merit.name, case)
+        targets = ("converge", "targets")
         missing = [
-            Finding(("converge", "targets"), f"missing {name}, the figure of merit of data {case.data.name}")
+            Finding(targets, f"missing {name}, the figure of merit of data {case.data.name}")
             for name, case in judged.items()
             if name not in section.targets
         ]
-        unknown = [name for name in section.targets if name not in judged]
         return missing + [
-            Finding(
-                ("converge", "targets", name), f"not used by any case; {did_you_mean(name, judged)}", value
-            )
+            Finding((*targets, name), f"not used by any case; {did_you_mean(name, judged)}", value)
             for name, value in section.targets.items()
-            if name in unknown
+            if name not in judged
         ]
 
     def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
         from distbench.jobs.convergence.verdict import convergences
 
-        return {case_id: found.verdict for case_id, found in convergences(records).items()}
+        return {case_id: convergence.verdict for case_id, convergence in convergences(records).items()}
 
     def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
         from distbench.analysis.curves import CurvePoint
@@ -196,15 +193,7 @@ def merit_of(case: Case) -> Merit | None:
     return source.merit(workload.shape)
 
 
-def _seeded(case: Case, number: int) -> Case:
-    """Training *number* of *case*, with different weights and batches."""
-    return dataclasses.replace(case, seed=case.seed + number)
-
-
 def _named(reference: Case) -> Case:
     # a suite may train several models, whose references need different names
-    size = reference.batch.global_batch_size
-    name = (
-        f"reference/{reference.workload.name}/{reference.data.name}/gbs{size}/{reference.precision.compute}"
-    )
-    return dataclasses.replace(reference, name=name)
+    work = f"{reference.workload.name}/{reference.data.name}/gbs{reference.batch.global_batch_size}"
+    return dataclasses.replace(reference, name=f"reference/{work}/{reference.precision.compute}")

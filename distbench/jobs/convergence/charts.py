@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from distbench.jobs.convergence.verdict import Convergence, Group, Training
 from distbench.report.figures import Chart, Style, drawn, level, scatter
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, case_cells
 from distbench.units import number_text
+
+T = TypeVar("T")
 
 _AXES = {
     "step": "optimizer steps",
@@ -22,9 +24,6 @@ REFERENCE = "reference (single)"
 """What a reference is called."""
 _MOST_POINTS = 200
 _MOST_COLUMNS = 8
-
-Band = tuple[list[float], list[float], list[float], list[float]]
-"""Where, mean, lowest and highest over seeds."""
 
 
 def charts(groups: Sequence[list[Convergence]], names: dict[str, str], style: Style) -> list[Chart]:
@@ -42,18 +41,16 @@ class _Curves:
 
     def __init__(self, number: int, same: list[Convergence], names: dict[str, str], style: Style) -> None:
         self._number, self._merit, self._style = number, same[0].merit, style
-        self._groups = [
-            (REFERENCE, same[0].reference),
-            *((names[each.case_id], each.group) for each in same),
-        ]
+        self._groups = [(REFERENCE, same[0].reference), *((names[each.case_id], each.group) for each in same)]
         case = same[0].reference.case
         self._of = f"{case.workload.name} on {case.data.name}, global batch {case.batch.global_batch_size}"
-        rows = next(group.trainings[0].curve for _, group in self._groups if group.trainings)
-        self._axes = ["step", "tokens" if rows[-1]["tokens"] != rows[-1]["samples"] else "samples", "seconds"]
+        self._curve = next(group.trainings[0].curve for _, group in self._groups if group.trainings)
 
     def charts(self) -> list[Chart]:
         """The figure of merit over each axis, and the training loss over steps."""
-        return [*(self._merit_chart(axis) for axis in self._axes), self._loss_chart()]
+        last = self._curve[-1]
+        axes = ("step", "tokens" if last["tokens"] != last["samples"] else "samples", "seconds")
+        return [*(self._merit_chart(axis) for axis in axes), self._loss_chart()]
 
     def _merit_chart(self, axis: str) -> Chart:
         merit = self._merit
@@ -89,19 +86,12 @@ class _Curves:
         for i, (name, group) in enumerate(self._groups):
             if group.trainings:
                 line = self._style.line(group.case.strategy.name, i)
-                traces += _band_and_line(name, _band(group.trainings, axis, key), line)
+                traces += _band_and_line(name, group.trainings, axis, key, line)
         return traces
-
-    def _steps(self) -> list[int]:
-        """Return some of the steps at which the held-out data were looked at, the last among them."""
-        curve = next(group.trainings[0].curve for _, group in self._groups if group.trainings)
-        steps = [row["step"] for row in curve if row["value"] is not None]
-        every = -(-len(steps) // _MOST_COLUMNS)
-        return steps[::-1][::every][::-1]
 
     def _sheet(self, key: str, word: str, axis: str = "") -> Sheet:
         """Means over seeds of *key* at some steps; with *axis*, behind what it took to reach the target."""
-        steps = self._steps()
+        steps = _thinned([row["step"] for row in self._curve if row["value"] is not None], _MOST_COLUMNS)
         columns = [Field(f"step_{step}", f"{word} {step}", format="{:.4g}".format) for step in steps]
         took = [Field("to_target", f"{_AXES[axis]} to the target")] if axis else []
         rows = [
@@ -122,26 +112,24 @@ def _mean_at(group: Group, key: str, step: int) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def _band(trainings: Sequence[Training], axis: str, key: str) -> Band:
-    """Return mean, lowest and highest of *key* over trainings, where all of them have it."""
-    steps = [
-        [training.curve[i] for training in trainings]
-        for i in range(min(len(each.curve) for each in trainings))
-    ]
-    known = [rows for rows in steps if all(row[key] is not None for row in rows)]
-    every = -(-len(known) // _MOST_POINTS)
-    shown = known[::-1][::every][::-1] if known else []
+def _thinned(items: list[T], most: int) -> list[T]:
+    """At most *most* of *items*, equally far apart, the last among them."""
+    every = -(-len(items) // most) or 1
+    return items[::-1][::every][::-1]
+
+
+def _band_and_line(
+    name: str, trainings: Sequence[Training], axis: str, key: str, line: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Range and mean of *key* over *trainings*, where all of them have it."""
+    steps = zip(*(training.curve for training in trainings), strict=False)
+    shown = _thinned([rows for rows in steps if all(row[key] is not None for row in rows)], _MOST_POINTS)
     places = [statistics.fmean(float(row[axis]) for row in rows) for rows in shown]
     values = [[float(row[key]) for row in rows] for rows in shown]
-    return places, [statistics.fmean(v) for v in values], [min(v) for v in values], [max(v) for v in values]
-
-
-def _band_and_line(name: str, band: Band, line: dict[str, Any]) -> list[dict[str, Any]]:
-    places, means, low, high = band
     shade = scatter(
         name,
         [*places, *places[::-1]],
-        [*high, *low[::-1]],
+        [*map(max, values), *map(min, values[::-1])],
         "lines",
         fill="toself",
         fillcolor=line["color"],
@@ -151,9 +139,8 @@ def _band_and_line(name: str, band: Band, line: dict[str, Any]) -> list[dict[str
         hoverinfo="skip",
         showlegend=False,
     )
-    return [
-        {**trace, "legendgroup": name} for trace in (shade, scatter(name, places, means, "lines", line=line))
-    ]
+    mean = scatter(name, places, map(statistics.fmean, values), "lines", line=line)
+    return [{**trace, "legendgroup": name} for trace in (shade, mean)]
 
 
 def _to_target(group: Group, axis: str) -> Cell:

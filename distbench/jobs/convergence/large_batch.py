@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from distbench.grouping import grouped
 from distbench.jobs.convergence.verdict import Convergence
+from distbench.units import count_text
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,8 @@ def effects(trained: Sequence[Convergence]) -> list[Effect]:
     alike = grouped(done, lambda each: each.group.case.work(("world_size", "batch", "optimizer.lr")))
     found = []
     for group in alike.values():
-        ordered = sorted(
-            group, key=lambda each: (each.group.case.batch.global_batch_size, each.group.case.world_size)
-        )
-        base = ordered[0]
-        size = base.group.case.batch.global_batch_size
-        found += [_effect(base, each) for each in ordered if each.group.case.batch.global_batch_size > size]
+        base, *others = sorted(group, key=lambda each: (_size(each), each.group.case.world_size))
+        found += [_effect(base, each) for each in others if _size(each) > _size(base)]
     return found
 
 
@@ -54,18 +51,22 @@ def _effect(base: Convergence, large: Convergence) -> Effect:
     one, other = base.group.case, large.group.case
     rates = one.optimizer.lr, other.optimizer.lr
     return Effect(
-        name=f"{other.label} on {other.world_size} device{'s' if other.world_size > 1 else ''}",
-        size=other.batch.global_batch_size,
-        base_size=one.batch.global_batch_size,
+        name=f"{other.label} on {count_text(other.world_size, 'device')}",
+        size=_size(large),
+        base_size=_size(base),
         scaled="" if rates[0] == rates[1] else f" (learning rate {rates[1]:.3g} against {rates[0]:.3g})",
         throughput=_rate(large) / _rate(base),
         samples=_samples(large) / _samples(base),
     )
 
 
+def _size(of: Convergence) -> int:
+    return of.group.case.batch.global_batch_size
+
+
 def _rate(of: Convergence) -> float:
     seconds = statistics.fmean(training.step_s for training in of.group.trainings)
-    return of.group.case.batch.global_batch_size / seconds
+    return _size(of) / seconds
 
 
 def _samples(of: Convergence) -> float:

@@ -19,7 +19,7 @@ import itertools
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from distbench.analysis.verdict import INCONCLUSIVE, Gravity, Verdict
 from distbench.case import Case
@@ -29,24 +29,16 @@ from distbench.record import Record, Row, Status
 P_VALUE = 0.05
 """One-sided level of each of the tests."""
 
-Word = Literal[
-    "converges as the reference",
-    "worse",
-    "suspiciously better",
-    "did not reach the target",
-    "ranks drifted apart",
-    "broke down",
-    "inconclusive",
-]
-
-KIND = "convergence"
-_BAD: tuple[Word, ...] = ("worse", "did not reach the target", "ranks drifted apart", "broke down")
-_SHOWN: dict[Word, str] = {
-    "converges as the reference": "matches the reference",
-    "ranks drifted apart": "ranks diverged",
-    "broke down": "training failed",
+_WORDS: dict[str, tuple[Gravity, str]] = {
+    "converges as the reference": ("ok", "matches the reference"),
+    "suspiciously better": ("ok", "suspiciously better"),
+    INCONCLUSIVE: ("unknown", INCONCLUSIVE),
+    "worse": ("bad", "worse"),
+    "did not reach the target": ("bad", "did not reach the target"),
+    "ranks drifted apart": ("bad", "ranks diverged"),
+    "broke down": ("bad", "training failed"),
 }
-"""How people read a word, where that is not the word itself."""
+"""Word of a verdict -> its gravity, and how people read it."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,6 @@ class Target:
 class Training:
     """A finished training with one seed."""
 
-    seed: int
     curve: Sequence[Row]
     """A row per step: step, samples, tokens, seconds, loss, value and grad_norm (None: not evaluated)."""
     reached: Row | None
@@ -137,7 +128,7 @@ class Convergence:
     group: Group
     reference: Group
     merit: Target
-    word: Word
+    word: str
     why: str
     """What the word rests on; empty if the case matches its reference."""
     steps: Compared | None = None
@@ -147,9 +138,9 @@ class Convergence:
     @property
     def verdict(self) -> Verdict:
         """What this comes to."""
-        shown = _SHOWN.get(self.word, self.word)
-        gravity: Gravity = "bad" if self.word in _BAD else "unknown" if self.word == INCONCLUSIVE else "ok"
-        return Verdict(KIND, self.word, gravity, f"{shown}: {self.why}" if self.why else shown, self)
+        gravity, shown = _WORDS[self.word]
+        sentence = f"{shown}: {self.why}" if self.why else shown
+        return Verdict("convergence", self.word, gravity, sentence, self)
 
     def to_json(self) -> dict[str, Any]:
         """The trainings, the tests and what was found of their health."""
@@ -170,23 +161,18 @@ class Convergence:
 def convergences(records: Iterable[Record]) -> dict[str, Convergence]:
     """Convergence of each case that was trained to a target, by case id."""
     by_case = grouped(records, lambda record: record.job.options.of)
-    found = {}
-    for case_id, mine in by_case.items():
-        asked: Any = mine[0].job.options
-        if asked.role == "case":
-            merit = Target(
-                **{key: asked.merit[key] for key in ("name", "unit", "better", "doc")},
-                target=asked.target,
-            )
-            theirs = by_case.get(asked.reference, [])
-            found[case_id] = judge(
-                case_id, _group(mine, merit), _group(theirs or mine[:0], merit, mine), merit, asked
-            )
-    return found
+    return {
+        case_id: _convergence(case_id, mine, by_case)
+        for case_id, mine in by_case.items()
+        if mine[0].job.options.role == "case"
+    }
 
 
-def judge(case_id: str, group: Group, reference: Group, merit: Target, asked: Any) -> Convergence:
-    """Convergence of *group*, trained as the job's options *asked* for."""
+def _convergence(case_id: str, mine: list[Record], by_case: dict[str, list[Record]]) -> Convergence:
+    asked: Any = mine[0].job.options
+    of_merit = {key: asked.merit[key] for key in ("name", "unit", "better", "doc")}
+    merit = Target(**of_merit, target=asked.target)
+    group, reference = _group(mine, merit, mine), _group(by_case.get(asked.reference, []), merit, mine)
     final = steps = None
     if group.trainings and len(reference.trainings) > 1:
         final = compared(
@@ -194,7 +180,8 @@ def judge(case_id: str, group: Group, reference: Group, merit: Target, asked: An
         )
         if all(each.reached for each in (*group.trainings, *reference.trainings)):
             steps = compared(group.to_target("step"), reference.to_target("step"), least=asked.eval_every)
-    word, why = _verdict(group, reference, merit, asked, steps, final)
+    tests = {"steps to the target": steps, "value at the end": final}
+    word, why = _verdict(group, reference, merit, asked, tests)
     return Convergence(case_id, group, reference, merit, word, why, steps, final)
 
 
@@ -223,33 +210,26 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def _verdict(
-    group: Group,
-    reference: Group,
-    merit: Target,
-    asked: Any,
-    steps: Compared | None,
-    final: Compared | None,
-) -> tuple[Word, str]:
+    group: Group, reference: Group, merit: Target, asked: Any, tests: dict[str, Compared | None]
+) -> tuple[str, str]:
     if group.broken:
         count = len(group.broken) + len(group.trainings)
         return "broke down", f"{len(group.broken)} of {count} trainings: {group.broken[0]}"
-    if apart := [row for row in group.findings if row["kind"] == "ranks apart"]:
-        row = apart[0]
+    if row := next((row for row in group.findings if row["kind"] == "ranks apart"), None):
         return "ranks drifted apart", f"rank {row['rank']} at step {row['step']}: {row['text']}"
     missed = [each for each in group.trainings if not each.reached]
     unreached = [each for each in reference.trainings if not each.reached]
     if missed and not unreached and reference.trainings:
         return "did not reach the target", _missed(missed, group, merit)
     if why := _few(group, reference, asked):
-        return "inconclusive", why
-    tests = {"steps to the target": steps, "value at the end": final}
+        return INCONCLUSIVE, why
     known = {name: test for name, test in tests.items() if test}
     if worse := [_test_text(name, test) for name, test in known.items() if test.is_worse]:
         return "worse", "; ".join(worse)
     if better := [_test_text(name, test) for name, test in known.items() if test.is_better]:
         return "suspiciously better", "; ".join(better)
     if unreached:
-        return "inconclusive", (
+        return INCONCLUSIVE, (
             f"{len(unreached)} of {len(reference.trainings)} trainings of the reference did not reach the "
             "target either: too few steps (converge.max_steps) for this target"
         )
@@ -276,13 +256,13 @@ def _test_text(name: str, test: Compared) -> str:
     return f"{name}: {test.mean:.4g}, reference {test.reference:.4g} (p = {p:.2g})"
 
 
-def _group(records: Sequence[Record], merit: Target, instead: Sequence[Record] = ()) -> Group:
+def _group(records: Sequence[Record], merit: Target, instead: Sequence[Record]) -> Group:
+    """The trainings in *records*; without any, none of the case of *instead*."""
     ordered = sorted(records, key=lambda record: record.round)
     done = [record for record in ordered if record.status is Status.MEASURED]
     lost = [record for record in ordered if record.status not in (Status.MEASURED, Status.CANCELLED)]
-    first = (ordered or list(instead))[0]
     return Group(
-        case=first.case,
+        case=(ordered or instead)[0].case,
         trainings=tuple(_training(record, merit) for record in done),
         broken=tuple(f"seed {record.case.seed}: {record.status}: {record.reason}" for record in lost),
         findings=tuple(
@@ -297,4 +277,4 @@ def _training(record: Record, merit: Target) -> Training:
     curve = record.tables["converge_curve"]
     evaluated = (row for row in curve if row["value"] is not None)
     reached = next((row for row in evaluated if merit.reached(row["value"])), None)
-    return Training(record.case.seed, curve, reached)
+    return Training(curve, reached)

@@ -45,12 +45,7 @@ class ConvergenceView(View):
         Field("metric", "", "Figure of merit.", type="varchar"),
         Field("target", "", "Value of the figure of merit to reach."),
         Field("better", "", "Direction of better of the figure of merit.", type="varchar"),
-        Field(
-            "verdict",
-            "verdict",
-            "Whether it converges as its reference; null for a reference.",
-            type="varchar",
-        ),
+        Field("verdict", "verdict", "Whether it converges as its reference, which has none.", type="varchar"),
         Field("seeds", "seeds", "Trainings that were started.", type="bigint"),
         Field("reached", "", "Trainings that reached the target.", type="bigint"),
         *_mean("steps", "steps", "Steps to the target"),
@@ -78,8 +73,8 @@ class ConvergenceView(View):
 
 def _trained(run: AnalysedRun) -> tuple[list[Convergence], dict[str, str]]:
     """Cases that were trained to a target, and their short names by id."""
-    trained = [(row.case, found) for row in run.cases if (found := row.evidence(Convergence))]
-    return [found for _, found in trained], short_names([case for case, _ in trained])
+    trained = run.evidence(Convergence)
+    return [convergence for _, convergence in trained], short_names([row.case for row, _ in trained])
 
 
 def by_reference(trained: Sequence[Convergence]) -> list[list[Convergence]]:
@@ -129,32 +124,26 @@ def _spread(name: str, values: Sequence[float], form: Callable[[float], str]) ->
 
 def _notes(trained: Sequence[Convergence], names: dict[str, str]) -> list[str]:
     notes = [f"{names[each.case_id]}: {each.verdict.sentence}." for each in trained if each.why]
-    found = [
+    references = {each.reference.case.id: each.reference for each in trained}
+    groups = [("reference", group) for group in references.values()]
+    groups += [(names[each.case_id], each.group) for each in trained]
+    findings = [
         f"{name}, seed {row['seed']}, step {row['step']}, rank {row['rank']}"
         f"{', ' + row['module'] if row['module'] else ''}: {row['kind']}: {row['text']}."
-        for name, group in _groups(trained, names)
+        for name, group in groups
         for row in group.findings
     ]
-    notes += [one_line(text) for text in found[:_MOST_FINDINGS]]
-    if len(found) > _MOST_FINDINGS:
-        notes.append(f"{len(found) - _MOST_FINDINGS} more findings are in the records (converge_findings).")
-    return [*notes, _chance(len(trained))]
-
-
-def _groups(trained: Sequence[Convergence], names: dict[str, str]) -> list[tuple[str, Group]]:
-    references = {each.reference.case.id: each.reference for each in trained}
-    mine = [(names[each.case_id], each.group) for each in trained]
-    return [*[("reference", group) for group in references.values()], *mine]
-
-
-def _chance(count: int) -> str:
-    by_chance = 2 * P_VALUE * count
-    return (
-        f"Each of {count} cases is tested twice at p = {P_VALUE:g}, without a correction for their number: "
-        f"with seeds of their own up to {by_chance:.1f} of them would be called worse by chance. The first "
-        "seeds of a reference are those of its cases, which makes that far rarer where a strategy trains as "
-        "it should."
-    )
+    notes += [one_line(text) for text in findings[:_MOST_FINDINGS]]
+    if (more := len(findings) - _MOST_FINDINGS) > 0:
+        notes.append(f"{more} more findings are in the records (converge_findings).")
+    by_chance = 2 * P_VALUE * len(trained)
+    return [
+        *notes,
+        f"Each of {len(trained)} cases is tested twice at p = {P_VALUE:g}, without a correction for their "
+        f"number: with seeds of their own up to {by_chance:.1f} of them would be called worse by chance. The "
+        "first seeds of a reference are those of its cases, which makes that far rarer where a strategy "
+        "trains as it should.",
+    ]
 
 
 def _batch_notes(trained: Sequence[Convergence]) -> list[str]:

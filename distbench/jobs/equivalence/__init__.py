@@ -108,10 +108,7 @@ SGD = "sgd"
 
 
 def trainings(case: Case, check: Check) -> list[tuple[str, Case]]:
-    """The trainings of *case*: with its own optimizer, and with SGD.
-
-    Adam hides it if all gradients are scaled by the same wrong factor; SGD does not.
-    """
+    """The trainings of *case*: with its own optimizer, and with SGD, which hides no wrong scale."""
     own = case.optimizer.name
     if own == SGD:
         return [(own, case)]
@@ -124,18 +121,12 @@ def trainings(case: Case, check: Check) -> list[tuple[str, Case]]:
 def _reference(
     check: Check, reference: Case, options: CheckOptions, cases: Sequence[Case], machine: Machine
 ) -> Task:
-    alike = [case for case in cases if case.batch.global_batch_size == reference.batch.global_batch_size]
+    size = reference.batch.global_batch_size
+    alike = [case for case in cases if case.batch.global_batch_size == size]
     parts = sorted({case.world_size * case.batch.gradient_accumulation_steps for case in alike})
     own = dataclasses.replace(options, role=REFERENCE, perturbed=check.perturbed, parts=parts)
-    possible = [case for case in _smaller(reference, cases) if not _strategy(case).problem(case, machine)]
-    return Task(reference, job=Job("check", own), instead=tuple(possible))
-
-
-def _smaller(reference: Case, cases: Sequence[Case]) -> list[Case]:
-    """Fallbacks for a reference that doesn't fit: with micro-batches, then sharded over a few devices."""
-    size = reference.batch.global_batch_size
-    alike = [case.batch for case in cases if case.batch.global_batch_size == size]
-    micro = min(batch.micro_batch_size for batch in alike)
+    # if it doesn't fit: with micro-batches, then sharded over a few devices
+    micro = min(case.batch.micro_batch_size for case in alike)
     smaller = [trusted(reference, Choice(SINGLE), 1, Batch(size, micro, size // micro))]
     for world_size in sorted({case.world_size for case in cases} - {1}):
         if size % world_size == 0:
@@ -143,7 +134,10 @@ def _smaller(reference: Case, cases: Sequence[Case]) -> list[Case]:
             part = math.gcd(share, micro)
             cut = Batch(size, part, share // part)
             smaller.append(trusted(reference, Choice(SHARDED), world_size, cut))
-    return [case for case in smaller if case.id != reference.id]
+    instead = (
+        case for case in smaller if case.id != reference.id and not _strategy(case).problem(case, machine)
+    )
+    return Task(reference, job=Job("check", own), instead=tuple(instead))
 
 
 def _strategy(case: Case) -> Strategy:

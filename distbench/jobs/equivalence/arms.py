@@ -85,11 +85,6 @@ class Equivalence:
         """The largest fraction of the envelope that any quantity of any arm takes."""
         return max((arm.furthest for arm in self.arms), default=0.0)
 
-    @property
-    def extent(self) -> tuple[float, str]:
-        """That fraction, with what it is a fraction of."""
-        return self.furthest, "of the allowed deviation"
-
     def sentence(self) -> str:
         """The verdict with what it rests on."""
         arm = max((arm for arm in self.arms if arm.word == self.word), key=lambda arm: arm.furthest)

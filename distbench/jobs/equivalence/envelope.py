@@ -8,7 +8,9 @@ trainings reach, each against the others, show how large a ratio rounding makes.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -58,8 +60,8 @@ class Training:
         mine, theirs = self.values.get(place), other.values.get(place)
         if mine is None or theirs is None:
             return math.inf
-        found = _length(mine - theirs)
-        return found if math.isfinite(found) else math.inf
+        distance = _length(mine - theirs)
+        return distance if math.isfinite(distance) else math.inf
 
     def size(self, place: Place) -> float:
         """Size that a distance at *place* is relative to: the length of the value there."""
@@ -68,19 +70,19 @@ class Training:
 
 def trainings(record: Record) -> dict[str, Training]:
     """Trainings that a record of a check holds, by name."""
-    values: dict[str, dict[Place, np.ndarray]] = {}
-    digests: dict[str, dict[Place, str]] = {}
+    values: dict[str, dict[Place, np.ndarray]] = defaultdict(dict)
+    digests: dict[str, dict[Place, str]] = defaultdict(dict)
     for row in record.tables.get("check_curve", []):
-        found = values.setdefault(row["training"], {})
         for family in ("loss", "grad_norm"):
-            number = row[family]
-            found[Place(row["step"], family)] = np.array([math.nan if number is None else number])
+            # null, which stands for what is no number, becomes one that is none
+            number = np.array([row[family]], dtype=np.float64)
+            values[row["training"]][Place(row["step"], family)] = number
     for row in record.tables.get("check_tensors", []):
         place = Place(row["step"], row["of"], row["tensor"])
         sketch = [row[column] for column in SKETCH]
-        values.setdefault(row["training"], {})[place] = np.array(sketch, dtype=np.float64)
-        digests.setdefault(row["training"], {})[place] = row["digest"]
-    return {name: Training(_with_moves(found), digests.get(name, {})) for name, found in values.items()}
+        values[row["training"]][place] = np.array(sketch, dtype=np.float64)
+        digests[row["training"]][place] = row["digest"]
+    return {name: Training(_with_moves(own), digests[name]) for name, own in values.items()}
 
 
 def _with_moves(values: dict[Place, np.ndarray]) -> dict[Place, np.ndarray]:
@@ -91,10 +93,6 @@ def _with_moves(values: dict[Place, np.ndarray]) -> dict[Place, np.ndarray]:
         else value
         for place, value in values.items()
     }
-
-
-def _own_distance(perturbed: Training, reference: Training, place: Place) -> float:
-    return perturbed.distance(reference, place) if place.step >= 0 else 0.0
 
 
 def _length(vector: np.ndarray) -> float:
@@ -111,19 +109,19 @@ class Envelope:
         self._parameters = parameters
         self._places = sorted(reference.values, key=lambda place: place.order)
         self._resolutions = np.array([self._resolution(place) for place in self._places])
-        own = np.array([[_own_distance(t, reference, place) for t in perturbed] for place in self._places])
+        own = np.array([[t.distance(reference, place) for t in perturbed] for place in self._places])
+        # initial weights have no envelope: every training begins with the same
+        own[[place.step < 0 for place in self._places]] = 0.0
         # (places, trainings); one that broke down is far, but its square is still a number
         self._own = np.minimum(own, _FAR)
 
     def ratios(self, training: Training) -> dict[Place, float]:
-        """Ratio of distance to rounding by place, in the order of the training.
-
-        Initial weights have no envelope: every training begins with the same.
-        """
+        """Ratio of distance to rounding by place, in the order of the training."""
         distances = np.array([training.distance(self.reference, place) for place in self._places])
         scales = np.maximum(np.sqrt(np.mean(self._own**2, axis=1)), self._resolutions)
         return dict(zip(self._places, _over(distances, scales).tolist(), strict=True))
 
+    @functools.cache  # noqa: B019 - an envelope lives as long as verdicts are made with it
     def limits(self, false_alarm: float) -> dict[str, float]:
         """Ratio by family above which a training differs by more than rounding.
 

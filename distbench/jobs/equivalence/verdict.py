@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,10 +21,8 @@ from distbench.jobs.equivalence.arms import (
 from distbench.jobs.equivalence.envelope import Envelope, Place, Training, trainings
 from distbench.record import Record, Status
 
-KIND = "equivalence"
 # from the best to the worst: the worst arm decides
 _GRAVITY: dict[str, Gravity] = {EQUIVALENT: "ok", ROUNDING: "ok", NOT_CHECKED: "unknown", DIFFERS: "bad"}
-_ORDER = tuple(_GRAVITY)
 
 
 def verdicts(records: Sequence[Record], false_alarm: float) -> dict[str, Verdict]:
@@ -33,37 +30,34 @@ def verdicts(records: Sequence[Record], false_alarm: float) -> dict[str, Verdict
 
     *false_alarm* is the chance that an honest case, over all of its arms, is said to differ.
     """
-    references = _references(records)
-    own = (record for record in records if record.job.options.role == "case")
-    arms = grouped(own, lambda record: record.job.options.of)
-    judges = {id_: _Judge(record) for id_, record in references.items()}
-    return {
-        case_id: _verdict(
-            [_arm(record, judges, false_alarm / len(mine)) for record in sorted(mine, key=_is_sgd)]
-        )
-        for case_id, mine in arms.items()
-    }
-
-
-def _is_sgd(record: Record) -> bool:
-    return record.case.optimizer.name == "sgd"
-
-
-def _references(records: Sequence[Record]) -> dict[str, Record]:
-    """Trained references by the id of the requested one: itself or a stand-in."""
-    return {
-        record.job.provides: record
+    # by the id of the requested reference, which may have a stand-in
+    judges = {
+        record.job.provides: _Judge(record)
         for record in records
         if record.job.provides and record.status is Status.MEASURED
+    }
+    own = [record for record in records if record.job.options.role == "case"]
+    own.sort(key=lambda record: record.case.optimizer.name == "sgd")
+    return {
+        case_id: _verdict([_arm(record, judges, false_alarm / len(mine)) for record in mine])
+        for case_id, mine in grouped(own, lambda record: record.job.options.of).items()
     }
 
 
 def _verdict(arms: list[Arm]) -> Verdict:
     # an arm that this strategy can't have (DeepSpeed's Adam under SGD) says nothing about the other
     checked = [arm for arm in arms if arm.word != NOT_CHECKED] or arms
-    word = max((arm.word for arm in checked), key=_ORDER.index)
-    found = Equivalence(word, tuple(arms))
-    return Verdict(KIND, word, _GRAVITY[word], found.sentence(), found, word == DIFFERS, found.extent)
+    word = max((arm.word for arm in checked), key=list(_GRAVITY).index)
+    evidence = Equivalence(word, tuple(arms))
+    return Verdict(
+        "equivalence",
+        word,
+        _GRAVITY[word],
+        evidence.sentence(),
+        evidence,
+        voids=word == DIFFERS,
+        extent=(evidence.furthest, "of the allowed deviation"),
+    )
 
 
 def _arm(record: Record, judges: dict[str, _Judge], false_alarm: float) -> Arm:
@@ -93,17 +87,16 @@ class _Judge:
     def judge(self, record: Record, optimizer: str, false_alarm: float) -> Arm:
         """Verdict on the training in *record*."""
         training, reference = trainings(record)["case"], self.envelope.reference
-        limits = self._limits(false_alarm)
-        worst: dict[str, Worst] = {}
-        outside: list[Worst] = []
-        for place, ratio in self.envelope.ratios(training).items():
-            found = Worst(place, self._error(training, place), ratio / limits[place.family])
-            if place.family not in worst or found.of_limit > worst[place.family].of_limit:
-                worst[place.family] = found
-            if found.of_limit > 1:
-                outside.append(found)
-        first = _first(outside)
-        drift = _drift(record)
+        limits = self.envelope.limits(false_alarm)
+        errors = [
+            Worst(place, self._error(training, place), ratio / limits[place.family])
+            for place, ratio in self.envelope.ratios(training).items()
+        ]
+        families = grouped(errors, lambda error: error.place.family).values()
+        outside = [error for error in errors if error.of_limit > 1]
+        first = min(outside, key=lambda error: (error.place.order[:2], -error.of_limit), default=None)
+        replicas = record.tables.get("check_replicas", [])
+        drift = next((Drift(row["step"], row["of_rank"], row["tensor"]) for row in replicas), None)
         word = DIFFERS if first or drift else ROUNDING
         if word == ROUNDING and _is_same(training, reference):
             word = EQUIVALENT
@@ -111,7 +104,7 @@ class _Judge:
             optimizer,
             word,
             reference=self._record.case.name,
-            worst=tuple(worst.values()),
+            worst=tuple(max(same, key=lambda error: error.of_limit) for same in families),
             first=first,
             drift=drift,
             from_fp64=self._from_exact(training),
@@ -119,10 +112,6 @@ class _Judge:
             cause="; ".join(row["text"] for row in self._record.tables.get("check_notes", [])),
             notes=tuple(self._notes(record)),
         )
-
-    @functools.cache  # noqa: B019 - a judge lives as long as its verdicts are being made
-    def _limits(self, false_alarm: float) -> dict[str, float]:
-        return self.envelope.limits(false_alarm)
 
     def _error(self, training: Training, place: Place) -> float:
         reference = self.envelope.reference
@@ -151,22 +140,9 @@ class _Judge:
         return notes
 
 
-def _first(outside: list[Worst]) -> Worst | None:
-    """Furthest of the first quantities outside of the envelope."""
-    if not outside:
-        return None
-    began = min(found.place.order[:2] for found in outside)
-    return max((f for f in outside if f.place.order[:2] == began), key=lambda f: f.of_limit)
-
-
 def _is_same(one: Training, other: Training) -> bool:
     losses = [place for place in other.values if place.family == "loss"]
     return one.digests == other.digests and all(one.distance(other, place) == 0 for place in losses)
-
-
-def _drift(record: Record) -> Drift | None:
-    rows = record.tables.get("check_replicas", [])
-    return Drift(rows[0]["step"], rows[0]["of_rank"], rows[0]["tensor"]) if rows else None
 
 
 def _kernel(record: Record) -> str:

@@ -41,6 +41,7 @@ _FAMILIES = {
     "gradient": ("gradients of the first step", "diamond"),
     "parameter": ("parameters", "triangle-up"),
 }
+_RATIO = "{:.2f}".format
 _NOTHING = "Equivalence was not checked; run with distbench run SUITE --check."
 
 
@@ -78,12 +79,7 @@ class EquivalenceView(View):
         _error("gradient", "gradient", "Largest relative error of the first step's gradients."),
         _error("parameter", "moved", "Largest relative error of the parameter updates."),
         Field(
-            "envelope",
-            "envelope",
-            "Fraction of the envelope; above 1: differs.",
-            "",
-            "lower",
-            format="{:.2f}".format,
+            "envelope", "envelope", "Fraction of the envelope; above 1: differs.", "", "lower", format=_RATIO
         ),
         _error("fp64", "fp64", "Distance of the trained parameters from an fp64 training."),
         _error("reference_fp64", "its ref.", "The same distance of the reference."),
@@ -91,14 +87,14 @@ class EquivalenceView(View):
 
     def sheet(self, run: AnalysedRun) -> Sheet:
         """A row for each case and optimizer that was checked."""
-        checked = _checked(run)
+        checked = run.evidence(Equivalence)
         names = short_names([row.case for row, _ in checked])
         rows = [_row(row, names[row.case.id], arm) for row, found in checked for arm in found.arms]
         return self.made(rows, _notes(checked, names))
 
     def charts(self, run: AnalysedRun) -> list[Chart]:
         """Distance from the reference, if any case was checked and any number is not bit-identical."""
-        checked = _checked(run)
+        checked = run.evidence(Equivalence)
         apart = [(row, found) for row, found in checked if found.furthest > 0]
         if not apart:
             return []
@@ -127,11 +123,6 @@ class EquivalenceView(View):
                 height=bars_height(len(places)),
             )
         ]
-
-
-def _checked(run: AnalysedRun) -> list[tuple[CaseSummary, Equivalence]]:
-    """Cases that were checked, with the evidence."""
-    return [(row, found) for row in run.cases if (found := row.evidence(Equivalence))]
 
 
 def _row(row: CaseSummary, name: str, arm: Arm) -> Row:
@@ -204,8 +195,6 @@ def _facts(arm: Arm, worst: Worst) -> list[str]:
 
 
 def _finding(checked: Sequence[Equivalence]) -> str:
-    words = [found.word for found in checked]
-    if not checked:
-        return ""
+    words = [evidence.word for evidence in checked]
     exact = words.count(EQUIVALENT)
     return f"{len(checked):,} cases checked: {words.count(DIFFERS):,} differ, {exact:,} are bit-identical."
