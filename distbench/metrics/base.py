@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from distbench.workloads.base import Workload
 
 Pass = Literal["warmup", "time", "count", "profile", "check", "unsynced"]
+Better = Literal["higher", "lower"] | None
+OverRanks = Literal["max", "min", "sum", "mean", "first"]
 
 OVER_RANKS: dict[str, Callable[[Sequence[float]], float]] = {
     "max": max,
@@ -51,9 +53,9 @@ class Column:
     name: str
     unit: str
     """``s``, ``B``, ``tokens/s``, or empty for a pure number."""
-    better: Literal["higher", "lower"] | None
+    better: Better
     """Direction of better, or None where there is none."""
-    over_ranks: Literal["max", "min", "sum", "mean", "first"]
+    over_ranks: OverRanks
     """How ranks become one number."""
     doc: str
     """The definition, with its source."""
@@ -62,13 +64,12 @@ class Column:
 
 
 def alike(
-    kind: tuple[str, Literal["higher", "lower"] | None, Literal["max", "min", "sum", "mean", "first"]],
-    *,
-    per_step: bool = False,
-    **docs: str,
-) -> tuple[Column, ...]:
-    """Columns of one *kind* (unit, direction of better, how ranks become one number): name -> definition."""
-    return tuple(Column(name, *kind, doc, per_step) for name, doc in docs.items())
+    unit: str, better: Better, over_ranks: OverRanks, *, per_step: bool = False
+) -> Callable[..., tuple[Column, ...]]:
+    """Function that makes columns of one kind: name -> definition, by keyword."""
+    return lambda **docs: tuple(
+        Column(name, unit, better, over_ranks, doc, per_step) for name, doc in docs.items()
+    )
 
 
 @dataclass(frozen=True)

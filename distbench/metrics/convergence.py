@@ -14,18 +14,14 @@ class Convergence(Metric):
 
     passes: ClassVar[frozenset[Pass]] = frozenset({"time", "check"})
     columns: ClassVar[tuple[Column, ...]] = (
-        *alike(
-            ("", None, "mean"),
-            per_step=True,
+        *alike("", None, "mean", per_step=True)(
             loss="Training loss of a step before its update, the mean over the global batch, in nats; "
             "ranks hold equal shares, so the mean over ranks is the mean over the batch.",
         ),
         Column(
             "final_loss", "", "lower", "mean", "Loss of the last timed step, the mean over the global batch."
         ),
-        *alike(
-            ("", None, "first"),
-            per_step=True,
+        *alike("", None, "first", per_step=True)(
             grad_norm="Global L2 norm of the reduced gradients before clipping, taken in steps after the "
             "timed window: it shows at once gradients that are scaled wrongly, which Adam hides.",
         ),

@@ -12,15 +12,12 @@ from distbench.metrics.base import Column, Metric, Trial, alike
 class Startup(Metric):
     """Time to join the process group, to build model and engine, and to warm up; of the slowest rank."""
 
-    columns: ClassVar[tuple[Column, ...]] = (
-        *alike(
-            ("s", "lower", "max"),
-            launch_s="From the launcher's start to the rank's first line; imports are done by then in a "
-            "warm parent.",
-            start_s="From the rank's first line to a joined process group.",
-            build_s="Building model, engine and optimizer, weights loaded.",
-            warmup_s="All warm-up steps, the first of which may compile.",
-        ),
+    columns: ClassVar[tuple[Column, ...]] = alike("s", "lower", "max")(
+        launch_s="From the launcher's start to the rank's first line; imports are done by then in a "
+        "warm parent.",
+        start_s="From the rank's first line to a joined process group.",
+        build_s="Building model, engine and optimizer, weights loaded.",
+        warmup_s="All warm-up steps, the first of which may compile.",
     )
 
     def summary(self, trial: Trial) -> dict[str, float]:

@@ -15,13 +15,11 @@ class Throughput(Metric):
     """Tokens and samples a second of all devices together, and per device."""
 
     columns: ClassVar[tuple[Column, ...]] = (
-        *alike(
-            ("tokens/s", "higher", "first"),
+        *alike("tokens/s", "higher", "first")(
             tokens_per_s=f"Tokens consumed by all ranks in a second, every micro-batch counted, {_WINDOW}.",
         ),
         Column("samples_per_s", "samples/s", "higher", "first", f"Samples consumed in a second, {_WINDOW}."),
-        *alike(
-            ("tokens/s", "higher", "first"),
+        *alike("tokens/s", "higher", "first")(
             tokens_per_s_per_device="tokens_per_s divided by the world size (torchtitan's tokens/s/GPU).",
         ),
     )

@@ -66,29 +66,24 @@ class Utilisation(Metric):
 
     passes: ClassVar[frozenset[Pass]] = frozenset({"count"})
     columns: ClassVar[tuple[Column, ...]] = (
-        *alike(
-            ("FLOP/s", "higher", "first"),
+        *alike("FLOP/s", "higher", "first")(
             model_flops_per_s_per_device=f"FLOP/s of a device over the timed window; {_MODEL}.",
         ),
-        *alike(
-            ("", "higher", "first"),
+        *alike("", "higher", "first")(
             mfu=f"Model FLOPs utilisation: {_MODEL}, a second, over the devices' published dense peak in the "
             "dtype of the computation (peak_flops).",
             hfu="Hardware FLOPs utilisation: as mfu, plus what is recomputed: with activation_checkpointing: "
             "full the forward pass once more, 4/3 of the model FLOPs (8N for 6N, as llm-foundry counts).",
         ),
-        *alike(
-            ("FLOP/s", None, "first"),
+        *alike("FLOP/s", None, "first")(
             peak_flops="Published dense peak of one device in the dtype of the computation; the record's "
             "environment names the GPU, and tables.peak the source.",
         ),
-        *alike(
-            ("FLOP/s", None, "min"),
+        *alike("FLOP/s", None, "min")(
             matmul_flops="Best rate of a square matmul in the dtype of the computation, measured on every "
             "rank at once after the timed steps: an achievable peak, not a published one.",
         ),
-        *alike(
-            ("", "higher", "first"),
+        *alike("", "higher", "first")(
             mamfu=f"Model FLOPs a second over matmul_flops: {_MODEL}. Not comparable with mfu.",
         ),
     )

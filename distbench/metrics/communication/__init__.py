@@ -71,26 +71,19 @@ class Communication(Metric):
     early: ClassVar[tuple[str, ...]] = ("distbench.metrics.communication.collectives",)
     passes: ClassVar[frozenset[Pass]] = frozenset({"count"})
     columns: ClassVar[tuple[Column, ...]] = (
-        *alike(
-            ("", "lower", "max"),
-            per_step=True,
+        *alike("", "lower", "max", per_step=True)(
             comm_calls="Collectives that a rank takes part in during one step (groups of one rank not "
             "counted).",
         ),
-        *alike(
-            ("B", "lower", "max"),
-            per_step=True,
+        *alike("B", "lower", "max", per_step=True)(
             comm_bytes="Payload of a rank's collectives in one step, as asked for: the full array of each, "
             "as nccl-tests counts (all-gather: what comes out; reduce-scatter: what goes in).",
         ),
-        *alike(
-            ("B", None, "first"),
+        *alike("B", None, "first")(
             comm_bytes_theory="Expected comm_bytes by the strategy's communication model, with the dtypes "
             "in use and all micro-batches.",
         ),
-        *alike(
-            ("B", None, "max"),
-            per_step=True,
+        *alike("B", None, "max", per_step=True)(
             comm_standing_bytes="Bytes of sharded parameters that were still gathered when a forward or "
             "backward pass started, so that the pass need not gather them.",
         ),

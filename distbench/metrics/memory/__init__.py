@@ -31,7 +31,7 @@ KINDS = {
 """Each kind of memory with its definition; ``memory_<kind>`` is a column of the record as well."""
 
 
-def _bytes_of_row(name: str, doc: str) -> TableColumn:
+def _bytes(name: str, doc: str) -> TableColumn:
     return TableColumn(name, "bigint", doc, "B")
 
 
@@ -44,22 +44,14 @@ TABLE = TableSpec(
             "phase", "varchar", "build, forward, backward, step; theory: what model states should take."
         ),
         TableColumn("micro_batch", "bigint", "Micro-batch of the step, from 0 on."),
-        _bytes_of_row("allocated", "Bytes of tensors by the allocator's books."),
-        _bytes_of_row("peak", "Most such bytes during the phase."),
-        *(_bytes_of_row(name, doc) for name, doc in KINDS.items()),
-        _bytes_of_row("other", "What no kind explained when the step began."),
-        _bytes_of_row(
-            "host", "The part of all kinds that is in host memory although the rank computes on a GPU."
-        ),
+        _bytes("allocated", "Bytes of tensors by the allocator's books."),
+        _bytes("peak", "Most such bytes during the phase."),
+        *(_bytes(name, doc) for name, doc in KINDS.items()),
+        _bytes("other", "What no kind explained when the step began."),
+        _bytes("host", "The part of all kinds that is in host memory although the rank computes on a GPU."),
     ),
 )
-
-
-_AT_MOST = " Maximum over the ends of the phases of the counted step, and over ranks."
-
-
-def _bytes(name: str, doc: str) -> Column:
-    return Column(f"memory_{name}", "B", "lower", "max", doc)
+_AT_MOST = "Maximum over the ends of the phases of the counted step, and over ranks."
 
 
 @dataclass(frozen=True)
@@ -71,45 +63,35 @@ class Memory(Metric):
     # warm-up begins with the engine as it was built; time gives peaks; count the phases of a step
     passes: ClassVar[frozenset[Pass]] = frozenset({"warmup", "time", "count"})
     columns: ClassVar[tuple[Column, ...]] = (
-        _bytes(
-            "peak",
-            "Peak bytes of tensors alive at once in the timed steps; maximum over ranks. CUDA: "
+        *alike("B", "lower", "max")(
+            memory_peak="Peak bytes of tensors alive at once in the timed steps; maximum over ranks. CUDA: "
             "allocated_bytes.all.peak. CPU: counted in torch's CPU allocator.",
+            memory_active_peak="CUDA: active_bytes.all.peak, tensors and blocks that other streams still "
+            "hold back.",
+            memory_reserved_peak="CUDA: reserved_bytes.all.peak, the segments taken from the device: nearest "
+            "to out-of-memory.",
         ),
-        _bytes(
-            "active_peak",
-            "CUDA: active_bytes.all.peak, tensors and blocks that other streams still hold back.",
-        ),
-        _bytes(
-            "reserved_peak",
-            "CUDA: reserved_bytes.all.peak, the segments taken from the device: nearest to out-of-memory.",
-        ),
-        *alike(
-            ("", "lower", "sum"),
+        *alike("", "lower", "sum")(
             memory_alloc_retries="CUDA: num_alloc_retries, allocations that succeeded only after the cache "
             "was flushed.",
             memory_ooms="CUDA: num_ooms, out-of-memory errors thrown in the timed steps, caught by somebody.",
         ),
-        _bytes(
-            "pinned_peak",
-            "CUDA: allocated_bytes.peak of torch's pinned host allocator, since the process began: what "
-            "offload takes from the host for good.",
+        *alike("B", "lower", "max")(
+            memory_pinned_peak="CUDA: allocated_bytes.peak of torch's pinned host allocator, since the "
+            "process began: what offload takes from the host for good.",
         ),
-        *alike(
-            ("B", "lower", "sum"),
+        *alike("B", "lower", "sum")(
             memory_host="Proportional set size (PSS) of all ranks after the timed steps, what they take "
             "from the host: resident pages, shared ones divided by those who share them. Pinned memory is "
             "part of it.",
         ),
-        *alike(
-            ("B", None, "max"),
+        *alike("B", None, "max")(
             memory_resident_peak="Most resident memory of a rank's process so far (VmHWM). It holds freed "
             "pages, code and other libraries, and would rank strategies wrongly: shown only next to the "
             "allocator's bytes.",
         ),
-        *(_bytes(name, doc + _AT_MOST) for name, doc in KINDS.items()),
-        *alike(
-            ("B", None, "max"),
+        *alike("B", "lower", "max")(**{f"memory_{name}": f"{doc} {_AT_MOST}" for name, doc in KINDS.items()}),
+        *alike("B", None, "max")(
             memory_states_theory="Model states of a rank by the table of ZeRO (Rajbhandari et al. 2020, "
             "arXiv:1910.02054), with the dtypes in use; without padding and buffers.",
         ),

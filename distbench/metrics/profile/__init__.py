@@ -48,10 +48,6 @@ _FLAGS = TableSpec(
 )
 
 
-def _part(name: str, doc: str) -> Column:
-    return Column(f"profile_{name}_s", "s", "lower", "mean", f"{doc} {_SHARE}", per_step=True)
-
-
 @dataclass
 class _State:
     profiler: Any = None
@@ -66,49 +62,36 @@ class Profile(Metric):
     early: ClassVar[tuple[str, ...]] = ("distbench.metrics.profile.timeline",)
     passes: ClassVar[frozenset[Pass]] = frozenset({"profile", "unsynced"})
     columns: ClassVar[tuple[Column, ...]] = (
-        *alike(
-            ("s", None, "mean"),
-            per_step=True,
+        *alike("s", None, "mean", per_step=True)(
             profile_step_s="Wall time of a step under the profiler; the sum of the six parts below.",
         ),
-        *alike(
-            ("", None, "first"),
+        *alike("", None, "first")(
             profile_slowdown="Slowest rank's profile_step_s over its step_s: what the instrument costs.",
         ),
-        *(_part(name, doc) for name, doc in PARTS.items()),
-        *alike(
-            ("s", "lower", "mean"),
-            per_step=True,
+        *alike("s", "lower", "mean", per_step=True)(
+            **{f"profile_{name}_s": f"{doc} {_SHARE}" for name, doc in PARTS.items()},
             comm_s="Time in which any collective of a rank runs, in a profiled step (union of the backend's "
             f"intervals). {_CPU_COMM}",
             comm_exposed_s="Exposed communication: union of a rank's collectives less the union of its "
             f"computation, by interval arithmetic on the trace (as HTA and TraceLens define it). {_CPU_COMM}",
         ),
-        *alike(
-            ("s", None, "max"),
-            per_step=True,
+        *alike("s", None, "max", per_step=True)(
             unsynced_step_s="Wall time of a step without any reduction of gradients, timed like step_s.",
         ),
-        *alike(
-            ("s", "lower", "first"),
+        *alike("s", "lower", "first")(
             comm_exposed_by_difference_s="Slowest rank's step_s less unsynced_step_s: exposed "
             "communication measured without a profiler.",
         ),
-        *alike(
-            ("s", "lower", "mean"),
-            per_step=True,
+        *alike("s", "lower", "mean", per_step=True)(
             comm_transfer_s="Sum over the collectives of a step of the shortest time that any rank of the "
             "group spent in it.",
             comm_wait_s="Sum over the collectives of what a rank spent in each beyond the shortest: "
             "waiting for others.",
         ),
-        *alike(
-            ("s", "lower", "max"),
-            per_step=True,
+        *alike("s", "lower", "max", per_step=True)(
             work_s="Step under the profiler less the exposed waiting for other ranks: a rank's own work.",
         ),
-        *alike(
-            ("", "lower", "first"),
+        *alike("", "lower", "first")(
             imbalance="work_s of the slowest rank over that of the median rank, mean over the profiled "
             "steps; 1: perfectly balanced.",
         ),

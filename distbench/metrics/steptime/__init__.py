@@ -16,30 +16,23 @@ class StepTime(Metric):
 
     passes: ClassVar[frozenset[Pass]] = frozenset({"warmup", "time"})
     columns: ClassVar[tuple[Column, ...]] = (
-        *alike(
-            ("s", "lower", "max"),
-            per_step=True,
+        *alike("s", "lower", "max", per_step=True)(
             step_s="Wall time of a step: perf_counter on a CPU, CUDA events on a GPU. The slowest rank "
             "defines each step; the trial's value is the mean over its timed steps.",
         ),
-        *alike(
-            ("s", "lower", "max"),
+        *alike("s", "lower", "max")(
             cpu_s="CPU time of the process per timed step, all threads (process_time): next to the wall "
             "time it separates a slow machine from slow code.",
         ),
-        *alike(
-            ("s", None, "max"),
-            per_step=True,
+        *alike("s", None, "max", per_step=True)(
             warmup_step_s="Wall time of each warm-up step; the first may compile and allocate.",
         ),
-        *alike(
-            ("s", "lower", "max"),
+        *alike("s", "lower", "max")(
             first_step_s="Wall time of the very first step.",
             compile_s="Time that torch.compile spent in the warm-up (torch._dynamo's own clock). C++ ops "
             "are built before any trial and are not part of it.",
         ),
-        *alike(
-            ("", None, "first"),
+        *alike("", None, "first")(
             drift="Change of the step time from the last warm-up steps to the end of the timed window, "
             "over its median (Theil-Sen slope); negative: steps were still speeding up.",
             drift_p="One-sided p-value of steps becoming faster over that stretch (Mann-Kendall); below "

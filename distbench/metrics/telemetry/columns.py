@@ -8,8 +8,7 @@ _AROUND = "between the last sample before the timed window and the first after i
 _IN = "samples in the timed window"
 
 HOST = (
-    *alike(
-        ("", None, "first"),
+    *alike("", None, "first")(
         host_load="Load average of the last minute (/proc/loadavg) as the timed window begins; the trial's "
         "own start is part of it, and so is the trial before.",
         host_steal="Part of the time of the usable CPUs that a hypervisor gave to others although there "
@@ -21,39 +20,33 @@ HOST = (
         host_busy_processes="Other processes that took more than a tenth of a CPU over the whole trial, of "
         "those that still ran at its end. Counted only: neither names nor owners are kept.",
     ),
-    *alike(
-        ("Hz", None, "first"),
+    *alike("Hz", None, "first")(
         host_frequency=f"Clock of some of the usable CPUs (cpufreq's scaling_cur_freq), mean over {_IN}.",
     ),
 )
 GPU = (
-    *alike(
-        ("", None, "first"),
+    *alike("", None, "first")(
         gpu_utilisation="NVML's GPU utilisation: part of its last sample period (a sixth of a second to "
         f"one second) in which a kernel ran, a busy signal and no efficiency. Mean over {_IN} and GPUs.",
     ),
-    *alike(
-        ("W", None, "first"),
+    *alike("W", None, "first")(
         gpu_power="Power drawn by all GPUs of the trial together (nvmlDeviceGetPowerUsage), mean over "
         f"{_IN}.",
     ),
-    *alike(
-        ("J", "lower", "first"),
+    *alike("J", "lower", "first")(
         energy_per_token="Energy that all GPUs of the trial took in the timed window for each token "
         "trained on: difference of nvmlDeviceGetTotalEnergyConsumption at its ends, linear between "
         "samples. CPUs and the rest of the machine are not in it.",
     ),
     Column("gpu_sm_clock", "Hz", None, "first", f"SM clock, mean over {_IN}, of the slowest GPU."),
     Column("gpu_temperature", "°C", None, "first", f"Highest temperature of any GPU, over {_IN}."),
-    *alike(
-        ("B", "lower", "first"),
+    *alike("B", "lower", "first")(
         gpu_memory_used="Most memory in use on a GPU (nvmlDeviceGetMemoryInfo) in the timed window: with "
         "CUDA's context, NCCL's buffers, what the driver keeps, and what other processes hold.",
         gpu_memory_own="Most memory that the trial's own processes held on a GPU "
         "(nvmlDeviceGetComputeRunningProcesses).",
     ),
-    *alike(
-        ("", None, "first"),
+    *alike("", None, "first")(
         gpu_other_processes="Processes that are not of this run and compute on a GPU of the trial, most in "
         "any sample.",
         gpu_throttle=f"Part of the {_IN} in which a GPU lowered its clocks to save itself (clocks event "
