@@ -17,43 +17,39 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distbench.metrics.communication.traffic import Call
 
-# operation -> its public name, and which argument is the full array (None: the result)
-_C10D: dict[str, tuple[str, int]] = {
-    "allreduce_": ("all_reduce", 0),
-    "allreduce_coalesced_": ("all_reduce", 0),
-    "_reduce_scatter_base_": ("reduce_scatter", 1),
-    "reduce_scatter_": ("reduce_scatter", 1),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
-    "_allgather_base_": ("all_gather", 0),
-    "allgather_": ("all_gather", 0),
-    "allgather_coalesced_": ("all_gather", 0),
-    "allgather_into_tensor_coalesced_": ("all_gather", 0),
-    "broadcast_": ("broadcast", 0),
-    "reduce_": ("reduce", 0),
-    "alltoall_": ("all_to_all", 1),
-    "alltoall_base_": ("all_to_all", 1),
-    "gather_": ("gather", 0),
-    "scatter_": ("scatter", 1),
-    "send": ("send", 0),
-    "recv_": ("recv", 0),
-    "recv_any_source_": ("recv", 0),
+# public name, and place of the full array among the arguments (None: the result) -> its operations
+_OPERATIONS: dict[str, dict[tuple[str, int | None], str]] = {
+    "c10d": {
+        ("all_reduce", 0): "allreduce_ allreduce_coalesced_",
+        ("reduce_scatter", 1): "_reduce_scatter_base_ reduce_scatter_ reduce_scatter_tensor_coalesced_",
+        (
+            "all_gather",
+            0,
+        ): "_allgather_base_ allgather_ allgather_coalesced_ allgather_into_tensor_coalesced_",
+        ("broadcast", 0): "broadcast_",
+        ("reduce", 0): "reduce_",
+        ("all_to_all", 1): "alltoall_ alltoall_base_",
+        ("gather", 0): "gather_",
+        ("scatter", 1): "scatter_",
+        ("send", 0): "send",
+        ("recv", 0): "recv_ recv_any_source_",
+    },
+    "_c10d_functional": {
+        ("all_reduce", 0): "all_reduce all_reduce_ all_reduce_coalesced all_reduce_coalesced_",
+        ("all_gather", None): "all_gather_into_tensor all_gather_into_tensor_out "
+        "all_gather_into_tensor_coalesced",
+        ("reduce_scatter", 0): "reduce_scatter_tensor reduce_scatter_tensor_out "
+        "reduce_scatter_tensor_coalesced",
+        ("all_to_all", 0): "all_to_all_single",
+        ("broadcast", 0): "broadcast broadcast_",
+    },
 }
-_FUNCTIONAL: dict[str, tuple[str, int | None]] = {
-    "all_reduce": ("all_reduce", 0),
-    "all_reduce_": ("all_reduce", 0),
-    "all_reduce_coalesced": ("all_reduce", 0),
-    "all_reduce_coalesced_": ("all_reduce", 0),
-    "all_gather_into_tensor": ("all_gather", None),
-    "all_gather_into_tensor_out": ("all_gather", None),
-    "all_gather_into_tensor_coalesced": ("all_gather", None),
-    "reduce_scatter_tensor": ("reduce_scatter", 0),
-    "reduce_scatter_tensor_out": ("reduce_scatter", 0),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 0),
-    "all_to_all_single": ("all_to_all", 0),
-    "broadcast": ("broadcast", 0),
-    "broadcast_": ("broadcast", 0),
+_MEANINGS = {
+    f"{namespace}::{operation}": meaning
+    for namespace, meanings in _OPERATIONS.items()
+    for meaning, operations in meanings.items()
+    for operation in operations.split()
 }
-_TABLES: dict[str, dict[str, Any]] = {"c10d": _C10D, "_c10d_functional": _FUNCTIONAL}
 
 
 class Collectives(TorchDispatchMode):
@@ -79,9 +75,8 @@ class Collectives(TorchDispatchMode):
             # it shall become its collectives first, which then come here
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        name = func._schema.name.partition("::")[2]
-        if name in (table := _TABLES.get(func.namespace, {})):
-            op, full = table[name]
+        if meaning := _MEANINGS.get(func._schema.name):
+            op, full = meaning
             every = (*args, *(kwargs or {}).values())
             self._note(op, list(_tensors(result if full is None else args[full])), _group(every))
         return result

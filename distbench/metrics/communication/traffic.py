@@ -5,8 +5,7 @@ nccl-tests: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from distbench.metrics.base import Left
@@ -30,9 +29,9 @@ class Call:
 
     def row(self, step: int, place: int) -> dict[str, Any]:
         """The call as a row of the table ``collectives``: the *place*-th of *step*."""
-        told = dataclasses.asdict(self)
-        del told["elements"]
-        return {"step": step, "place": place, **told}
+        row = {"step": step, "place": place, **asdict(self)}
+        del row["elements"]
+        return row
 
 
 @dataclass
@@ -41,10 +40,6 @@ class Counted(Left):
 
     calls: list[Call]
     rows: list[dict[str, Any]]
-
-    def replace_rows(self, timed: list[dict[str, Any]]) -> None:
-        """Put *timed*, the same collectives with their times, in the place of the rows."""
-        self.rows[:] = timed
 
 
 def bus_factor(op: str, n: int) -> float | None:

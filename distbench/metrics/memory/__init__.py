@@ -136,7 +136,7 @@ class Memory(Metric):
         if session.pass_ == "warmup":
             return {}
         return {
-            **{f"memory_{name}": _most(state, name) for name in KINDS},
+            **{f"memory_{name}": state.most(name) for name in KINDS},
             "memory_states_theory": _theory(session),
         }
 
@@ -147,17 +147,6 @@ def _peaks(books: Any, faults_before: dict[str, int]) -> Values:
     from distbench.metrics.memory import allocators
 
     return {"memory_peak": Absent(allocators.why_not())}
-
-
-def _most(phases: Any, name: str) -> float | Absent:
-    most = phases.most(name)
-    if most is not None:
-        return float(most)
-    if phases.knows_kinds:
-        from distbench.metrics.memory import allocators
-
-        return Absent(allocators.why_not())
-    return Absent("the engine does not report its memory by kind")
 
 
 def _theory(session: Session) -> float | Absent:
@@ -175,5 +164,5 @@ def _kilobytes(file: Path, name: str) -> int | Absent:
         lines = file.read_text().splitlines()
     except OSError as error:
         return Absent(f"{file} can't be read: {error.strerror}")
-    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
-    return next(found, Absent(f"{file} has no {name}"))
+    sizes = (int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    return next(sizes, Absent(f"{file} has no {name}"))

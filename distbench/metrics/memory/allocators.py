@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import os
 import subprocess
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch.utils import cpp_extension
 
 from distbench.env import cache_folder, compiler
+from distbench.files import whole
 from distbench.metrics.base import Absent, Session, Values
 
 _SOURCE = Path(__file__).with_name("counting_allocator.cpp")
@@ -40,26 +40,25 @@ def build() -> None:
     cxx = compiler()
     if cxx is None:
         raise Absent(_NO_COMPILER)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_suffix(f".{os.getpid()}.so")
-    command = [cxx, "-O2", "-shared", "-fPIC", "-std=c++20", str(_SOURCE), "-o", str(aside)]
+    command = [cxx, "-O2", "-shared", "-fPIC", "-std=c++20", str(_SOURCE)]
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     command += [f"-I{folder}" for folder in cpp_extension.include_paths()]
     command += [f"-L{folder}" for folder in cpp_extension.library_paths()] + ["-lc10"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Absent(f"the counting allocator could not be built: {done.stderr[-2000:]}")
-    aside.replace(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with whole(target) as aside:
+        done = subprocess.run([*command, "-o", str(aside)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Absent(f"the counting allocator could not be built: {done.stderr[-2000:]}")
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """Loaded library, or None if it was not built."""
-    if not library_file().is_file():
+    file = library_file()
+    if not file.is_file():
         return None
-    loaded = ctypes.CDLL(str(library_file()))
-    loaded.distbench_current.restype = ctypes.c_int64
-    loaded.distbench_peak.restype = ctypes.c_int64
+    loaded = ctypes.CDLL(str(file))
+    loaded.distbench_current.restype = loaded.distbench_peak.restype = ctypes.c_int64
     return loaded
 
 
@@ -136,7 +135,7 @@ class CudaBooks(Books):
             torch.cuda.reset_peak_memory_stats(device)
 
     def faults(self) -> dict[str, int]:
-        return {column: self._total(name) for column, name in _FAULTS.items()}
+        return {column: sum(self._stats(name)) for column, name in _FAULTS.items()}
 
     def values(self, faults_before: dict[str, int]) -> Values:
         pinned = torch.cuda.host_memory_stats().get("allocated_bytes.peak")
@@ -149,10 +148,10 @@ class CudaBooks(Books):
         }
 
     def _most(self, name: str) -> int:
-        return int(max(torch.cuda.memory_stats(device)[name] for device in self._devices))
+        return max(self._stats(name))
 
-    def _total(self, name: str) -> int:
-        return sum(torch.cuda.memory_stats(device)[name] for device in self._devices)
+    def _stats(self, name: str) -> list[int]:
+        return [int(torch.cuda.memory_stats(device)[name]) for device in self._devices]
 
 
 def books_of(session: Session) -> Books | None:

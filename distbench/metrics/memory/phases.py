@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from distbench.case import MODEL_STATES
-from distbench.metrics.base import Session
-from distbench.metrics.memory.allocators import Books
+from distbench.metrics.base import Absent, Session
+from distbench.metrics.memory.allocators import Books, why_not
 
 _PHASES = {"forward": "forward", "backward": "backward", "optimizer": "step"}
 
@@ -41,32 +41,30 @@ class Phases:
 
     def end(self, phase: str) -> None:
         """Take the row of *phase*, which ends now."""
-        found = self._look()
-        if "rest" in found:
-            found["activations"] = max(found["rest"] - self._unexplained, 0)
-            found["other"] = found.pop("rest") - found["activations"]
-        self.rows.append({"phase": phase, "micro_batch": max(self._micro_batch, 0), **found})
+        row = self._look()
+        if "rest" in row:
+            row["activations"] = max(row["rest"] - self._unexplained, 0)
+            row["other"] = row.pop("rest") - row["activations"]
+        self.rows.append({"phase": phase, "micro_batch": max(self._micro_batch, 0), **row})
 
-    @property
-    def knows_kinds(self) -> bool:
-        """Whether the engine reports its memory by kind."""
-        return any("states" in row for row in self.rows)
-
-    def most(self, name: str) -> int | None:
-        """Maximum of *name* over the ends of all phases; None if no row has it."""
-        found = [row[name] for row in self.rows if name in row]
-        return max(found) if found else None
+    def most(self, name: str) -> float | Absent:
+        """Maximum of *name* over the ends of all phases, or why no row has it."""
+        sizes = [row[name] for row in self.rows if name in row]
+        if sizes:
+            return float(max(sizes))
+        if any("states" in row for row in self.rows):
+            return Absent(why_not())
+        return Absent("the engine does not report its memory by kind")
 
     def _look(self) -> dict[str, int]:
         """Bytes allocated now; ``rest`` is what is of no known kind."""
-        found = {}
+        row = {}
         if self._books:
-            found = {"allocated": self._books.allocated(), "peak": self._books.peak()}
+            row = {"allocated": self._books.allocated(), "peak": self._books.peak()}
         if (kinds := self._session.engine.memory()) is None:
-            return found
-        found |= kinds
-        found["states"] = sum(kinds[name] for name in MODEL_STATES)
+            return row
+        row |= {**kinds, "states": sum(kinds[name] for name in MODEL_STATES)}
         if self._books:
             known = sum(size for name, size in kinds.items() if name != "host")
-            found["rest"] = found["allocated"] + found["host"] - known
-        return found
+            row["rest"] = row["allocated"] + row["host"] - known
+        return row

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from distbench.metrics.base import (
@@ -127,25 +126,27 @@ class Profile(Metric):
             return {"unsynced_step_s": [*session.steps]} if session.steps else {}
         state.profiler.stop()
         counted = session.left(Counted)
-        found = timeline.of(session, counted, state.profiler.profiler.kineto_results.events())
-        if counted and found.rows:
-            counted.replace_rows(found.rows)
+        profiled = timeline.of(session, counted, state.profiler.profiler.kineto_results.events())
+        if counted and profiled.rows:
+            # the same collectives, with their times
+            counted.rows[:] = profiled.rows
         if session.rank == 0:
-            session.tables["flags"] = [{"reason": reason} for reason in found.flags]
-        if session.keep_traces or found.flags:
+            session.tables["flags"] = [{"reason": reason} for reason in profiled.flags]
+        if session.keep_traces or profiled.flags:
             file = session.folder / f"rank{session.rank}.trace.json.gz"
             state.profiler.export_chrome_trace(str(file))
-        return found.values
+        return profiled.values
 
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
         if not trial.samples.get("profile_step_s"):
             raise Absent("measure.profile_steps = 0")
-        numbers = {
-            "profile_slowdown": _slowdown,
-            "imbalance": _imbalance,
-            "comm_exposed_by_difference_s": _difference,
+        return {
+            "profile_slowdown": or_absent(
+                lambda: trial.slowest_mean("profile_step_s") / trial.slowest_mean("step_s")
+            ),
+            "imbalance": or_absent(lambda: _imbalance(trial)),
+            "comm_exposed_by_difference_s": or_absent(lambda: _difference(trial)),
         }
-        return {name: or_absent(partial(number, trial)) for name, number in numbers.items()}
 
 
 def _profiler(*, on_gpu: bool) -> Any:
@@ -163,10 +164,6 @@ def _mark(name: str) -> AbstractContextManager[Any]:
     from distbench.metrics.profile.trace import MARK
 
     return torch.profiler.record_function(MARK + name)
-
-
-def _slowdown(trial: Trial) -> float:
-    return trial.slowest_mean("profile_step_s") / trial.slowest_mean("step_s")
 
 
 def _difference(trial: Trial) -> float:
