@@ -15,14 +15,16 @@ class Bound:
     open_high: bool = False
 
     def problem(self, value: float) -> str | None:
-        """What is wrong with *value*, or None."""
-        if value < self.low or (self.open_low and value == self.low):
+        """What is wrong with *value*, or None; NaN is in no range."""
+        if not value >= self.low or (self.open_low and value == self.low):
             return f"must be {'above' if self.open_low else 'at least'} {self.low:g}"
         if value > self.high or (self.open_high and value == self.high):
             return f"must be {'below' if self.open_high else 'at most'} {self.high:.15g}"
         return None
 
 
+Count = Annotated[int, Bound(1)]
+"""A number of things, of which there is at least one."""
 Positive = Annotated[float, Bound(0, open_low=True)]
 """A number above 0."""
 Fraction = Annotated[float, Bound(0, 1, open_high=True)]

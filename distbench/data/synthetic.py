@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from distbench.bounds import Bound
 from distbench.data._rows import generator, kind_problem, pair, tokens_problem
 from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
 
 if TYPE_CHECKING:
     import numpy as np
 
-MOST_STATES = 1024
 _SLOTS = 4096
+# the source keeps states x slots
+MOST_STATES = 1024
 # no suite's seed can be as large, so no step of a training draws these
 _HELD_OUT_SEED = 2**32 - 1
 
@@ -22,11 +24,11 @@ _HELD_OUT_SEED = 2**32 - 1
 class Synthetic(Source):
     """A seeded first-order Markov source: no model's mean loss can fall below its entropy rate."""
 
-    states: int | None = None
+    states: Annotated[int | None, Bound(2, MOST_STATES)] = None
     """Number of different tokens, 2 to 1024; null: the vocabulary, or 1024 of a larger one."""
-    concentration: float = 0.1
+    concentration: Annotated[float, Bound(0.001, 1000)] = 0.1
     """Dirichlet concentration of each token's successors: the smaller, the more predictable."""
-    source_seed: int = 0
+    source_seed: Annotated[int, Bound(0)] = 0
     """Seed of the source itself, apart from the suite's seed that draws samples from it."""
 
     @property
@@ -34,14 +36,6 @@ class Synthetic(Source):
         return "tokens"
 
     def problem(self, shape: Shape) -> str | None:
-        if self.states is not None and not 2 <= self.states <= MOST_STATES:
-            return (
-                f"states = {self.states} must be 2 to {MOST_STATES}: the source keeps states x {_SLOTS} slots"
-            )
-        if not 0.001 <= self.concentration <= 1000:
-            return f"concentration = {self.concentration} must be 0.001 to 1000"
-        if self.source_seed < 0:
-            return f"source_seed = {self.source_seed} must not be negative"
         wrong_kind = kind_problem("synthetic", self.kind, shape)
         if wrong_kind or shape.classes < 2:
             return wrong_kind or f"synthetic needs 2 tokens at least; vocab_size (classes) = {shape.classes}"

@@ -65,11 +65,6 @@ class Workload(ABC):
         """Mean loss of *batch*, at least in fp32; *module* may be wrapped, so only call it."""
 
 
-def not_positive(**sizes: int) -> list[str]:
-    """Problems of *sizes* that are below 1, by name and value."""
-    return [f"{name} = {value} must be positive" for name, value in sizes.items() if value < 1]
-
-
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy of *logits* (..., classes) against *labels* (...), in fp32 at least."""
     from torch.nn import functional

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from distbench.bounds import Count
 from distbench.data.base import Shape
-from distbench.workloads.base import Workload, cross_entropy, not_positive
+from distbench.workloads.base import Workload, cross_entropy
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +31,9 @@ class HuggingFace(Workload):
 
     model_type: str
     """The name transformers has for the architecture: llama, gpt2, qwen2, ..."""
-    vocab_size: int = 256
+    vocab_size: Count = 256
     """Number of token ids."""
-    seq_len: int = 128
+    seq_len: Count = 128
     """Tokens in one sample."""
     config: dict[str, Any] = field(default_factory=dict)
     """What differs from the defaults of the architecture's configuration class, by its own names."""
@@ -46,7 +47,7 @@ class HuggingFace(Workload):
         return self.seq_len
 
     def problem(self) -> str | None:
-        problems = not_positive(vocab_size=self.vocab_size, seq_len=self.seq_len)
+        problems = []
         if "vocab_size" in self.config:
             problems.append(
                 "config: set vocab_size as an option of the workload, which the data is checked against"
@@ -81,15 +82,12 @@ def _causal_lm_types() -> list[str]:
     Read from its source, because importing it imports torch.
     """
     spec = importlib.util.find_spec("transformers")
-    if spec is None or spec.origin is None:
-        return []
-    file = Path(spec.origin).parent / "models" / "auto" / "modeling_auto.py"
-    if not file.is_file():
+    file = Path(spec.origin).parent / "models/auto/modeling_auto.py" if spec and spec.origin else None
+    if file is None or not file.is_file():
         return []
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES" in ast.unparse(
-            node.targets[0]
-        ):
+        names = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
+        if "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES" in names:
             return [
                 str(pair.elts[0].value)
                 for pair in ast.walk(node.value)

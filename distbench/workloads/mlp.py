@@ -6,8 +6,9 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from distbench.bounds import Count
 from distbench.data.base import Shape
-from distbench.workloads.base import Workload, cross_entropy, not_positive
+from distbench.workloads.base import Workload, cross_entropy
 
 if TYPE_CHECKING:
     import torch
@@ -23,29 +24,20 @@ class Mlp(Workload):
     """
 
     default_data: ClassVar[str] = "digits"
+    tokens_per_sample = 1
 
-    in_features: int = 64
+    in_features: Count = 64
     """Features of one sample."""
-    hidden: int = 1024
+    hidden: Count = 1024
     """Width of each hidden layer."""
-    depth: int = 2
+    depth: Count = 2
     """Number of hidden layers."""
-    classes: int = 10
+    classes: Count = 10
     """Number of classes."""
 
     @property
     def shape(self) -> Shape:
         return Shape("features", self.in_features, self.classes)
-
-    @property
-    def tokens_per_sample(self) -> int:
-        return 1
-
-    def problem(self) -> str | None:
-        problems = not_positive(
-            in_features=self.in_features, hidden=self.hidden, depth=self.depth, classes=self.classes
-        )
-        return "; ".join(problems) or None
 
     def parameters(self) -> int:
         return self._weights() + self.depth * self.hidden + self.classes
@@ -62,12 +54,8 @@ class Mlp(Workload):
         from torch import nn
 
         widths = [self.in_features, *[self.hidden] * self.depth]
-        hidden = [
-            part
-            for width, after in itertools.pairwise(widths)
-            for part in (nn.Linear(width, after), nn.ReLU())
-        ]
-        return nn.Sequential(*hidden, nn.Linear(self.hidden, self.classes))
+        hidden = [(nn.Linear(before, after), nn.ReLU()) for before, after in itertools.pairwise(widths)]
+        return nn.Sequential(*itertools.chain(*hidden), nn.Linear(self.hidden, self.classes))
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
         # every second child is a ReLU, and the classifier at the end belongs to the root

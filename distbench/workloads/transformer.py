@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from distbench.bounds import Bound, Count
 from distbench.data.base import Shape
 from distbench.workloads._dimensions import PRESETS, Dimensions
 from distbench.workloads.base import Workload, cross_entropy
@@ -13,6 +13,9 @@ from distbench.workloads.base import Workload, cross_entropy
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+_Size = Annotated[int | None, Bound(1)]
+_Real = Annotated[float | None, Bound(0, open_low=True)]
 
 
 @dataclass(frozen=True)
@@ -24,25 +27,25 @@ class Transformer(Workload):
 
     preset: Literal["tiny", "gpt2-small", "1b", "3b", "8b", "70b"] = "tiny"
     """The dimensions to start from: tiny (1 M parameters, for CPUs), gpt2-small (124 M), or a Llama 3."""
-    seq_len: int = 128
+    seq_len: Count = 128
     """Tokens in one sample."""
-    dim: int | None = None
+    dim: _Size = None
     """Width of the residual path; null: from the preset, here and below."""
-    depth: int | None = None
+    depth: _Size = None
     """Number of blocks."""
-    heads: int | None = None
+    heads: _Size = None
     """Attention heads; they divide dim."""
-    kv_heads: int | None = None
+    kv_heads: _Size = None
     """Heads of keys and values, shared by groups of attention heads; they divide heads."""
-    ffn_dim: int | None = None
+    ffn_dim: _Size = None
     """Width inside the SwiGLU feed-forward network."""
-    vocab_size: int | None = None
+    vocab_size: _Size = None
     """Number of token ids."""
     tied: bool | None = None
     """Whether the output head is the embedding."""
-    norm_eps: float | None = None
+    norm_eps: _Real = None
     """What RMSNorm adds to the mean square."""
-    rope_theta: float | None = None
+    rope_theta: _Real = None
     """Base of the rotary frequencies."""
 
     @property
@@ -54,10 +57,7 @@ class Transformer(Workload):
         return self.seq_len
 
     def problem(self) -> str | None:
-        problems = list(self._dimensions.problems())
-        if self.seq_len < 1:
-            problems.append(f"seq_len = {self.seq_len} must be positive")
-        return "; ".join(problems) or None
+        return "; ".join(self._dimensions.problems()) or None
 
     def parameters(self) -> int:
         return self._dimensions.parameters()
@@ -91,5 +91,5 @@ class Transformer(Workload):
     @property
     def _dimensions(self) -> Dimensions:
         preset = PRESETS[self.preset]
-        given = {field: getattr(self, field) for field in dataclasses.asdict(preset)}
-        return dataclasses.replace(preset, **{k: v for k, v in given.items() if v is not None})
+        given = {name: getattr(self, name) for name in asdict(preset)}
+        return replace(preset, **{name: value for name, value in given.items() if value is not None})

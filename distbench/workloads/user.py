@@ -13,8 +13,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from distbench.bounds import Count
 from distbench.data.base import Shape
-from distbench.workloads.base import Workload, at_least_fp32, cross_entropy, not_positive
+from distbench.workloads.base import Workload, at_least_fp32, cross_entropy
 
 if TYPE_CHECKING:
     import torch
@@ -38,9 +39,9 @@ class User(Workload):
     """``package.module:callable`` of (module, batch) that returns the mean loss; null: cross-entropy."""
     kind: Literal["tokens", "features"] = "tokens"
     """What a sample is: a row of token ids, or a row of numbers with one label."""
-    length: int = 128
+    length: Count = 128
     """Tokens, or features, in one sample."""
-    classes: int = 256
+    classes: Count = 256
     """Vocabulary size, or number of classes."""
     layer_classes: tuple[str, ...] = ()
     """Classes of the modules to shard and checkpoint one by one; empty: the items of the module's
@@ -55,9 +56,8 @@ class User(Workload):
         return self.length if self.kind == "tokens" else 1
 
     def problem(self) -> str | None:
-        problems = not_positive(length=self.length, classes=self.classes)
         names = {"model": self.model, "loss_function": self.loss_function}
-        problems += [
+        problems = [
             f"{option} = {name!r}: {problem}"
             for option, name in names.items()
             if name is not None and (problem := _name_problem(name))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from distbench.bounds import Bound
 from distbench.case import Case
 from distbench.metrics.base import Absent, Column, Metric, Pass, Sampler, TableSpec, Trial, or_absent
 from distbench.metrics.telemetry.columns import GPU, HOST, TABLE
@@ -25,7 +26,7 @@ class Telemetry(Metric):
     out of comparisons. The limits of the host count for ranks on CPUs, those of the GPUs for ranks on GPUs.
     """
 
-    interval_s: float = 0.2
+    interval_s: Annotated[float, Bound(0.2, 1)] = 0.2
     """Seconds between two samples, 0.2 to 1; each is a row of the record and GPU."""
     max_foreign_cpu: float = 0.2
     """Most of the usable CPUs' time that other processes may take around the timed window. One busy
@@ -41,10 +42,6 @@ class Telemetry(Metric):
     passes: ClassVar[frozenset[Pass]] = frozenset()
     tables: ClassVar[tuple[TableSpec, ...]] = (TABLE,)
     columns: ClassVar[tuple[Column, ...]] = (*HOST, *GPU)
-
-    def __post_init__(self) -> None:
-        if not 0.2 <= self.interval_s <= 1:
-            raise ValueError(f"interval_s = {self.interval_s:g}: 0.2 to 1 seconds")
 
     def sampler(self, case: Case) -> Sampler:
         sources: list[Any] = [Host(), Others()]
