@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -142,8 +143,6 @@ def _gpu(session: Session) -> str:
 
 def _matmul_rate(size: int, compute: str, device: torch.device) -> float:
     """Best FLOP/s of several matmuls of *size*; device-synchronised around each."""
-    import time
-
     import torch
 
     dtype = getattr(torch, TORCH_NAMES[compute])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,18 +42,14 @@ class StepTime(Metric):
     )
 
     def start(self, session: Session) -> Any:
-        import time
-
         return time.process_time()
 
     def values(self, session: Session, state: Any) -> Values:
-        import time
-
         spent = time.process_time() - state
-        steps = list(session.steps)
+        steps: list[float | None] = [*session.steps]
         if session.pass_ == "warmup":
-            return {"warmup_step_s": [*steps], "first_step_s": [*steps[:1]], "compile_s": _compile_s()}
-        return {"step_s": [*steps], "cpu_s": spent / max(1, len(steps))}
+            return {"warmup_step_s": steps, "first_step_s": steps[:1], "compile_s": _compile_s()}
+        return {"step_s": steps, "cpu_s": spent / max(1, len(steps))}
 
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
         return {"step_s": trial.slowest_mean("step_s"), **_drift_of(trial)}
@@ -69,9 +66,9 @@ def _drift_of(trial: Trial) -> dict[str, float | Absent]:
     warm = trial.slowest_steps("warmup_step_s") if trial.samples.get("warmup_step_s") else []
     series = drift.stretch(warm, trial.slowest_steps("step_s"))
     if len(series) < drift.LEAST:
-        reason = Absent(f"drift needs at least {drift.LEAST} steps; increase measure.steps or measure.warmup")
-        return {"drift": reason, "drift_p": reason}
-    if not statistics.median(series):
-        reason = Absent("the measured step time is zero")
-        return {"drift": reason, "drift_p": reason}
-    return {"drift": drift.change(series), "drift_p": drift.falling(series)}
+        reason = f"drift needs at least {drift.LEAST} steps; increase measure.steps or measure.warmup"
+    elif not statistics.median(series):
+        reason = "the measured step time is zero"
+    else:
+        return {"drift": drift.change(series), "drift_p": drift.falling(series)}
+    return dict.fromkeys(("drift", "drift_p"), Absent(reason))

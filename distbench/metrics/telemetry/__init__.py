@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -12,8 +13,8 @@ from distbench.case import Case
 from distbench.metrics.base import Absent, Column, Metric, Pass, Sampler, TableSpec, Trial, or_absent
 from distbench.metrics.telemetry.columns import GPU, HOST, TABLE
 from distbench.metrics.telemetry.gpu import Gpus, gpu_numbers
-from distbench.metrics.telemetry.host import Host, Others, host_numbers
-from distbench.metrics.telemetry.sampling import Row, Ticker
+from distbench.metrics.telemetry.host import Host, Numbers, Others, host_numbers
+from distbench.metrics.telemetry.sampling import Ticker
 from distbench.metrics.telemetry.windows import known
 
 
@@ -52,72 +53,55 @@ class Telemetry(Metric):
         return Ticker(sources, self.interval_s)
 
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
-        rows = trial.tables.get("telemetry", [])
-        gpu: dict[str, float | Absent]
-        if trial.case.device == "cpu":
-            gpu = _all_absent(GPU, Absent("no GPU was used"))
-        else:
-            try:
-                gpu = gpu_numbers(rows, trial.window, _tokens(trial))
-            except Absent as reason:
-                gpu = _all_absent(GPU, reason)
-        return {**_host(trial, rows), **gpu}
+        return {**_or_all_absent(HOST, _host, trial), **_or_all_absent(GPU, _gpu, trial)}
 
     def degraded(self, trial: Trial) -> str:
-        values = self.summary(trial)
-        reasons = [
-            text.format(value, limit)
-            for name, (limit, text) in self._limits(trial.case.device).items()
-            if isinstance(value := values[name], float) and value > limit
-        ]
-        return "; ".join(reasons)
-
-    def _limits(self, device: str) -> dict[str, tuple[float, str]]:
-        """Limit of each column that counts for ranks on *device*, and the reason if a trial exceeds it."""
-        if device == "cpu":
-            return {
-                "host_foreign_cpu": (
-                    self.max_foreign_cpu,
-                    "other processes took {:.0%} of the CPU time around the timed window (limit {:.0%})",
-                ),
-                "host_steal": (
-                    self.max_steal,
-                    "the hypervisor took {:.0%} of the CPU time around the timed window (limit {:.0%})",
-                ),
-            }
-        return {
-            "gpu_throttle": (
-                self.max_throttle,
-                "a GPU lowered its clocks because of heat or power supply in {:.0%} of the samples "
-                "in the timed window (limit {:.0%})",
-            ),
-            "gpu_other_processes": (
-                self.max_other_processes,
-                "{:.0f} other processes computed on a GPU of the trial (limit {:.0f})",
-            ),
-        }
+        values, exceeded = self.summary(trial), []
+        for name, reason in _REASONS[trial.case.device].items():
+            # the option is named as the column, less host or gpu
+            value, limit = values[name], getattr(self, f"max_{name.partition('_')[2]}")
+            if isinstance(value, float) and value > limit:
+                exceeded.append(reason.format(value, limit))
+        return "; ".join(exceeded)
 
 
-def _all_absent(of: tuple[Column, ...], reason: Absent) -> dict[str, float | Absent]:
-    return {column.name: reason for column in of}
+# device of the ranks -> column -> the reason if a trial exceeds the limit on it
+_REASONS = {
+    "cpu": {
+        "host_foreign_cpu": "other processes took {:.0%} of the CPU time around the timed window "
+        "(limit {:.0%})",
+        "host_steal": "the hypervisor took {:.0%} of the CPU time around the timed window (limit {:.0%})",
+    },
+    "cuda": {
+        "gpu_throttle": "a GPU lowered its clocks because of heat or power supply in {:.0%} of the samples "
+        "in the timed window (limit {:.0%})",
+        "gpu_other_processes": "{:.0f} other processes computed on a GPU of the trial (limit {:.0f})",
+    },
+}
 
 
-def _host(trial: Trial, rows: list[Row]) -> dict[str, float | Absent]:
+def _or_all_absent(columns: tuple[Column, ...], read: Callable[[Trial], Numbers], trial: Trial) -> Numbers:
     try:
-        found = host_numbers(rows, trial.window, _ranks_cpu_s(trial))
+        return read(trial)
     except Absent as reason:
-        return _all_absent(HOST, reason)
+        return {column.name: reason for column in columns}
+
+
+def _host(trial: Trial) -> Numbers:
+    rows = trial.tables.get("telemetry", [])
     busy = or_absent(lambda: known(rows, "others_busy", "others")[-1]["others_busy"])
-    return {**found, "host_busy_processes": busy}
+    return {**host_numbers(rows, trial.window, _ranks_cpu_s(trial)), "host_busy_processes": busy}
+
+
+def _gpu(trial: Trial) -> Numbers:
+    if trial.case.device == "cpu":
+        raise Absent("no GPU was used")
+    tokens = _steps(trial) * trial.case.batch.global_batch_size * trial.tokens_per_sample
+    return gpu_numbers(trial.tables.get("telemetry", []), trial.window, tokens)
 
 
 def _steps(trial: Trial) -> int:
     return len((trial.samples.get("step_s") or [[]])[0])
-
-
-def _tokens(trial: Trial) -> float | None:
-    """Tokens of the timed window, None if its steps were not counted."""
-    return _steps(trial) * trial.case.batch.global_batch_size * trial.tokens_per_sample or None
 
 
 def _ranks_cpu_s(trial: Trial) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any
 from distbench.metrics.base import Absent, or_absent
 from distbench.metrics.telemetry.host import descendants
 from distbench.metrics.telemetry.sampling import Row
-from distbench.metrics.telemetry.windows import Window, increase, inside, known
+from distbench.metrics.telemetry.windows import Window, increase, inside, known, mean
 
 # nvml.h, nvmlClocksEventReasons: the clocks are lowered to save the hardware
 _SLOWDOWN = 0x08 | 0x20 | 0x40 | 0x80  # HwSlowdown, SwThermal, HwThermal, HwPowerBrake
@@ -62,7 +62,8 @@ class Gpus:
             except (self._nvml.NVMLError, Absent) as error:
                 if (i, name) not in self._missing:
                     self._missing.add((i, name))
-                    missing.append({"device": i, "absent": name, "reason": f"GPU {i}: {_told(error)}"})
+                    whose = "" if isinstance(error, Absent) else "NVML: "
+                    missing.append({"device": i, "absent": name, "reason": f"GPU {i}: {whose}{error}"})
         return [row, *missing]
 
     def _readings(self, handle: Any, own: Collection[int]) -> dict[str, Callable[[], Any]]:
@@ -77,7 +78,9 @@ class Gpus:
             "slowdown": lambda: int(bool(_reasons(nvml, handle) & _SLOWDOWN)),
             "power_cap": lambda: int(bool(_reasons(nvml, handle) & _POWER_CAP)),
             "own_memory_bytes": lambda: sum(_mine(nvml, handle, own)),
-            "others": lambda: _count(nvml, handle) - len(_mine(nvml, handle, own)),
+            "others": lambda: (
+                len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)) - len(_mine(nvml, handle, own))
+            ),
         }
 
 
@@ -98,10 +101,10 @@ def handles(nvml: Any, world_size: int, environment: Mapping[str, str]) -> list[
     every = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(total)]
     if any(entry.isdigit() for entry in wanted):
         _check_order(nvml, every, environment)
-    found = [_handle(nvml, entry, every) for entry in wanted]
-    if any(_is_mig(nvml, handle) for handle in found):
+    chosen = [_handle(nvml, entry, every) for entry in wanted]
+    if any(_is_mig(nvml, handle) for handle in chosen):
         raise Absent("a GPU is partitioned by MIG, but NVML reports only whole GPUs")
-    return found
+    return chosen
 
 
 def _check_order(nvml: Any, every: Sequence[Any], environment: Mapping[str, str]) -> None:
@@ -117,21 +120,19 @@ def _handle(nvml: Any, entry: str, every: Sequence[Any]) -> Any:
     """Device that CUDA knows as *entry*: its number, or the start of its UUID."""
     if entry.isdigit() and int(entry) < len(every):
         return every[int(entry)]
-    found = [
-        h for h in every if entry.startswith("GPU-") and _text(nvml.nvmlDeviceGetUUID(h)).startswith(entry)
-    ]
-    if len(found) != 1:
-        raise Absent(f"CUDA_VISIBLE_DEVICES: {entry!r} names {len(found)} of the {len(every)} GPUs of NVML")
-    return found[0]
+    is_uuid = entry.startswith("GPU-")
+    named = [gpu for gpu in every if is_uuid and _text(nvml.nvmlDeviceGetUUID(gpu)).startswith(entry)]
+    if len(named) != 1:
+        raise Absent(f"CUDA_VISIBLE_DEVICES: {entry!r} names {len(named)} of the {len(every)} GPUs of NVML")
+    return named[0]
 
 
 def _is_mig(nvml: Any, handle: Any) -> bool:
     try:
-        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
     except nvml.NVMLError:
         # most GPUs know no MIG
         return False
-    return bool(current)
 
 
 def _reasons(nvml: Any, handle: Any) -> int:
@@ -142,26 +143,18 @@ def _reasons(nvml: Any, handle: Any) -> int:
         return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
-def _count(nvml: Any, handle: Any) -> int:
-    return len(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-
-
 def _mine(nvml: Any, handle: Any, own: Collection[int]) -> list[int]:
     """Bytes of each process in *own* that computes on the device."""
-    every = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    found = [process.usedGpuMemory for process in every if process.pid in own]
-    if not found or None in found:
+    processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    used = [process.usedGpuMemory for process in processes if process.pid in own]
+    if not used or None in used:
         # a rank that has not touched CUDA yet is not there either
         raise Absent("NVML lists no process of this trial, as in a container with its own process ids")
-    return found
+    return used
 
 
 def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, Absent) else f"NVML: {error}"
 
 
 # NVML renews its energy counter some ten to fifty times a second
@@ -175,7 +168,7 @@ def gpu_numbers(rows: Sequence[Row], window: Window, tokens: float | None) -> di
         Absent: NVML reported no GPU.
     """
     devices = _devices(rows)
-    found: dict[str, Callable[[], float]] = {
+    numbers: dict[str, Callable[[], float]] = {
         "gpu_utilisation": lambda: statistics.fmean(_means(devices, "utilisation", window)),
         "gpu_power": lambda: math.fsum(_means(devices, "power_w", window)),
         "energy_per_token": lambda: _energy(devices, window, tokens),
@@ -187,37 +180,33 @@ def gpu_numbers(rows: Sequence[Row], window: Window, tokens: float | None) -> di
         "gpu_throttle": lambda: max(_means(devices, "slowdown", window)),
         "gpu_power_cap": lambda: max(_means(devices, "power_cap", window)),
     }
-    return {name: or_absent(number) for name, number in found.items()}
+    return {name: or_absent(number) for name, number in numbers.items()}
 
 
 def _devices(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows of each GPU, including those that explain a missing reading."""
     count = 1 + max((row["device"] for row in rows if row.get("device") is not None), default=-1)
     if not count:
-        raise Absent(
-            next((row["reason"] for row in rows if row.get("absent") == "gpu"), "no sample contains a GPU")
-        )
+        reasons = (row["reason"] for row in rows if row.get("absent") == Gpus.name)
+        raise Absent(next(reasons, "no sample contains a GPU"))
     return [[row for row in rows if row.get("device") == i] for i in range(count)]
 
 
 def _means(devices: Sequence[Sequence[Row]], name: str, window: Window) -> list[float]:
-    return [statistics.fmean(row[name] for row in _inside(rows, name, window)) for rows in devices]
+    return [mean(rows, name, window) for rows in devices]
 
 
 def _most(devices: Sequence[Sequence[Row]], name: str, window: Window) -> list[float]:
-    return [max(row[name] for row in _inside(rows, name, window)) for rows in devices]
-
-
-def _inside(rows: Sequence[Row], name: str, window: Window) -> list[Row]:
-    return inside(known(rows, name), window)
+    return [max(row[name] for row in inside(known(rows, name), window)) for rows in devices]
 
 
 def _energy(devices: Sequence[Sequence[Row]], window: Window, tokens: float | None) -> float:
     if not tokens:
         raise Absent("the number of tokens in the timed window is unknown")
-    if window[1] - window[0] < _SHORTEST_ENERGY_S:
+    length = window[1] - window[0]
+    if length < _SHORTEST_ENERGY_S:
         raise Absent(
-            f"the timed window of {window[1] - window[0]:.2f} s is too short for NVML's energy counter: "
+            f"the timed window of {length:.2f} s is too short for NVML's energy counter: "
             f"{_SHORTEST_ENERGY_S:g} s at least"
         )
     return math.fsum(increase(rows, "energy_j", window) for rows in devices) / tokens

@@ -68,7 +68,9 @@ class Host:
     def _own(self) -> float | None:
         """CPU seconds of this process and its descendants; None if the kernel doesn't list them."""
         try:
-            return sum(_cpu_s(self._proc, pid) for pid in descendants(self._proc, os.getpid()))
+            own = descendants(self._proc, os.getpid())
+            # and their children that they have waited for
+            return sum(_cpu_s(_stat(self._proc / str(pid)), with_children=True) for pid in own)
         except FileNotFoundError:
             return None
 
@@ -98,15 +100,18 @@ def descendants(proc: Path, root: int) -> Iterator[int]:
         yield pid
 
 
-def _cpu_s(proc: Path, pid: int) -> float:
-    """CPU seconds of process *pid* and of its children that it has waited for; 0 if it is gone."""
+def _stat(process: Path) -> list[str]:
+    """Fields of ``stat`` from the state on; empty if the process has ended, or may not be read."""
     try:
-        text = (proc / str(pid) / "stat").read_text()
+        # the name in brackets may hold anything
+        return (process / "stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0.0
-    # the name in brackets may hold anything; utime, stime, cutime and cstime are fields 14 to 17
-    fields = text.rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / TICKS
+        return []
+
+
+def _cpu_s(stat: list[str], *, with_children: bool = False) -> float:
+    # utime, stime, cutime and cstime are fields 14 to 17 of the whole line
+    return sum(map(int, stat[11 : 15 if with_children else 13])) / TICKS
 
 
 def host_numbers(rows: Sequence[Row], window: Window, ranks_cpu_s: float | None) -> Numbers:
@@ -177,20 +182,11 @@ class Others:
         if before is None or passed <= 0:
             return []
         own = set(descendants(self._proc, os.getpid()))
-        parts = [
-            (spent - before.get(key, 0.0)) / passed for key, spent in self._all().items() if key[0] not in own
-        ]
+        now = {key: spent for key, spent in self._all().items() if key[0] not in own}
+        parts = [(spent - before.get(key, 0.0)) / passed for key, spent in now.items()]
         return [{"others_busy": sum(part > _BUSY for part in parts), "others_most": max(parts, default=0.0)}]
 
     def _all(self) -> dict[tuple[int, int], float]:
         """CPU seconds of every process by its id and start time, as ids are reused."""
-        found = {}
-        for entry in self._proc.iterdir():
-            if entry.name.isdigit():
-                try:
-                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                except OSError:
-                    # it ended in the meantime, or may not be read
-                    continue
-                found[int(entry.name), int(fields[19])] = sum(map(int, fields[11:13])) / TICKS
-        return found
+        stats = {int(entry.name): _stat(entry) for entry in self._proc.iterdir() if entry.name.isdigit()}
+        return {(pid, int(stat[19])): _cpu_s(stat) for pid, stat in stats.items() if stat}

@@ -51,11 +51,11 @@ def known(rows: Sequence[Row], name: str, source: str = "") -> list[Row]:
     Raises:
         Absent: none has, with the reason that the sampler left for it or for its whole *source*.
     """
-    found = [row for row in rows if row.get(name) is not None]
-    if not found:
-        told = (row["reason"] for row in rows if row.get("absent") in (name, source))
-        raise Absent(next(told, "not in any sample"))
-    return found
+    holding = [row for row in rows if row.get(name) is not None]
+    if not holding:
+        reasons = (row["reason"] for row in rows if row.get("absent") in (name, source))
+        raise Absent(next(reasons, "not in any sample"))
+    return holding
 
 
 def increase(rows: Sequence[Row], name: str, window: Window) -> float:
