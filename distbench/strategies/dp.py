@@ -15,17 +15,9 @@ from distbench.strategies.base import Engine, Setting
 class DataParallel(Replicated):
     """torch.nn.DataParallel: one process, the model copied to every GPU at each step."""
 
-    @property
-    def engine(self) -> str:
-        return "DataParallel"
-
-    @property
-    def label(self) -> str:
-        return "dp"
-
-    @property
-    def simplicity(self) -> int:
-        return 20
+    engine = "DataParallel"
+    label = "dp"
+    simplicity = 20
 
     def processes(self, world_size: int) -> int:
         return 1
@@ -43,20 +35,17 @@ class DataParallel(Replicated):
     def build(self, setting: Setting) -> Engine:
         from torch import nn
 
-        from distbench.strategies.torch_engine.engine import TorchEngine
+        from distbench.strategies.torch_engine.engine import WrappedEngine
         from distbench.strategies.torch_engine.modules import plain_module
 
-        class DataParallelEngine(TorchEngine):
-            @property
-            def live(self) -> object:
-                return self.module
+        class DataParallelEngine(WrappedEngine):
+            module: nn.DataParallel[nn.Module]
 
             def effective(self) -> dict[str, Any]:
-                assert isinstance(self.module, nn.DataParallel)
-                told, devices = super().effective(), len(self.module.device_ids)
+                settings, devices = super().effective(), len(self.module.device_ids)
                 # one process, which sees the rows of one of its devices
-                samples = told["global_batch_size"] * devices
-                return {**told, "world_size": devices, "global_batch_size": samples}
+                samples = settings["global_batch_size"] * devices
+                return {**settings, "world_size": devices, "global_batch_size": samples}
 
             def reduce_dtype(self) -> str:
                 # the copies' gradients are added up in the dtype that the parameters have

@@ -13,17 +13,9 @@ from distbench.strategies.base import Engine, Setting
 class Single(Replicated):
     """One process on one device without any wrapper; the reference, always at world size 1."""
 
-    @property
-    def engine(self) -> str:
-        return "TorchEngine"
-
-    @property
-    def label(self) -> str:
-        return "single"
-
-    @property
-    def simplicity(self) -> int:
-        return 0
+    engine = "TorchEngine"
+    label = "single"
+    simplicity = 0
 
     def world_sizes(self, asked: Sequence[int]) -> Sequence[int]:
         return (1,)

@@ -23,6 +23,9 @@ class DistributedDataParallel(Replicated):
         **points(TIMING, "gradient_as_bucket_view", "static_graph"),
     }
 
+    engine = "DistributedDataParallel"
+    simplicity = 10
+
     bucket_cap_mb: float = 25.0
     """Size in MiB of the buckets in which gradients are all-reduced (torch's default)."""
     gradient_as_bucket_view: bool = False
@@ -31,19 +34,11 @@ class DistributedDataParallel(Replicated):
     """Promise that the same parameters are used in every step."""
 
     @property
-    def engine(self) -> str:
-        return "DistributedDataParallel"
-
-    @property
     def label(self) -> str:
         changed = [f"{self.bucket_cap_mb:g}mb"] if self.bucket_cap_mb != 25.0 else []
         changed += ["view"] if self.gradient_as_bucket_view else []
         changed += ["static"] if self.static_graph else []
         return "+".join(["ddp", *changed])
-
-    @property
-    def simplicity(self) -> int:
-        return 10
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         if case.precision.reduce not in (case.precision.master, "bf16", "fp16"):
@@ -72,9 +67,4 @@ class DistributedDataParallel(Replicated):
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies.ddp.engine import build_ddp
 
-        return build_ddp(
-            setting,
-            bucket_cap_mb=self.bucket_cap_mb,
-            gradient_as_bucket_view=self.gradient_as_bucket_view,
-            static_graph=self.static_graph,
-        )
+        return build_ddp(self, setting)

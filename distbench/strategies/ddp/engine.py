@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from distbench.strategies import ddp
 from distbench.strategies.base import Setting
-from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.modules import plain_module
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
 
@@ -18,20 +18,10 @@ _HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_c
 _REDUCES_IN = {hook: dtype for dtype, hook in _HOOKS.items()} | {default_hooks.allreduce_hook: None}
 
 
-class DdpEngine(TorchEngine):
+class DdpEngine(WrappedEngine):
     """DDP around the plain module."""
 
     module: DistributedDataParallel
-
-    def __init__(self, setting: Setting, module: DistributedDataParallel, layers: list[nn.Module]) -> None:
-        super().__init__(setting, module, layers)
-        precision = setting.case.precision
-        if precision.reduce != precision.master:
-            module.register_comm_hook(None, _HOOKS[precision.reduce])
-
-    @property
-    def live(self) -> object:
-        return self.module
 
     def reduce_dtype(self) -> str:
         # whatever hook is registered now, whoever registered it
@@ -67,8 +57,18 @@ def _bucket_bytes(module: DistributedDataParallel) -> int:
     return sum(int(size) for size in sizes.split(","))
 
 
-def build_ddp(setting: Setting, **options: Any) -> DdpEngine:
-    """Engine of this rank; *options* are those of torch's own class."""
+def build_ddp(strategy: ddp.DistributedDataParallel, setting: Setting) -> DdpEngine:
+    """DDP engine of this rank."""
     module, layers = plain_module(setting)
-    device_ids = [setting.device] if setting.device.type == "cuda" else None
-    return DdpEngine(setting, DistributedDataParallel(module, device_ids=device_ids, **options), layers)
+    wrapped = DistributedDataParallel(
+        module,
+        device_ids=[setting.device] if setting.device.type == "cuda" else None,
+        bucket_cap_mb=strategy.bucket_cap_mb,
+        gradient_as_bucket_view=strategy.gradient_as_bucket_view,
+        static_graph=strategy.static_graph,
+    )
+    engine = DdpEngine(setting, wrapped, layers)
+    precision = setting.case.precision
+    if precision.reduce != precision.master:
+        wrapped.register_comm_hook(None, _HOOKS[precision.reduce])
+    return engine

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.description import KEEPING, PLACE, SHARDING, TIMING, Deviation, Meaning, points
-from distbench.strategies.fsdp.options import FsdpOptions
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 # the more is sharded, and the more groups there are, the more there is to understand
 _SIMPLICITY = {"grad_op": 32, "full": 33, "hybrid": 34}
 
 
 @dataclass(frozen=True)
-class FullyShardedDataParallel(FsdpOptions, Strategy):
+class FullyShardedDataParallel(Strategy):
     """FSDP: parameters, gradients and optimizer state sharded over ranks, wrapped layer by layer."""
 
     early: ClassVar[tuple[str, ...]] = ("distbench.strategies.fsdp.fsdp2",)
@@ -28,6 +30,22 @@ class FullyShardedDataParallel(FsdpOptions, Strategy):
         **points(TIMING, "reduce_each_micro_batch"),
         **points(PLACE, "cpu_offload"),
     }
+
+    version: Literal[1, 2] = 2
+    """2: ``fully_shard`` (FSDP2). 1: ``FullyShardedDataParallel``, for those who still run it."""
+    sharding: Literal["full", "grad_op", "hybrid"] = "full"
+    """full: parameters are gathered again for the backward pass (ZeRO-3). grad_op: they stay
+    gathered from forward to backward (ZeRO-2). hybrid: sharded inside groups, replicated across."""
+    replicas: int = 2
+    """How many copies of the model a hybrid shard keeps; world size / replicas ranks share one."""
+    cpu_offload: bool = False
+    """Keep parameters, gradients and optimizer state on the CPU."""
+    reshard_root: bool = False
+    """Shard the root's parameters (embedding, head) again after forward too; they are needed
+    first in the backward pass, so torch keeps them by default. FSDP2 only."""
+    reduce_each_micro_batch: bool = True
+    """Reduce-scatter after every micro-batch; false: accumulate whole gradients in memory and
+    reduce once a step."""
 
     @property
     def engine(self) -> str:
@@ -61,6 +79,19 @@ class FullyShardedDataParallel(FsdpOptions, Strategy):
         classes = [name.removeprefix("FSDP") for name in units]
         return [] if "CheckpointWrapper" in classes else classes
 
+    def mesh(self, world_size: int) -> dict[str, int]:
+        """Ranks of the device mesh by dimension: copies of the model if hybrid, and those that share one."""
+        if self.sharding == "hybrid":
+            return {"replicate": self.replicas, "shard": world_size // self.replicas}
+        return {"shard": world_size}
+
+    def device_mesh(self, setting: Setting) -> DeviceMesh:
+        """That mesh of live ranks. A collective call."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        sizes = self.mesh(setting.world_size)
+        return init_device_mesh(setting.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
     def problem(self, case: Case, machine: Machine) -> str | None:
         if self.sharding == "hybrid":
             if case.world_size < 2:
@@ -88,13 +119,13 @@ class FullyShardedDataParallel(FsdpOptions, Strategy):
         reductions = micro if self.reduce_each_micro_batch else 1
         gathers = 1 if self.sharding == "grad_op" else 2
         reduced = reductions * parameters * BYTES[case.precision.reduce]
-        found: dict[str, float] = {}
+        sizes: dict[str, float] = {}
         if shards > 1:
-            found["all_gather"] = micro * gathers * parameters * BYTES[case.precision.compute]
-            found["reduce_scatter"] = reduced
+            sizes["all_gather"] = micro * gathers * parameters * BYTES[case.precision.compute]
+            sizes["reduce_scatter"] = reduced
         if shards < case.world_size:
-            found["all_reduce"] = reduced / shards
-        return found
+            sizes["all_reduce"] = reduced / shards
+        return sizes
 
     def build(self, setting: Setting) -> Engine:
         if self.version == 1:
@@ -108,9 +139,9 @@ class FullyShardedDataParallel(FsdpOptions, Strategy):
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         over = self.mesh(case.world_size)["shard"]
         stored = case.precision.master
-        found = zero_table(case, parameters, stored=stored, shards=(over, over, over))
+        sizes = zero_table(case, parameters, stored=stored, shards=(over, over, over))
         if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:
             # whole gradients are kept until the last micro-batch, in FSDP1 as the backward pass made them
             whole = case.precision.compute if self.version == 1 else case.precision.reduce
-            found["gradients"] = max(found["gradients"], parameters * BYTES[whole])
-        return found
+            sizes["gradients"] = max(sizes["gradients"], parameters * BYTES[whole])
+        return sizes

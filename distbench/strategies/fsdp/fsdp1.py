@@ -9,17 +9,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import (
-    CPUOffload,
-    FullyShardedDataParallel,
-    MixedPrecision,
-    ShardingStrategy,
-)
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp.wrap import CustomPolicy
 
+from distbench.strategies import fsdp
 from distbench.strategies.base import Setting
-from distbench.strategies.fsdp.options import FsdpOptions, device_mesh
-from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.modules import checkpointed_layers
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
 from distbench.workloads.weights import DTYPES, loaded, plain_name
@@ -35,7 +30,7 @@ _WHOLE = ("_mp_shard", "_full_param_padded", "_full_prec_full_param_padded")
 _GRADIENTS = ("grad", "_saved_grad_shard", "_cpu_grad")
 
 
-class Fsdp1Engine(TorchEngine):
+class Fsdp1Engine(WrappedEngine):
     """FullyShardedDataParallel around the module and each of its layers."""
 
     module: FullyShardedDataParallel
@@ -45,16 +40,12 @@ class Fsdp1Engine(TorchEngine):
         setting: Setting,
         module: FullyShardedDataParallel,
         layers: list[nn.Module],
-        strategy: FsdpOptions,
+        strategy: fsdp.FullyShardedDataParallel,
         parameters: int,
     ) -> None:
         super().__init__(setting, module, layers)
         self._strategy = strategy
         self._whole = parameters
-
-    @property
-    def live(self) -> object:
-        return self.module
 
     def reduce_dtype(self) -> str:
         asked = self.module.mixed_precision.reduce_dtype
@@ -82,13 +73,13 @@ class Fsdp1Engine(TorchEngine):
         two ranks: it copies what the other hook has freed).
         """
         names = {id(parameter): plain_name(name) for name, parameter in self.module.named_parameters()}
-        found = {}
+        whole = {}
         for handle in self._handles:
             if (shard := shard_of(handle)) is not None:
                 parts = handle._get_unflat_views(_whole(handle, shard.detach()))
                 for parameter, part in zip(handle.flat_param._params or (), parts, strict=True):
-                    found[names[id(parameter)]] = part.cpu()
-        return found
+                    whole[names[id(parameter)]] = part.cpu()
+        return whole
 
     @property
     def _units(self) -> list[FullyShardedDataParallel]:
@@ -138,7 +129,7 @@ def _whole(handle: Any, shard: torch.Tensor) -> torch.Tensor:
     return whole[: handle.flat_param._unpadded_unsharded_size.numel()]
 
 
-def build_fsdp1(strategy: FsdpOptions, setting: Setting) -> Fsdp1Engine:
+def build_fsdp1(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fsdp1Engine:
     """FSDP1 engine of this rank."""
     precision = setting.case.precision
     module = loaded(setting.workload, setting.weights, setting.device).to(DTYPES[precision.master])
@@ -155,7 +146,7 @@ def build_fsdp1(strategy: FsdpOptions, setting: Setting) -> Fsdp1Engine:
             reduce_dtype=DTYPES[precision.reduce],
         ),
         device_id=setting.device,
-        device_mesh=device_mesh(strategy, setting) if strategy.sharding == "hybrid" else None,
+        device_mesh=strategy.device_mesh(setting) if strategy.sharding == "hybrid" else None,
         use_orig_params=True,
     )
     return Fsdp1Engine(setting, wrapped, layers, strategy, parameters)

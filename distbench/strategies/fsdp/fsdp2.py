@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -17,16 +16,16 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
+from distbench.strategies import fsdp
 from distbench.strategies.base import Setting
-from distbench.strategies.fsdp.options import FsdpOptions, device_mesh
-from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.modules import checkpointed_layers
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES
 
 
-class Fsdp2Engine(TorchEngine):
+class Fsdp2Engine(WrappedEngine):
     """``fully_shard`` on each layer and on the root."""
 
     def __init__(
@@ -34,16 +33,10 @@ class Fsdp2Engine(TorchEngine):
         setting: Setting,
         module: nn.Module,
         layers: list[nn.Module],
-        strategy: FsdpOptions,
-        mesh: DeviceMesh,
+        strategy: fsdp.FullyShardedDataParallel,
     ) -> None:
         super().__init__(setting, module, layers)
         self._strategy = strategy
-        self._mesh = mesh
-
-    @property
-    def live(self) -> object:
-        return self.module
 
     def reduce_dtype(self) -> str:
         policy = _state(self.module)._mp_policy
@@ -63,12 +56,13 @@ class Fsdp2Engine(TorchEngine):
         root = _state(self.module)._fsdp_param_group
         first = next(self.module.parameters())
         assert isinstance(first, DTensor)
+        mesh = first.device_mesh
         return {
             **super().effective(),
             "units": len(units),
             "unit_classes": sorted({type(unit).__qualname__ for unit in units}),
             "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
-            "mesh": dict(zip(self._mesh.mesh_dim_names or (), self._mesh.mesh.shape, strict=True)),
+            "mesh": dict(zip(mesh.mesh_dim_names or (), mesh.mesh.shape, strict=True)),
             "placements": [str(placement) for placement in first.placements],
             "reshard_after_forward": sorted({_reshards(unit) for unit in units if unit is not self.module}),
             "reshard_root": root is not None and root._reshard_after_forward,
@@ -99,12 +93,11 @@ class Fsdp2Engine(TorchEngine):
         return nullcontext()
 
 
-def build_fsdp2(strategy: FsdpOptions, setting: Setting) -> Fsdp2Engine:
+def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fsdp2Engine:
     """FSDP2 engine of this rank; the whole model is never on one device."""
     precision = setting.case.precision
-    mesh = device_mesh(strategy, setting)
     shard: dict[str, Any] = {
-        "mesh": mesh,
+        "mesh": strategy.device_mesh(setting),
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=DTYPES[precision.compute] if precision.compute != precision.master else None,
             reduce_dtype=DTYPES[precision.reduce],
@@ -123,7 +116,7 @@ def build_fsdp2(strategy: FsdpOptions, setting: Setting) -> Fsdp2Engine:
     module.to_empty(device=torch.device("cpu") if strategy.cpu_offload else setting.device)
     weights.retie(module, tied)
     weights.load(module, setting.weights)
-    return Fsdp2Engine(setting, module, layers, strategy, mesh)
+    return Fsdp2Engine(setting, module, layers, strategy)
 
 
 def _state(module: nn.Module) -> Any:

@@ -32,7 +32,6 @@ from distbench.strategies.torch_engine.reading import (
     dtype_name,
     effective_scale,
     full,
-    gradients,
 )
 from distbench.workloads.weights import plain_name
 
@@ -157,7 +156,8 @@ class TorchEngine(Engine):
         ledger.book("optimizer_state", self._optimizer.state)
         # whatever the optimizer updates that is not a parameter itself
         ledger.book("master", optimized(self._optimizer))
-        ledger.book("gradients", gradients(self.module.parameters()), gradients(optimized(self._optimizer)))
+        updated = (*self.module.parameters(), *optimized(self._optimizer))
+        ledger.book("gradients", [parameter.grad for parameter in updated])
 
     def reduce_dtype(self) -> str | None:
         """Dtype in which the live engine reduces gradients; None if it reduces nothing."""
@@ -184,3 +184,11 @@ class TorchEngine(Engine):
             return False
         torch._foreach_div_(self._gradients(), self._case.precision.loss_scale or 1.0)
         return True
+
+
+class WrappedEngine(TorchEngine):
+    """The base of those whose module is a framework's wrapper, which is what runs."""
+
+    @property
+    def live(self) -> object:
+        return self.module

@@ -17,19 +17,11 @@ _VARIANTS = ("amsgrad", "maximize", "nesterov", "dampening", "decoupled_weight_d
 
 def make_optimizer(parameters: Iterable[torch.Tensor], spec: Optimizer) -> torch.optim.Optimizer:
     """Torch's optimizer with every hyper-parameter given."""
-    kernel = {"fused": spec.kernel == "fused", "foreach": spec.kernel == "foreach"}
+    shared: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay}
+    shared |= {kernel: spec.kernel == kernel for kernel in ("fused", "foreach")}
     if spec.name == "adamw":
-        return torch.optim.AdamW(
-            parameters,
-            lr=spec.lr,
-            betas=spec.betas,
-            eps=spec.eps,
-            weight_decay=spec.weight_decay,
-            **kernel,
-        )
-    return torch.optim.SGD(
-        parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, **kernel
-    )
+        return torch.optim.AdamW(parameters, betas=spec.betas, eps=spec.eps, **shared)
+    return torch.optim.SGD(parameters, momentum=spec.momentum, **shared)
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -42,17 +34,17 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     groups = [{k: group[k] for k in names if k in group} for group in optimizer.param_groups]
     if any(group != groups[0] for group in groups):
         raise ValueError(f"parameter groups with different hyper-parameters: {groups}")
-    found = groups[0]
-    kernel = _kernel(optimizer, found.pop("fused", None), found.pop("foreach", None))
-    variants = [name for name in _VARIANTS if found.pop(name, None)]
-    if "betas" in found:
+    settings = groups[0]
+    kernel = _kernel(optimizer, settings.pop("fused", None), settings.pop("foreach", None))
+    variants = [name for name in _VARIANTS if settings.pop(name, None)]
+    if "betas" in settings:
         # AdamW's weight decay; DeepSpeed keeps its choice beside the groups
         decoupled = getattr(optimizer, "adam_w_mode", "decoupled_weight_decay" in variants)
-        found["decoupled_weight_decay"] = bool(decoupled)
+        settings["decoupled_weight_decay"] = bool(decoupled)
     return {
         "class": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
         "kernel": kernel,
-        **found,
+        **settings,
         "variants": [name for name in variants if name != "decoupled_weight_decay"],
         "steps": _steps(optimizer),
     }

@@ -63,11 +63,6 @@ class Ledger:
         self.bytes["host"] += size if host else 0
 
 
-def gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor | None]:
-    """Gradient of each of *parameters*."""
-    return [parameter.grad for parameter in parameters]
-
-
 def _tensors(found: Any) -> Iterator[torch.Tensor]:
     if isinstance(found, DTensor):
         yield found._local_tensor

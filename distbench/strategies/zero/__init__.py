@@ -6,7 +6,7 @@ import hashlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from distbench.case import BYTES, Case
 from distbench.env import Machine, cache_folder, packages
@@ -22,7 +22,6 @@ from distbench.strategies.description import (
     Meaning,
     points,
 )
-from distbench.strategies.zero.config import ZeroOptions
 
 _GATHERED_TWICE = Deviation(
     "all_gather",
@@ -45,7 +44,7 @@ _IMPORTS = (
 
 
 @dataclass(frozen=True)
-class Zero(ZeroOptions, Strategy):
+class Zero(Strategy):
     """DeepSpeed ZeRO: optimizer state (1), gradients (2) and parameters (3) sharded over ranks."""
 
     packages: ClassVar[tuple[str, ...]] = ("torch", "deepspeed")
@@ -61,9 +60,36 @@ class Zero(ZeroOptions, Strategy):
         **points(PLACE, "offload"),
     }
 
-    @property
-    def engine(self) -> str:
-        return "DeepSpeedEngine"
+    engine = "DeepSpeedEngine"
+
+    stage: Literal[0, 1, 2, 3] = 3
+    """0: nothing sharded (all-reduce, as DDP). 1: optimizer state. 2: and gradients. 3: and parameters."""
+    offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
+    """Where the optimizer's state lives and is stepped: on the device, in CPU memory, or on NVMe."""
+    offload_parameters: Literal["none", "cpu", "nvme"] = "none"
+    """Where parameters live between uses; stage 3 only."""
+    nvme_path: str = ""
+    """Folder on the NVMe disk for offload to ``nvme``."""
+    optimizer_kernel: Literal["torch", "deepspeed"] = "torch"
+    """torch: the suite's own optimizer, as in every other strategy. deepspeed: DeepSpeed's kernel
+    (FusedAdam; DeepSpeedCPUAdam under offload), the same algorithm with other rounding."""
+    reduce_bucket_size: int | None = None
+    """Elements of a gradient bucket; null: the largest layer of the model. (DeepSpeed's own default,
+    5e8, would dwarf a small model.)"""
+    allgather_bucket_size: int | None = None
+    """Elements of a parameter gather in stages 1 and 2; null: the largest layer."""
+    overlap_comm: bool = False
+    """Reduce gradients while the backward pass still runs (stages 1 and 2; on CUDA)."""
+    param_persistence_threshold: int = 0
+    """Stage 3 keeps parameters smaller than this many elements whole on every rank; 0: shards all.
+    (DeepSpeed's own default, 1e5, would leave most of a small model unsharded.)"""
+    max_live_parameters: int | None = None
+    """Stage 3 releases parameters beyond this many elements; null: three of the largest layer.
+    (DeepSpeed's own default, 1e9, would keep a small model whole between forward and backward.)"""
+    max_reuse_distance: int = 0
+    """Stage 3 keeps a parameter that is needed again within this many elements of computation."""
+    prefetch_bucket_size: int | None = None
+    """Elements that stage 3 gathers ahead; null: the largest layer."""
 
     @property
     def label(self) -> str:
@@ -79,6 +105,10 @@ class Zero(ZeroOptions, Strategy):
     @property
     def simplicity(self) -> int:
         return 40 + self.stage
+
+    @property
+    def offloads(self) -> tuple[str, ...]:
+        return tuple(place for place in (self.offload_optimizer, self.offload_parameters) if place != "none")
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:
@@ -154,7 +184,7 @@ class Zero(ZeroOptions, Strategy):
             return None
         ranks, stored = case.world_size, case.precision.compute
         accumulates = case.batch.gradient_accumulation_steps > 1
-        found = zero_table(
+        sizes = zero_table(
             case,
             parameters,
             stored=stored,
@@ -169,9 +199,9 @@ class Zero(ZeroOptions, Strategy):
         )
         if self.offload_optimizer != "none":
             # the CPU's optimizer has its own gradients, in which stages 1 and 2 receive them
-            received = found["gradients"] if self.stage == 3 or accumulates else 0.0
-            found["gradients"] = received + parameters * BYTES[case.precision.master] / ranks
-        return found
+            received = sizes["gradients"] if self.stage == 3 or accumulates else 0.0
+            sizes["gradients"] = received + parameters * BYTES[case.precision.master] / ranks
+        return sizes
 
     def _option_problem(self, case: Case) -> str | None:
         if self.offload_optimizer != "none" and self.stage == 0:

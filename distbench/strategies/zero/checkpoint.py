@@ -48,12 +48,12 @@ def gather_optimizer(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
     moments = [name for name in _MOMENTS if any(name in state for state in states)]
     if moments:
         _link(engine)
-    found: dict[str, dict[str, torch.Tensor]] = {}
+    gathered: dict[str, dict[str, torch.Tensor]] = {}
     for name, parameter in engine.module.named_parameters():
         if parameter.requires_grad and moments:
             whole = {moment: _moment(engine, parameter, moment) for moment in moments}
-            found[plain_name(name)] = whole | _step(states)
-    return found
+            gathered[plain_name(name)] = whole | _step(states)
+    return gathered
 
 
 def whole_masters(engine: Any) -> dict[torch.Tensor, torch.Tensor]:

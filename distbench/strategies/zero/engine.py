@@ -22,10 +22,15 @@ from distbench.strategies.torch_engine.modules import (
     evaluated,
     trainable_tensors,
 )
-from distbench.strategies.torch_engine.optimizer import describe_optimizer, make_optimizer, state_dtype
+from distbench.strategies.torch_engine.optimizer import (
+    describe_optimizer,
+    make_optimizer,
+    optimized,
+    state_dtype,
+)
 from distbench.strategies.torch_engine.reading import Ledger, device_name, dtype_name, effective_scale
-from distbench.strategies.zero import checkpoint
-from distbench.strategies.zero.config import ZeroOptions, configuration, for_layers
+from distbench.strategies.zero import Zero, checkpoint
+from distbench.strategies.zero.config import configuration, for_layers
 from distbench.strategies.zero.memory import book
 from distbench.workloads import weights
 
@@ -68,11 +73,11 @@ class ZeroEngine(Engine):
         return math.sqrt(squares)
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
-        found = {
-            weights.plain_name(name): safe_get_full_grad(parameter)
+        return {
+            weights.plain_name(name): gradient.cpu()
             for name, parameter in self._engine.module.named_parameters()
+            if (gradient := safe_get_full_grad(parameter)) is not None
         }
-        return {name: gradient.cpu() for name, gradient in found.items() if gradient is not None}
 
     def full_state(self) -> dict[str, torch.Tensor]:
         state = {}
@@ -81,8 +86,9 @@ class ZeroEngine(Engine):
             whole = masters.get(parameter)
             if whole is None:
                 whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
-            tensor = _gathered(parameter) if whole is None else whole
-            state[weights.plain_name(name)] = tensor.to("cpu", torch.float32, copy=True)
+            if whole is None:
+                whole = _gathered(parameter)
+            state[weights.plain_name(name)] = whole.to("cpu", torch.float32, copy=True)
         return state
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
@@ -148,7 +154,7 @@ class ZeroEngine(Engine):
         return ledger.bytes
 
 
-def build_zero(strategy: ZeroOptions, setting: Setting) -> ZeroEngine:
+def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
     """DeepSpeed's engine of this rank."""
     # it adopts the existing process group; without this call it assumes one rank
     deepspeed.init_distributed(dist_init_required=False)
@@ -204,7 +210,7 @@ def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
     return module.to(setting.device) if setting.device.type == "cuda" else module
 
 
-def _optimizer(strategy: ZeroOptions, setting: Setting, module: nn.Module) -> Any:
+def _optimizer(strategy: Zero, setting: Setting, module: nn.Module) -> Any:
     spec = setting.case.optimizer
     if strategy.optimizer_kernel == "torch":
         return make_optimizer(module.parameters(), spec)
@@ -218,7 +224,7 @@ def masters(engine: Any) -> list[torch.Tensor]:
     """Tensors that the optimizer updates: stage 3 lends them to it for the step only."""
     if engine.zero_optimization_stage() == 3:
         return list(engine.optimizer.fp32_partitioned_groups_flat)
-    return [p for group in engine.basic_optimizer.param_groups for p in group["params"]]
+    return optimized(engine.basic_optimizer)
 
 
 def _masters_of_stage_0(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
@@ -251,13 +257,21 @@ def _gradients_dtype(engine: Any) -> str:
     return dtype_name(parameter.dtype for parameter in engine.module.parameters())
 
 
+_STAGE_3 = (
+    "param_persistence_threshold",
+    "max_live_parameters",
+    "max_reuse_distance",
+    "prefetch_bucket_size",
+)
+
+
 def _describe_zero(engine: Any) -> dict[str, Any]:
     zero = engine._config.zero_config
     offload = {
         "optimizer": zero.offload_optimizer.device if zero.offload_optimizer else "none",
         "parameters": zero.offload_param.device if zero.offload_param else "none",
     }
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "zero_stage": engine.zero_optimization_stage(),
         "optimizer_wrapper": type(engine.optimizer).__qualname__,
         "global_batch_size": engine.train_batch_size(),
@@ -267,10 +281,5 @@ def _describe_zero(engine: Any) -> dict[str, Any]:
         "overlap_comm": bool(engine.zero_overlap_comm()),
     }
     if engine.zero_optimization_stage() == 3:
-        found |= {
-            "param_persistence_threshold": zero.param_persistence_threshold,
-            "max_live_parameters": zero.max_live_parameters,
-            "max_reuse_distance": zero.max_reuse_distance,
-            "prefetch_bucket_size": zero.prefetch_bucket_size,
-        }
-    return found
+        settings |= {key: getattr(zero, key) for key in _STAGE_3}
+    return settings

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from distbench.strategies.torch_engine.reading import Ledger, gradients
+from distbench.strategies.torch_engine.reading import Ledger
 
 # names of the ZeRO optimizers' own members; a stage that has no such member keeps nothing there
 _PARAMETERS = ("bit16_groups_flat", "fp16_groups_flat", "bf16_groups_flat", "lp_param_buffer")
@@ -36,7 +36,7 @@ def book(ledger: Ledger, engine: Any, masters: list[torch.Tensor]) -> None:
     buckets = getattr(optimizer, "ipg_buckets", {})
     ledger.book("buffers", [bucket.buffer for bucket in buckets.values()], _members(optimizer, _BUFFERS))
     ledger.book("buffers", parameters)
-    ledger.book("gradients", gradients([*parameters, *masters]), _members(optimizer, _GRADIENTS))
+    ledger.book("gradients", [p.grad for p in (*parameters, *masters)], _members(optimizer, _GRADIENTS))
     ledger.book("gradients", [getattr(p, "grad_accum", None) for p in parameters])
 
 

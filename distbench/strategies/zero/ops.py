@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from distbench.case import Case
-from distbench.strategies.zero.config import ZeroOptions
+from distbench.strategies.zero import Zero
+
+_BUILDERS = {"DeepSpeedCPUAdam": ["CPUAdamBuilder"], "FusedAdam": ["FusedAdamBuilder"]}
 
 
-def build_ops(strategy: ZeroOptions, case: Case) -> list[str]:
+def build_ops(strategy: Zero, case: Case) -> list[str]:
     """Build every op that *strategy* loads for *case*, unless it is already in the cache.
 
     Locks that were removed before are returned.
@@ -18,7 +21,7 @@ def build_ops(strategy: ZeroOptions, case: Case) -> list[str]:
 
     names = [
         *(["ShareMemCommBuilder"] if case.device == "cpu" else []),
-        *_adam_builders(strategy, case),
+        *_BUILDERS.get(strategy.optimizer(case)[1], []),
         *(["AsyncIOBuilder"] if "nvme" in strategy.offloads else []),
     ]
     cleared = clear_stale_locks(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
@@ -36,25 +39,16 @@ def clear_stale_locks(folder: Path) -> list[Path]:
     The holder keeps the file open, so an unopened one is stale.
     """
     held = _open_files()
-    stale = [lock for lock in folder.glob("*/lock") if str(lock.resolve()) not in held]
+    stale = [lock for lock in folder.glob("*/lock") if lock.resolve() not in held]
     for lock in stale:
         lock.unlink(missing_ok=True)
     return stale
 
 
-def _adam_builders(strategy: ZeroOptions, case: Case) -> list[str]:
-    if strategy.optimizer_kernel != "deepspeed":
-        return []
-    offloaded = strategy.offload_optimizer != "none" or case.device == "cpu"
-    return ["CPUAdamBuilder" if offloaded else "FusedAdamBuilder"]
-
-
-def _open_files() -> set[str]:
-    found = set()
+def _open_files() -> set[Path]:
+    files = set()
     for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            found.add(str(link.readlink()))
-        except OSError:
-            # closed in the meantime, or another user's process
-            continue
-    return found
+        # closed in the meantime, or another user's process
+        with suppress(OSError):
+            files.add(link.readlink())
+    return files
