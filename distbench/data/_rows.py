@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from distbench.data.base import Batches, Kind, Shape, Split
+from distbench.data.base import Batches, Kind, Shape, Source, Split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,35 +49,48 @@ def tokens_problem(what: str, shape: Shape, available: int, largest: int) -> str
     return None
 
 
+# share of the tokens that is trained on where the rest is held out
 _KEPT = 0.9
-"""Share of the tokens that is trained on where the rest is held out."""
 
 
-def split_windows(tokens: np.ndarray, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
-    """Windows of the first nine tenths of *tokens* (n,), and *held_out* evenly spread over the last.
+class TokenRow(Source):
+    """A source that is one long row of tokens, seen through windows."""
 
-    The tail is held out whole: windows at random places of all of it would overlap with those
-    that are trained on.
+    kind: ClassVar[Kind] = "tokens"
 
-    Raises:
-        ValueError: a part is too short for one sample.
-    """
-    import numpy as np
+    @abstractmethod
+    def tokens(self) -> np.ndarray:
+        """All of them (n,)."""
 
-    cut = int(len(tokens) * _KEPT)
-    tail = tokens[cut:]
-    if min(cut, len(tail)) <= shape.length:
-        raise ValueError(
-            f"{len(tokens)} tokens: their last tenth, which is held out, is too short for one sample of "
-            f"{shape.length + 1}"
-        )
-    count = min(held_out, len(tail) - shape.length)
-    places = np.linspace(0, len(tail) - shape.length - 1, count).astype(np.int64)
-    rows = tail[places[:, None] + np.arange(shape.length + 1)]
-    return Split(windows(tokens[:cut], shape, seed, batch_size), pair(rows.astype(np.int64)))
+    def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
+        return _windows(self.tokens(), shape, seed, batch_size)
+
+    def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
+        """Windows of the first nine tenths of the tokens, and *held_out* evenly spread over the last.
+
+        The tail is held out whole: windows at random places of all of it would overlap with those
+        that are trained on.
+
+        Raises:
+            ValueError: a part is too short for one sample.
+        """
+        import numpy as np
+
+        tokens = self.tokens()
+        cut = int(len(tokens) * _KEPT)
+        tail = tokens[cut:]
+        if min(cut, len(tail)) <= shape.length:
+            raise ValueError(
+                f"{len(tokens)} tokens: their last tenth, which is held out, is too short for one sample of "
+                f"{shape.length + 1}"
+            )
+        count = min(held_out, len(tail) - shape.length)
+        places = np.linspace(0, len(tail) - shape.length - 1, count).astype(np.int64)
+        rows = tail[places[:, None] + np.arange(shape.length + 1)]
+        return Split(_windows(tokens[:cut], shape, seed, batch_size), pair(rows.astype(np.int64)))
 
 
-def windows(tokens: np.ndarray, shape: Shape, seed: int, batch_size: int) -> Batches:
+def _windows(tokens: np.ndarray, shape: Shape, seed: int, batch_size: int) -> Batches:
     """Batches of windows at random places of *tokens* (n,), drawn from (seed, step) alone.
 
     The places of the whole global batch are drawn and the rows asked for are cut out, so that
@@ -105,7 +119,4 @@ def pair(whole: np.ndarray) -> dict[str, np.ndarray]:
     """Inputs and labels, shifted by one, of *whole* (rows, length + 1)."""
     import numpy as np
 
-    return {
-        "input_ids": np.ascontiguousarray(whole[:, :-1]),
-        "labels": np.ascontiguousarray(whole[:, 1:]),
-    }
+    return {"input_ids": np.ascontiguousarray(whole[:, :-1]), "labels": np.ascontiguousarray(whole[:, 1:])}

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from distbench.data._rows import generator, kind_problem
 from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
@@ -26,13 +26,10 @@ class Digits(Source):
     and one larger than the data over several.
     """
 
-    @property
-    def kind(self) -> Kind:
-        return "features"
+    kind: ClassVar[Kind] = "features"
 
     def problem(self, shape: Shape) -> str | None:
-        wrong_kind = kind_problem("digits", self.kind, shape)
-        if wrong_kind:
+        if wrong_kind := kind_problem("digits", self.kind, shape):
             return wrong_kind
         if shape.length != _FEATURES:
             return f"in_features (length) = {shape.length}: a digit has {_FEATURES} features"
@@ -90,7 +87,5 @@ def _epochs(features: np.ndarray, labels: np.ndarray, seed: int, batch_size: int
 def _file() -> Path | None:
     """Content of ``sklearn.datasets.load_digits``; importing scikit-learn takes 2 s per rank."""
     spec = importlib.util.find_spec("sklearn")
-    if spec is None or spec.origin is None:
-        return None
-    file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    return file if file.is_file() else None
+    file = Path(spec.origin).parent / "datasets/data/digits.csv.gz" if spec and spec.origin else None
+    return file if file and file.is_file() else None

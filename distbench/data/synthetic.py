@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from distbench.bounds import Bound
 from distbench.data._rows import generator, kind_problem, pair, tokens_problem
@@ -24,6 +24,8 @@ _HELD_OUT_SEED = 2**32 - 1
 class Synthetic(Source):
     """A seeded first-order Markov source: no model's mean loss can fall below its entropy rate."""
 
+    kind: ClassVar[Kind] = "tokens"
+
     states: Annotated[int | None, Bound(2, MOST_STATES)] = None
     """Number of different tokens, 2 to 1024; null: the vocabulary, or 1024 of a larger one."""
     concentration: Annotated[float, Bound(0.001, 1000)] = 0.1
@@ -31,17 +33,13 @@ class Synthetic(Source):
     source_seed: Annotated[int, Bound(0)] = 0
     """Seed of the source itself, apart from the suite's seed that draws samples from it."""
 
-    @property
-    def kind(self) -> Kind:
-        return "tokens"
-
     def problem(self, shape: Shape) -> str | None:
-        wrong_kind = kind_problem("synthetic", self.kind, shape)
-        if wrong_kind or shape.classes < 2:
-            return wrong_kind or f"synthetic needs 2 tokens at least; vocab_size (classes) = {shape.classes}"
-        states = self._states(shape.classes)
+        if wrong_kind := kind_problem("synthetic", self.kind, shape):
+            return wrong_kind
+        if shape.classes < 2:
+            return f"synthetic needs 2 tokens at least; vocab_size (classes) = {shape.classes}"
         what = "synthetic" if self.states is None else f"states = {self.states}"
-        return tokens_problem(what, shape, shape.length + 1, states - 1)
+        return tokens_problem(what, shape, shape.length + 1, self._states(shape.classes) - 1)
 
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
         import numpy as np

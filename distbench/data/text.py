@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distbench.data._rows import file_problem, kind_problem, split_windows, tokens_problem, windows
-from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
+from distbench.data._rows import TokenRow, file_problem, kind_problem, tokens_problem
+from distbench.data.base import Merit, Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,41 +19,29 @@ _LARGEST = 255
 
 
 @dataclass(frozen=True)
-class Text(Source):
+class Text(TokenRow):
     """Bytes of real text as tokens (vocabulary 256), in windows at random places."""
 
     path: str | None = None
     """A text file; null: the half megabyte of English that every Python carries
     (pydoc_data.topics), so that nothing is downloaded. It differs between versions of Python."""
 
-    @property
-    def kind(self) -> Kind:
-        return "tokens"
-
     def problem(self, shape: Shape) -> str | None:
-        wrong_kind = kind_problem("text", self.kind, shape)
-        if wrong_kind:
+        if wrong_kind := kind_problem("text", self.kind, shape):
             return wrong_kind
         if self.path is None:
             if importlib.util.find_spec("pydoc_data.topics") is None:
                 return "this Python has no pydoc_data.topics; set path to a text file"
             return tokens_problem("text", shape, len(_documentation()), _LARGEST)
-        problem = file_problem(self.path)
-        return problem or tokens_problem(
-            f"path = {self.path!r}", shape, Path(self.path).stat().st_size, _LARGEST
-        )
-
-    def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
-        return windows(self._tokens(), shape, seed, batch_size)
+        if problem := file_problem(self.path):
+            return problem
+        return tokens_problem(f"path = {self.path!r}", shape, Path(self.path).stat().st_size, _LARGEST)
 
     def merit(self, shape: Shape) -> Merit:
         doc = "Held-out cross-entropy of a byte in bits; the held-out part is the last tenth of the text."
         return Merit("bits_per_byte", "bits/byte", "lower", doc, scale=1 / math.log(2))
 
-    def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
-        return split_windows(self._tokens(), shape, seed, batch_size, held_out)
-
-    def _tokens(self) -> np.ndarray:
+    def tokens(self) -> np.ndarray:
         import numpy as np
 
         if self.path is None:

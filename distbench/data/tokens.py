@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from distbench.data._rows import file_problem, kind_problem, split_windows, tokens_problem, windows
-from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
+from distbench.data._rows import TokenRow, file_problem, kind_problem, tokens_problem
+from distbench.data.base import Merit, Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +17,7 @@ _CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
-class Tokens(Source):
+class Tokens(TokenRow):
     """Token ids of one's own as a flat binary file (nanoGPT's and Megatron's .bin), memory-mapped."""
 
     path: str
@@ -25,13 +25,8 @@ class Tokens(Source):
     dtype: Literal["uint16", "uint32", "int32"] = "uint16"
     """Type of an id in the file, little-endian."""
 
-    @property
-    def kind(self) -> Kind:
-        return "tokens"
-
     def problem(self, shape: Shape) -> str | None:
-        problem = kind_problem("tokens", self.kind, shape) or file_problem(self.path)
-        if problem:
+        if problem := kind_problem("tokens", self.kind, shape) or file_problem(self.path):
             return problem
         what = f"path = {self.path!r}"
         state = Path(self.path).stat()
@@ -43,15 +38,12 @@ class Tokens(Source):
             return f"{what}: contains a negative id, {smallest}; check dtype = {self.dtype}"
         return tokens_problem(what, shape, state.st_size // width, largest)
 
-    def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
-        return windows(_mapped(self.path, self.dtype), shape, seed, batch_size)
-
     def merit(self, shape: Shape) -> Merit:
         doc = "Held-out cross-entropy of a token in nats; the held-out part is the last tenth of the file."
         return Merit("nats_per_token", "nats/token", "lower", doc)
 
-    def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
-        return split_windows(_mapped(self.path, self.dtype), shape, seed, batch_size, held_out)
+    def tokens(self) -> np.ndarray:
+        return _mapped(self.path, self.dtype)
 
 
 def _mapped(path: str, dtype: str) -> np.ndarray:

@@ -42,10 +42,8 @@ class Local(Launcher):
     def commands(self, launch: Launch) -> list[list[str]]:
         """Commands of the warm parent and of each rank; a forked rank runs the same code."""
         worker = [launch.place.python, "-m", "distbench.worker", launch.entry, str(launch.file)]
-        ranks = [
-            ["env", f"RANK={rank}", f"WORLD_SIZE={launch.processes}", *worker]
-            for rank in range(launch.processes)
-        ]
+        size = launch.processes
+        ranks = [["env", f"RANK={rank}", f"WORLD_SIZE={size}", *worker] for rank in range(size)]
         return [server_command("CONTROL_SOCKET", launch.imports if self.warm else (), launch.place), *ranks]
 
     def open(self, run_id: str) -> Site:
@@ -75,11 +73,10 @@ class _LocalSite(Site):
         place = launch.place
         environment = {**launch.environment, **place.environment}
         key = (tuple(launch.imports), tuple(sorted(environment.items())), place.python, place.folder)
-        kept = self._servers.pop(key, None)
-        if kept is not None and self._options.warm and kept.alive:
-            self._servers[key] = kept
-            return kept
-        if kept is not None:
+        if kept := self._servers.pop(key, None):
+            if self._options.warm and kept.alive:
+                self._servers[key] = kept
+                return kept
             kept.close()
         environment = {**os.environ, **environment, RUN_ID: self._run_id}
         log = launch.file.parent / "warm_parent.log"

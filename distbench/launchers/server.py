@@ -6,6 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,9 @@ class Server:
         readable, _, _ = select.select([self._socket], [], [], seconds)
         if not readable:
             return []
-        received = _receive(self._socket)
+        received = b""
+        with suppress(ConnectionResetError):
+            received = self._socket.recv(1 << 16)
         self.alive = bool(received)
         *lines, self._pending = (self._pending + received).split(b"\n")
         return [json.loads(line) for line in lines]
@@ -115,10 +118,3 @@ class Server:
         self.close()
         tail = log.read_text(errors="replace")[-2000:]
         raise LaunchError(f"the worker server {why}; its log {log} ends with:\n{tail}")
-
-
-def _receive(connection: socket.socket) -> bytes:
-    try:
-        return connection.recv(1 << 16)
-    except ConnectionResetError:
-        return b""

@@ -59,13 +59,13 @@ def blocks(module: nn.Module) -> list[nn.Module]:
     """
     model: Any = module.model
     names = set(model._no_split_modules or ())
-    found = [part for part in model.modules() if type(part).__name__ in names]
-    if not found:
+    layers = [part for part in model.modules() if type(part).__name__ in names]
+    if not layers:
         raise ValueError(
             f"{type(model).__name__} does not say which of its layers to shard (_no_split_modules = "
             f"{sorted(names)}); use the workload 'user' with layer_classes, or another model_type"
         )
-    return found
+    return layers
 
 
 def _neutral(config: PreTrainedConfig, vocab_size: int) -> dict[str, Any]:

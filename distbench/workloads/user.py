@@ -94,7 +94,7 @@ class User(Workload):
 
         if not self.layer_classes:
             lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
-            return list(max(lists, key=_parameter_count)) if lists else []
+            return list(max(lists, key=_parameter_count, default=()))
         present = {type(part).__name__ for part in module.modules()}
         absent = sorted(set(self.layer_classes) - present)
         if absent:

@@ -6,7 +6,6 @@ A seed alone is not enough: sharded initialisation draws its random numbers in a
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from distbench.case import TORCH_NAMES
+from distbench.files import whole
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
@@ -53,14 +53,11 @@ def save(workload: Workload, seed: int, file: Path, through: str = "fp32") -> No
     with torch.device("cpu"):
         module = workload.module()
     tensors = {name: tensor.detach() for name, tensor in _tensors(module).items()}
-    for name, _ in module.named_parameters():
-        tensors[plain_name(name)] = _rounded(tensors[plain_name(name)], DTYPES[through])
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
+    for name, parameter in module.named_parameters():
+        if parameter.is_floating_point():
+            tensors[plain_name(name)] = parameter.detach().to(DTYPES[through]).float()
+    with whole(file) as aside:
         save_file(apart(tensors), aside)
-        aside.replace(file)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def skeleton(workload: Workload) -> nn.Module:
@@ -128,30 +125,26 @@ def retie(module: nn.Module, tied: Tied) -> None:  # noqa: ARG001 - says what is
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """Every parameter and buffer by plain name, a shared one by its first name."""
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         plain = plain_name(name)
-        if plain in found:
+        if plain in tensors:
             raise ValueError(
                 f"two tensors of the module have the same name {plain} once wrappers are removed"
             )
-        found[plain] = tensor
-    return found
-
-
-def _rounded(tensor: torch.Tensor, through: torch.dtype) -> torch.Tensor:
-    return tensor.to(through).float() if tensor.is_floating_point() else tensor
+        tensors[plain] = tensor
+    return tensors
 
 
 def apart(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors, each in its own memory, as safetensors requires."""
     taken: set[int] = set()
-    apart = {}
+    copies = {}
     for name, tensor in tensors.items():
         place = tensor.untyped_storage().data_ptr()
-        apart[name] = tensor.contiguous() if place not in taken else tensor.clone().contiguous()
+        copies[name] = tensor.contiguous() if place not in taken else tensor.clone().contiguous()
         taken.add(place)
-    return apart
+    return copies
 
 
 def _check_names(wanted: Iterable[str], stored: set[str], file: Path) -> None:
