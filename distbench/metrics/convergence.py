@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from distbench.metrics.base import Column, Metric, Pass, Session, Values, alike
+from distbench.metrics.base import Column, Metric, Session, Values, alike
 
 
 @dataclass(frozen=True)
 class Convergence(Metric):
     """Loss curve over the global batch, final loss, and gradient norm."""
 
-    passes: ClassVar[frozenset[Pass]] = frozenset({"time", "check"})
-    columns: ClassVar[tuple[Column, ...]] = (
+    passes = frozenset({"time", "check"})
+    columns = (
         *alike("", None, "mean", per_step=True)(
             loss="Training loss of a step before its update, the mean over the global batch, in nats; "
             "ranks hold equal shares, so the mean over ranks is the mean over the batch.",

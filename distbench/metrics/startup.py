@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from distbench.metrics.base import Column, Metric, Trial, alike
+from distbench.metrics.base import Metric, Trial, alike
 
 
 @dataclass(frozen=True)
 class Startup(Metric):
     """Time to join the process group, to build model and engine, and to warm up; of the slowest rank."""
 
-    columns: ClassVar[tuple[Column, ...]] = alike("s", "lower", "max")(
+    columns = alike("s", "lower", "max")(
         launch_s="From the launcher's start to the rank's first line; imports are done by then in a "
         "warm parent.",
         start_s="From the rank's first line to a joined process group.",

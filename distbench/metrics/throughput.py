@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from distbench.metrics.base import Column, Metric, Trial, alike
 
@@ -14,7 +13,7 @@ _WINDOW = "over the timed window, which the slowest rank of each step defines"
 class Throughput(Metric):
     """Tokens and samples a second of all devices together, and per device."""
 
-    columns: ClassVar[tuple[Column, ...]] = (
+    columns = (
         *alike("tokens/s", "higher", "first")(
             tokens_per_s=f"Tokens consumed by all ranks in a second, every micro-batch counted, {_WINDOW}.",
         ),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from distbench.case import TORCH_NAMES
-from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Trial, Values, alike
+from distbench.metrics.base import Absent, Metric, Session, Trial, Values, alike
 
 if TYPE_CHECKING:
     import torch
@@ -65,8 +65,8 @@ _RECOMPUTED = 4 / 3
 class Utilisation(Metric):
     """Model and hardware FLOPs utilisation, against a published peak or one measured by a matmul."""
 
-    passes: ClassVar[frozenset[Pass]] = frozenset({"count"})
-    columns: ClassVar[tuple[Column, ...]] = (
+    passes = frozenset({"count"})
+    columns = (
         *alike("FLOP/s", "higher", "first")(
             model_flops_per_s_per_device=f"FLOP/s of a device over the timed window; {_MODEL}.",
         ),

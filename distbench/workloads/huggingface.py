@@ -7,7 +7,7 @@ import difflib
 import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from distbench.bounds import Count
 from distbench.data.base import Shape
@@ -26,8 +26,8 @@ class HuggingFace(Workload):
     and FLOPs have no formula here; the worker counts the parameters.
     """
 
-    imports: ClassVar[tuple[str, ...]] = ("transformers",)
-    packages: ClassVar[tuple[str, ...]] = ("transformers",)
+    imports = ("transformers",)
+    packages = ("transformers",)
 
     model_type: str
     """The name transformers has for the architecture: llama, gpt2, qwen2, ..."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from distbench.bounds import Count
 from distbench.data.base import Shape
@@ -23,7 +23,7 @@ class Mlp(Workload):
     because the handwritten digits that scikit-learn carries are 8 x 8.
     """
 
-    default_data: ClassVar[str] = "digits"
+    default_data = "digits"
     tokens_per_sample = 1
 
     in_features: Count = 64

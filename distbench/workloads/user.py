@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from distbench.bounds import Count
 from distbench.data.base import Shape
@@ -31,7 +31,7 @@ class User(Workload):
     logits with the classes last. Every rank builds it on the CPU and loads the same weights into it.
     """
 
-    on_meta: ClassVar[bool] = False
+    on_meta = False
 
     model: str
     """``package.module:callable``; called without arguments it returns the nn.Module."""

@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from distbench.case import BYTES
-from distbench.metrics.base import (
-    Absent,
-    Column,
-    Metric,
-    Pass,
-    Session,
-    TableColumn,
-    TableSpec,
-    Values,
-    alike,
-)
+from distbench.metrics.base import Absent, Metric, Session, TableColumn, TableSpec, Values, alike
 from distbench.metrics.communication.traffic import Counted
 
 if TYPE_CHECKING:
@@ -67,10 +57,10 @@ class _State:
 class Communication(Metric):
     """Calls and bytes of every collective of a step, as issued by the strategy."""
 
-    tables: ClassVar[tuple[TableSpec, ...]] = (_COLLECTIVES, _THEORY)
-    early: ClassVar[tuple[str, ...]] = ("distbench.metrics.communication.collectives",)
-    passes: ClassVar[frozenset[Pass]] = frozenset({"count"})
-    columns: ClassVar[tuple[Column, ...]] = (
+    tables = (_COLLECTIVES, _THEORY)
+    early = ("distbench.metrics.communication.collectives",)
+    passes = frozenset({"count"})
+    columns = (
         *alike("", "lower", "max", per_step=True)(
             comm_calls="Collectives that a rank takes part in during one step (groups of one rank not "
             "counted).",

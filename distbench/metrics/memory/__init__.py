@@ -5,19 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from distbench.metrics.base import (
-    Absent,
-    Column,
-    Metric,
-    Pass,
-    Session,
-    TableColumn,
-    TableSpec,
-    Values,
-    alike,
-)
+from distbench.metrics.base import Absent, Metric, Session, TableColumn, TableSpec, Values, alike
+
+if TYPE_CHECKING:
+    from distbench.metrics.memory.allocators import Books
 
 KINDS = {
     "parameters": "Parameters of a rank between steps: its shard, if sharded.",
@@ -58,11 +51,11 @@ _AT_MOST = "Maximum over the ends of the phases of the counted step, and over ra
 class Memory(Metric):
     """Memory of a rank, peak and by kind: allocator-level bytes, never the resident set alone."""
 
-    tables: ClassVar[tuple[TableSpec, ...]] = (TABLE,)
-    early: ClassVar[tuple[str, ...]] = ("distbench.metrics.memory.allocators",)
+    tables = (TABLE,)
+    early = ("distbench.metrics.memory.allocators",)
     # warm-up begins with the engine as it was built; time gives peaks; count the phases of a step
-    passes: ClassVar[frozenset[Pass]] = frozenset({"warmup", "time", "count"})
-    columns: ClassVar[tuple[Column, ...]] = (
+    passes = frozenset({"warmup", "time", "count"})
+    columns = (
         *alike("B", "lower", "max")(
             memory_peak="Peak bytes of tensors alive at once in the timed steps; maximum over ranks. CUDA: "
             "allocated_bytes.all.peak. CPU: counted in torch's CPU allocator.",
@@ -116,7 +109,7 @@ class Memory(Metric):
         if session.pass_ == "time":
             if books:
                 books.reset_peak()
-            return books, books.faults() if books else {}
+            return books
         phases = Phases(session, books)
         if session.pass_ == "warmup":
             phases.end("build")
@@ -128,7 +121,7 @@ class Memory(Metric):
     def values(self, session: Session, state: Any) -> Values:
         if session.pass_ == "time":
             return {
-                **_peaks(*state),
+                **_peaks(state),
                 "memory_host": _kilobytes(Path("/proc/self/smaps_rollup"), "Pss"),
                 "memory_resident_peak": _kilobytes(Path("/proc/self/status"), "VmHWM"),
             }
@@ -141,12 +134,10 @@ class Memory(Metric):
         }
 
 
-def _peaks(books: Any, faults_before: dict[str, int]) -> Values:
-    if books is not None:
-        return dict(books.values(faults_before))
+def _peaks(books: Books | None) -> Values:
     from distbench.metrics.memory import allocators
 
-    return {"memory_peak": Absent(allocators.why_not())}
+    return books.values() if books else {"memory_peak": Absent(allocators.why_not())}
 
 
 def _theory(session: Session) -> float | Absent:

@@ -88,15 +88,11 @@ class Books(ABC):
 
     @abstractmethod
     def reset_peak(self) -> None:
-        """Begin to look for the peak anew."""
-
-    def faults(self) -> dict[str, int]:
-        """Counts since the process started of events that should not happen, by column."""
-        return {}
+        """Begin to look for the peak, and to count faults, anew."""
 
     @abstractmethod
-    def values(self, faults_before: dict[str, int]) -> Values:
-        """Peaks since ``reset_peak`` and the faults since *faults_before*, by column."""
+    def values(self) -> Values:
+        """Peaks and faults since ``reset_peak``, by column."""
 
 
 class CpuBooks(Books):
@@ -114,7 +110,7 @@ class CpuBooks(Books):
     def reset_peak(self) -> None:
         self._library.distbench_reset_peak()
 
-    def values(self, faults_before: dict[str, int]) -> Values:
+    def values(self) -> Values:
         return {"memory_peak": self.peak(), **dict.fromkeys(_CUDA_ONLY, _NO_CACHE)}
 
 
@@ -123,6 +119,7 @@ class CudaBooks(Books):
 
     def __init__(self, devices: list[Any]) -> None:
         self._devices = devices
+        self._faults_before = self._faults()
 
     def allocated(self) -> int:
         return max(torch.cuda.memory_allocated(device) for device in self._devices)
@@ -133,19 +130,21 @@ class CudaBooks(Books):
     def reset_peak(self) -> None:
         for device in self._devices:
             torch.cuda.reset_peak_memory_stats(device)
+        self._faults_before = self._faults()
 
-    def faults(self) -> dict[str, int]:
-        return {column: sum(self._stats(name)) for column, name in _FAULTS.items()}
-
-    def values(self, faults_before: dict[str, int]) -> Values:
+    def values(self) -> Values:
         pinned = torch.cuda.host_memory_stats().get("allocated_bytes.peak")
         return {
             "memory_peak": self.peak(),
             "memory_active_peak": self._most("active_bytes.all.peak"),
             "memory_reserved_peak": self._most("reserved_bytes.all.peak"),
             "memory_pinned_peak": _NOT_TOLD if pinned is None else pinned,
-            **{column: count - faults_before[column] for column, count in self.faults().items()},
+            **{column: count - self._faults_before[column] for column, count in self._faults().items()},
         }
+
+    def _faults(self) -> dict[str, int]:
+        """Counts since the process started of events that should not happen, by column."""
+        return {column: sum(self._stats(name)) for column, name in _FAULTS.items()}
 
     def _most(self, name: str) -> int:
         return max(self._stats(name))

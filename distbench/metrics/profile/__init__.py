@@ -5,13 +5,11 @@ from __future__ import annotations
 import statistics
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from distbench.metrics.base import (
     Absent,
-    Column,
     Metric,
-    Pass,
     Session,
     TableColumn,
     TableSpec,
@@ -57,10 +55,10 @@ class _State:
 class Profile(Metric):
     """Step breakdown, exposed communication, transfer and waiting of each collective, from one trace."""
 
-    tables: ClassVar[tuple[TableSpec, ...]] = (_FLAGS,)
-    early: ClassVar[tuple[str, ...]] = ("distbench.metrics.profile.timeline",)
-    passes: ClassVar[frozenset[Pass]] = frozenset({"profile", "unsynced"})
-    columns: ClassVar[tuple[Column, ...]] = (
+    tables = (_FLAGS,)
+    early = ("distbench.metrics.profile.timeline",)
+    passes = frozenset({"profile", "unsynced"})
+    columns = (
         *alike("s", None, "mean", per_step=True)(
             profile_step_s="Wall time of a step under the profiler; the sum of the six parts below.",
         ),

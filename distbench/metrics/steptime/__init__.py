@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from distbench.metrics.base import Absent, Column, Metric, Pass, Session, Trial, Values, alike
+from distbench.metrics.base import Absent, Metric, Session, Trial, Values, alike
 from distbench.metrics.steptime import drift
 
 
@@ -15,8 +15,8 @@ from distbench.metrics.steptime import drift
 class StepTime(Metric):
     """Wall time of whole steps, back to back: data, forward, backward, reduction, optimizer."""
 
-    passes: ClassVar[frozenset[Pass]] = frozenset({"warmup", "time"})
-    columns: ClassVar[tuple[Column, ...]] = (
+    passes = frozenset({"warmup", "time"})
+    columns = (
         *alike("s", "lower", "max", per_step=True)(
             step_s="Wall time of a step: perf_counter on a CPU, CUDA events on a GPU. The slowest rank "
             "defines each step; the trial's value is the mean over its timed steps.",

@@ -6,11 +6,11 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from distbench.bounds import Bound
 from distbench.case import Case
-from distbench.metrics.base import Absent, Column, Metric, Pass, Sampler, TableSpec, Trial, or_absent
+from distbench.metrics.base import Absent, Column, Metric, Sampler, Trial, or_absent
 from distbench.metrics.telemetry.columns import GPU, HOST, TABLE
 from distbench.metrics.telemetry.gpu import Gpus, gpu_numbers
 from distbench.metrics.telemetry.host import Host, Numbers, Others, host_numbers
@@ -40,9 +40,9 @@ class Telemetry(Metric):
     max_other_processes: int = 0
     """Most processes of others that may compute on a GPU of the trial."""
 
-    passes: ClassVar[frozenset[Pass]] = frozenset()
-    tables: ClassVar[tuple[TableSpec, ...]] = (TABLE,)
-    columns: ClassVar[tuple[Column, ...]] = (*HOST, *GPU)
+    passes = frozenset()
+    tables = (TABLE,)
+    columns = (*HOST, *GPU)
 
     def sampler(self, case: Case) -> Sampler:
         sources: list[Any] = [Host(), Others()]

@@ -17,7 +17,7 @@ from distbench.strategies.description import PORTIONS, TIMING, Meaning, points
 class DistributedDataParallel(Replicated):
     """DistributedDataParallel: a whole copy of the model on each rank, gradients all-reduced in buckets."""
 
-    early: ClassVar[tuple[str, ...]] = ("distbench.strategies.ddp.engine",)
+    early = ("distbench.strategies.ddp.engine",)
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(PORTIONS, "bucket_bytes_cap"),
         **points(TIMING, "gradient_as_bucket_view", "static_graph"),

@@ -23,7 +23,7 @@ _SIMPLICITY = {"grad_op": 32, "full": 33, "hybrid": 34}
 class FullyShardedDataParallel(Strategy):
     """FSDP: parameters, gradients and optimizer state sharded over ranks, wrapped layer by layer."""
 
-    early: ClassVar[tuple[str, ...]] = ("distbench.strategies.fsdp.fsdp2",)
+    early = ("distbench.strategies.fsdp.fsdp2",)
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(SHARDING, "units", "unit_classes", "mesh", "placements", "sharding_strategy"),
         **points(KEEPING, "reshard_after_forward", "reshard_root"),

@@ -47,9 +47,9 @@ _IMPORTS = (
 class Zero(Strategy):
     """DeepSpeed ZeRO: optimizer state (1), gradients (2) and parameters (3) sharded over ranks."""
 
-    packages: ClassVar[tuple[str, ...]] = ("torch", "deepspeed")
+    packages = ("torch", "deepspeed")
     # DeepSpeed's CPU backend never unlinks its all-reduce buffers: 66 MiB a rank and trial
-    leftovers: ClassVar[tuple[str, ...]] = ("/dev/shm/deepspeed_allreduce_buffer_*_{port}_*",)
+    leftovers = ("/dev/shm/deepspeed_allreduce_buffer_*_{port}_*",)
 
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points("the strategy itself", "optimizer_wrapper"),
