@@ -12,27 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distbench.strategies.base import Engine, FullState, Setting
-from distbench.strategies.torch_engine import checkpoint
-from distbench.strategies.torch_engine.modules import (
-    ComputeProbe,
-    describe_checkpointing,
-    evaluated,
-    trainable_tensors,
-)
-from distbench.strategies.torch_engine.optimizer import (
-    describe_optimizer,
-    make_optimizer,
-    moments,
-    optimized,
-    state_dtype,
-)
-from distbench.strategies.torch_engine.reading import (
-    Ledger,
-    device_name,
-    dtype_name,
-    effective_scale,
-    full,
-)
+from distbench.strategies.torch_engine import checkpoint, modules, optimizer, reading
 from distbench.workloads.weights import plain_name
 
 T = TypeVar("T")
@@ -46,12 +26,12 @@ class TorchEngine(Engine):
         self._case = setting.case
         self._loss = setting.workload.loss
         self.module = module
-        self._optimizer = make_optimizer(module.parameters(), self._case.optimizer)
+        self._optimizer = optimizer.make_optimizer(module.parameters(), self._case.optimizer)
         self._accumulation = self._case.batch.gradient_accumulation_steps
         self._micro = 0
         self._divisor = self._accumulation / (self._case.precision.loss_scale or 1.0)
         self._clip = self._case.optimizer.clip_grad_norm
-        self._compute = ComputeProbe(layers or [module])
+        self._compute = modules.ComputeProbe(layers or [module])
         self._skipped = 0
 
     @property
@@ -81,24 +61,24 @@ class TorchEngine(Engine):
 
     def grad_norm(self) -> float:
         scale = self._case.precision.loss_scale or 1.0
-        return float(full(self.total_norm())) / scale
+        return float(reading.full(self.total_norm())) / scale
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
         scale = self._case.precision.loss_scale or 1.0
         return {
-            plain_name(name): full(parameter.grad).cpu() / scale
+            plain_name(name): reading.full(parameter.grad).cpu() / scale
             for name, parameter in self.module.named_parameters()
             if parameter.grad is not None
         }
 
     def full_state(self) -> dict[str, torch.Tensor]:
         return {
-            plain_name(name): full(parameter.detach()).cpu()
+            plain_name(name): reading.full(parameter.detach()).cpu()
             for name, parameter in self.module.named_parameters()
         }
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
-        return evaluated(self.module, judge)
+        return modules.evaluated(self.module, judge)
 
     @property
     def skipped_steps(self) -> int:
@@ -109,24 +89,24 @@ class TorchEngine(Engine):
             "engine": type(self.live).__qualname__,
             "world_size": dist.get_world_size(),
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
-            "trainable_tensors": trainable_tensors(self.module),
-            "optimizer": describe_optimizer(self._optimizer),
+            "trainable_tensors": modules.trainable_tensors(self.module),
+            "optimizer": optimizer.describe_optimizer(self._optimizer),
             "dtypes": {
-                "parameters": dtype_name(p.dtype for p in self.module.parameters()),
+                "parameters": reading.dtype_name(p.dtype for p in self.module.parameters()),
                 "compute": self._compute.dtype,
-                "gradients": dtype_name(gradient.dtype for gradient in self._gradients()) or None,
+                "gradients": reading.dtype_name(gradient.dtype for gradient in self._gradients()) or None,
                 "reduce": self.reduce_dtype(),
-                "master": dtype_name(p.dtype for p in optimized(self._optimizer)),
-                "optimizer_state": state_dtype(self._optimizer),
+                "master": reading.dtype_name(p.dtype for p in optimizer.optimized(self._optimizer)),
+                "optimizer_state": optimizer.state_dtype(self._optimizer),
             },
-            "loss_scale": effective_scale(self._accumulation / self._divisor),
+            "loss_scale": reading.effective_scale(self._accumulation / self._divisor),
             "clip_grad_norm": self._clip,
             "global_batch_size": (self._compute.rows or 0) * self._accumulation * dist.get_world_size(),
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": self._accumulation,
-            **describe_checkpointing(self.module),
-            "parameters_on": device_name(self.module.parameters()),
-            "optimizer_state_on": device_name(moments(self._optimizer)),
+            **modules.describe_checkpointing(self.module),
+            "parameters_on": reading.device_name(self.module.parameters()),
+            "optimizer_state_on": reading.device_name(optimizer.moments(self._optimizer)),
         }
 
     def save(self, folder: Path) -> None:
@@ -146,17 +126,17 @@ class TorchEngine(Engine):
         checkpoint.spread(self.module, self._optimizer, state)
 
     def memory(self) -> dict[str, int]:
-        ledger = Ledger(self._setting.device)
+        ledger = reading.Ledger(self._setting.device)
         self.book(ledger)
         return ledger.bytes
 
-    def book(self, ledger: Ledger) -> None:
+    def book(self, ledger: reading.Ledger) -> None:
         """Book what this engine keeps; what has been claimed before stays where it is."""
         ledger.book("parameters", self.module.parameters())
         ledger.book("optimizer_state", self._optimizer.state)
         # whatever the optimizer updates that is not a parameter itself
-        ledger.book("master", optimized(self._optimizer))
-        updated = (*self.module.parameters(), *optimized(self._optimizer))
+        ledger.book("master", optimizer.optimized(self._optimizer))
+        updated = (*self.module.parameters(), *optimizer.optimized(self._optimizer))
         ledger.book("gradients", [parameter.grad for parameter in updated])
 
     def reduce_dtype(self) -> str | None:
@@ -180,7 +160,7 @@ class TorchEngine(Engine):
 
     def _unscale(self) -> bool:
         """Take the loss scale out of the gradients; return False if they overflowed."""
-        if not torch.isfinite(full(self.total_norm())):
+        if not torch.isfinite(reading.full(self.total_norm())):
             return False
         torch._foreach_div_(self._gradients(), self._case.precision.loss_scale or 1.0)
         return True

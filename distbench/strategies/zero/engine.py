@@ -15,20 +15,7 @@ from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
 from distbench.strategies.base import Engine, FullState, Setting
-from distbench.strategies.torch_engine.modules import (
-    ComputeProbe,
-    checkpointed_layers,
-    describe_checkpointing,
-    evaluated,
-    trainable_tensors,
-)
-from distbench.strategies.torch_engine.optimizer import (
-    describe_optimizer,
-    make_optimizer,
-    optimized,
-    state_dtype,
-)
-from distbench.strategies.torch_engine.reading import Ledger, device_name, dtype_name, effective_scale
+from distbench.strategies.torch_engine import modules, optimizer, reading
 from distbench.strategies.zero import Zero, checkpoint
 from distbench.strategies.zero.config import configuration, for_layers
 from distbench.strategies.zero.memory import book
@@ -44,7 +31,7 @@ class ZeroEngine(Engine):
         self._setting = setting
         self._engine = engine
         self._loss = setting.workload.loss
-        self._compute = ComputeProbe(layers or [engine.module])
+        self._compute = modules.ComputeProbe(layers or [engine.module])
         self._micro = 0
 
     @property
@@ -92,7 +79,7 @@ class ZeroEngine(Engine):
         return state
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
-        return evaluated(self._engine, judge)
+        return modules.evaluated(self._engine, judge)
 
     @property
     def skipped_steps(self) -> int:
@@ -103,28 +90,28 @@ class ZeroEngine(Engine):
         return sum(p.ds_numel for p in sharded if p.ds_status is not ZeroParamStatus.NOT_AVAILABLE)
 
     def effective(self) -> dict[str, Any]:
-        engine, optimizer = self._engine, self._engine.basic_optimizer
+        engine = self._engine
         return {
             "engine": type(engine).__qualname__,
             "world_size": dist.get_world_size(group=engine.data_parallel_group),
             "parameters": sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters()),
-            "trainable_tensors": trainable_tensors(engine.module),
-            "optimizer": describe_optimizer(optimizer),
+            "trainable_tensors": modules.trainable_tensors(engine.module),
+            "optimizer": optimizer.describe_optimizer(engine.basic_optimizer),
             "dtypes": {
-                "parameters": dtype_name(p.dtype for p in engine.module.parameters()),
+                "parameters": reading.dtype_name(p.dtype for p in engine.module.parameters()),
                 "compute": self._compute.dtype,
                 "gradients": _gradients_dtype(engine),
-                "reduce": dtype_name([engine.communication_data_type]),
-                "master": dtype_name(p.dtype for p in masters(engine)),
-                "optimizer_state": state_dtype(optimizer),
+                "reduce": reading.dtype_name([engine.communication_data_type]),
+                "master": reading.dtype_name(p.dtype for p in masters(engine)),
+                "optimizer_state": optimizer.state_dtype(engine.basic_optimizer),
             },
-            "loss_scale": effective_scale(float(getattr(engine.optimizer, "loss_scale", 1.0))),
+            "loss_scale": reading.effective_scale(float(getattr(engine.optimizer, "loss_scale", 1.0))),
             "clip_grad_norm": engine.gradient_clipping() or None,
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
-            **describe_checkpointing(engine.module),
-            "parameters_on": device_name(engine.module.parameters()),
-            "optimizer_state_on": device_name(masters(engine)),
+            **modules.describe_checkpointing(engine.module),
+            "parameters_on": reading.device_name(engine.module.parameters()),
+            "optimizer_state_on": reading.device_name(masters(engine)),
             **_describe_zero(engine),
         }
 
@@ -149,7 +136,7 @@ class ZeroEngine(Engine):
         checkpoint.spread(self._engine, masters(self._engine), state)
 
     def memory(self) -> dict[str, int]:
-        ledger = Ledger(self._setting.device)
+        ledger = reading.Ledger(self._setting.device)
         book(ledger, self._engine, masters(self._engine))
         return ledger.bytes
 
@@ -166,7 +153,7 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
         module = _sharded(setting, config)
     else:
         module = weights.loaded(setting.workload, setting.weights, setting.device)
-    layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
+    layers = modules.checkpointed_layers(setting.case, module, setting.workload.layers(module))
     engine, *_ = deepspeed.initialize(
         model=module,
         optimizer=_optimizer(strategy, setting, module),
@@ -213,7 +200,7 @@ def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
 def _optimizer(strategy: Zero, setting: Setting, module: nn.Module) -> Any:
     spec = setting.case.optimizer
     if strategy.optimizer_kernel == "torch":
-        return make_optimizer(module.parameters(), spec)
+        return optimizer.make_optimizer(module.parameters(), spec)
     shared = {"lr": spec.lr, "betas": spec.betas, "eps": spec.eps, "weight_decay": spec.weight_decay}
     if strategy.offload_optimizer != "none" or setting.device.type == "cpu":
         return deepspeed.ops.adam.DeepSpeedCPUAdam(module.parameters(), adamw_mode=True, **shared)
@@ -224,7 +211,7 @@ def masters(engine: Any) -> list[torch.Tensor]:
     """Tensors that the optimizer updates: stage 3 lends them to it for the step only."""
     if engine.zero_optimization_stage() == 3:
         return list(engine.optimizer.fp32_partitioned_groups_flat)
-    return optimized(engine.basic_optimizer)
+    return optimizer.optimized(engine.basic_optimizer)
 
 
 def _masters_of_stage_0(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
@@ -253,8 +240,8 @@ def _gradients_dtype(engine: Any) -> str:
     # stage 0 autograd adds up, in the dtype of the parameters
     for name in ("gradient_accumulation_dtype", "grad_acc_dtype"):
         if dtype := getattr(engine.optimizer, name, None):
-            return dtype_name([dtype])
-    return dtype_name(parameter.dtype for parameter in engine.module.parameters())
+            return reading.dtype_name([dtype])
+    return reading.dtype_name(parameter.dtype for parameter in engine.module.parameters())
 
 
 _STAGE_3 = (
