@@ -61,12 +61,6 @@ MEMORY_KINDS = (*MODEL_STATES, "buffers")
 
 Span = Callable[[str], AbstractContextManager[Any]]
 
-_NOTHING = nullcontext()
-
-
-def _unseen(_name: str) -> AbstractContextManager[Any]:
-    return _NOTHING
-
 
 class Engine(ABC):
     """The least that a training loop needs, the same for every strategy.
@@ -74,7 +68,7 @@ class Engine(ABC):
     A step is ``gradient_accumulation_steps`` calls of ``forward_backward`` and one ``step``.
     """
 
-    span: Span = staticmethod(_unseen)
+    span: Span = nullcontext
     """``with self.span("forward")``: marks the part of a step, ``forward``, ``backward`` or
     ``optimizer``. Does nothing in the ``time`` pass; the worker replaces it when a metric observes steps."""
 
@@ -164,9 +158,8 @@ class Engine(ABC):
         ``gradients``, ``reduce``: None where nothing is reduced, ``master``, ``optimizer_state``),
         ``clip_grad_norm``, ``loss_scale`` (None where it changes nothing), ``global_batch_size``,
         ``micro_batch_size``, ``gradient_accumulation_steps``, ``activation_checkpointing``; more where
-        the strategy has more to say. ``Strategy.settings`` says what
-        a key means for a fair comparison. Called once, after warm-up, because optimizers make their
-        state in the first step; never in a timed window.
+        the strategy has more to say, and ``Strategy.settings`` what that means for a fair comparison.
+        Called once, after warm-up: optimizers make their state in the first step.
         """
 
     def save(self, folder: Path) -> None:

@@ -47,14 +47,17 @@ class Description:
         return replace(self, settings=reported)
 
 
-_DTYPES = {
-    "dtypes": "different dtype",
-    "dtypes.compute": "computes in a different dtype",
-    "dtypes.gradients": "accumulates gradients in a different dtype",
-    "dtypes.reduce": "reduces gradients in a different dtype",
-    "dtypes.master": "updates weights of a different dtype",
-    "dtypes.optimizer_state": "keeps optimizer states in a different dtype",
-}
+def points(why: str, *keys: str) -> dict[str, Meaning]:
+    """Meaning of *keys* in which strategies differ because that is the point of comparing them."""
+    return dict.fromkeys(keys, Meaning("strategy", why))
+
+
+SHARDING = "what is sharded, and how"
+KEEPING = "how long gathered parameters are kept"
+PORTIONS = "in what portions it communicates"
+TIMING = "when it communicates, and from where"
+PLACE = "where the training state lives"
+
 _WORK = {
     "parameters": "different model",
     "trainable_tensors": "different model: other parameters are frozen or tied",
@@ -68,32 +71,21 @@ _WORK = {
     "activation_checkpointing": "recomputes a different part of the forward pass",
     "checkpointed_layers": "recomputes a different part of the forward pass",
     "loss_scale": "different loss scale",
-    **_DTYPES,
-}
-_STRATEGY = {
-    "engine": "the strategy itself",
-    # 16-bit parameters beside fp32 masters are how some frameworks compute in 16 bits
-    "dtypes.parameters": "where a framework keeps its master weights",
-    **dict.fromkeys(
-        ("world_size", "micro_batch_size", "gradient_accumulation_steps"),
-        "how the same samples are divided",
-    ),
-    **dict.fromkeys(("parameters_on", "optimizer_state_on"), "where the training state lives"),
+    "dtypes": "different dtype",
+    "dtypes.compute": "computes in a different dtype",
+    "dtypes.gradients": "accumulates gradients in a different dtype",
+    "dtypes.reduce": "reduces gradients in a different dtype",
+    "dtypes.master": "updates weights of a different dtype",
+    "dtypes.optimizer_state": "keeps optimizer states in a different dtype",
 }
 ENGINE_SETTINGS: Mapping[str, Meaning] = {
     **{key: Meaning("work", why) for key, why in _WORK.items()},
-    **{key: Meaning("strategy", why) for key, why in _STRATEGY.items()},
+    **points("the strategy itself", "engine"),
+    # 16-bit parameters beside fp32 masters are how some frameworks compute in 16 bits
+    **points("where a framework keeps its master weights", "dtypes.parameters"),
+    **points(
+        "how the same samples are divided", "world_size", "micro_batch_size", "gradient_accumulation_steps"
+    ),
+    **points(PLACE, "parameters_on", "optimizer_state_on"),
 }
 """Meaning of the keys of ``effective`` that every engine reports."""
-
-
-def points(why: str, *keys: str) -> dict[str, Meaning]:
-    """Meaning of *keys* in which strategies differ because that is the point of comparing them."""
-    return dict.fromkeys(keys, Meaning("strategy", why))
-
-
-SHARDING = "what is sharded, and how"
-KEEPING = "how long gathered parameters are kept"
-PORTIONS = "in what portions it communicates"
-TIMING = "when it communicates, and from where"
-PLACE = "where the training state lives"

@@ -30,9 +30,9 @@ class Workload(ABC):
         """What the model wants of its data."""
 
     @property
-    @abstractmethod
     def tokens_per_sample(self) -> int:
         """Tokens in one sample (1 where a sample is no sequence)."""
+        return self.shape.length if self.shape.kind == "tokens" else 1
 
     def problem(self) -> str | None:
         """What is impossible about the options (heads that don't divide), or None.

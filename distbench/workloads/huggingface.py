@@ -42,10 +42,6 @@ class HuggingFace(Workload):
     def shape(self) -> Shape:
         return Shape("tokens", self.seq_len, self.vocab_size)
 
-    @property
-    def tokens_per_sample(self) -> int:
-        return self.seq_len
-
     def problem(self) -> str | None:
         problems = []
         if "vocab_size" in self.config:

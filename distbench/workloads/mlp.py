@@ -24,7 +24,6 @@ class Mlp(Workload):
     """
 
     default_data = "digits"
-    tokens_per_sample = 1
 
     in_features: Count = 64
     """Features of one sample."""

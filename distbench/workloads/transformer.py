@@ -52,10 +52,6 @@ class Transformer(Workload):
     def shape(self) -> Shape:
         return Shape("tokens", self.seq_len, self._dimensions.vocab_size)
 
-    @property
-    def tokens_per_sample(self) -> int:
-        return self.seq_len
-
     def problem(self) -> str | None:
         return "; ".join(self._dimensions.problems()) or None
 

@@ -51,10 +51,6 @@ class User(Workload):
     def shape(self) -> Shape:
         return Shape(self.kind, self.length, self.classes)
 
-    @property
-    def tokens_per_sample(self) -> int:
-        return self.length if self.kind == "tokens" else 1
-
     def problem(self) -> str | None:
         names = {"model": self.model, "loss_function": self.loss_function}
         problems = [

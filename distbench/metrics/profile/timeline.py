@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
 
+from distbench.grouping import gathered
 from distbench.metrics.base import Absent, Session, Values
 from distbench.metrics.communication.traffic import Call, Counted, wire_factor
-from distbench.metrics.profile import PARTS
 from distbench.metrics.profile.breakdown import Done, match, parts
 from distbench.metrics.profile.intervals import Interval, difference, length, union
 from distbench.metrics.profile.trace import Trace, clipped, read, within
@@ -57,50 +58,50 @@ def of(session: Session, counted: Counted | None, events: Iterable[Any]) -> Time
             columns.setdefault(name, []).append(value)
     flags = _agreed(session, _flags(session, steps, calls), columns.get("work_s", []))
     unknown = Absent(_UNMATCHED if calls is not None else "needs the metric communication")
-    values: Values = {name: unknown if None in found else found for name, found in columns.items()}
+    values: Values = {name: unknown if None in numbers else numbers for name, numbers in columns.items()}
     return Timeline(values, _rows(trace, steps), flags)
 
 
 def _step(trace: Trace, interval: Interval, calls: list[Call]) -> _Step:
     ranges = within(trace.ranges, interval)
-    traffic = [each for each in ranges if each.name != "barrier"]
-    done = match(calls, within(trace.issues, interval), traffic)
+    traffic = [event for event in ranges if event.name != "barrier"]
+    matched = match(calls, within(trace.issues, interval), traffic)
     # a group of one rank moves nothing, whatever its backend does
-    alone = {each.event for each in done or () if each.call.group_size == 1}
-    comm = clipped(union(each.interval for each in ranges if each not in alone), interval)
-    return _Step(interval, comm, difference(comm, trace.compute), done)
+    alone = {done.event for done in matched or () if done.call.group_size == 1}
+    comm = clipped(union(event.interval for event in ranges if event not in alone), interval)
+    return _Step(interval, comm, difference(comm, trace.compute), matched)
 
 
 def _compare_ranks(session: Session, steps: list[_Step]) -> None:
     """Find the shortest time of each collective over the ranks of its group."""
-    mine = [[(each.call.group, _seconds(each)) for each in step.done or ()] for step in steps]
-    every: list[Any] = [None] * session.world_size
-    dist.all_gather_object(every, mine)
+    every = _of_all_ranks(
+        session, [gathered((done.call.group, _seconds(done)) for done in step.done or ()) for step in steps]
+    )
     for number, step in enumerate(steps):
-        seen: dict[str, int] = {}
-        for each in step.done or ():
-            group = each.call.group
-            index = seen[group] = seen.get(group, -1) + 1
-            others = [[s for g, s in rank[number] if g == group] for rank in every if number < len(rank)]
-            step.shortest.append(min(rank[index] for rank in others if index < len(rank)))
+        seen: Counter[str] = Counter()
+        for done in step.done or ():
+            group = done.call.group
+            others = [rank[number].get(group, []) for rank in every if number < len(rank)]
+            step.shortest.append(min(rank[seen[group]] for rank in others if seen[group] < len(rank)))
+            seen[group] += 1
 
 
 def _numbers(trace: Trace, step: _Step) -> dict[str, float | None]:
-    found: dict[str, float | None] = {"profile_step_s": step.interval[1] - step.interval[0]}
-    by_part = parts(trace, step.interval, step.comm)
-    found |= {f"profile_{name}_s": by_part[name] for name in PARTS}
-    found |= {"comm_s": length(step.comm), "comm_exposed_s": length(step.exposed)}
+    whole = step.interval[1] - step.interval[0]
+    numbers: dict[str, float | None] = {"profile_step_s": whole}
+    numbers |= {f"profile_{part}_s": s for part, s in parts(trace, step.interval, step.comm).items()}
+    numbers |= {"comm_s": length(step.comm), "comm_exposed_s": length(step.exposed)}
     if step.done is None:
-        return {**found, "comm_transfer_s": None, "comm_wait_s": None, "work_s": None}
-    pairs = list(zip(step.done, step.shortest, strict=True))
-    waits = union((d.event.begin, d.event.end - shortest) for d, shortest in pairs if d.call.group_size > 1)
-    moving = [(d, shortest) for d, shortest in pairs if d.call.group_size > 1]
+        return {**numbers, "comm_transfer_s": None, "comm_wait_s": None, "work_s": None}
+    pairs = zip(step.done, step.shortest, strict=True)
+    moving = [(done, shortest) for done, shortest in pairs if done.call.group_size > 1]
+    waits = union((done.event.begin, done.event.end - shortest) for done, shortest in moving)
     waiting = length(difference(clipped(waits, step.interval), trace.compute))
     return {
-        **found,
+        **numbers,
         "comm_transfer_s": sum(shortest for _, shortest in moving),
-        "comm_wait_s": sum(_seconds(d) - shortest for d, shortest in moving),
-        "work_s": step.interval[1] - step.interval[0] - waiting,
+        "comm_wait_s": sum(_seconds(done) - shortest for done, shortest in moving),
+        "work_s": whole - waiting,
     }
 
 
@@ -109,40 +110,36 @@ def _rows(trace: Trace, steps: list[_Step]) -> list[dict[str, Any]]:
     for number, step in enumerate(steps):
         if step.done is None:
             continue
-        for place, (each, shortest) in enumerate(zip(step.done, step.shortest, strict=True)):
-            exposed = length(difference([each.event.interval], trace.compute))
-            rows.append({**each.call.row(number, place), **_times(each, shortest, exposed)})
+        for place, (done, shortest) in enumerate(zip(step.done, step.shortest, strict=True)):
+            factor = wire_factor(done.event.name, done.call.group_size)
+            row = {
+                **done.call.row(number, place),
+                "ran": done.event.name,
+                "wire_bytes": None if factor is None else done.call.bytes * factor,
+                "seconds": _seconds(done),
+                "transfer_s": shortest,
+                "wait_s": _seconds(done) - shortest,
+                "exposed_s": length(difference([done.event.interval], trace.compute)),
+            }
+            rows.append(row)
     return rows
 
 
-def _times(each: Done, shortest: float, exposed: float) -> dict[str, Any]:
-    factor = wire_factor(each.event.name, each.call.group_size)
-    return {
-        "ran": each.event.name,
-        "wire_bytes": None if factor is None else each.call.bytes * factor,
-        "seconds": _seconds(each),
-        "transfer_s": shortest,
-        "wait_s": _seconds(each) - shortest,
-        "exposed_s": exposed,
-    }
-
-
 def _flags(session: Session, steps: list[_Step], calls: list[Call] | None) -> list[str]:
-    found = []
+    flags = []
     if any(step.done is None for step in steps) and calls is not None and session.world_size > 1:
-        found.append(_UNMATCHED)
+        flags.append(_UNMATCHED)
     timed = session.earlier.get("time", [])
     if timed and max(timed) > _OUTLIER * statistics.median(timed):
-        found.append(f"a timed step took {max(timed) / statistics.median(timed):.1f}x the median step")
+        flags.append(f"a timed step took {max(timed) / statistics.median(timed):.1f}x the median step")
     if drift.unsettled(drift.stretch(session.earlier.get("warmup", []), timed)):
-        found.append("steps were still speeding up during timing")
-    return found
+        flags.append("steps were still speeding up during timing")
+    return flags
 
 
 def _agreed(session: Session, mine: list[str], work: list[float | None]) -> list[str]:
     """Flags of all ranks, and that of an imbalance between them."""
-    every: list[Any] = [None] * session.world_size
-    dist.all_gather_object(every, (mine, [seconds for seconds in work if seconds is not None]))
+    every = _of_all_ranks(session, (mine, [seconds for seconds in work if seconds is not None]))
     flags = {f"rank {rank}: {reason}": None for rank, (reasons, _) in enumerate(every) for reason in reasons}
     means = [statistics.fmean(seconds) for _, seconds in every if seconds]
     if len(means) == session.world_size > 1:
@@ -150,6 +147,12 @@ def _agreed(session: Session, mine: list[str], work: list[float | None]) -> list
         if worst > _IMBALANCED * median:
             flags[f"rank {means.index(worst)} works {worst / median:.2f}x as long as the median rank"] = None
     return list(flags)
+
+
+def _of_all_ranks(session: Session, mine: object) -> list[Any]:
+    every: list[Any] = [None] * session.world_size
+    dist.all_gather_object(every, mine)
+    return every
 
 
 def _seconds(done: Done) -> float:
