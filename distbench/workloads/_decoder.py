@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from distbench.workloads._dimensions import Dimensions
+from distbench.workloads.transformer import Dimensions
 
 INIT_STD = 0.02
 """Standard deviation of the initial weights (GPT-2, Llama recipes)."""

@@ -90,7 +90,7 @@ class User(Workload):
 
         if not self.layer_classes:
             lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
-            return list(max(lists, key=_parameter_count, default=()))
+            return list(max(lists, key=lambda part: sum(p.numel() for p in part.parameters()), default=()))
         present = {type(part).__name__ for part in module.modules()}
         absent = sorted(set(self.layer_classes) - present)
         if absent:
@@ -130,10 +130,6 @@ class User(Workload):
                 "or set loss_function"
             )
         return cross_entropy(logits, labels)
-
-
-def _parameter_count(module: Any) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _name_problem(name: str) -> str | None:

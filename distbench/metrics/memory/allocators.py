@@ -156,13 +156,8 @@ class CudaBooks(Books):
 def books_of(session: Session) -> Books | None:
     """Books of the allocator that *session*'s rank uses; None if there are none."""
     if session.device.type == "cuda":
-        return CudaBooks(_cuda_devices(session))
+        # with nn.DataParallel one process drives all devices
+        drives_all = session.world_size < session.case.world_size
+        return CudaBooks(list(range(session.case.world_size)) if drives_all else [session.device])
     counting = library()
     return CpuBooks(counting) if counting else None
-
-
-def _cuda_devices(session: Session) -> list[Any]:
-    """Devices that this process drives: its own, or with nn.DataParallel all of them."""
-    if session.world_size < session.case.world_size:
-        return list(range(session.case.world_size))
-    return [session.device]

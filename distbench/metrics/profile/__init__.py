@@ -27,7 +27,6 @@ _CPU_COMM = (
     "On a CPU, gloo's threads share the cores with the computation: what is hidden still slows it down."
 )
 
-
 PARTS = {
     "data": "Making and moving the batch.",
     "forward": "The forward pass, without exposed communication.",
@@ -95,11 +94,16 @@ class Profile(Metric):
     )
 
     def start(self, session: Session) -> Any:
-        state = _State()
-        if session.pass_ == "profile":
-            state.profiler = _profiler(on_gpu=session.device.type == "cuda")
-            state.profiler.start()
-        return state
+        if session.pass_ != "profile":
+            return _State()
+        import torch.profiler
+
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if session.device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        profiler = torch.profiler.profile(activities=activities, record_shapes=True, acc_events=False)
+        profiler.start()
+        return _State(profiler)
 
     def before_step(self, session: Session, state: _State) -> None:
         state.mark = _mark("step") if state.profiler else nullcontext()
@@ -145,15 +149,6 @@ class Profile(Metric):
             "imbalance": or_absent(lambda: _imbalance(trial)),
             "comm_exposed_by_difference_s": or_absent(lambda: _difference(trial)),
         }
-
-
-def _profiler(*, on_gpu: bool) -> Any:
-    import torch.profiler
-
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if on_gpu:
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    return torch.profiler.profile(activities=activities, record_shapes=True, acc_events=False)
 
 
 def _mark(name: str) -> AbstractContextManager[Any]:

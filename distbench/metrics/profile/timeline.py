@@ -89,7 +89,8 @@ def _compare_ranks(session: Session, steps: list[_Step]) -> None:
 def _numbers(trace: Trace, step: _Step) -> dict[str, float | None]:
     whole = step.interval[1] - step.interval[0]
     numbers: dict[str, float | None] = {"profile_step_s": whole}
-    numbers |= {f"profile_{part}_s": s for part, s in parts(trace, step.interval, step.comm).items()}
+    by_part = parts(trace, step.interval, step.comm)
+    numbers |= {f"profile_{part}_s": seconds for part, seconds in by_part.items()}
     numbers |= {"comm_s": length(step.comm), "comm_exposed_s": length(step.exposed)}
     if step.done is None:
         return {**numbers, "comm_transfer_s": None, "comm_wait_s": None, "work_s": None}

@@ -53,7 +53,7 @@ class Fsdp2Engine(WrappedEngine):
 
     def effective(self) -> dict[str, Any]:
         units = self._units
-        root = _state(self.module)._fsdp_param_group
+        root = _group(self.module)
         first = next(self.module.parameters())
         assert isinstance(first, DTensor)
         mesh = first.device_mesh
@@ -64,7 +64,9 @@ class Fsdp2Engine(WrappedEngine):
             "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
             "mesh": dict(zip(mesh.mesh_dim_names or (), mesh.mesh.shape, strict=True)),
             "placements": [str(placement) for placement in first.placements],
-            "reshard_after_forward": sorted({_reshards(unit) for unit in units if unit is not self.module}),
+            "reshard_after_forward": sorted(
+                {bool(_group(unit)._reshard_after_forward) for unit in units if unit is not self.module}
+            ),
             "reshard_root": root is not None and root._reshard_after_forward,
         }
 
@@ -85,7 +87,7 @@ class Fsdp2Engine(WrappedEngine):
 
     @property
     def _groups(self) -> list[Any]:
-        return [group for unit in self._units if (group := _state(unit)._fsdp_param_group) is not None]
+        return [group for unit in self._units if (group := _group(unit)) is not None]
 
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         if not self._strategy.reduce_each_micro_batch and isinstance(self.module, FSDPModule):
@@ -124,5 +126,5 @@ def _state(module: nn.Module) -> Any:
     return module._get_fsdp_state()  # type: ignore[operator]
 
 
-def _reshards(unit: nn.Module) -> bool:
-    return bool(_state(unit)._fsdp_param_group._reshard_after_forward)
+def _group(unit: nn.Module) -> Any:
+    return _state(unit)._fsdp_param_group

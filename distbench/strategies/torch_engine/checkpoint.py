@@ -67,5 +67,7 @@ def spread(module: nn.Module, optimizer: torch.optim.Optimizer, state: FullState
         groups = fresh["param_groups"]
         names = [name for group in groups for name in group["params"] if plain_name(name) in state.optimizer]
         moments = {name: state.optimizer[plain_name(name)] for name in names}
-        told: Any = {"state": moments, "param_groups": groups}
-        set_optimizer_state_dict(module, optimizer, told, options=StateDictOptions(full_state_dict=True))
+        spread_out: Any = {"state": moments, "param_groups": groups}
+        set_optimizer_state_dict(
+            module, optimizer, spread_out, options=StateDictOptions(full_state_dict=True)
+        )
