@@ -82,8 +82,9 @@ def _causal_lm_types() -> list[str]:
     if file is None or not file.is_file():
         return []
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        names = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
-        if "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES" in names:
+        if not isinstance(node, ast.Assign):
+            continue
+        if "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES" in ast.unparse(node.targets[0]):
             return [
                 str(pair.elts[0].value)
                 for pair in ast.walk(node.value)
