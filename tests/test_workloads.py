@@ -335,8 +335,6 @@ def test_a_huggingface_model_that_names_no_layers_says_what_to_do() -> None:
         ({"model": "no_such_module:f"}, "no module no_such_module"),
         ({"model": "json.no_such:f"}, "no module json.no_such"),
         ({"model": "small:Small", "loss_function": "nowhere:f"}, "loss_function = 'nowhere:f'"),
-        ({"model": "small:Small", "length": 0}, "length = 0"),
-        ({"model": "small:Small", "classes": 0}, "classes = 0"),
     ],
 )
 def test_impossible_options_of_a_user_model_have_a_name(options: dict[str, Any], told: str) -> None:
