@@ -97,7 +97,10 @@ class Utilisation(Metric):
     def values(self, session: Session, state: Any) -> Values:
         if session.rank == 0 and (peak := published(_gpu(session))):
             session.tables["peak"] = [{"gpu": _gpu(session), "source": peak.source}]
-        return {"peak_flops": _published(session), "matmul_flops": self._matmul(session)}
+        matmul: float | Absent = Absent("metrics.utilisation.measure_peak = false")
+        if self.measure_peak:
+            matmul = _matmul_rate(self.matmul_size, session.case.precision.compute, session.device)
+        return {"peak_flops": _published(session), "matmul_flops": matmul}
 
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
         if trial.flops_per_sample is None:
@@ -114,13 +117,8 @@ class Utilisation(Metric):
             "mamfu": rate / matmul if matmul else Absent("matmul_flops was not measured"),
         }
 
-    def _matmul(self, session: Session) -> list[float | None] | Absent:
-        if not self.measure_peak:
-            return Absent("metrics.utilisation.measure_peak = false")
-        return [_matmul_rate(self.matmul_size, session.case.precision.compute, session.device)]
 
-
-def _published(session: Session) -> list[float | None] | Absent:
+def _published(session: Session) -> float | Absent:
     gpu = _gpu(session)
     if not gpu:
         return Absent("no published peak for CPUs")
@@ -129,8 +127,7 @@ def _published(session: Session) -> list[float | None] | Absent:
         return Absent(f"no published peak is known for {gpu}; set utilisation.measure_peak to measure one")
     import torch
 
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    return [peak.of(session.case.precision.compute, tf32=tf32)]
+    return peak.of(session.case.precision.compute, tf32=torch.backends.cuda.matmul.allow_tf32)
 
 
 def _gpu(session: Session) -> str:

@@ -7,7 +7,6 @@ A seed alone is not enough: sharded initialisation draws its random numbers in a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,7 +91,13 @@ def load(module: nn.Module, file: Path) -> None:
     """
     targets = _tensors(module)
     with safe_open(file, framework="pt") as opened:
-        _check_names(targets, set(opened.keys()), file)
+        stored_names = set(opened.keys())
+        missing, unexpected = sorted(targets.keys() - stored_names), sorted(stored_names - targets.keys())
+        if missing or unexpected:
+            raise ValueError(
+                f"initial weights {file.name} are not of this module: "
+                f"missing {', '.join(missing) or 'none'}; unexpected {', '.join(unexpected) or 'none'}"
+            )
         with torch.no_grad():
             for name, target in targets.items():
                 stored = opened.get_slice(name)
@@ -145,15 +150,6 @@ def apart(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         copies[name] = tensor.contiguous() if place not in taken else tensor.clone().contiguous()
         taken.add(place)
     return copies
-
-
-def _check_names(wanted: Iterable[str], stored: set[str], file: Path) -> None:
-    missing, unexpected = sorted(set(wanted) - stored), sorted(stored - set(wanted))
-    if missing or unexpected:
-        raise ValueError(
-            f"initial weights {file.name} are not of this module: "
-            f"missing {', '.join(missing) or 'none'}; unexpected {', '.join(unexpected) or 'none'}"
-        )
 
 
 def _load_shard(target: DTensor, stored: object) -> None:

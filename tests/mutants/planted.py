@@ -179,8 +179,8 @@ MUTANTS = (
     ),
     Mutant(
         "gradients in their buckets are booked twice",
-        "_bucket_bytes(self.module) - inside)",
-        "_bucket_bytes(self.module))",
+        'sum(map(int, sizes.split(","))) - inside)',
+        'sum(map(int, sizes.split(","))))',
         _in("test_memory", "buckets"),
     ),
     Mutant(

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import hashlib
 import subprocess
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -75,47 +74,31 @@ _NO_CACHE = Absent("CUDA only: torch's CPU allocator does not cache, reserve or 
 _NOT_TOLD = Absent("this torch version does not report pinned host memory")
 
 
-class Books(ABC):
-    """What an allocator says of itself; nothing here waits for a device."""
-
-    @abstractmethod
-    def allocated(self) -> int:
-        """Bytes of tensors alive now."""
-
-    @abstractmethod
-    def peak(self) -> int:
-        """Maximum of bytes alive at once since ``reset_peak``."""
-
-    @abstractmethod
-    def reset_peak(self) -> None:
-        """Begin to look for the peak, and to count faults, anew."""
-
-    @abstractmethod
-    def values(self) -> Values:
-        """Peaks and faults since ``reset_peak``, by column."""
-
-
-class CpuBooks(Books):
-    """Those of the counting allocator."""
+class CpuBooks:
+    """What the counting allocator says of itself; nothing here waits for a device."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
     def allocated(self) -> int:
+        """Bytes of tensors alive now."""
         return int(self._library.distbench_current())
 
     def peak(self) -> int:
+        """Maximum of bytes alive at once since ``reset_peak``."""
         return int(self._library.distbench_peak())
 
     def reset_peak(self) -> None:
+        """Begin to look for the peak, and to count faults, anew."""
         self._library.distbench_reset_peak()
 
     def values(self) -> Values:
+        """Peaks and faults since ``reset_peak``, by column."""
         return {"memory_peak": self.peak(), **dict.fromkeys(_CUDA_ONLY, _NO_CACHE)}
 
 
-class CudaBooks(Books):
-    """Those of torch's caching allocator, of the device that needs most."""
+class CudaBooks:
+    """The same of torch's caching allocator, of the device that needs most."""
 
     def __init__(self, devices: list[Any]) -> None:
         self._devices = devices
@@ -151,6 +134,9 @@ class CudaBooks(Books):
 
     def _stats(self, name: str) -> list[int]:
         return [int(torch.cuda.memory_stats(device)[name]) for device in self._devices]
+
+
+Books = CpuBooks | CudaBooks
 
 
 def books_of(session: Session) -> Books | None:

@@ -19,15 +19,9 @@ class NVMLError(Exception):
 class NVMLError_NotSupported(NVMLError):  # noqa: N801 - pynvml's own name
     """The device can't do that."""
 
-    def __init__(self) -> None:
-        super().__init__("Not Supported")
-
 
 class NVMLError_FunctionNotFound(NVMLError):  # noqa: N801
     """The driver is older than the function."""
-
-    def __init__(self) -> None:
-        super().__init__("Function Not Found")
 
 
 @dataclass
@@ -109,7 +103,7 @@ class FakeNvml:
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: FakeGpu) -> int:  # noqa: N802
         if self._old_driver:
-            raise NVMLError_FunctionNotFound
+            raise NVMLError_FunctionNotFound("Function Not Found")
         return _supported(handle.reasons)
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: FakeGpu) -> int:  # noqa: N802
@@ -124,5 +118,5 @@ class FakeNvml:
 
 def _supported(reading: int | None) -> int:
     if reading is None:
-        raise NVMLError_NotSupported
+        raise NVMLError_NotSupported("Not Supported")
     return reading

@@ -99,21 +99,17 @@ def handles(nvml: Any, world_size: int, environment: Mapping[str, str]) -> list[
     if any(entry.startswith("MIG") for entry in wanted):
         raise Absent("CUDA_VISIBLE_DEVICES lists MIG instances, but NVML reports only whole GPUs")
     every = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(total)]
-    if any(entry.isdigit() for entry in wanted):
-        _check_order(nvml, every, environment)
-    chosen = [_handle(nvml, entry, every) for entry in wanted]
-    if any(_is_mig(nvml, handle) for handle in chosen):
-        raise Absent("a GPU is partitioned by MIG, but NVML reports only whole GPUs")
-    return chosen
-
-
-def _check_order(nvml: Any, every: Sequence[Any], environment: Mapping[str, str]) -> None:
-    by_bus = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not by_bus and len({_text(nvml.nvmlDeviceGetName(handle)) for handle in every}) > 1:
+    by_speed = environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    numbered = by_speed and any(entry.isdigit() for entry in wanted)
+    if numbered and len({_text(nvml.nvmlDeviceGetName(gpu)) for gpu in every}) > 1:
         raise Absent(
             "the machine has different GPU models, which CUDA numbers by speed and NVML by bus: "
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
+    chosen = [_handle(nvml, entry, every) for entry in wanted]
+    if any(_is_mig(nvml, handle) for handle in chosen):
+        raise Absent("a GPU is partitioned by MIG, but NVML reports only whole GPUs")
+    return chosen
 
 
 def _handle(nvml: Any, entry: str, every: Sequence[Any]) -> Any:

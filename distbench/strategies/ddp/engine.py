@@ -45,16 +45,12 @@ class DdpEngine(WrappedEngine):
         """Book the reducer's buckets too: C++ owns them, so their size is what DDP logs of itself."""
         super().book(ledger)
         inside = ledger.bytes["gradients"] if self.module.gradient_as_bucket_view else 0
-        ledger.add("buffers", _bucket_bytes(self.module) - inside)
+        # rebuilding after the first step changes only their order
+        sizes: str = self.module._get_ddp_logging_data()["bucket_sizes"]
+        ledger.add("buffers", sum(map(int, sizes.split(","))) - inside)
 
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else self.module.no_sync()
-
-
-def _bucket_bytes(module: DistributedDataParallel) -> int:
-    """Bytes of all buckets; rebuilding after the first step changes only their order."""
-    sizes: str = module._get_ddp_logging_data()["bucket_sizes"]
-    return sum(int(size) for size in sizes.split(","))
 
 
 def build_ddp(strategy: ddp.DistributedDataParallel, setting: Setting) -> DdpEngine:

@@ -59,9 +59,8 @@ class Fsdp1Engine(WrappedEngine):
         self.module.clip_grad_norm_(limit)
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
-        scale = self._case.precision.loss_scale or 1.0
         whole = self._gathered(lambda handle: handle.sharded_grad)
-        return {name: gradient / scale for name, gradient in whole.items()}
+        return {name: gradient / self._scale for name, gradient in whole.items()}
 
     def full_state(self) -> dict[str, torch.Tensor]:
         return self._gathered(lambda handle: getattr(handle.flat_param, "_local_shard", handle.flat_param))

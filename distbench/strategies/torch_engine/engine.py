@@ -29,7 +29,8 @@ class TorchEngine(Engine):
         self._optimizer = optimizer.make_optimizer(module.parameters(), self._case.optimizer)
         self._accumulation = self._case.batch.gradient_accumulation_steps
         self._micro = 0
-        self._divisor = self._accumulation / (self._case.precision.loss_scale or 1.0)
+        self._scale = self._case.precision.loss_scale or 1.0
+        self._divisor = self._accumulation / self._scale
         self._clip = self._case.optimizer.clip_grad_norm
         self._compute = modules.ComputeProbe(layers or [module])
         self._skipped = 0
@@ -60,13 +61,11 @@ class TorchEngine(Engine):
             self._optimizer.step()
 
     def grad_norm(self) -> float:
-        scale = self._case.precision.loss_scale or 1.0
-        return float(reading.full(self.total_norm())) / scale
+        return float(reading.full(self.total_norm())) / self._scale
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
-        scale = self._case.precision.loss_scale or 1.0
         return {
-            plain_name(name): reading.full(parameter.grad).cpu() / scale
+            plain_name(name): reading.full(parameter.grad).cpu() / self._scale
             for name, parameter in self.module.named_parameters()
             if parameter.grad is not None
         }
@@ -162,7 +161,7 @@ class TorchEngine(Engine):
         """Take the loss scale out of the gradients; return False if they overflowed."""
         if not torch.isfinite(reading.full(self.total_norm())):
             return False
-        torch._foreach_div_(self._gradients(), self._case.precision.loss_scale or 1.0)
+        torch._foreach_div_(self._gradients(), self._scale)
         return True
 
 

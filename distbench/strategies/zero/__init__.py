@@ -117,12 +117,22 @@ class Zero(Strategy):
         return (_GATHERED_TWICE,) if self.stage == 3 else (_IN_TWO_PARTITIONS,)
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        return (
-            self._option_problem(case)
-            or self._precision_problem(case)
-            or self._nvme_problem(machine)
-            or state_problem(case)
-        )
+        precision, uses_nvme = case.precision, "nvme" in self.offloads
+        if self.offload_optimizer != "none" and self.stage == 0:
+            return "stage = 0: DeepSpeed can offload the optimizer only from stage 1 on"
+        if self.offload_parameters != "none" and self.stage != 3:
+            return f"stage = {self.stage}: DeepSpeed can offload parameters only in stage 3"
+        if self.optimizer_kernel == "deepspeed" and case.optimizer.name != "adamw":
+            return f"optimizer.name = {case.optimizer.name}: DeepSpeed's kernel supports only adamw"
+        if precision.master != "fp32":
+            return f"precision.master = {precision.master}: DeepSpeed keeps fp32 master weights"
+        if precision.compute == "fp16" and case.device == "cpu":
+            return "DeepSpeed's CPU accelerator does not support fp16"
+        if uses_nvme and not machine.has_libaio:
+            return "offload to NVMe needs libaio (Debian: apt-get install libaio-dev)"
+        if uses_nvme and not self.nvme_path:
+            return "offload to NVMe needs nvme_path: a folder on the disk"
+        return state_problem(case)
 
     def imports(self, case: Case) -> tuple[str, ...]:
         # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
@@ -202,32 +212,6 @@ class Zero(Strategy):
             received = sizes["gradients"] if self.stage == 3 or accumulates else 0.0
             sizes["gradients"] = received + parameters * BYTES[case.precision.master] / ranks
         return sizes
-
-    def _option_problem(self, case: Case) -> str | None:
-        if self.offload_optimizer != "none" and self.stage == 0:
-            return "stage = 0: DeepSpeed can offload the optimizer only from stage 1 on"
-        if self.offload_parameters != "none" and self.stage != 3:
-            return f"stage = {self.stage}: DeepSpeed can offload parameters only in stage 3"
-        if self.optimizer_kernel == "deepspeed" and case.optimizer.name != "adamw":
-            return f"optimizer.name = {case.optimizer.name}: DeepSpeed's kernel supports only adamw"
-        return None
-
-    def _precision_problem(self, case: Case) -> str | None:
-        precision = case.precision
-        if precision.master != "fp32":
-            return f"precision.master = {precision.master}: DeepSpeed keeps fp32 master weights"
-        if precision.compute == "fp16" and case.device == "cpu":
-            return "DeepSpeed's CPU accelerator does not support fp16"
-        return None
-
-    def _nvme_problem(self, machine: Machine) -> str | None:
-        if "nvme" not in self.offloads:
-            return None
-        if not machine.has_libaio:
-            return "offload to NVMe needs libaio (Debian: apt-get install libaio-dev)"
-        if not self.nvme_path:
-            return "offload to NVMe needs nvme_path: a folder on the disk"
-        return None
 
 
 def _suffix(place: str) -> str:

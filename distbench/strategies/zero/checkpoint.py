@@ -46,14 +46,14 @@ def gather_optimizer(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
     """Optimizer's whole state on the CPU, by the plain names of the parameters."""
     states = list(engine.basic_optimizer.state.values())
     moments = [name for name in _MOMENTS if any(name in state for state in states)]
-    if moments:
-        _link(engine)
-    gathered: dict[str, dict[str, torch.Tensor]] = {}
-    for name, parameter in engine.module.named_parameters():
-        if parameter.requires_grad and moments:
-            whole = {moment: _moment(engine, parameter, moment) for moment in moments}
-            gathered[plain_name(name)] = whole | _step(states)
-    return gathered
+    if not moments:
+        return {}
+    _link(engine)
+    return {
+        plain_name(name): {moment: _moment(engine, parameter, moment) for moment in moments} | _step(states)
+        for name, parameter in engine.module.named_parameters()
+        if parameter.requires_grad
+    }
 
 
 def whole_masters(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
