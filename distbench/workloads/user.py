@@ -112,9 +112,9 @@ class User(Workload):
 
         loss = _callable("loss_function", self.loss_function)(module, batch)
         if not isinstance(loss, torch.Tensor) or loss.ndim:
-            found = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            returned = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise ValueError(
-                f"loss_function = {self.loss_function!r} returned {found}; it must return a scalar tensor"
+                f"loss_function = {self.loss_function!r} returned {returned}; it must return a scalar tensor"
             )
         return at_least_fp32(loss)
 
@@ -123,10 +123,10 @@ class User(Workload):
         logits = module(batch["input_ids" if self.kind == "tokens" else "features"])
         wanted = (*labels.shape, self.classes)
         if getattr(logits, "shape", None) != wanted:
-            found = tuple(logits.shape) if hasattr(logits, "shape") else type(logits).__name__
+            returned = tuple(logits.shape) if hasattr(logits, "shape") else type(logits).__name__
             raise ValueError(
-                f"the module of model = {self.model!r} returned {found} where logits of shape {wanted} are "
-                "needed: (rows, length, classes) for tokens, (rows, classes) for features; "
+                f"the module of model = {self.model!r} returned {returned} where logits of shape {wanted} "
+                "are needed: (rows, length, classes) for tokens, (rows, classes) for features; "
                 "or set loss_function"
             )
         return cross_entropy(logits, labels)
@@ -164,10 +164,10 @@ def _callable(option: str, name: str) -> Callable[..., Any]:
     """
     module_name, _, path = name.partition(":")
     try:
-        found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module_name))
+        named: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module_name))
     except Exception as error:
         # user code runs on import: whatever it raises is reported with the option that named it
         raise ValueError(f"{option} = {name!r} can't be imported: {type(error).__name__}: {error}") from error
-    if not callable(found):
-        raise ValueError(f"{option} = {name!r} is a {type(found).__name__}; it must be callable")
-    return found  # type: ignore[no-any-return]
+    if not callable(named):
+        raise ValueError(f"{option} = {name!r} is a {type(named).__name__}; it must be callable")
+    return named  # type: ignore[no-any-return]

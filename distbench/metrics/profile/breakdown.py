@@ -20,14 +20,14 @@ def parts(trace: Trace, step: Interval, comm: Intervals) -> dict[str, float]:
     so that its idle time is ``other``.
     """
     exposed = difference(clipped(comm, step), trace.compute)
-    found = {"exposed_comm": length(exposed)}
+    seconds = {"exposed_comm": length(exposed)}
     taken = exposed
     for name, intervals in _candidates(trace).items():
         own = difference(clipped(intervals, step), taken)
-        found[name] = length(own)
+        seconds[name] = length(own)
         taken = union([*taken, *own])
-    found["other"] = (step[1] - step[0]) - sum(found.values())
-    return {name: found.get(name, 0.0) for name in PARTS}
+    seconds["other"] = (step[1] - step[0]) - sum(seconds.values())
+    return {name: seconds.get(name, 0.0) for name in PARTS}
 
 
 def _candidates(trace: Trace) -> dict[str, list[Interval]]:
@@ -74,14 +74,14 @@ def match(calls: Sequence[Call], issues: Sequence[Event], ranges: Sequence[Event
     """
     if len(calls) != len(issues) or len(calls) != len(ranges):
         return None
-    left, found = list(ranges), []
+    left, matched = list(ranges), []
     for call, issue in zip(calls, issues, strict=True):
         event = _first(call, issue, left)
         if event is None:
             return None
         left.remove(event)
-        found.append(Done(call, event))
-    return found
+        matched.append(Done(call, event))
+    return matched
 
 
 def _first(call: Call, issue: Event, ranges: Sequence[Event]) -> Event | None:

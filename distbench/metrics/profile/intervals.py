@@ -11,46 +11,46 @@ Intervals = Sequence[Interval]
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
     """Union of *intervals*, sorted and disjoint; empty ones are dropped."""
-    found: list[Interval] = []
+    merged: list[Interval] = []
     for begin, end in sorted(intervals):
         if end <= begin:
             continue
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged
 
 
 def intersection(first: Intervals, second: Intervals) -> list[Interval]:
     """Intersection of two sorted and disjoint lists."""
-    found, i, j = [], 0, 0
+    common, i, j = [], 0, 0
     while i < len(first) and j < len(second):
         begin, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
         if begin < end:
-            found.append((begin, end))
+            common.append((begin, end))
         if first[i][1] < second[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return common
 
 
 def difference(first: Intervals, second: Intervals) -> list[Interval]:
     """*first* without *second*, two sorted and disjoint lists."""
-    found, j = [], 0
+    rest, j = [], 0
     for begin, end in first:
         while j < len(second) and second[j][1] <= begin:
             j += 1
         k = j
         while k < len(second) and second[k][0] < end:
             if begin < second[k][0]:
-                found.append((begin, second[k][0]))
+                rest.append((begin, second[k][0]))
             begin = max(begin, second[k][1])
             k += 1
         if begin < end:
-            found.append((begin, end))
-    return found
+            rest.append((begin, end))
+    return rest
 
 
 def length(intervals: Intervals) -> float:

@@ -74,7 +74,7 @@ class Trace:
         """
         if self.on_device:
             return union(kernel.interval for kernel in self.kernels)
-        backend = {each.thread for each in self.ranges}
+        backend = {event.thread for event in self.ranges}
         busy = union(op.interval for op in self._operations if op.thread not in backend)
         return difference(busy, union(wait.interval for wait in (*self._waits, *self.issues)))
 
@@ -100,18 +100,18 @@ def read(events: Iterable[Any]) -> Trace:
     for kind, event in on_device:
         _sort_device(trace, kind, event, origin, launches.get(event.correlation_id()))
     trace.issues = _outermost(trace.issues)
-    trace.ranges.sort(key=lambda each: each.begin)
+    trace.ranges.sort(key=lambda event: event.begin)
     trace.marks = {name: sorted(intervals) for name, intervals in trace.marks.items()}
     return trace
 
 
 def _outermost(events: list[Event]) -> list[Event]:
     """*events* that lie in no other, by start: a functional collective calls a plain one."""
-    found: list[Event] = []
-    for event in sorted(events, key=lambda each: (each.begin, -each.end)):
-        if not any(event.thread == other.thread and event.end <= other.end for other in found[-4:]):
-            found.append(event)
-    return found
+    outermost: list[Event] = []
+    for event in sorted(events, key=lambda event: (event.begin, -event.end)):
+        if not any(event.thread == other.thread and event.end <= other.end for other in outermost[-4:]):
+            outermost.append(event)
+    return outermost
 
 
 def _host_event(event: Any, origin: int) -> Event:
@@ -138,7 +138,7 @@ def _sort_annotation(trace: Trace, event: Event) -> None:
 
 def _sort_device(trace: Trace, kind: str, event: Any, origin: int, launched: float | None) -> None:
     begin = (event.start_ns() - origin) / 1e9
-    found = Event(
+    work = Event(
         event.name(),
         event.device_resource_id(),
         begin,
@@ -146,11 +146,11 @@ def _sort_device(trace: Trace, kind: str, event: Any, origin: int, launched: flo
         launched=begin if launched is None else launched,
     )
     if kind != "kernel":
-        trace.copies.append(found)
-    elif "nccl" in found.name.lower():
-        trace.ranges.append(replace(found, name=_nccl_operation(found.name)))
+        trace.copies.append(work)
+    elif "nccl" in work.name.lower():
+        trace.ranges.append(replace(work, name=_nccl_operation(work.name)))
     else:
-        trace.kernels.append(found)
+        trace.kernels.append(work)
 
 
 def _nccl_operation(kernel: str) -> str:

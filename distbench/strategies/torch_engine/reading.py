@@ -47,9 +47,9 @@ class Ledger:
         self._seen: set[tuple[str, int]] = set()
         self.bytes = dict.fromkeys((*MEMORY_KINDS, "host"), 0)
 
-    def book(self, kind: str, *found: Any) -> None:
-        """Add the storages of the tensors in *found* (nested as it likes) that nobody has claimed."""
-        for tensor in _tensors(found):
+    def book(self, kind: str, *held: Any) -> None:
+        """Add the storages of the tensors in *held* (nested as it likes) that nobody has claimed."""
+        for tensor in _tensors(held):
             storage, device = tensor.untyped_storage(), tensor.device.type
             place = (device, storage.data_ptr())
             if not storage.nbytes() or device == "meta" or place in self._seen:
@@ -63,13 +63,13 @@ class Ledger:
         self.bytes["host"] += size if host else 0
 
 
-def _tensors(found: Any) -> Iterator[torch.Tensor]:
-    if isinstance(found, DTensor):
-        yield found._local_tensor
-    elif isinstance(found, torch.Tensor):
-        yield found
-    elif isinstance(found, dict):
-        yield from _tensors(found.values())
-    elif isinstance(found, Iterable) and not isinstance(found, str):
-        for part in found:
+def _tensors(held: Any) -> Iterator[torch.Tensor]:
+    if isinstance(held, DTensor):
+        yield held._local_tensor
+    elif isinstance(held, torch.Tensor):
+        yield held
+    elif isinstance(held, dict):
+        yield from _tensors(held.values())
+    elif isinstance(held, Iterable) and not isinstance(held, str):
+        for part in held:
             yield from _tensors(part)

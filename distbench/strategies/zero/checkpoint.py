@@ -37,8 +37,8 @@ def load(engine: Any, folder: Path) -> None:
     Raises:
         FileNotFoundError: it found no checkpoint, which it reports only as a warning.
     """
-    found, _ = engine.load_checkpoint(str(folder), tag=_TAG)
-    if found is None:
+    loaded, _ = engine.load_checkpoint(str(folder), tag=_TAG)
+    if loaded is None:
         raise FileNotFoundError(f"DeepSpeed found no checkpoint in {folder}")
 
 
