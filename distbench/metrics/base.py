@@ -129,8 +129,7 @@ class Session:
     grad_norms: list[float] = field(default_factory=list)
     """Gradient norm of each step, filled when the ``check`` pass has ended."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Rows of more than one number that a metric leaves in the record, by table name; ``Metric.tables``
-    describes them."""
+    """Rows that a metric leaves in the record, by the name of a table that ``Metric.tables`` describes."""
     passed_on: dict[type[Left], Left] = field(default_factory=dict)
     """What metrics have left so far."""
 

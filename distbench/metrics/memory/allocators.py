@@ -102,7 +102,7 @@ class CudaBooks:
 
     def __init__(self, devices: list[Any]) -> None:
         self._devices = devices
-        self._faults_before = self._faults()
+        self._faults_before = dict.fromkeys(_FAULTS, 0)
 
     def allocated(self) -> int:
         return max(torch.cuda.memory_allocated(device) for device in self._devices)

@@ -101,7 +101,7 @@ def handles(nvml: Any, world_size: int, environment: Mapping[str, str]) -> list[
     every = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(total)]
     by_speed = environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
     numbered = by_speed and any(entry.isdigit() for entry in wanted)
-    if numbered and len({_text(nvml.nvmlDeviceGetName(gpu)) for gpu in every}) > 1:
+    if numbered and len({nvml.nvmlDeviceGetName(gpu) for gpu in every}) > 1:
         raise Absent(
             "the machine has different GPU models, which CUDA numbers by speed and NVML by bus: "
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
@@ -117,7 +117,7 @@ def _handle(nvml: Any, entry: str, every: Sequence[Any]) -> Any:
     if entry.isdigit() and int(entry) < len(every):
         return every[int(entry)]
     is_uuid = entry.startswith("GPU-")
-    named = [gpu for gpu in every if is_uuid and _text(nvml.nvmlDeviceGetUUID(gpu)).startswith(entry)]
+    named = [gpu for gpu in every if is_uuid and nvml.nvmlDeviceGetUUID(gpu).startswith(entry)]
     if len(named) != 1:
         raise Absent(f"CUDA_VISIBLE_DEVICES: {entry!r} names {len(named)} of the {len(every)} GPUs of NVML")
     return named[0]
@@ -147,10 +147,6 @@ def _mine(nvml: Any, handle: Any, own: Collection[int]) -> list[int]:
         # a rank that has not touched CUDA yet is not there either
         raise Absent("NVML lists no process of this trial, as in a container with its own process ids")
     return used
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name
 
 
 # NVML renews its energy counter some ten to fifty times a second

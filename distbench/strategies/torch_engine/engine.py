@@ -88,7 +88,7 @@ class TorchEngine(Engine):
             "engine": type(self.live).__qualname__,
             "world_size": dist.get_world_size(),
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
-            "trainable_tensors": modules.trainable_tensors(self.module),
+            "trainable_tensors": sum(p.requires_grad for p in self.module.parameters()),
             "optimizer": optimizer.describe_optimizer(self._optimizer),
             "dtypes": {
                 "parameters": reading.dtype_name(p.dtype for p in self.module.parameters()),

@@ -109,8 +109,3 @@ def describe_checkpointing(module: nn.Module) -> dict[str, Any]:
     """Whether the live module recomputes activations, and in how many layers."""
     wrapped = sum(isinstance(m, checkpointing.CheckpointWrapper) for m in module.modules())
     return {"activation_checkpointing": "full" if wrapped else "none", "checkpointed_layers": wrapped}
-
-
-def trainable_tensors(module: nn.Module) -> int:
-    """Number of parameter tensors that the live module trains; tied weights count once."""
-    return sum(parameter.requires_grad for parameter in module.parameters())

@@ -95,7 +95,7 @@ class ZeroEngine(Engine):
             "engine": type(engine).__qualname__,
             "world_size": dist.get_world_size(group=engine.data_parallel_group),
             "parameters": sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters()),
-            "trainable_tensors": modules.trainable_tensors(engine.module),
+            "trainable_tensors": sum(p.requires_grad for p in engine.module.parameters()),
             "optimizer": optimizer.describe_optimizer(engine.basic_optimizer),
             "dtypes": {
                 "parameters": reading.dtype_name(p.dtype for p in engine.module.parameters()),
