@@ -68,10 +68,7 @@ class Source(ABC):
 
     @abstractmethod
     def problem(self, shape: Shape) -> str | None:
-        """Why this source can't feed *shape* (file missing, vocabulary too small), or None.
-
-        Runs in the parent before launch: without torch, and quick.
-        """
+        """Why this source can't feed *shape* (file missing, ...), or None; asked without torch, and quick."""
 
     @abstractmethod
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:

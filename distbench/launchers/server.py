@@ -69,10 +69,7 @@ class Server:
             self.alive = False
 
     def launch(self, launch: Launch, share: Share) -> None:
-        """Start *share* of the ranks of *launch*.
-
-        An event ``{"port": n}`` then reports the port of the rendezvous.
-        """
+        """Start *share* of the ranks of *launch*; an event ``{"port": n}`` then reports their rendezvous."""
         request = {
             "entry": launch.entry,
             "file": str(launch.file),

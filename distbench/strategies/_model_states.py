@@ -1,7 +1,4 @@
-"""Model states: ZeRO's table, generalised to the dtypes in use, and what torch's optimizers can keep.
-
-Without torch.
-"""
+"""Model states: ZeRO's table for the dtypes in use, and what torch's optimizers can keep. Without torch."""
 
 from __future__ import annotations
 

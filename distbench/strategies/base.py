@@ -284,10 +284,7 @@ class Strategy(ABC):
         return {}
 
     def prepare(self, case: Case) -> list[str]:
-        """Build what must be built once, before any trial (C++ ops); return what the user should know.
-
-        Runs in a process of its own.
-        """
+        """Build once, in a process of its own, what trials need (C++ ops); return what users should know."""
         return []
 
     def optimizer(self, case: Case) -> tuple[str, str]:

@@ -35,10 +35,7 @@ class Workload(ABC):
         return self.shape.length if self.shape.kind == "tokens" else 1
 
     def problem(self) -> str | None:
-        """What is impossible about the options (heads that don't divide), or None.
-
-        Runs in the parent before launch, without torch.
-        """
+        """What is impossible about the options (heads that don't divide), or None; asked without torch."""
         return None
 
     def parameters(self) -> int | None:

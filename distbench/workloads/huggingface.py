@@ -73,10 +73,7 @@ class HuggingFace(Workload):
 
 
 def _causal_lm_types() -> list[str]:
-    """Architectures for which transformers has causal LMs; empty if that can't be read.
-
-    Read from its source, because importing it imports torch.
-    """
+    """Causal LMs of transformers from its source, as importing it imports torch; empty if unreadable."""
     spec = importlib.util.find_spec("transformers")
     file = Path(spec.origin).parent / "models/auto/modeling_auto.py" if spec and spec.origin else None
     if file is None or not file.is_file():

@@ -13,10 +13,7 @@ _BUILDERS = {"DeepSpeedCPUAdam": ["CPUAdamBuilder"], "FusedAdam": ["FusedAdamBui
 
 
 def build_ops(strategy: Zero, case: Case) -> list[str]:
-    """Build every op that *strategy* loads for *case*, unless it is already in the cache.
-
-    Locks that were removed before are returned.
-    """
+    """Build the ops of *strategy* for *case* that the cache lacks; return what was removed before."""
     from deepspeed.accelerator import get_accelerator
 
     names = [
