@@ -9,12 +9,14 @@ framework moves and casts buffers in its own way).
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from distbench.workloads.transformer import Dimensions
+if TYPE_CHECKING:
+    from distbench.workloads.transformer import Dimensions
 
 INIT_STD = 0.02
 """Standard deviation of the initial weights (GPT-2, Llama recipes)."""
