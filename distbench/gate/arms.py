@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import distbench
 from distbench import env
@@ -21,8 +21,6 @@ from distbench.errors import UsageError
 from distbench.job import MEASURE
 from distbench.launchers.base import HERE, Place
 from distbench.suite import Suite
-
-Kind = Literal["python", "revision"]
 
 _DESCRIBE = "import distbench.worker.warm, distbench.env, json; print(json.dumps(distbench.env.describe()))"
 _DESCRIBE_LIMIT_S = 300.0
@@ -40,14 +38,9 @@ class Arm:
     """Machine and packages, as its interpreter sees them."""
 
 
-def kind_of(baseline: str) -> Kind:
-    """Whether ``--baseline`` names an interpreter or virtual environment, or else a git revision."""
-    return "python" if _python_of(baseline) else "revision"
-
-
 @contextmanager
-def opened(kind: Kind, baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite]) -> Iterator[Arm]:
-    """Yield *arm* as the baseline, moved to the environment or revision called *baseline*.
+def opened(baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite]) -> Iterator[Arm]:
+    """Yield *arm* as the baseline, moved to the environment called *baseline*, or else to that git revision.
 
     If the suite file is in the repository, the revision's version of it defines what is trained; how to
     measure is taken from the candidate's, for both arms.
@@ -60,8 +53,8 @@ def opened(kind: Kind, baseline: str, arm: Arm, folder: Path, load: Callable[[Pa
         UsageError: no such revision or environment, or it is missing packages that trials need.
         SuiteError: the revision's suite is invalid.
     """
-    if kind == "python":
-        yield _in_environment(baseline, arm, folder)
+    if python := _python_of(baseline):
+        yield _in_environment(python, baseline, arm, folder)
     else:
         with _checked_out(baseline, folder) as (tree, root, title):
             place = _moved(baseline, tree, root)
@@ -80,6 +73,7 @@ def _with(own: Place, moved: Place) -> Place:
 
 
 def _python_of(name: str) -> Path | None:
+    """The interpreter that *name* is, or that of the virtual environment; None: it is neither."""
     path = Path(name)
     inside = path / "bin" / "python"
     if inside.is_file():
@@ -87,9 +81,7 @@ def _python_of(name: str) -> Path | None:
     return path.absolute() if path.is_file() and os.access(path, os.X_OK) else None
 
 
-def _in_environment(name: str, arm: Arm, folder: Path) -> Arm:
-    python = _python_of(name)
-    assert python is not None, "kind_of has checked"
+def _in_environment(python: Path, name: str, arm: Arm, folder: Path) -> Arm:
     # the same harness in both arms, whatever version the other environment has, and nothing else from here
     harness = folder / "harness"
     harness.mkdir(parents=True, exist_ok=True)

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from distbench import env
-from distbench.analysis.paired import pairs_for, resolvable
+from distbench.analysis.paired import Rule, pairs_for, resolvable
 from distbench.case import Case, Measure
 from distbench.decode import decoded
 from distbench.errors import RecordError, UsageError
 from distbench.files import write_whole, writing
+from distbench.gate.judging import rules as rules_of
 from distbench.gate.verdicts import Result
 from distbench.record.store import utc_now
-from distbench.suite.gate import MOST_PAIRS, NOISY, GateRules
+from distbench.suite.gate import MOST_PAIRS, GateRules
 from distbench.units import duration_text
 
 FORMAT = 1
@@ -111,24 +112,22 @@ def calibrated(result: Result, cases: Sequence[Case], measure: Measure) -> dict[
 def refuse_blind(rules: GateRules, cases: Sequence[Case], known: Mapping[str, Calibrated]) -> None:
     """Raise UsageError if a tolerance is below what this machine resolves with ``max_pairs``."""
     blind = []
-    for case in cases:
-        spread = known.get(case.id)
-        own = rules.of(case.label, case.name)
-        for metric in NOISY:
-            limit = getattr(own, metric)
-            smallest = spread.smallest(metric, rules.max_pairs) if spread else None
-            if spread and limit is not None and smallest is not None and smallest > limit:
-                blind.append(_sentence(case.name, metric, limit, smallest, rules.max_pairs, spread))
+    for case, spread in ((case, known[case.id]) for case in cases if case.id in known):
+        for metric, rule in rules_of(rules, rules.of(case.label, case.name)).items():
+            smallest = spread.smallest(metric, rule.most)
+            if smallest is not None and smallest > rule.effect:
+                blind.append(_sentence(case.name, metric, rule, smallest, spread))
     if blind:
         more = f" (and {len(blind) - 3} more)" if len(blind) > 3 else ""
         raise UsageError("; ".join(blind[:3]) + more)
 
 
-def _sentence(name: str, metric: str, limit: float, smallest: float, pairs: int, spread: Calibrated) -> str:
-    needed = pairs_for(spread.deviations[metric], limit)
+def _sentence(name: str, metric: str, rule: Rule, smallest: float, spread: Calibrated) -> str:
+    needed = pairs_for(spread.deviations[metric], rule.effect)
     time = duration_text(needed * spread.minutes_per_pair * 60)
     more = f", gate.max_pairs to {needed} (about {time})" if needed <= MOST_PAIRS else ""
     return (
-        f"gate.{metric} = {limit * 100:g}%: for {name} this machine resolves only {smallest * 100:.1f}% with "
-        f"{pairs} pairs (distbench calibrate, {spread.when}); raise the tolerance{more} or measure.steps"
+        f"gate.{metric} = {rule.effect * 100:g}%: for {name} this machine resolves only "
+        f"{smallest * 100:.1f}% with {rule.most} pairs (distbench calibrate, {spread.when}); raise the "
+        f"tolerance{more} or measure.steps"
     )

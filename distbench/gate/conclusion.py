@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 
 from distbench.analysis.comparison import settings_apart
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed, one_line
 from distbench.analysis.verdict import INCONCLUSIVE, judges
-from distbench.gate.judging import Pairs, findings, median
-from distbench.gate.matching import trial
+from distbench.gate.judging import Pairs, findings, median, percent
 from distbench.gate.series import Track
 from distbench.gate.verdicts import CaseVerdict, Finding, Word, confirmed, unconfirmed
 from distbench.record import Record, Status
@@ -37,7 +37,7 @@ def track_findings(track: Track, rules: GateRules) -> list[Finding]:
     if track.failure:
         return [_failed(track.failure)]
     if not track.pairs:
-        return [trial("inconclusive", "no pair of trials finished within gate.minutes")]
+        return [Finding("trial", "inconclusive", "no pair of trials finished within gate.minutes")]
     case = track.slot.candidate
     return findings(track.measured(), rules, rules.of(case.label, case.name))
 
@@ -62,7 +62,7 @@ def case_verdict(
     before, after = summaries[0].get(track.slot.baseline.id), summaries[1].get(case.id)
     work, notes = settings_apart(before, after) if before and after else ("", ())
     if work:
-        own = [trial("incomparable", work)]
+        own = [Finding("trial", "incomparable", work)]
     own += demanded(after, rules)
     # the base of the series that the pace finding comes from: a confirmed loss is from the second
     base = repeat.base if repeat and repeat.base and repeat.base.pairs else track.base
@@ -109,9 +109,9 @@ def _failed(failure: tuple[Record | None, Record | None]) -> Finding:
     baseline, candidate = failure
     if candidate is None:
         assert baseline is not None
-        return trial("incomparable", f"failed twice in the baseline ({_ending(baseline)})")
+        return Finding("trial", "incomparable", f"failed twice in the baseline ({_ending(baseline)})")
     word: Word = "invalid" if candidate.status is Status.INVALID_NAN else "broken"
-    return trial(word, f"runs in the baseline but failed twice here ({_ending(candidate)})")
+    return Finding("trial", word, f"runs in the baseline but failed twice here ({_ending(candidate)})")
 
 
 def _ending(record: Record) -> str:
@@ -145,19 +145,14 @@ def cause(pace: Finding | None, base: Finding | None, pairs: Pairs) -> str:
     """
     if pace is None or pace.word != "regressed":
         return ""
-    causes = _one_device(base) + _traffic(pairs)
-    if uneven := _imbalance(pairs):
-        causes.append(uneven)
-    if parts := _parts(pairs):
-        causes.append(f"a profiled step is longer by {parts}")
-    return "; ".join(causes)
+    return "; ".join([*_one_device(base), *_traffic(pairs), *_imbalance(pairs), *_parts(pairs)])
 
 
 def _one_device(base: Finding | None) -> list[str]:
     if base is None or base.ratio is None:
         return []
     if base.word == "regressed":
-        return [f"computation: a single device is {(base.ratio - 1) * 100:.1f}% slower too"]
+        return [f"computation: a single device is {percent(base.ratio)} slower too"]
     if base.word in ("pass", "improved"):
         return ["communication or imbalance: a single device is not slower"]
     return []
@@ -167,33 +162,30 @@ def _traffic(pairs: Pairs) -> list[str]:
     """Growth of the communication per step, if it grew."""
     grown = []
     for column, text, noun in (("comm_calls", number_text, " collectives"), ("comm_bytes", bytes_text, "")):
-        before, after = (median(pairs, column, side) for side in (0, 1))
-        if before is not None and after is not None and after > before:
+        before, after = _medians(pairs, column)
+        if after > before:
             grown.append(f"{text(after)}{noun}, was {text(before)}")
     return [f"communication per step: {'; '.join(grown)}"] if grown else []
 
 
-def _imbalance(pairs: Pairs) -> str:
-    before, after = (median(pairs, "imbalance", side) for side in (0, 1))
-    if before is None or after is None or not after - before >= _UNEVEN:
-        return ""
-    return f"imbalance: the busiest rank does {after:.2f}x the mean work, was {before:.2f}x"
+def _imbalance(pairs: Pairs) -> list[str]:
+    before, after = _medians(pairs, "imbalance")
+    if not after - before >= _UNEVEN:
+        return []
+    return [f"imbalance: the busiest rank does {after:.2f}x the mean work, was {before:.2f}x"]
 
 
-def _parts(pairs: Pairs) -> str:
-    grown = _growth(pairs)
-    whole = sum(value for value in grown.values() if value > 0)
-    named = sorted(
-        ((name, value) for name, value in grown.items() if value > _LEAST_SHARE * whole > 0),
-        key=lambda item: -item[1],
-    )
-    return ", ".join(f"{duration_text(value)} in {_PARTS[name]}" for name, value in named)
+def _parts(pairs: Pairs) -> list[str]:
+    """The parts of a profiled step that make up most of what it became longer by."""
+    sides = {part: _medians(pairs, column) for column, part in _PARTS.items()}
+    grown = [(after - before, part) for part, (before, after) in sides.items() if after > before]
+    least = _LEAST_SHARE * sum(growth for growth, _ in grown)
+    named = sorted((item for item in grown if item[0] > least), key=lambda item: -item[0])
+    parts = ", ".join(f"{duration_text(growth)} in {part}" for growth, part in named)
+    return [f"a profiled step is longer by {parts}"] if parts else []
 
 
-def _growth(pairs: Pairs) -> Mapping[str, float]:
-    grown = {}
-    for name in _PARTS:
-        before, after = (median(pairs, name, side) for side in (0, 1))
-        if before is not None and after is not None:
-            grown[name] = after - before
-    return grown
+def _medians(pairs: Pairs, column: str) -> tuple[float, float]:
+    """Medians of the baseline and of the candidate; NaN, which is not larger than anything, if unknown."""
+    before, after = (median(pairs, column, side) for side in (0, 1))
+    return math.nan if before is None else before, math.nan if after is None else after

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.settings import differences, environment
-from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
 from distbench.errors import UsageError
 from distbench.gate.arms import Arm
 from distbench.gate.verdicts import Result
-from distbench.plan import Plan, Planned
+from distbench.plan import Plan
 from distbench.record import read_json
 from distbench.record.store import Run, RunInfo, State, new_run_id, stamp_of, utc_now, write_json
 
@@ -32,7 +30,6 @@ class GateFolder:
 
     path: Path
     """Absolute, because worker processes start in other folders."""
-    arms: Arms
     runs: tuple[Run, Run]
 
     @classmethod
@@ -44,11 +41,15 @@ class GateFolder:
         """
         path = (out / f"gate-{stamp_of(utc_now())}-{new_run_id()}").resolve()
         baseline, candidate = (
-            _new_run(path / name, arm, plan.cases, command)
+            Run.made_at(
+                path / name,
+                RunInfo.begun(arm.suite, plan.cases, list(command), arm.machine),
+                arm.suite.text,
+            )
             for name, arm, plan in zip(_NAMES, arms, plans, strict=True)
         )
         write_json(path / _ARMS_FILE, _titles(arms))
-        return cls(path, arms, (baseline, candidate))
+        return cls(path, (baseline, candidate))
 
     @classmethod
     def resume(cls, name: Path, arms: Arms) -> GateFolder:
@@ -67,7 +68,7 @@ class GateFolder:
                 f"--resume {name}: this gate compares other arms ({one_line(str(started[0]))}) or another "
                 f"suite; repeat the command that started it: {' '.join(runs[0].info().command)}"
             )
-        return cls(path, arms, runs)
+        return cls(path, runs)
 
     @property
     def gate_id(self) -> str:
@@ -83,18 +84,10 @@ class GateFolder:
         """Write ``gate.json``."""
         write_json(self.path / _RESULT_FILE, result.to_json())
 
-    def summaries(self) -> tuple[dict[str, CaseSummary], dict[str, CaseSummary]]:
-        """Summaries of each arm's cases, by case id."""
-        baseline, candidate = ({row.case.id: row for row in AnalysedRun.read(run).cases} for run in self.runs)
+    def analysed(self) -> tuple[AnalysedRun, AnalysedRun]:
+        """What each arm has recorded."""
+        baseline, candidate = map(AnalysedRun.read, self.runs)
         return baseline, candidate
-
-    def environment_differences(self) -> dict[str, tuple[str, str]]:
-        """Environment facts that differ between the arms: baseline, candidate."""
-        baseline, candidate = (
-            environment(list(run.records()), dict(arm.machine))
-            for run, arm in zip(self.runs, self.arms, strict=True)
-        )
-        return differences(baseline, candidate)
 
 
 def _titles(arms: Arms) -> dict[str, str]:
@@ -104,8 +97,3 @@ def _titles(arms: Arms) -> dict[str, str]:
 def _without_rules(suite: dict[str, Any]) -> dict[str, Any]:
     """Resolved *suite* without its gate section, which may change when a gate is resumed."""
     return {key: value for key, value in suite.items() if key != "gate"}
-
-
-def _new_run(folder: Path, arm: Arm, cases: list[Planned], command: Sequence[str]) -> Run:
-    info = RunInfo.begun(arm.suite, cases, list(command), arm.machine)
-    return Run.made_at(folder, info, arm.suite.text)

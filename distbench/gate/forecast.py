@@ -13,8 +13,9 @@ from distbench.analysis.text import one_line
 from distbench.case import Case
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import Calibrated, load
+from distbench.gate.judging import rules as rules_of
 from distbench.gate.matching import Match, match
-from distbench.suite.gate import NOISY, GateRules, Tolerances
+from distbench.suite.gate import GateRules
 from distbench.units import count_text
 
 
@@ -64,9 +65,7 @@ def forecast_of(baseline: Arm, candidate: Arm, matched: Match, known: Mapping[st
     rules = candidate.suite.gate
     cases = [slot.candidate for slot in matched.slots]
     most = _most_pairs(rules, cases, known)
-    rows = tuple(
-        _row(case.name, rules, most, rules.of(case.label, case.name), known.get(case.id)) for case in cases
-    )
+    rows = tuple(_row(case, rules, most, known.get(case.id)) for case in cases)
     notes = [f"{one_line(verdict.case)}: {verdict.said}." for verdict in matched.verdicts]
     notes += [f"{one_line(name)}: not run: {one_line(why)}." for name, why in matched.skipped.items()]
     if spans := [row.minutes for row in rows if row.minutes]:
@@ -107,20 +106,14 @@ def _budget(rules: GateRules, most: int) -> str:
     return f" (within gate.minutes = {rules.minutes:g})"
 
 
-def _row(name: str, rules: GateRules, most: int, own: Tolerances, spread: Calibrated | None) -> Row:
+def _row(case: Case, rules: GateRules, most: int, spread: Calibrated | None) -> Row:
     least = min(rules.min_pairs, most)
     trials = (2 * (1 + least), 2 * (1 + most))
     if spread is None:
-        return Row(name, trials, None, None)
-    likely = least
-    for metric in NOISY:
-        limit = getattr(own, metric)
-        if limit is not None and metric in spread.deviations:
-            likely = max(likely, pairs_for(spread.deviations[metric], limit))
-    pairs = (1 + min(likely, most), 1 + most)
-    return Row(
-        name,
-        trials,
-        (pairs[0] * spread.minutes_per_pair, pairs[1] * spread.minutes_per_pair),
-        spread.smallest("tokens_per_s", most) if most > 1 else None,
-    )
+        return Row(case.name, trials, None, None)
+    gated = rules_of(rules, rules.of(case.label, case.name)).items()
+    known = spread.deviations
+    needed = [pairs_for(known[metric], rule.effect) for metric, rule in gated if metric in known]
+    likely = min(max([least, *needed]), most)
+    minutes = ((1 + likely) * spread.minutes_per_pair, (1 + most) * spread.minutes_per_pair)
+    return Row(case.name, trials, minutes, spread.smallest("tokens_per_s", most) if most > 1 else None)

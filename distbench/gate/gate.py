@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distbench import plan
+from distbench.analysis.settings import differences, environment
 from distbench.analysis.verdict import judges
 from distbench.errors import InfrastructureError
 from distbench.gate.arms import Arm
@@ -46,8 +47,7 @@ class Gate:
         """
         self._arms, self._observer = (baseline, candidate), observer
         self._rules = candidate.suite.gate
-        plans = tuple(plan.make(arm.suite) for arm in self._arms)
-        self._plans = plans[0], plans[1]
+        self._plans = plan.make(baseline.suite), plan.make(candidate.suite)
         self._match = match(*self._plans)
         self._calibrates = calibrates
         self.cases = [slot.candidate for slot in self._match.slots]
@@ -76,37 +76,36 @@ class Gate:
 
     def _run(self) -> Result:
         stop = StopRequest()
-        first: list[Track] = []
         second: list[Track] = []
         with stop.listening():
-            self._series(first, self._match.slots, stop, is_second=False)
+            first = self._series(self._match.slots, stop, is_second=False)
             flagged = [] if self._calibrates else self._flagged(first)
             if flagged and not stop.asked and not self._clock.is_over:
                 self._observer.note(f"{len(flagged)} flagged; a fresh series will confirm or clear them")
-                self._series(second, _slots_to_repeat(flagged), stop, is_second=True)
+                second = self._series(_slots_to_repeat(flagged), stop, is_second=True)
         self._folder.set_state("interrupted" if stop.asked else "finished")
         result = self._result(first, second, interrupted=stop.asked)
         self._folder.write_result(result)
         return result
 
-    def _series(self, into: list[Track], slots: list[Slot], stop: StopRequest, *, is_second: bool) -> None:
-        """Run a series of *slots* in fresh processes, into new tracks."""
+    def _series(self, slots: list[Slot], stop: StopRequest, *, is_second: bool) -> list[Track]:
+        """Tracks of a series of *slots*, run in fresh processes."""
         tolerances = [self._rules.of(slot.candidate.label, slot.candidate.name) for slot in slots]
         blocks = tracks_of(slots, efficiency=any(own.efficiency is not None for own in tolerances))
-        into += [track for block in blocks for track in block]
         sessions = [
             Bench.opened(run, arm.suite, self._observer, stop, arm.place)
             for run, arm in zip(self._folder.runs, self._arms, strict=True)
         ]
         with sessions[0] as baseline, sessions[1] as candidate:
             for bench, side in ((baseline, 0), (candidate, 1)):
-                bench.prepare([slot.cases[side] for slot in slots])
+                bench.prepare([slot[side] for slot in slots])
             if not is_second:
                 self._required_jobs(candidate, stop)
             series = Series((baseline, candidate), self._rules, self._observer, stop, self._clock)
             # rounds of its own: a resumed gate with more pairs would take others for those of the first
             first_round = SECOND_SERIES if is_second else 0
             series.run(blocks, first_round=first_round, candidate_first=is_second)
+        return [track for block in blocks for track in block]
 
     def _required_jobs(self, candidate: Bench, stop: StopRequest) -> None:
         """Run the candidate's checks and trainings that the rules require."""
@@ -126,13 +125,14 @@ class Gate:
         return [track for track in tracks if any(map(is_flagged, track_findings(track, self._rules)))]
 
     def _result(self, first: list[Track], second: list[Track], *, interrupted: bool) -> Result:
-        summaries = self._folder.summaries()
+        runs = self._folder.analysed()
+        before, after = ({row.case.id: row for row in run.cases} for run in runs)
         repeated = {track.slot.candidate.id: track for track in second}
         cases = [
             case_verdict(
                 track,
                 repeated.get(track.slot.candidate.id),
-                summaries,
+                (before, after),
                 self._rules,
                 confirms=not self._calibrates,
             )
@@ -147,7 +147,7 @@ class Gate:
             cases=tuple(
                 sorted([*cases, *self._match.verdicts], key=lambda case: order.get(case.case, len(order)))
             ),
-            environment=self._folder.environment_differences(),
+            environment=differences(*(environment(run.records, run.info.machine) for run in runs)),
             skipped=self._match.skipped,
             notes=without_efficiency(first, self._rules),
             minutes=round(self._clock.spent, 2),

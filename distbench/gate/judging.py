@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from distbench.analysis import paired
-from distbench.analysis.paired import Rule, look
+from distbench.analysis.paired import MOST, Look, Rule, look
 from distbench.analysis.text import one_line
 from distbench.gate.verdicts import Finding, Word
-from distbench.gate.wording import sentence
 from distbench.record import Record
-from distbench.suite.gate import GateRules, Tolerances
+from distbench.suite.gate import NOISY, GateRules, Tolerances
 from distbench.units import count_text, number_text, value_text
 
 Pairs = Sequence[tuple[Record, Record]]
@@ -55,7 +54,7 @@ def median(pairs: Pairs, column: str, side: int) -> float | None:
 
 def rules(gate: GateRules, own: Tolerances) -> dict[str, Rule]:
     """Rule of each measured number that is gated."""
-    limits = {"tokens_per_s": own.tokens_per_s, "efficiency": own.efficiency}
+    limits = {name: getattr(own, name) for name in NOISY}
     return {
         name: Rule(limit, gate.min_pairs, gate.max_pairs)
         for name, limit in limits.items()
@@ -111,12 +110,12 @@ def _measured(name: str, values: Sequence[float], rule: Rule, measured: Measured
         why = f"only {len(values)} of {pairs} ran on one device; see that case"
         return Finding(name, "inconclusive", why, rule.effect, pairs=len(values))
     seen = look(values, rule)
-    column, unit = ("tokens_per_s", "tokens/s") if name == "tokens_per_s" else ("", "")
-    sides = [median(measured.pairs, column, i) for i in (0, 1)] if column else [None, None]
+    unit = "tokens/s" if name == "tokens_per_s" else ""
+    sides = [median(measured.pairs, name, i) if unit else None for i in (0, 1)]
     return Finding(
         metric=name,
         word=seen.word,
-        said=sentence(name, seen, rule, measured.minutes_per_pair),
+        said=_sentence(name, seen, rule, measured.minutes_per_pair),
         limit=rule.effect,
         ratio=seen.ratio,
         low=seen.low,
@@ -199,11 +198,11 @@ def _counted(
     unit = str(pairs[0][0].columns.get(column, {}).get("unit", ""))
     ratio = after / before if before else (1.0 if after == before else math.inf)
     word: Word = "regressed" if ratio > 1 + limit else "improved" if ratio < 1 / (1 + limit) else "pass"
-    change = "unchanged" if before == after else _before_and_after(before, after, unit)
+    values = "unchanged" if before == after else _before_and_after(before, after, unit)
     return Finding(
         metric,
         word,
-        f"{change} (limit {limit * 100:g}%)" if word == "regressed" else change,
+        f"{values} (limit {limit * 100:g}%)" if word == "regressed" else values,
         limit,
         ratio if math.isfinite(ratio) else None,
         pairs=len(pairs),
@@ -223,3 +222,47 @@ def _before_and_after(before: float, after: float, unit: str) -> str:
     if texts[0] == texts[1]:
         texts = [f"{value:,.15g} {unit}".rstrip() for value in (after, before)]
     return one_line(f"{texts[0]}, was {texts[1]}")
+
+
+def _sentence(name: str, seen: Look, rule: Rule, minutes_per_pair: float) -> str:
+    """How much a cost has changed, how certain that is, and what to do if it is inconclusive."""
+    words = ("slower", "faster") if name == "tokens_per_s" else ("less efficient", "more efficient")
+    pairs, limit = count_text(seen.pairs, "pair"), f"{rule.effect * 100:g}%"
+    if seen.word == "inconclusive":
+        span = f"from {change(seen.low, words)} to {change(seen.high, words)} after {pairs}"
+        return f"{span}: too wide for {limit}; {_more(seen, rule, minutes_per_pair)}"
+    if seen.word == "pass" and seen.low <= 1 <= seen.high:
+        return f"more than {percent(seen.high)} {words[0]} is excluded at 97.5% ({pairs}; limit {limit})"
+    measured = f"{change(seen.ratio, words)} ({_range(seen)}; {pairs}"
+    if seen.word == "pass":
+        return f"{measured}), within the limit of {limit}"
+    return f"{measured}; limit {limit})"
+
+
+def _more(seen: Look, rule: Rule, minutes_per_pair: float) -> str:
+    """Pairs needed for a verdict, and how to get it."""
+    minutes = max(1, round((seen.needed - seen.pairs) * minutes_per_pair))
+    time = f" (about {count_text(minutes, 'more minute')})" if minutes_per_pair else ""
+    if seen.needed <= rule.most:
+        return f"{seen.needed} pairs would suffice{time}: raise gate.minutes"
+    count = f"about {seen.needed:,}" if seen.needed < MOST else f"{MOST:,} or more"
+    return (
+        f"{count} pairs would be needed{time}: raise gate.max_pairs, the tolerance or measure.steps, or use "
+        "a quieter machine"
+    )
+
+
+def change(ratio: float, words: tuple[str, str]) -> str:
+    """A ratio of costs in words: ``3.1% slower``, ``2.0% faster``."""
+    return f"{percent(ratio)} {words[0]}" if ratio >= 1 else f"{percent(1 / ratio)} {words[1]}"
+
+
+def _range(seen: Look) -> str:
+    low, high = (seen.low, seen.high) if seen.ratio >= 1 else (1 / seen.high, 1 / seen.low)
+    return f"{percent(low)} to {percent(high)}"
+
+
+def percent(ratio: float) -> str:
+    """Excess of a ratio above 1: ``3.1%``."""
+    value = (ratio - 1) * 100
+    return f"{value:.1f}%" if value < 10_000 else f"{value:.0e}%"

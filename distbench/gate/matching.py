@@ -84,11 +84,6 @@ def _unequal(baseline: Planned, candidate: Planned) -> tuple[Word, str] | None:
     return ("incomparable", f"different configuration: {differing}") if differing else None
 
 
-def trial(word: Word, why: str) -> Finding:
-    """Finding on a case whose numbers can't be judged."""
-    return Finding("trial", word, why)
-
-
 def verdict(case: Case, word: Word, why: str) -> CaseVerdict:
     """Verdict on *case*, whose numbers can't be judged."""
-    return CaseVerdict(case.name, case.label, case.world_size, (trial(word, why),))
+    return CaseVerdict(case.name, case.label, case.world_size, (Finding("trial", word, why),))

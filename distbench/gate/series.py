@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
 
 from distbench.analysis.paired import Rule
 from distbench.analysis.scaling import families, series_of
@@ -23,17 +25,11 @@ from distbench.suite.gate import GateRules
 _BASELINE, _CANDIDATE = 0, 1
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """One case in both arms."""
 
     baseline: Case
     candidate: Case
-
-    @property
-    def cases(self) -> tuple[Case, Case]:
-        """The case of each arm."""
-        return self.baseline, self.candidate
 
 
 @dataclass
@@ -93,21 +89,18 @@ def _is_base(tracks: dict[str, Track], case: Case) -> bool:
     return any(track.base is tracks[case.id] for track in tracks.values())
 
 
+@dataclass
 class Series:
     """Runs blocks on two benches, baseline and candidate, until each has ended."""
 
-    def __init__(
-        self,
-        benches: tuple[Bench, Bench],
-        gate: GateRules,
-        observer: Observer,
-        stop: StopRequest,
-        clock: Clock,
-    ) -> None:
-        self._benches, self._gate, self._observer = benches, gate, observer
-        self._stop, self._clock = stop, clock
-        self._blocks: list[list[Track]] = []
-        self._done, self._started = 0, time.monotonic()
+    benches: tuple[Bench, Bench]
+    gate: GateRules
+    observer: Observer
+    stop: StopRequest
+    clock: Clock
+    _blocks: list[list[Track]] = field(default_factory=list, init=False)
+    _done: int = field(default=0, init=False)
+    _started: float = field(default=0.0, init=False)
 
     def run(self, blocks: list[list[Track]], *, first_round: int = 0, candidate_first: bool = False) -> None:
         """Fill the tracks of *blocks*.
@@ -119,62 +112,60 @@ class Series:
         self._blocks, self._done, self._started = blocks, 0, time.monotonic()
         for track in (track for block in blocks for track in block):
             self._warm_up(track)
-        open_blocks = [block for block in blocks if self._is_open(block)]
-        number = 0
-        while open_blocks:
-            for block in open_blocks:
-                if self._stop.asked or self._clock.is_over:
+        for round_ in count(first_round):
+            blocks = [block for block in blocks if self._is_open(block)]
+            if not blocks:
+                return
+            for block in blocks:
+                if self.stop.asked or self.clock.is_over:
                     return
-                self._block(block, first_round + number, candidate_first=(number % 2 == 1) != candidate_first)
-            number += 1
-            open_blocks = [block for block in open_blocks if self._is_open(block)]
+                self._block(block, round_, candidate_first=candidate_first)
+            candidate_first = not candidate_first
 
     def _is_open(self, block: list[Track]) -> bool:
-        alive = [track for track in block if not track.failure]
-        return any(not has_ended(track.measured(), self._rules(track)) for track in alive)
+        return any(not has_ended(track.measured(), self._rules(track)) for track in _alive(block))
 
     def _rules(self, track: Track) -> dict[str, Rule]:
         case = track.slot.candidate
-        return rules(self._gate, self._gate.of(case.label, case.name))
+        return rules(self.gate, self.gate.of(case.label, case.name))
 
     def _trials_of(self, block: list[Track]) -> int:
         """Total trials that *block* should need, given its pairs so far."""
-        alive = [track for track in block if not track.failure]
-        pairs = max((pairs_expected(track.measured(), self._rules(track)) for track in alive), default=0)
+        expected = [pairs_expected(track.measured(), self._rules(track)) for track in _alive(block)]
+        pairs = max(expected, default=0)
         return 2 * len(block) * (1 + pairs)
 
     def _warm_up(self, track: Track) -> None:
         """Run one trial of each arm and discard it: it pays for caches, clocks and autotuning."""
         for arm in (_BASELINE, _CANDIDATE):
-            if not (track.failure or self._stop.asked):
+            if not (track.failure or self.stop.asked):
                 self._trial(track, arm, WARM_UP, keep=False)
 
     def _block(self, block: list[Track], round_: int, *, candidate_first: bool) -> None:
-        alive = [track for track in block if not track.failure]
+        alive = _alive(block)
         arms = (_CANDIDATE, _BASELINE) if candidate_first else (_BASELINE, _CANDIDATE)
         # the arm that starts goes up through the world sizes, the other comes back down; every second
         # block swaps the arms
         order = [*((track, arms[0]) for track in alive), *((track, arms[1]) for track in reversed(alive))]
         records: dict[tuple[int, int], Record] = {}
         for track, arm in order:
-            if self._stop.asked:
+            if self.stop.asked:
                 return
             if not track.failure:
                 records[id(track), arm] = self._trial(track, arm, round_)
-        if self._stop.asked:
+        if self.stop.asked:
             return
-        for track in alive:
-            if not track.failure:
-                # noisy trials count too: the arms alternate, so noise widens the interval without favouring
-                # either; dropping trials by their looks could favour one
-                track.pairs.append((records[id(track), _BASELINE], records[id(track), _CANDIDATE]))
+        for track in _alive(alive):
+            # noisy trials count too: the arms alternate, so noise widens the interval without favouring
+            # either; dropping trials by their looks could favour one
+            track.pairs.append((records[id(track), _BASELINE], records[id(track), _CANDIDATE]))
 
     def _trial(self, track: Track, arm: int, round_: int, *, keep: bool = True) -> Record:
-        task = Task(track.slot.cases[arm], round_)
+        task = Task(track.slot[arm], round_)
         total = max(self._done + 1, sum(map(self._trials_of, self._blocks)))
         left = (time.monotonic() - self._started) / self._done * (total - self._done) if self._done else None
-        self._observer.trial_started(task, self._done, total, left)
-        bench = self._benches[arm]
+        self.observer.trial_started(task, self._done, total, left)
+        bench = self.benches[arm]
         record = (bench.found(task) if keep else None) or bench.make(task, keep=keep)
         if record.status.is_failure and record.status is not Status.CANCELLED:
             # retry once: a single failure may be the machine's and not the code's
@@ -183,5 +174,9 @@ class Series:
         track.seconds += record.wall_s
         if record.status is not Status.MEASURED and record.status is not Status.CANCELLED:
             track.failure = (record, None) if arm == _BASELINE else (None, record)
-        self._observer.trial_ended(record)
+        self.observer.trial_ended(record)
         return record
+
+
+def _alive(block: list[Track]) -> list[Track]:
+    return [track for track in block if not track.failure]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from distbench.analysis.paired import pairs_for
 from distbench.analysis.text import listed, one_line
 from distbench.gate.calibration import Calibrated
 from distbench.gate.verdicts import CaseVerdict, Finding, Result
-from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.units import duration_text
 
 if TYPE_CHECKING:
@@ -52,10 +53,6 @@ def text(result: Result, width: int) -> str:
     return _no_commands(f"{sheet(result).as_text(width)}\n\n{verdict}")
 
 
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
-
-
 def _no_commands(text: str) -> str:
     """*text* with nothing a CI runner would execute as a command, wherever lines were broken.
 
@@ -67,9 +64,7 @@ def _no_commands(text: str) -> str:
 
 def headline(result: Result) -> str:
     """The verdict in one sentence."""
-    words: dict[str, int] = {}
-    for case in result.cases:
-        words[case.word] = words.get(case.word, 0) + 1
+    words = Counter(case.word for case in result.cases)
     counts = ", ".join(f"{count} {word}" for word, count in words.items()) or "no cases"
     stopped = "; interrupted" if result.state == "interrupted" else ""
     return f"{result.word}: {counts} ({result.minutes:.1f} minutes){stopped}"
@@ -125,8 +120,8 @@ def calibration_sheet(calibrations: Sequence[Calibrated]) -> Sheet:
     fields = (
         _CASE,
         Field("number", "number", "Gated number.", type="varchar"),
-        Field("spread", "spread", "Standard deviation of the ratio of two equal trials.", format=_percent),
-        Field("resolves", "resolves", f"Smallest change that {_MOST_PAIRS} pairs detect.", format=_percent),
+        Field("spread", "spread", "Standard deviation of the ratio of two equal trials.", format=PERCENT),
+        Field("resolves", "resolves", f"Smallest change that {_MOST_PAIRS} pairs detect.", format=PERCENT),
         *(Field(f"{effect:g}", f"{effect:.0%}", "Pairs needed to detect it.") for effect in _EFFECTS),
     )
     rows = [
@@ -163,7 +158,7 @@ def forecast_text(forecast: Forecast, width: int) -> str:
         _CASE,
         Field("trials", "trials", "Trials, at most."),
         Field("minutes", "minutes", "Minutes, at most."),
-        Field("sees", "sees", "Smallest change that it detects.", format=_percent),
+        Field("sees", "sees", "Smallest change that it detects.", format=PERCENT),
     )
     rows = [
         Row(

@@ -197,7 +197,7 @@ def _arms(
     """Baseline and candidate, ready to run."""
     import tempfile
 
-    from distbench.gate.arms import kind_of, opened
+    from distbench.gate.arms import opened
 
     arm, candidate = before.arm(file, "the same" if self_test else ""), after.arm(file)
     if not baseline:
@@ -205,7 +205,7 @@ def _arms(
         return
     with (
         tempfile.TemporaryDirectory(prefix="distbench-") as folder,
-        opened(kind_of(baseline), baseline, arm, Path(folder), before.load) as moved,
+        opened(baseline, arm, Path(folder), before.load) as moved,
     ):
         yield moved, candidate
 
