@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.choice import SAME_MEMORY, Candidate, Choice, Goal, Wish, choose, turns
+from distbench.analysis.choice import Candidate, Choice, Goal, Wish, choose, turns
 from distbench.analysis.noise import Interval
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line
 from distbench.analysis.verdict import judges
-from distbench.units import bytes_text, number_text
+from distbench.units import bytes_text, count_text, number_text
 
 _MOST_TURNS = 3
 # an alternative that saves less is not worth a sentence
@@ -31,37 +31,26 @@ class Answer:
 def answer(run: AnalysedRun, wish: Wish | None = None) -> Answer:
     """Recommendation for *wish*; without one, for no special requirements."""
     choice = choose(run.candidates, wish or Wish())
-    return Answer(headline(run.candidates, choice), tuple(reasons(choice, run)))
-
-
-def headline(every: Sequence[Candidate], choice: Choice) -> str:
-    """The recommended case with its numbers, or why there is none."""
     pick = choice.pick
     if pick is None:
-        return _nothing(every, choice)
-    return f"Train with {pick.name} on {_devices(pick.devices)}: {numbers(pick)}."
+        return Answer(_nothing(run.candidates, choice), tuple(_barred(choice)))
+    return Answer(
+        f"Train with {pick.name} on {count_text(pick.devices, 'device')}: {_numbers(pick)}.",
+        (
+            *_lead(choice, pick),
+            *_turns(run.candidates, choice, pick),
+            *_barred(choice),
+            *_doubts(pick, run),
+        ),
+    )
 
 
-def reasons(choice: Choice, run: AnalysedRun) -> list[str]:
-    """Reasons for *choice*, the strongest first."""
-    if choice.pick is None:
-        return _barred(choice)
-    return [
-        *_lead(choice, choice.pick),
-        *_turns(run.candidates, choice, choice.pick),
-        *_barred(choice),
-        *_doubts(choice.pick, run),
-    ]
-
-
-def numbers(one: Candidate) -> str:
+def _numbers(pick: Candidate) -> str:
     """Speed, memory and energy of a candidate, each with its 95% interval."""
-    assert one.speed is not None
-    memory = f"peak memory {bytes_text(one.memory)} per device" if one.memory else "peak memory unknown"
-    parts = [f"{_number(one.speed)} tokens/s", memory]
-    if one.joules:
-        parts.append(f"{_number(one.joules)} J/token")
-    return ", ".join(parts)
+    assert pick.speed is not None
+    memory = f"peak memory {bytes_text(pick.memory)} per device" if pick.memory else "peak memory unknown"
+    energy = [f"{_number(pick.joules)} J/token"] if pick.joules else []
+    return ", ".join([f"{_number(pick.speed)} tokens/s", memory, *energy])
 
 
 def _number(interval: Interval) -> str:
@@ -73,11 +62,12 @@ def _number(interval: Interval) -> str:
 
 def _nothing(every: Sequence[Candidate], choice: Choice) -> str:
     wish = choice.wish
+    devices = count_text(wish.devices or 0, "device")
     if not every:
         return "No recommendation: the run has no cases."
     if not any(one.devices == wish.devices for one in every):
         measured = listed([str(size) for size in sorted({one.devices for one in every})])
-        return f"No recommendation for {_devices(wish.devices or 0)}: the run has cases on {measured}."
+        return f"No recommendation for {devices}: the run has cases on {measured}."
     known = [one for one, why in choice.left_out if why == "does not fit" and one.memory]
     if known and wish.memory is not None:
         least = min(known, key=lambda one: one.memory or 0.0)
@@ -85,7 +75,7 @@ def _nothing(every: Sequence[Candidate], choice: Choice) -> str:
             f"No measured case fits in {bytes_text(wish.memory)}: the one with the lowest memory, "
             f"{least.name}, needs {bytes_text(least.memory or 0.0)}."
         )
-    return f"No recommendation for {_devices(wish.devices or 0)}: {_why_none(choice)}."
+    return f"No recommendation for {devices}: {_why_none(choice)}."
 
 
 def _why_none(choice: Choice) -> str:
@@ -110,8 +100,10 @@ def _lead(choice: Choice, pick: Candidate) -> list[str]:
         )
     rest = [one for one in choice.ranked if one not in choice.alike and _is_beaten(one, pick, wish.goal)]
     if rest:
+        among = f" among those at most {wish.within:.0%} slower than the fastest that fits"
+        scope = among if wish.goal == "memory" else ""
         against = _against(pick, rest[0], wish.goal)
-        sentences.append(f"{against} {rest[0].name}, the next measurably worse case{_goal(choice)}.")
+        sentences.append(f"{against} {rest[0].name}, the next measurably worse case{scope}.")
     elif not others:
         sentences.append("It is the only case that can be recommended.")
     if pick.speed and pick.speed.half is None:
@@ -132,35 +124,21 @@ def _best(choice: Choice, pick: Candidate) -> str:
 
 def _is_beaten(one: Candidate, pick: Candidate, goal: Goal) -> bool:
     """Whether the pick is measurably better: the best of its ties may beat a case that it does not."""
-    if goal == "memory" and not _same_memory(pick, one):
+    if goal == "memory" and not pick.has_memory_of(one):
         return (pick.memory or 0.0) < (one.memory or 0.0)
-    mine, theirs = (pick.joules, one.joules) if goal == "tokens-per-joule" else (pick.speed, one.speed)
+    mine, theirs = pick.measured(goal), one.measured(goal)
     return mine is not None and theirs is not None and mine.is_apart_from(theirs)
 
 
-def _same_memory(one: Candidate, other: Candidate) -> bool:
-    less, more = sorted((one.memory or 0.0, other.memory or 0.0))
-    return more <= less * (1 + SAME_MEMORY)
-
-
-def _goal(choice: Choice) -> str:
-    if choice.wish.goal == "memory":
-        return f" among those at most {choice.wish.within:.0%} slower than the fastest that fits"
-    return ""
-
-
 def _against(one: Candidate, other: Candidate, goal: Goal) -> str:
-    if goal == "memory" and one.memory and other.memory and not _same_memory(one, other):
+    if goal == "memory" and one.memory and other.memory and not one.has_memory_of(other):
         return f"{one.memory / other.memory:.0%} of the memory of"
-    mine, theirs = (one.joules, other.joules) if goal == "tokens-per-joule" else (one.speed, other.speed)
+    mine, theirs = one.measured(goal), other.measured(goal)
     assert mine and theirs
     ratio = mine.ratio(theirs)
-    return f"{_ratio(ratio)} {'the energy per token of' if goal == 'tokens-per-joule' else 'as fast as'}"
-
-
-def _ratio(ratio: Interval) -> str:
     spread = "" if ratio.half is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
-    return f"{ratio.value:.2f}x{spread}"
+    compared = "the energy per token of" if goal == "tokens-per-joule" else "as fast as"
+    return f"{ratio.value:.2f}x{spread} {compared}"
 
 
 def _turns(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[str]:
@@ -190,16 +168,11 @@ def _slower(one: Candidate, pick: Candidate) -> str:
 def _barred(choice: Choice) -> list[str]:
     """Cases that were faster but are not recommended, with the reason."""
     pick = choice.pick
-    better = [
-        one
-        for one, why in choice.left_out
-        if one.barred == why
-        and one.speed
-        and (not pick or not pick.speed or one.speed.value > pick.speed.value)
-    ]
-    better.sort(key=lambda one: -(one.speed.value if one.speed else 0.0))
+    pace = pick.speed.value if pick and pick.speed else 0.0
+    barred = [(one.speed.value, one) for one, why in choice.left_out if one.speed and one.barred == why]
+    faster = sorted((pair for pair in barred if pair[0] > pace), key=lambda pair: -pair[0])
     verb = "was faster, but is" if pick else "is"
-    return [f"{one.name} {verb} not recommended: {one.barred}." for one in better[:_MOST_BARRED]]
+    return [f"{one.name} {verb} not recommended: {one.barred}." for _, one in faster[:_MOST_BARRED]]
 
 
 def _doubts(pick: Candidate, run: AnalysedRun) -> list[str]:
@@ -216,7 +189,3 @@ def _doubts(pick: Candidate, run: AnalysedRun) -> list[str]:
         more = f", and {len(unfair) - 1} more" if len(unfair) > 1 else ""
         doubts.append(f"Not known to be the same work: {one_line(str(unfair[0]))}{more}.")
     return doubts
-
-
-def _devices(count: int) -> str:
-    return f"{count} device{'' if count == 1 else 's'}"

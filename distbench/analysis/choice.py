@@ -48,6 +48,15 @@ class Candidate:
     memory_unknown: str = ""
     joules_unknown: str = ""
 
+    def measured(self, goal: Goal) -> Interval | None:
+        """The number with an interval by which *goal* ranks; of memory, which has none, the speed."""
+        return self.joules if goal == "tokens-per-joule" else self.speed
+
+    def has_memory_of(self, other: Candidate) -> bool:
+        """Whether the two need the same memory, but for what an allocator rounds."""
+        less, more = sorted((self.memory or 0.0, other.memory or 0.0))
+        return more <= less * (1 + SAME_MEMORY)
+
 
 @dataclass(frozen=True)
 class Wish:
@@ -92,8 +101,10 @@ def choose(candidates: Sequence[Candidate], wish: Wish) -> Choice:
     fit = [one for one, why in judged if not why]
     left_out = [(one, why) for one, why in judged if why]
     if wish.goal == "memory":
-        fit, slow = _near_the_fastest(fit, wish.within)
-        left_out += slow
+        least = max((one.speed.value for one in fit if one.speed), default=0.0) * (1 - wish.within)
+        slow = [one for one in fit if one.speed and one.speed.value < least]
+        left_out += [(one, "too slow") for one in slow]
+        fit = [one for one in fit if one not in slow]
     ranked = sorted(fit, key=lambda one: _merit(one, wish.goal))
     alike = _alike(ranked, wish.goal)
     pick = min(alike, key=lambda one: one.simplicity, default=None)
@@ -148,38 +159,20 @@ def _why_not(one: Candidate, wish: Wish) -> str:
     return ""
 
 
-def _near_the_fastest(
-    fit: list[Candidate], within: float
-) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
-    fastest = max((one.speed.value for one in fit if one.speed), default=0.0)
-    least = fastest * (1 - within)
-    near = [one for one in fit if one.speed and one.speed.value >= least]
-    return near, [(one, "too slow") for one in fit if one not in near]
-
-
 def _merit(one: Candidate, goal: Goal) -> float:
     """The quantity of which the best has least."""
-    assert one.speed is not None
-    if goal == "tokens-per-joule":
-        assert one.joules is not None
-        return one.joules.value
-    return one.memory or 0.0 if goal == "memory" else -one.speed.value
+    if goal == "memory":
+        return one.memory or 0.0
+    interval = one.measured(goal)
+    assert interval is not None
+    return interval.value if goal == "tokens-per-joule" else -interval.value
 
 
 def _alike(ranked: list[Candidate], goal: Goal) -> list[Candidate]:
     """The best and the cases tied with it."""
-    if not ranked:
-        return []
-    best = ranked[0]
-    if goal == "tokens-per-joule":
-        return [one for one in ranked if one is best or _same(one.joules, best.joules)]
     if goal == "memory":
         # of those with the same memory the fastest, and the cases tied with that
-        limit = (best.memory or 0.0) * (1 + SAME_MEMORY)
-        lean = [one for one in ranked if (one.memory or 0.0) <= limit]
+        lean = [one for one in ranked if one.has_memory_of(ranked[0])]
         return _alike(sorted(lean, key=lambda one: _merit(one, "throughput")), "throughput")
-    return [one for one in ranked if one is best or _same(one.speed, best.speed)]
-
-
-def _same(one: Interval | None, other: Interval | None) -> bool:
-    return one is not None and other is not None and not one.is_apart_from(other)
+    best = ranked[0].measured(goal) if ranked else None
+    return [one for one in ranked if best and (own := one.measured(goal)) and not own.is_apart_from(best)]
