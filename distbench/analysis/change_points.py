@@ -162,27 +162,18 @@ def _fit(scaled: Numbers, ends: Sequence[int], share: float) -> tuple[float, lis
 
     Generalised least squares with a level for each part, and Student's t of each difference.
     """
-    bounds = list(pairwise([0, *ends]))
-    parts = np.zeros((len(scaled), len(bounds)))
-    for column, (start, end) in enumerate(bounds):
-        parts[start:end, column] = 1.0
+    parts = np.repeat(np.eye(len(ends)), np.diff([0, *ends]), axis=0)
     weighted, log_determinant = _weighted(np.column_stack([parts, scaled]), share)
     information = parts.T @ weighted[:, :-1]
     levels = linalg.solve(information, parts.T @ weighted[:, -1], assume_a="pos")
-    freedom = len(scaled) - len(bounds)
+    freedom = len(scaled) - len(ends)
     squares = float((scaled - parts @ levels) @ (weighted[:, -1] - weighted[:, :-1] @ levels))
     variance = max(squares / freedom, _SMALLEST_DEVIATION**2)
     of_levels = float(np.linalg.slogdet(information)[1])
     likelihood = -(log_determinant + of_levels + freedom * np.log(variance)) / 2
-    spread = variance * np.linalg.inv(information)
-    return float(likelihood), [
-        t_two_sided((levels[i + 1] - levels[i]) / np.sqrt(_of_difference(spread, i)), freedom)
-        for i in range(len(bounds) - 1)
-    ]
-
-
-def _of_difference(spread: Numbers, i: int) -> float:
-    return float(spread[i, i] + spread[i + 1, i + 1] - 2 * spread[i, i + 1])
+    contrasts = np.diff(np.eye(len(ends)), axis=0)
+    errors = np.sqrt(np.diag(contrasts @ (variance * np.linalg.inv(information)) @ contrasts.T))
+    return float(likelihood), [t_two_sided(value, freedom) for value in contrasts @ levels / errors]
 
 
 def _weighted(columns: Numbers, share: float) -> tuple[Numbers, float]:
@@ -191,7 +182,9 @@ def _weighted(columns: Numbers, share: float) -> tuple[Numbers, float]:
     The inverse of drift's own covariance is Q, of three diagonals; that of the mixture is
     Q (share + (1 - share) Q)^-1. The determinant is up to a constant that all shares have in common.
     """
-    main, beside = _inverse_of_drift(len(columns))
+    unit = 1 / (1 - PERSISTENCE**2)
+    main, beside = np.full(len(columns), (1 + PERSISTENCE**2) * unit), -PERSISTENCE * unit
+    main[[0, -1]] = unit
     bands = np.zeros((2, len(columns)))
     bands[0] = share + (1 - share) * main
     bands[1, :-1] = (1 - share) * beside
@@ -201,11 +194,3 @@ def _weighted(columns: Numbers, share: float) -> tuple[Numbers, float]:
     weighted[1:] += beside * solved[:-1]
     weighted[:-1] += beside * solved[1:]
     return weighted, float(2 * np.log(root[0]).sum())
-
-
-def _inverse_of_drift(count: int) -> tuple[Numbers, float]:
-    """Diagonal of Q, and the value of both diagonals next to it."""
-    unit = 1 / (1 - PERSISTENCE**2)
-    main = np.full(count, (1 + PERSISTENCE**2) * unit)
-    main[[0, -1]] = unit
-    return main, -PERSISTENCE * unit
