@@ -17,8 +17,7 @@ from distbench.analysis.headlines import ADVICE
 from distbench.analysis.ranks import grids
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import Budget, ScalingPoint, budget, scaling
-from distbench.analysis.summary import CaseSummary, summarise
-from distbench.analysis.trials import trial_values
+from distbench.analysis.summary import CaseSummary, summarise, trials_of
 from distbench.case import Case, Limits, Precision
 from distbench.record import Record, Row, Status
 from distbench.report.figures import MOST_CASES, PALETTE, Chart, Style
@@ -121,8 +120,8 @@ def test_an_efficiency_has_the_range_that_its_trials_allow() -> None:
 def test_every_trial_is_told_and_those_that_do_not_count_with_their_reason() -> None:
     busy = replace(measured(DDP, 70, round_=1), degraded="a busy neighbour")
     records = [busy, measured(DDP, 90), failed(DDP, round_=2)]
-    found = trial_values(records, "tokens_per_s")[DDP.id]
-    assert [(trial.round, trial.value, trial.disturbed) for trial in found] == [
+    found = trials_of(records, "tokens_per_s")[DDP.id]
+    assert [(trial.round, trial.values["tokens_per_s"], trial.degraded) for trial in found] == [
         (0, 90, ""),
         (1, 70, "a busy neighbour"),
     ]

@@ -9,7 +9,7 @@ from distbench.analysis.choice import Candidate
 from distbench.analysis.noise import Interval, Noise, intervals, noise_of
 from distbench.analysis.parity import Difference
 from distbench.analysis.settings import description_of
-from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary, Estimate
+from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary, comparable
 from distbench.analysis.text import one_line, parts, short_names
 from distbench.case import CHOICES, Axis, Precision
 from distbench.grouping import grouped
@@ -20,8 +20,7 @@ RESERVED, ENERGY = "memory_reserved_peak", "energy_per_token"
 
 def candidates(cases: Sequence[CaseSummary], unfair: Mapping[str, Sequence[Difference]]) -> list[Candidate]:
     """Cases of a run as candidates; *unfair* are the parity findings by case id."""
-    places = sorted(range(len(cases)), key=lambda i: (*_moving_parts(cases[i]), i))
-    rank = {cases[i].case.id: place for place, i in enumerate(places)}
+    rank = {row.case.id: place for place, row in enumerate(sorted(cases, key=_moving_parts))}
     names, works = _names(cases), _works(cases)
     speeds, energies = _intervals(cases, THROUGHPUT), _intervals(cases, ENERGY)
     return [
@@ -53,18 +52,18 @@ def _names(cases: Sequence[CaseSummary]) -> dict[str, str]:
 
 def noises(cases: Sequence[CaseSummary]) -> dict[int, Noise]:
     """Noise of throughput on each number of devices on which a case was measured twice."""
-    found = {size: noise_of(list(trials.values())) for size, trials in _trials(cases, THROUGHPUT).items()}
-    return {size: noise for size, noise in sorted(found.items()) if noise}
+    by_size = sorted(_trials(cases, THROUGHPUT).items())
+    return {size: noise for size, trials in by_size if (noise := noise_of([*trials.values()]))}
 
 
-def _barred(row: CaseSummary, found: Sequence[Difference]) -> str:
+def _barred(row: CaseSummary, differences: Sequence[Difference]) -> str:
     """Why a case is never recommended; empty if it may be."""
     if not row.measured:
         return f"{row.status}: {one_line(row.reason)}" if row.reason else row.status
     if voided := [verdict for verdict in row.verdicts.values() if verdict.voids]:
         return f"{voided[0].kind}: {one_line(voided[0].sentence)}"
     # what can't be compared is a doubt, mentioned next to the answer, not a failure
-    if unfair := [each for each in found if each.kind == "work" and each.is_known]:
+    if unfair := [each for each in differences if each.kind == "work" and each.is_known]:
         return f"not the same work: {one_line(str(unfair[0]))}"
     if row.degraded:
         return f"measured on a noisy machine: {one_line(row.degraded)}"
@@ -73,8 +72,8 @@ def _barred(row: CaseSummary, found: Sequence[Difference]) -> str:
 
 def _needed(row: CaseSummary) -> float | None:
     """Memory that a device must have: on CUDA the allocator's segments, else the tensors."""
-    found = row.values.get(RESERVED) or row.values.get(MEMORY)
-    return found.high if found else None
+    peak = row.values.get(RESERVED) or row.values.get(MEMORY)
+    return peak.high if peak else None
 
 
 def _intervals(cases: Sequence[CaseSummary], column: str) -> dict[str, Interval]:
@@ -88,15 +87,8 @@ def _intervals(cases: Sequence[CaseSummary], column: str) -> dict[str, Interval]
 
 def _trials(cases: Sequence[CaseSummary], column: str) -> dict[int, dict[str, tuple[float, ...]]]:
     """Trials of each case by its id, by number of devices."""
-    by_size: dict[int, dict[str, tuple[float, ...]]] = {}
-    for row in cases:
-        if (found := row.values.get(column)) and _positive(found):
-            by_size.setdefault(row.case.world_size, {})[row.case.id] = found.trials
-    return by_size
-
-
-def _positive(estimate: Estimate) -> bool:
-    return bool(estimate.trials) and min(estimate.trials) > 0
+    by_size = grouped((row for row in cases if row.positive(column)), lambda row: row.case.world_size)
+    return {size: {row.case.id: row.positive(column) for row in rows} for size, rows in by_size.items()}
 
 
 def _works(cases: Sequence[CaseSummary]) -> dict[str, str]:
@@ -112,21 +104,21 @@ def _works(cases: Sequence[CaseSummary]) -> dict[str, str]:
     names: dict[str, str] = {}
     for number, mine in enumerate(groups.values(), 1):
         shared = [part for part in parts(mine[0]) if all(part in parts(case) for case in mine)]
-        told = ", ".join(part for part in shared if part not in everywhere) or f"work {number}"
-        name = f"{told} ({number})" if told in names.values() else told
+        words = ", ".join(part for part in shared if part not in everywhere) or f"work {number}"
+        name = f"{words} ({number})" if words in names.values() else words
         names |= {case.id: name for case in mine}
     return names
 
 
 def _precision(precision: Precision) -> str:
     usual = Precision(compute=precision.compute)
-    told = [str(precision.compute)]
+    words: list[str] = [precision.compute]
     for name in ("reduce", "master", "optimizer_state"):
         if getattr(precision, name) != getattr(usual, name):
-            told.append(f"{name} {getattr(precision, name)}")
+            words.append(f"{name} {getattr(precision, name)}")
     if precision.loss_scale is not None:
-        told.append(f"loss scale {number_text(precision.loss_scale)}")
-    return ", ".join(told)
+        words.append(f"loss scale {number_text(precision.loss_scale)}")
+    return ", ".join(words)
 
 
 def _moving_parts(row: CaseSummary) -> tuple[int, int, bool]:
@@ -152,20 +144,16 @@ def fronts(cases: Sequence[CaseSummary]) -> list[Front]:
     A case is left out if another has at least its throughput with no more memory, and is better in one
     of the two. Of cases equal in both, the first in the suite represents all.
     """
-    known = [row for row in cases if row.comparable and {THROUGHPUT, MEMORY} <= row.values.keys()]
-    groups = grouped(known, lambda row: row.case.work(CHOICES))
-    made = [
+    known = [row for row in cases if {THROUGHPUT, MEMORY} <= row.values.keys()]
+    return [
         Front(rows[0].case.world_size, rows[0].case.precision.compute, _front(rows))
-        for rows in groups.values()
+        for rows in comparable(known)
     ]
-    return sorted(made, key=lambda front: front.world_size)
 
 
 def _front(rows: Sequence[CaseSummary]) -> tuple[CaseSummary, ...]:
-    found: list[CaseSummary] = []
-    fastest = float("-inf")
+    front: list[CaseSummary] = []
     for row in sorted(rows, key=lambda row: (row.values[MEMORY].value, -row.values[THROUGHPUT].value)):
-        if row.values[THROUGHPUT].value > fastest:
-            found.append(row)
-            fastest = row.values[THROUGHPUT].value
-    return tuple(found)
+        if not front or row.values[THROUGHPUT].value > front[-1].values[THROUGHPUT].value:
+            front.append(row)
+    return tuple(front)

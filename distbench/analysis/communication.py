@@ -50,8 +50,8 @@ def traffic(record: Record) -> list[Traffic]:
     rows = moving(record)
     steps = steps_of(rows)
     kinds = grouped(rows, lambda row: (row["op"], row.get("ran") or "", row["group_size"], row["dtype"]))
-    found = [_traffic(kind, same, steps) for kind, same in kinds.items()]
-    return sorted(found, key=lambda kind: -kind.bytes)
+    unsorted = [_traffic(kind, same, steps) for kind, same in kinds.items()]
+    return sorted(unsorted, key=lambda kind: -kind.bytes)
 
 
 def _traffic(kind: tuple[str, str, int, str], rows: Sequence[dict[str, Any]], steps: int) -> Traffic:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from distbench.analysis.noise import Interval, intervals
 from distbench.analysis.scaling import series_of
@@ -23,7 +23,8 @@ COLUMNS = (THROUGHPUT, EFFICIENCY, "step_s", MEMORY, COMMUNICATION, LOSS)
 """What is compared if both runs have it; the efficiency follows from the throughputs."""
 _LEAST = 0.0005
 """A smaller change of a counted number would be shown as 1.000; the gate sees it."""
-Word = Literal["better", "worse", "other", "same", "unknown"]
+Direction = Literal["better", "worse", "other"]
+Word = Direction | Literal["same", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Pair:
 
     def change(self, column: str) -> Change | None:
         """Change of *column*; None if it is unknown."""
-        return next((each for each in self.changes if each.column == column), None)
+        return next((change for change in self.changes if change.column == column), None)
 
 
 def compare(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> list[Pair]:
@@ -69,11 +70,13 @@ def compare(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> list
     by_name = {row.case.name: row for row in before}
     mates = [by_id.get(row.case.id) or by_name.get(row.case.name) for row in after]
     taken = {mate.case.id for mate in mates if mate}
-    found = [_pair(mate, row) for mate, row in zip(mates, after, strict=True)]
-    found += [
-        Pair(row.case.name, row, None, "only in the first run") for row in before if row.case.id not in taken
-    ]
-    return _with_changes(found)
+    gone = [row for row in before if row.case.id not in taken]
+    return _with_changes(
+        [
+            *(_pair(mate, row) for mate, row in zip(mates, after, strict=True)),
+            *(Pair(row.case.name, row, None, "only in the first run") for row in gone),
+        ]
+    )
 
 
 def _pair(before: CaseSummary | None, after: CaseSummary) -> Pair:
@@ -101,9 +104,9 @@ def _unfit(before: CaseSummary, after: CaseSummary) -> str:
 
 def _asked(before: Case, after: Case) -> str:
     """The first options in which two cases differ."""
-    told = facts(before.to_json()), facts(after.to_json())
-    apart = [key for key in told[1] if told[0].get(key) != told[1][key] and key not in ("name", "label")]
-    return ", ".join(f"{key} = {told[1][key]}, was {told[0].get(key, 'not set')}" for key in apart[:3])
+    old, new = facts(before.to_json()), facts(after.to_json())
+    apart = [key for key in new if old.get(key) != new[key] and key not in ("name", "label")]
+    return ", ".join(f"{key} = {new[key]}, was {old.get(key, 'not set')}" for key in apart[:3])
 
 
 def settings_apart(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[str, ...]]:
@@ -126,17 +129,21 @@ def settings_apart(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[
 
 def _with_changes(pairs: list[Pair]) -> list[Pair]:
     """*pairs* with their numbers; the noise of a number is that of all its trials of one run."""
-    fit = [pair for pair in pairs if not pair.incomparable]
-    found: dict[str, list[Change]] = {pair.name: [] for pair in fit}
-    for column in (each for each in COLUMNS if each != EFFICIENCY):
-        both = [pair for pair in fit if _trials(pair.before, column) and _trials(pair.after, column)]
-        halves = [pair.before for pair in both], [pair.after for pair in both]
-        sides = [intervals([_trials(row, column) for row in rows]) for rows in halves]
-        for pair, before, after in zip(both, *sides, strict=True):
-            found[pair.name].append(_change(pair, column, before, after))
-    told = [pair if pair.incomparable else replace(pair, changes=tuple(found[pair.name])) for pair in pairs]
-    scaled = _efficiencies(told)
-    return [replace(pair, changes=(*pair.changes, *scaled.get(pair.name, ()))) for pair in told]
+    fit = [
+        (pair, pair.before, pair.after)
+        for pair in pairs
+        if pair.before and pair.after and not pair.incomparable
+    ]
+    changes: dict[str, list[Change]] = {pair.name: [] for pair, _, _ in fit}
+    for column in (name for name in COLUMNS if name != EFFICIENCY):
+        both = [row for row in fit if row[1].positive(column) and row[2].positive(column)]
+        befores = intervals([before.positive(column) for _, before, _ in both])
+        afters = intervals([after.positive(column) for _, _, after in both])
+        for (pair, _, row), before, after in zip(both, befores, afters, strict=True):
+            changes[pair.name].append(_change(column, row.columns[column], before, after))
+    made = [pair if pair.incomparable else replace(pair, changes=tuple(changes[pair.name])) for pair in pairs]
+    scaled = _efficiencies(made)
+    return [replace(pair, changes=(*pair.changes, *scaled.get(pair.name, ()))) for pair in made]
 
 
 def _efficiencies(pairs: list[Pair]) -> dict[str, tuple[Change]]:
@@ -144,7 +151,7 @@ def _efficiencies(pairs: list[Pair]) -> dict[str, tuple[Change]]:
     paces = {
         pair.after.case.id: (pair, pace) for pair in pairs if pair.after and (pace := pair.change(THROUGHPUT))
     }
-    found = {}
+    changes = {}
     for _, series in series_of([pair.after.case for pair, _ in paces.values() if pair.after]):
         _, base = paces[series[0].id]
         for case in series[1:]:
@@ -153,29 +160,22 @@ def _efficiencies(pairs: list[Pair]) -> dict[str, tuple[Change]]:
                 replace(here.ratio(alone), value=here.value / (case.world_size * alone.value))
                 for here, alone in ((pace.before, base.before), (pace.after, base.after))
             )
-            ratio, word = after.ratio(before), _word(before, after, "higher")
-            found[pair.name] = (Change(EFFICIENCY, "", before, after, ratio, word),)
-    return found
+            changes[pair.name] = (_change(EFFICIENCY, {"unit": "", "better": "higher"}, before, after),)
+    return changes
 
 
-def _trials(row: CaseSummary | None, column: str) -> tuple[float, ...]:
-    """Trials of a number that can be in a ratio; empty if there are none."""
-    found = row.values.get(column) if row else None
-    return found.trials if found and found.trials and min(found.trials) > 0 else ()
-
-
-def _change(pair: Pair, column: str, before: Interval, after: Interval) -> Change:
-    assert pair.after is not None
-    described = pair.after.columns[column]
+def _change(column: str, described: dict[str, Any], before: Interval, after: Interval) -> Change:
     ratio = after.ratio(before)
-    return Change(column, described["unit"], before, after, ratio, _word(before, after, described["better"]))
-
-
-def _word(before: Interval, after: Interval, better: str | None) -> Word:
+    word: Word = direction(before.value, after.value, described["better"])
     if not after.is_apart_from(before) or abs(after.value / before.value - 1) < _LEAST:
-        return "same"
-    if after.ratio(before).half is None:
-        return "unknown"
+        word = "same"
+    elif ratio.half is None:
+        word = "unknown"
+    return Change(column, described["unit"], before, after, ratio, word)
+
+
+def direction(before: float, after: float, better: str | None) -> Direction:
+    """Whether a number improved, given its *better* direction."""
     if better not in ("higher", "lower"):
         return "other"
-    return "better" if (after.value > before.value) == (better == "higher") else "worse"
+    return "better" if (after > before) == (better == "higher") else "worse"

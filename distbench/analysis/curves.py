@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from distbench.analysis.summary import THROUGHPUT, CaseSummary
+from distbench.analysis.summary import THROUGHPUT, CaseSummary, numbers
 from distbench.analysis.text import one_line, plain, shorten
 from distbench.files import slug
 from distbench.job import kinds
@@ -128,12 +127,12 @@ def _seconds(row: CaseSummary) -> list[float]:
     """Seconds of each step, warm-up first; empty if any is unknown."""
     if row.detail is None:
         return []
-    found: list[float] = []
+    slowest: list[float] = []
     for column in ("warmup_step_s", "step_s"):
         ranks = row.detail.samples.get(column, [])
         for step in zip(*ranks, strict=False):
-            known = [s for s in step if s is not None and math.isfinite(s)]
+            known = numbers(step)
             if len(known) < len(step):
                 return []
-            found.append(max(known))
-    return found
+            slowest.append(max(known))
+    return slowest

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from distbench.analysis.diagnosis import diagnosis
+from distbench.analysis.ranks import STRAGGLER, work
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import offloads_in_vain
-from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary
+from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary, comparable, ranked
 from distbench.analysis.text import listed, one_line, parts, shared_parts
 from distbench.analysis.verdict import Verdict
-from distbench.case import CHOICES
+from distbench.analysis.volume import EXPLAINED, volume
 from distbench.grouping import grouped
+from distbench.metrics.steptime.drift import UNSETTLED_CHANGE, UNSETTLED_P
 from distbench.record import Status
-from distbench.units import bytes_text, number_text
+from distbench.units import bytes_text, count_text, number_text
 
 # an allocator rounds, and small buffers come and go: a smaller difference is none
 _SAME_MEMORY = 0.01
@@ -51,73 +51,42 @@ def sentences(run: AnalysedRun) -> list[str]:
 
 def findings(run: AnalysedRun) -> list[str]:
     """The fastest case and the one with the lowest memory at each world size, and caveats."""
-    cases = run.cases
-    measured = [row for row in cases if row.measured]
-    sound = [row for row in cases if row.comparable]
+    groups = comparable(run.cases)
     best = []
-    for rows in _comparable(sound):
-        group = _Group(rows, _where(rows, sound), run.names(rows))
-        best += [_fastest(group), _lowest_memory(group)]
-    return [
-        sentence
-        for sentence in [
-            *best,
-            *diagnosis(run),
-            *_notes(cases, measured),
-        ]
-        if sentence
-    ]
+    for rows in (group for group in groups if len(group) > 1):
+        where, names = _where(rows, groups), run.names(rows)
+        best += [_fastest(rows, where, names), _lowest_memory(rows, where, names)]
+    return [*filter(None, best), *_diagnosis(run), *_notes(run.cases)]
 
 
 def failures(run: AnalysedRun) -> list[str]:
     """Cases that failed, wholly or in part, and those that can't run here, with why."""
-    cases = run.cases
-    bad = [row for row in cases if row.failed and row.status != Status.UNSUPPORTED]
-    sentences = [f"{failure_title(row)}: {one_line(row.reason)}" for row in bad[:_MOST_FAILURES]]
+    bad = [row for row in run.cases if row.failed and row.status != Status.UNSUPPORTED]
+    sentences = [f"{_failure_title(row)}: {one_line(row.reason)}" for row in bad[:_MOST_FAILURES]]
     if len(bad) > _MOST_FAILURES:
         sentences.append(f"{len(bad) - _MOST_FAILURES} more cases failed; the report lists them all.")
-    return [*sentences, *_unsupported(cases)]
+    unsupported = [row for row in run.cases if row.status == Status.UNSUPPORTED]
+    return sentences + [
+        f"Unsupported here: {listed([one_line(row.case.name) for row in same])}: {one_line(reason)}"
+        for reason, same in grouped(unsupported, lambda row: row.reason).items()
+    ]
 
 
-def failure_title(row: CaseSummary) -> str:
+def _failure_title(row: CaseSummary) -> str:
     """What failed and how: ``Failed: ddp/ws2: crashed, rank 1 in time``."""
-    name = one_line(row.case.name)
+    name, failure = one_line(row.case.name), row.failure
     if row.measured:
         return f"Partly failed: {name}"
     # most reasons begin with the rank
-    named = row.failure is None or row.failure.rank is None or row.reason.startswith("rank ")
-    where = "" if named or row.failure is None else f", rank {row.failure.rank} in {row.failure.phase}"
+    is_new = failure and failure.rank is not None and not row.reason.startswith("rank ")
+    where = f", rank {failure.rank} in {failure.phase}" if failure and is_new else ""
     return f"Failed: {name}: {row.status}{where}"
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Cases that may be compared, and their names."""
-
-    rows: list[CaseSummary]
-    where: str
-    names: dict[str, str]
-
-    def name(self, row: CaseSummary) -> str:
-        return self.names[row.case.id]
-
-    def ranked(self, column: str, sign: int) -> list[CaseSummary]:
-        return sorted(
-            (row for row in self.rows if column in row.values),
-            key=lambda row: sign * row.values[column].value,
-        )
-
-
-def _comparable(rows: list[CaseSummary]) -> list[list[CaseSummary]]:
-    """Cases grouped by what they train on how many devices; those alone in their group are left out."""
-    groups = grouped(rows, lambda row: row.case.work(CHOICES)).values()
-    return sorted((rows for rows in groups if len(rows) > 1), key=lambda rows: rows[0].case.world_size)
-
-
-def _where(rows: list[CaseSummary], measured: list[CaseSummary]) -> str:
+def _where(rows: list[CaseSummary], groups: list[list[CaseSummary]]) -> str:
     size = rows[0].case.world_size
-    where = f"on {size} device{'s' if size > 1 else ''}"
-    others = [row for row in measured if row.case.world_size == size]
+    where = f"on {count_text(size, 'device')}"
+    others = [row for group in groups for row in group if row.case.world_size == size]
     if len(others) == len(rows):
         return where
     shared = shared_parts([row.case for row in rows])
@@ -125,41 +94,76 @@ def _where(rows: list[CaseSummary], measured: list[CaseSummary]) -> str:
     return f"{where} with {', '.join(distinct)}" if distinct else where
 
 
-def _fastest(group: _Group) -> str:
-    ranked = group.ranked(THROUGHPUT, -1)
-    if len(ranked) < 2 or not ranked[0].values[THROUGHPUT].value:
+def _fastest(rows: Sequence[CaseSummary], where: str, names: Mapping[str, str]) -> str:
+    by_pace = [(names[row.case.id], row.values[THROUGHPUT]) for row in ranked(rows, THROUGHPUT, reverse=True)]
+    if len(by_pace) < 2 or not by_pace[0][1].value:
         return ""
-    best, second = ranked[:2]
-    first, other = best.values[THROUGHPUT], second.values[THROUGHPUT]
-    lead = f"Fastest {group.where}: {group.name(best)}, {number_text(first.value)} tokens/s"
+    (best, first), (second, other) = by_pace[:2]
+    lead = f"Fastest {where}: {best}, {number_text(first.value)} tokens/s"
     if min(first.n, other.n) < 2:
-        return f"{lead}; from one trial, so its lead over {group.name(second)} may be noise."
-    tied = [row for row in ranked[1:] if first.overlaps(row.values[THROUGHPUT])]
-    if tied:
-        names = listed([group.name(row) for row in tied], most=3)
+        return f"{lead}; from one trial, so its lead over {second} may be noise."
+    if tied := [name for name, pace in by_pace[1:] if first.overlaps(pace)]:
         verb = "is" if len(tied) == 1 else "are"
-        return f"{lead}; {names} {verb} within trial-to-trial variation, so the difference may be noise."
-    if not other.value:
-        return f"{lead}."
-    return f"{lead}, {first.value / other.value:.2f}x {group.name(second)}."
+        return (
+            f"{lead}; {listed(tied, most=3)} {verb} within trial-to-trial variation, so the difference may "
+            "be noise."
+        )
+    return f"{lead}, {first.value / other.value:.2f}x {second}." if other.value else f"{lead}."
 
 
-def _lowest_memory(group: _Group) -> str:
-    ranked = group.ranked(MEMORY, 1)
-    if len(ranked) < 2:
+def _lowest_memory(rows: Sequence[CaseSummary], where: str, names: Mapping[str, str]) -> str:
+    by_memory = [(names[row.case.id], row.values[MEMORY]) for row in ranked(rows, MEMORY)]
+    if len(by_memory) < 2:
         return ""
-    least, most = ranked[0].values[MEMORY], ranked[-1].values[MEMORY]
+    (_, least), (worst, most) = by_memory[0], by_memory[-1]
     limit = least.high * (1 + _SAME_MEMORY)
-    alike = [group.name(row) for row in ranked if row.values[MEMORY].low <= limit]
+    alike = [name for name, memory in by_memory if memory.low <= limit]
     peak = f"peak {bytes_text(least.value)} per rank"
-    if len(alike) == len(ranked):
-        return f"Lowest memory {group.where}: all cases are within 1% or their spread; {peak}."
+    if len(alike) == len(by_memory):
+        return f"Lowest memory {where}: all cases are within 1% or their spread; {peak}."
     others = f" (tied with {listed(alike[1:], most=3)})" if len(alike) > 1 else ""
-    fraction = f"{least.value / most.value:.0%} of {group.name(ranked[-1])}"
-    return f"Lowest memory {group.where}: {alike[0]}{others}, {peak}, {fraction}."
+    return f"Lowest memory {where}: {alike[0]}{others}, {peak}, {least.value / most.value:.0%} of {worst}."
 
 
-def _notes(cases: Sequence[CaseSummary], measured: Sequence[CaseSummary]) -> list[str]:
+def _diagnosis(run: AnalysedRun) -> list[str]:
+    """What stands out about the measured cases of *run*."""
+    measured = [row for row in run.cases if row.detail is not None]
+    names = run.names(measured)
+    moved = [(row, found) for row in measured if row.detail and (found := volume(row.detail))]
+    affected = {
+        "steps were still speeding up during timing; increase measure.warmup": [
+            row for row in measured if _is_unsettled(row)
+        ],
+        "gradients are all-reduced instead of reduce-scattered: the same traffic as plain data parallelism, "
+        "plus an all-gather": [row for row, found in moved if found.reduces_whole],
+        "the bytes moved differ from theory; see distbench show --view communication": [
+            row for row, found in moved if found.unexplained > EXPLAINED
+        ],
+    }
+    sentences = [
+        f"{listed([names[row.case.id] for row in rows])}: {text}." for text, rows in affected.items() if rows
+    ]
+    return sentences + [sentence for row in measured if (sentence := _straggler(row, names[row.case.id]))]
+
+
+def _is_unsettled(row: CaseSummary) -> bool:
+    p, drift = row.values.get("drift_p"), row.values.get("drift")
+    return bool(p and drift and p.low < UNSETTLED_P and drift.low < UNSETTLED_CHANGE)
+
+
+def _straggler(row: CaseSummary, name: str) -> str:
+    imbalance = row.values.get("imbalance")
+    if row.detail is None or imbalance is None or imbalance.value < STRAGGLER:
+        return ""
+    own = work(row.detail)
+    if not own:
+        return ""
+    slowest = max(own, key=lambda rank: own[rank])
+    return f"{name}: straggler: rank {slowest} works {imbalance.value:.2f}x as long as the median rank."
+
+
+def _notes(cases: Sequence[CaseSummary]) -> list[str]:
+    measured = [row for row in cases if row.measured]
     notes = _disturbed(measured)
     if any(offloads_in_vain(row.case, row.detail) for row in measured):
         notes.append(
@@ -192,14 +196,6 @@ def _disturbed(measured: Sequence[CaseSummary]) -> list[str]:
     return sentences
 
 
-def _unsupported(cases: Sequence[CaseSummary]) -> list[str]:
-    rows = [row for row in cases if row.status == Status.UNSUPPORTED]
-    return [
-        f"Unsupported here: {listed([one_line(row.case.name) for row in same])}: {one_line(reason)}"
-        for reason, same in grouped(rows, lambda row: row.reason).items()
-    ]
-
-
 def judged_bad(run: AnalysedRun) -> list[str]:
     """Bad verdicts in a sentence for each kind and word; they end a run with exit code 1."""
     pairs = [(row, verdict) for row in run.cases for verdict in row.of_gravity("bad")]
@@ -212,15 +208,17 @@ def judged_bad(run: AnalysedRun) -> list[str]:
 
 def judgements(run: AnalysedRun, kind: str) -> list[str]:
     """Verdicts of that *kind*: the good ones in a line for each word, all others in a line of their own."""
-    rows = [row for row in run.cases if kind in row.verdicts]
-    good = [row.verdicts[kind] for row in rows if row.verdicts[kind].gravity == "ok"]
+    judged = [(row, row.verdicts[kind]) for row in run.cases if kind in row.verdicts]
+    good = [verdict for _, verdict in judged if verdict.gravity == "ok"]
     groups = grouped(good, lambda verdict: verdict.word).values()
-    others = [row for row in rows if row.verdicts[kind].gravity != "ok"]
-    return [*(_together(same, len(rows)) for same in groups), *(_alone(row, kind) for row in others)]
+    return [
+        *(_together(same, len(judged)) for same in groups),
+        *(_alone(row, verdict) for row, verdict in judged if verdict.gravity != "ok"),
+    ]
 
 
 def _together(verdicts: Sequence[Verdict], judged: int) -> str:
-    first, many = verdicts[0], f"{len(verdicts)} of {judged} case{'s' if judged > 1 else ''}"
+    first, many = verdicts[0], f"{len(verdicts)} of {count_text(judged, 'case')}"
     if len({verdict.sentence for verdict in verdicts}) == 1:
         return f"{one_line(first.sentence)}: {many}"
     extents = [verdict.extent for verdict in verdicts if verdict.extent]
@@ -228,7 +226,6 @@ def _together(verdicts: Sequence[Verdict], judged: int) -> str:
     return one_line(f"{first.word}: {many}{most}")
 
 
-def _alone(row: CaseSummary, kind: str) -> str:
-    verdict = row.verdicts[kind]
+def _alone(row: CaseSummary, verdict: Verdict) -> str:
     ignored = "; not compared" if verdict.voids else ""
     return f"{one_line(row.case.name)}: {one_line(verdict.sentence)}{ignored}"

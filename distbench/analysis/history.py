@@ -9,27 +9,24 @@ run side by side.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Literal
 
 from distbench.analysis import change_points
 from distbench.analysis.change_points import Step
-from distbench.analysis.comparison import settings_apart
+from distbench.analysis.comparison import EFFICIENCY, Direction, direction, settings_apart
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import Scaling
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.summary import CaseSummary, Estimate
 from distbench.analysis.text import one_line
 from distbench.case import Case
+from distbench.grouping import gathered
 from distbench.record.store import RunInfo
 
-EFFICIENCY = "efficiency"
-"""The metric that is not a column of a record: see ``scaling.DEFINITIONS``."""
 LEAST = 0.03
 """The smallest step that is reported by default, as a fraction."""
-Word = Literal["better", "worse", "other"]
 
 # facts of a machine and its software; not those that differ between processes, such as their threads,
 # or between boots, such as the bytes of memory that the kernel leaves
@@ -93,9 +90,10 @@ class Occasion:
         Raises:
             ValueError: the run does not say when it was made.
         """
+        created = datetime.fromisoformat(run.info.created)
         return cls(
             run.info.run_id,
-            _time(run.info.created),
+            created if created.tzinfo else created.replace(tzinfo=UTC),
             run.cases,
             {row.case.id: _surroundings(row, run.info) for row in run.cases},
             _efficiencies(run.scaling),
@@ -120,7 +118,7 @@ class LevelChange:
     """A step, and whether it is an improvement."""
 
     step: Step
-    word: Word
+    word: Direction
 
 
 @dataclass(frozen=True)
@@ -170,21 +168,12 @@ class CaseHistory:
         return [point.value.value for point in self.points]
 
 
-@dataclass
-class _Gathered:
-    rows: list[CaseSummary] = field(default_factory=list)
-    surroundings: list[Surroundings] = field(default_factory=list)
-    points: list[HistoryPoint] = field(default_factory=list)
-    left_out: list[tuple[str, str]] = field(default_factory=list)
-
-
 def metrics(occasions: Iterable[Occasion]) -> list[str]:
     """Every metric of which a run has a number."""
-    found: dict[str, None] = {}
+    names: set[str] = set()
     for occasion in occasions:
-        found |= dict.fromkeys(name for row in occasion.cases for name in row.values)
-        found |= {EFFICIENCY: None} if occasion.efficiency else {}
-    return sorted(found)
+        names.update(*(row.values for row in occasion.cases), [EFFICIENCY] if occasion.efficiency else [])
+    return sorted(names)
 
 
 def history(occasions: Iterable[Occasion], metric: str, least: float = LEAST) -> list[CaseHistory]:
@@ -192,21 +181,13 @@ def history(occasions: Iterable[Occasion], metric: str, least: float = LEAST) ->
 
     *least* is the smallest step that is reported, as a fraction.
     """
-    found: dict[str, _Gathered] = {}
-    for occasion in sorted(occasions, key=lambda each: each.created):
-        for row in occasion.cases:
-            _gather(found.setdefault(row.case.id, _Gathered()), occasion, row, metric)
-    return [_series(each, metric, least) for each in found.values() if each.points]
-
-
-def _gather(into: _Gathered, occasion: Occasion, row: CaseSummary, metric: str) -> None:
-    value = occasion.value(row, metric)
-    if row.comparable and value is not None:
-        into.rows.append(row)
-        into.surroundings.append(occasion.surroundings[row.case.id])
-        into.points.append(HistoryPoint(occasion.run_id, occasion.created, value))
-    elif why := _why_not(row, metric):
-        into.left_out.append((occasion.run_id, why))
+    by_case = gathered(
+        (row.case.id, (occasion, row))
+        for occasion in sorted(occasions, key=lambda occasion: occasion.created)
+        for row in occasion.cases
+    )
+    every = (_series(appearances, metric, least) for appearances in by_case.values())
+    return [series for series in every if series]
 
 
 def _why_not(row: CaseSummary, metric: str) -> str:
@@ -219,22 +200,37 @@ def _why_not(row: CaseSummary, metric: str) -> str:
     return f"{row.status}: {one_line(row.reason)}"
 
 
-def _series(gathered: _Gathered, metric: str, least: float) -> CaseHistory:
-    row, points = gathered.rows[-1], gathered.points
+def _series(
+    appearances: Sequence[tuple[Occasion, CaseSummary]], metric: str, least: float
+) -> CaseHistory | None:
+    usable: list[tuple[Occasion, CaseSummary]] = []
+    points, left_out = [], []
+    for occasion, row in appearances:
+        value = occasion.value(row, metric)
+        if row.comparable and value is not None:
+            usable.append((occasion, row))
+            points.append(HistoryPoint(occasion.run_id, occasion.created, value))
+        elif why := _why_not(row, metric):
+            left_out.append((occasion.run_id, why))
+    if not usable:
+        return None
+    row = usable[-1][1]
     column = row.columns.get(metric, {"unit": "", "better": "higher" if metric == EFFICIENCY else None})
     values = [point.value.value for point in points]
-    apart = _breaks(gathered)
+    apart = _breaks(usable)
     steps = [
-        Step(start + step.place, step.before, step.after, step.chance)
+        replace(step, place=start + step.place)
         for start, end in pairwise([0, *apart, len(points)])
         for step in change_points.steps(values[start:end], least)
     ]
     ends = sorted([0, *apart, *(step.place for step in steps), len(points)])
     breaks = []
     for place, facts in apart.items():
-        left, right = max(e for e in ends if e < place), min(e for e in ends if e > place)
+        left, right = max(end for end in ends if end < place), min(end for end in ends if end > place)
         step = change_points.step_at(values[left:right], place - left)
-        breaks.append(_break(place, facts, step, column["better"], least))
+        is_clear = step and step.chance <= change_points.CHANCE and abs(step.effect) >= least
+        change = _change(step, column["better"]) if step and is_clear else None
+        breaks.append(Break(place, facts, change, is_known=step is not None))
     return CaseHistory(
         case=row.case,
         metric=metric,
@@ -242,36 +238,28 @@ def _series(gathered: _Gathered, metric: str, least: float) -> CaseHistory:
         better=column["better"],
         points=tuple(points),
         breaks=tuple(breaks),
-        changes=tuple(LevelChange(step, _word(step, column["better"])) for step in steps),
+        changes=tuple(_change(step, column["better"]) for step in steps),
         levels=tuple(Level(a, b, change_points.level(values[a:b])) for a, b in pairwise(ends)),
-        left_out=tuple(gathered.left_out),
+        left_out=tuple(left_out),
     )
 
 
-def _break(place: int, facts: tuple[str, ...], step: Step | None, better: str | None, least: float) -> Break:
-    clear = step is not None and step.chance <= change_points.CHANCE and abs(step.effect) >= least
-    change = LevelChange(step, _word(step, better)) if step and clear else None
-    return Break(place, facts, change, is_known=step is not None)
+def _change(step: Step, better: str | None) -> LevelChange:
+    return LevelChange(step, direction(step.before, step.after, better))
 
 
-def _word(step: Step, better: str | None) -> Word:
-    if better not in ("higher", "lower"):
-        return "other"
-    return "better" if (step.after > step.before) == (better == "higher") else "worse"
-
-
-def _breaks(gathered: _Gathered) -> dict[int, tuple[str, ...]]:
+def _breaks(usable: Sequence[tuple[Occasion, CaseSummary]]) -> dict[int, tuple[str, ...]]:
     """Points before which the environment changed, with the facts that did."""
-    found = {}
-    for place in range(1, len(gathered.points)):
-        facts = gathered.surroundings[place - 1].apart(gathered.surroundings[place])
-        work, _ = settings_apart(*gathered.rows[place - 1 : place + 1])
+    breaks = {}
+    for place, ((earlier, before), (later, after)) in enumerate(pairwise(usable), 1):
+        facts = earlier.surroundings[before.case.id].apart(later.surroundings[after.case.id])
+        work, _ = settings_apart(before, after)
         changes = [
             f"{one_line(key)} = {one_line(now)}, was {one_line(was)}" for key, (was, now) in facts.items()
         ]
         if changes or work:
-            found[place] = (*changes, *([work] if work else []))
-    return found
+            breaks[place] = (*changes, *([work] if work else []))
+    return breaks
 
 
 def _surroundings(row: CaseSummary, info: RunInfo) -> Surroundings:
@@ -289,10 +277,3 @@ def _efficiencies(scaling: Sequence[Scaling]) -> dict[str, Estimate]:
         for point in series.points
         if point.world_size > 1
     }
-
-
-def _time(created: object) -> datetime:
-    if not isinstance(created, str):
-        raise ValueError(f"created = {created!r}: not a time")
-    found = datetime.fromisoformat(created)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from distbench.analysis.settings import Kind, meaning, settings, text
 from distbench.analysis.summary import CaseSummary
-from distbench.analysis.text import listed, short_names
+from distbench.analysis.text import listed
 from distbench.case import MEANS
 from distbench.grouping import grouped
 from distbench.strategies.base import DDP, SINGLE
@@ -41,7 +41,7 @@ class Difference:
     def __str__(self) -> str:
         if self.between == "trials":
             return f"{self.key} = {self.expected} in one trial and {self.found} in another: {self.why}"
-        expected, value = (text or "not reported" for text in (self.expected, self.found))
+        expected, value = (side or "not reported" for side in (self.expected, self.found))
         why = self.why if self.is_known else "can't be compared"
         return f"{self.key} = {value}, the reference has {expected}: {why}"
 
@@ -127,13 +127,6 @@ class Parity:
                 changes.setdefault("no case reported its effective settings", []).extend(names)
         return changes
 
-    def marked_names(self, rows: Sequence[CaseSummary]) -> dict[str, str]:
-        """Short names of *rows* by case id, with the marks of their footnotes."""
-        marks = self.footnotes.marks
-        return {
-            key: name + marks.get(key, "") for key, name in short_names([row.case for row in rows]).items()
-        }
-
 
 def _sentences(found: list[Difference]) -> list[str]:
     """One sentence for each finding that changes the work, and one for all others."""
@@ -154,10 +147,7 @@ def _compare(rows: list[CaseSummary]) -> PeerGroup:
         # one device reduces nothing, so those that do are held against the first that does
         others = (_settings(row).get("dtypes.reduce") for row in ranked[1:])
         expected = {**expected, "dtypes.reduce": next((dtype for dtype in others if dtype), None)}
-    known = _has_settings(ranked[0])
-    differences = {
-        row.case.id: tuple(_differences(expected, row, ranked[0])) if known else () for row in rows
-    }
+    differences = {row.case.id: tuple(_differences(expected, row, ranked[0])) for row in rows}
     return PeerGroup(ranked[0], tuple(rows), differences)
 
 
@@ -174,18 +164,20 @@ def _settings(row: CaseSummary) -> dict[str, Any]:
 
 
 def _differences(expected: dict[str, Any], row: CaseSummary, reference: CaseSummary) -> Iterator[Difference]:
-    assert row.detail is not None
+    if not _has_settings(reference):
+        return
     if not _has_settings(row):
         # one finding, not one for each setting
         yield Difference("effective", "reported", None, *meaning("effective"))
         return
     found = _settings(row)
     records = [record for record in (row.detail, reference.detail) if record]
+    reduces_nothing = found.get("world_size") == 1 and found.get("dtypes.reduce", "") is None
     for key in sorted({**expected, **found}):
         kind, why = meaning(key, *records)
         one_sided = key not in expected or key not in found
-        # what only one strategy has can't be compared; a single device reduces nothing
-        if (kind == "strategy" and one_sided) or (key == "dtypes.reduce" and _reduces_nothing(found)):
+        # what only one strategy has can't be compared
+        if (kind == "strategy" and one_sided) or (key == "dtypes.reduce" and reduces_nothing):
             continue
         if one_sided or expected[key] != found[key]:
             yield Difference(key, _text(expected, key), _text(found, key), kind, why)
@@ -196,21 +188,17 @@ def _differences(expected: dict[str, Any], row: CaseSummary, reference: CaseSumm
         yield Difference(key, first, " or ".join(rest), kind, why, "trials")
 
 
-def _reduces_nothing(found: dict[str, Any]) -> bool:
-    return found.get("world_size") == 1 and found.get("dtypes.reduce", "") is None
-
-
 def _text(of: dict[str, Any], key: str) -> str | None:
     return text(of[key]) if key in of else None
 
 
 def _letters(numbers: list[int]) -> str:
     """Letters of ascending *numbers*, three and more in a row as ``a-c``."""
-    told = []
+    letters = []
     for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         row = [_letter(number) for _, number in group]
-        told += [f"{row[0]}-{row[-1]}"] if len(row) > 2 else row
-    return ",".join(told)
+        letters += [f"{row[0]}-{row[-1]}"] if len(row) > 2 else row
+    return ",".join(letters)
 
 
 def _letter(number: int) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from distbench.analysis.summary import THROUGHPUT, CaseSummary
+from distbench.analysis.summary import THROUGHPUT, CaseSummary, numbers, ranked
 from distbench.record import Record
 
 STRAGGLER = 1.2
@@ -32,19 +31,14 @@ class Grid:
     excess: float
     """Its mean over that of the median rank; 1: no rank is behind."""
 
-    @property
-    def straggler(self) -> bool:
-        """Whether the slowest rank is worth naming."""
-        return self.column == "work_s" and self.excess >= STRAGGLER
-
 
 def work(record: Record, column: str = "work_s") -> dict[int, float]:
     """Mean of *column* over the steps of each rank that has any."""
-    found = {}
+    means = {}
     for rank, steps in enumerate(record.samples.get(column, [])):
-        if known := [value for value in steps if value is not None and math.isfinite(value)]:
-            found[rank] = statistics.fmean(known)
-    return found
+        if known := numbers(steps):
+            means[rank] = statistics.fmean(known)
+    return means
 
 
 def grids(cases: Sequence[CaseSummary], most: int) -> list[Grid]:
@@ -54,12 +48,7 @@ def grids(cases: Sequence[CaseSummary], most: int) -> list[Grid]:
 
 def _worth_a_look(cases: Sequence[CaseSummary]) -> list[CaseSummary]:
     rows = [row for row in cases if row.measured and row.case.world_size > 1]
-    slow = sorted(
-        (row for row in rows if THROUGHPUT in row.values), key=lambda row: row.values[THROUGHPUT].value
-    )
-    uneven = sorted(
-        (row for row in rows if "imbalance" in row.values), key=lambda row: -row.values["imbalance"].value
-    )
+    slow, uneven = ranked(rows, THROUGHPUT), ranked(rows, "imbalance", reverse=True)
     both = [row for pair in zip(uneven, slow, strict=False) for row in pair]
     return list({row.case.id: row for row in [*both, *uneven, *slow]}.values())
 

@@ -13,6 +13,7 @@ from distbench.analysis.noise import Noise
 from distbench.analysis.parity import Parity
 from distbench.analysis.scaling import Scaling, scaling
 from distbench.analysis.summary import CaseSummary, summarise
+from distbench.analysis.text import short_names
 from distbench.job import MEASURE
 from distbench.record import Record, of_kind
 from distbench.record.store import Run, RunInfo
@@ -78,4 +79,5 @@ class AnalysedRun:
 
     def names(self, rows: Sequence[CaseSummary]) -> dict[str, str]:
         """Short names of *rows* by case id, with the marks of their parity footnotes."""
-        return self.parity.marked_names(rows)
+        marks, names = self.parity.footnotes.marks, short_names([row.case for row in rows])
+        return {case_id: name + marks.get(case_id, "") for case_id, name in names.items()}

@@ -59,7 +59,7 @@ def scaling(cases: Sequence[CaseSummary]) -> list[Scaling]:
     Cases belong to one series if they differ in nothing but the world size and what follows from
     it: the batch per device if the global batch is fixed, and the other way round.
     """
-    rows = {row.case.id: row for row in cases if row.comparable and _has_throughput(row)}
+    rows = {row.case.id: row for row in cases if row.comparable and row.positive(THROUGHPUT)}
     found = series_of([row.case for row in rows.values()])
     names = short_names([series[0] for _, series in found])
     kinds = {kind for kind, _ in found}
@@ -120,10 +120,6 @@ def _size(batch: Batch, kind: Kind) -> int:
     return batch.micro_batch_size * batch.gradient_accumulation_steps
 
 
-def _has_throughput(row: CaseSummary) -> bool:
-    return THROUGHPUT in row.values and row.values[THROUGHPUT].low > 0
-
-
 @dataclass(frozen=True)
 class Budget:
     """What becomes of the device time of a step; fractions of the step that add up to 1.
@@ -151,10 +147,10 @@ class Budget:
 def budget(point: ScalingPoint) -> Budget | str:
     """Where the device time of a step at *point* goes, or why that is unknown."""
     row = point.row
-    step, exposed = (row.values.get(f"profile_{part}_s") for part in ("step", "exposed_comm"))
+    columns = ("profile_step_s", "profile_exposed_comm_s")
+    step, exposed = map(row.values.get, columns)
     if step is None or exposed is None or step.value <= 0:
-        reasons = (row.absent.get(f"profile_{part}_s") for part in ("step", "exposed_comm"))
-        return next((reason for reason in reasons if reason), "no step was profiled")
+        return next(filter(None, map(row.absent.get, columns)), "no step was profiled")
     waited = _waited(row)
     if waited is None:
         return row.absent.get("work_s", "no rank reported its own work")

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from distbench import registry
 from distbench.analysis.text import one_line
 from distbench.case import Case
+from distbench.grouping import gathered
 from distbench.record import Record
 from distbench.strategies.description import ENGINE_SETTINGS, Description, Meaning
 
@@ -101,11 +102,9 @@ def facts(data: dict[str, Any]) -> dict[str, str]:
 
 def environment(records: Sequence[Record], machine: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     """Facts of the ranks of a run with all their values; of the launching machine if no rank reported any."""
-    seen: dict[str, dict[str, None]] = {}
-    for source in [record.environment for record in records if record.environment] or [machine]:
-        for key, value in facts(source).items():
-            seen.setdefault(key, {})[value] = None
-    return {key: tuple(values) for key, values in seen.items()}
+    sources = [record.environment for record in records if record.environment] or [machine]
+    every = gathered(fact for source in sources for fact in facts(source).items())
+    return {key: tuple(dict.fromkeys(values)) for key, values in every.items()}
 
 
 def differences(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from distbench.analysis.settings import unsteady
 from distbench.analysis.verdict import Gravity, Verdict, verdicts
-from distbench.case import Axis, Case
+from distbench.case import CHOICES, Axis, Case
 from distbench.grouping import grouped
 from distbench.job import MEASURE
 from distbench.record import Failure, Record, Status, of_kind
@@ -121,6 +121,11 @@ class CaseSummary:
         """Whether there are numbers that may be compared with those of other cases."""
         return self.measured and not self.degraded and not self.differs
 
+    def positive(self, column: str) -> tuple[float, ...]:
+        """Trials of a number that can be in a ratio; empty if there are none, or one is not above 0."""
+        estimate = self.values.get(column)
+        return estimate.trials if estimate and min(estimate.trials, default=0.0) > 0 else ()
+
     def of_gravity(self, gravity: Gravity) -> list[Verdict]:
         """Verdicts of that gravity, in the order of kinds."""
         return [verdict for verdict in self.verdicts.values() if verdict.gravity == gravity]
@@ -147,7 +152,32 @@ def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
         for case_id, case in cases.items()
     ]
     references = {row.case.work(_BUT): row for row in reversed(rows) if row.case.label == REFERENCE}
-    return [_with_relative(row, references.get(row.case.work(_BUT))) for row in rows]
+    relatives = ((row, _relative(row, references.get(row.case.work(_BUT)))) for row in rows)
+    return [dataclasses.replace(row, relative=ratio, relative_absent=why) for row, (ratio, why) in relatives]
+
+
+def comparable(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:
+    """Cases that may be compared, in groups by what they train on how many devices, fewest devices first."""
+    groups = grouped((row for row in cases if row.comparable), lambda row: row.case.work(CHOICES))
+    return sorted(groups.values(), key=lambda rows: rows[0].case.world_size)
+
+
+def numbers(values: Iterable[float | None]) -> list[float]:
+    """Those of *values* that are finite numbers."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def ranked(rows: Sequence[CaseSummary], column: str, *, reverse: bool = False) -> list[CaseSummary]:
+    """*rows* that have a number of *column*, the lowest first, or in *reverse* the highest."""
+    known = [row for row in rows if column in row.values]
+    return sorted(known, key=lambda row: row.values[column].value, reverse=reverse)
+
+
+def trials_of(records: Sequence[Record], column: str) -> dict[str, list[Record]]:
+    """Measured trials with a finite number of *column* by case id, in the order of the rounds."""
+    measured = [record for record in records if record.status is Status.MEASURED]
+    known = [record for record in measured if numbers([record.values.get(column)])]
+    return grouped(sorted(known, key=lambda record: record.round), lambda record: record.case_id)
 
 
 def losses_of(record: Record) -> list[float | None]:
@@ -169,17 +199,16 @@ def _summary(case: Case, records: list[Record]) -> CaseSummary:
     good = [record for record in records if record.status is Status.MEASURED]
     bad = [record for record in records if record.status is not Status.MEASURED]
     worst = min(bad, key=lambda record: record.status in _UNINFORMATIVE, default=None)
-    row = CaseSummary(
-        case=case,
-        status=Status.MEASURED if worst is None or good else worst.status,
-        reason="" if worst is None else worst.reason,
-        worst="" if worst is None else worst.status,
-        trials=len(good),
-        failed=len(bad),
-        columns=_columns(records),
-        failure=worst.failure if worst else None,
-        log=_log(worst) if worst else "",
-    )
+    row = CaseSummary(case, Status.MEASURED, "", len(good), len(bad), columns=_columns(records))
+    if worst:
+        row = dataclasses.replace(
+            row,
+            status=worst.status,
+            worst=worst.status,
+            reason=worst.reason,
+            failure=worst.failure,
+            log=_log(worst),
+        )
     return _with_numbers(row, good) if good else row
 
 
@@ -190,6 +219,7 @@ def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:
     values = _estimates(counted, list(row.columns))
     return dataclasses.replace(
         row,
+        status=Status.MEASURED,
         reason=reason,
         degraded_trials=len(good) - len(sound),
         degraded="" if sound else good[0].degraded,
@@ -213,8 +243,7 @@ def _columns(records: list[Record]) -> dict[str, dict[str, Any]]:
 def _estimates(records: list[Record], names: list[str]) -> dict[str, Estimate]:
     estimates = {}
     for name in names:
-        values = [v for record in records if (v := record.values.get(name)) is not None and math.isfinite(v)]
-        if values:
+        if values := numbers(record.values.get(name) for record in records):
             middle = statistics.median(values)
             estimates[name] = Estimate(middle, min(values), max(values), len(values), tuple(values))
     return estimates
@@ -227,7 +256,7 @@ def _why_absent(records: list[Record], name: str) -> str:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None and math.isfinite(value)]
+    known = numbers(values)
     return math.fsum(known) / len(known) if len(known) == len(values) else None
 
 
@@ -236,11 +265,6 @@ def _log(record: Record) -> str:
     if record.failure is None or record.failure.rank is None:
         return ""
     return log_file(Run(Path()).trial_folder(record.case, record.round), record.failure.rank).as_posix()
-
-
-def _with_relative(row: CaseSummary, reference: CaseSummary | None) -> CaseSummary:
-    ratio, why = _relative(row, reference)
-    return dataclasses.replace(row, relative=ratio, relative_absent=why)
 
 
 def _relative(row: CaseSummary, reference: CaseSummary | None) -> tuple[float | None, str]:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from distbench import registry
 from distbench.decode import finite
 from distbench.record import Record, of_kind
+
+if TYPE_CHECKING:
+    from distbench.jobs.base import Kind
 
 Gravity = Literal["ok", "unknown", "bad"]
 INCONCLUSIVE = "inconclusive"
@@ -55,25 +58,9 @@ class Verdict:
         }
 
 
-class Judge(Protocol):
-    """What a kind of job is asked here; ``distbench.jobs.base.Kind`` documents it."""
-
-    name: str
-    order: int
-    unasked: str
-
-    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
-        """Verdicts by case id."""
-        ...
-
-    def run_json(self, records: Sequence[Record]) -> dict[str, Any]:
-        """Keys of the run's JSON."""
-        ...
-
-
-def judges() -> dict[str, Judge]:
+def judges() -> dict[str, Kind]:
     """Kinds of jobs by the name of their plug-in, in their order."""
-    kinds: dict[str, Judge] = {name: registry.load("jobs", name)() for name in registry.names("jobs")}
+    kinds: dict[str, Kind] = {name: registry.load("jobs", name)() for name in registry.names("jobs")}
     return dict(sorted(kinds.items(), key=lambda item: (item[1].order, item[0])))
 
 

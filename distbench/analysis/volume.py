@@ -56,17 +56,19 @@ def volume(record: Record) -> Volume | None:
 
 def explanation(record: Record) -> str:
     """How the volume of a trial compares with theory, in words; empty if nothing moves."""
-    found = volume(record)
-    if found is None:
+    moved = volume(record)
+    if moved is None:
         return f"no theory to compare with: {record.absent.get('comm_bytes_theory', 'not measured')}."
-    if not found.theory and not found.measured:
+    if not moved.theory and not moved.measured:
         return ""
-    told = [f"{bytes_text(sum(found.measured.values()))} moved, {_theory_text(found.theory)}"]
-    told += [cause.text for cause in found.causes]
-    if found.unexplained > EXPLAINED:
-        left = ", ".join(f"{_signed(size)} {op}" for op, size in found.left.items())
-        told.append(f"no known cause for {left}")
-    return "; ".join(told) + "."
+    parts = " and ".join(f"{op} {bytes_text(size)}" for op, size in moved.theory.items())
+    theory = f"theory: {bytes_text(sum(moved.theory.values()))}" + (f" ({parts})" if parts else "")
+    clauses = [f"{bytes_text(sum(moved.measured.values()))} moved, {theory}"]
+    clauses += [cause.text for cause in moved.causes]
+    if moved.unexplained > EXPLAINED:
+        left = (f"{'+' if size > 0 else '−'}{bytes_text(abs(size))} {op}" for op, size in moved.left.items())
+        clauses.append(f"no known cause for {', '.join(left)}")
+    return "; ".join(clauses) + "."
 
 
 class _Ledger:
@@ -140,12 +142,3 @@ class _Ledger:
             if row["bytes"] <= most:
                 found[row["op"]] = found.get(row["op"], 0.0) + row["bytes"] / self._steps
         return found
-
-
-def _theory_text(theory: dict[str, float]) -> str:
-    parts = " and ".join(f"{op} {bytes_text(size)}" for op, size in theory.items())
-    return f"theory: {bytes_text(sum(theory.values()))}" + (f" ({parts})" if parts else "")
-
-
-def _signed(size: float) -> str:
-    return f"{'+' if size > 0 else '−'}{bytes_text(abs(size))}"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distbench.analysis.history import Break, CaseHistory, HistoryPoint, Word
+from distbench.analysis.comparison import Direction
+from distbench.analysis.history import Break, CaseHistory, HistoryPoint
 from distbench.analysis.text import listed, one_line
 from distbench.files import write_whole, writing
 from distbench.report import html
@@ -31,7 +32,7 @@ _MOST = 60
 _MOST_DATES = 8
 _MOST_TOLD = 4
 _POINT = ("value", "lowest", "highest")
-_LOOKS: dict[Word, tuple[str, str, str]] = {
+_LOOKS: dict[Direction, tuple[str, str, str]] = {
     "worse": ("step, worse", PALETTE[1], "triangle-down"),
     "better": ("step, better", PALETTE[2], "triangle-up"),
     "other": ("step", PALETTE[3], "diamond"),
@@ -153,7 +154,7 @@ def _facts(of: Break) -> str:
     return hover("environment changed", *of.facts[:8])
 
 
-def _steps(series: CaseHistory, word: Word) -> dict[str, Any]:
+def _steps(series: CaseHistory, word: Direction) -> dict[str, Any]:
     name, color, symbol = _LOOKS[word]
     found = [change for change in series.changes if change.word == word]
     points = [series.points[change.step.place] for change in found]

@@ -115,7 +115,7 @@ def _by_step(z: list[list[float | None]], steps: int) -> Sheet:
 def _finding(grid: Grid) -> str:
     if grid.column != "work_s":
         return ""
-    if grid.straggler:
+    if grid.excess >= STRAGGLER:
         return f"Straggler: rank {grid.slowest}, {grid.excess:.2f}x the work of the median rank."
     return (
         f"No straggler: slowest rank {grid.slowest} is {grid.excess:.2f}x the median "

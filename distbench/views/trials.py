@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import THROUGHPUT, CaseSummary
-from distbench.analysis.trials import TrialValue, trial_values
+from distbench.analysis.summary import THROUGHPUT, CaseSummary, trials_of
+from distbench.record import Record
 from distbench.report.figures import GREY, Chart, Shown, Style, bars_height, drawn, hover, scatter
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
@@ -35,19 +35,19 @@ class TrialsView(View):
 
     def sheet(self, run: AnalysedRun) -> Sheet:
         """A row for each trial, those of the fastest case first."""
-        trials = trial_values(run.measured, THROUGHPUT)
+        trials = trials_of(run.measured, THROUGHPUT)
         rows = [row for row in run.cases if row.case.id in trials]
         every = Shown.of(rows, run, len(rows))
         return self.made([_row(row, every, trial) for row in every.rows for trial in trials[row.case.id]])
 
     def charts(self, run: AnalysedRun) -> list[Chart]:
         """Every trial as a mark, if any has a throughput."""
-        trials = trial_values(run.measured, THROUGHPUT)
+        trials = trials_of(run.measured, THROUGHPUT)
         rows = [row for row in run.cases if row.case.id in trials]
         if not rows:
             return []
         shown, style = Shown.of(rows, run), Style.of(run.cases)
-        noisy = sum(bool(trial.disturbed) for each in trials.values() for trial in each)
+        noisy = sum(bool(trial.degraded) for each in trials.values() for trial in each)
         strips = [_strip(row, i, trials[row.case.id], style) for i, row in enumerate(shown.rows)]
         return [
             Chart(
@@ -70,32 +70,32 @@ class TrialsView(View):
         ]
 
 
-def _row(row: CaseSummary, shown: Shown, trial: TrialValue) -> Row:
+def _row(row: CaseSummary, shown: Shown, trial: Record) -> Row:
     return Row(
         {
             **case_cells(row.case, shown.names[row.case.id]),
             "round": trial.round,
             "trial": trial.round + 1,
-            "tokens_per_s": trial.value,
-            "disturbed": trial.disturbed,
+            "tokens_per_s": trial.values[THROUGHPUT],
+            "disturbed": trial.degraded,
         }
     )
 
 
-def _strip(row: CaseSummary, place: int, trials: Sequence[TrialValue], style: Style) -> dict[str, Any]:
+def _strip(row: CaseSummary, place: int, trials: Sequence[Record], style: Style) -> dict[str, Any]:
     look = style.marker(row.case.strategy.name)
     hollow = f"{look['symbol']}-open"
     middle = (len(trials) - 1) / 2
-    symbols = [hollow if trial.disturbed else look["symbol"] for trial in trials]
+    symbols = [hollow if trial.degraded else look["symbol"] for trial in trials]
     return scatter(
         "",
-        [trial.value for trial in trials],
+        [trial.values[THROUGHPUT] for trial in trials],
         [place + (i - middle) * _OFFSET * min(1, 5 / len(trials)) for i in range(len(trials))],
         hovers=[
             hover(
                 row.case.name,
-                f"trial {trial.round + 1}: {number_text(trial.value)} tokens/s",
-                f"disturbed: {trial.disturbed}" if trial.disturbed else "",
+                f"trial {trial.round + 1}: {number_text(trial.values[THROUGHPUT])} tokens/s",
+                f"disturbed: {trial.degraded}" if trial.degraded else "",
             )
             for trial in trials
         ],
