@@ -16,6 +16,7 @@ import inspect
 import os
 import sys
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,7 +53,8 @@ def load(kind: str, name: str) -> type[Any]:
     return _load(kind, name, os.environ.get(PLUGIN_PATH, ""))
 
 
-def built_in(kind: str) -> dict[str, type[Any]]:
+@functools.cache
+def built_in(kind: str) -> Mapping[str, type[Any]]:
     """distbench's own plug-ins of *kind* by name: what a record may be read with, as no foreign code runs."""
     return {name: _load(kind, name, "") for name in sorted(_places(kind, ""))}
 

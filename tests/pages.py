@@ -13,7 +13,6 @@ from records import case, failed, info, measured
 
 from distbench.analysis.run import AnalysedRun
 from distbench.record import Record
-from distbench.record.store import Run
 from distbench.report import page
 
 HOSTILE = (
@@ -78,17 +77,9 @@ def see(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     def call(*records: Record, width: int = 1280, name: str = "tiny", **options: Any) -> Seen:
         cases = list({record.case_id: record.case for record in records}.values())
-        run = Run.create(tmp_path_factory.mktemp("run"), info(*cases, name=name), "")
-        for record in records:
-            run.write_record(record)
-        opened.append(
-            Seen(
-                browser,
-                page.write(run.folder, AnalysedRun.read(run)),
-                viewport={"width": width, "height": 900},
-                **options,
-            )
-        )
+        analysed = AnalysedRun(info(*cases, name=name), records)
+        file = page.write(tmp_path_factory.mktemp("run"), analysed)
+        opened.append(Seen(browser, file, viewport={"width": width, "height": 900}, **options))
         return opened[-1]
 
     yield call

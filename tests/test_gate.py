@@ -37,7 +37,7 @@ launcher: kept
 PACE = SUITE.replace("tokens_per_s: false", "tokens_per_s: 100%, min_pairs: 3, max_pairs: 6")
 # where processes are what is tested, and not what is made of them
 OWN_PACE = PACE.replace("launcher: kept\n", "")
-STEADY, SLOWER = "SMALL_SLEEPS=0.1", "SMALL_SLEEPS=0.4"
+STEADY, SLOWER = "SMALL_SLEEPS=0.06", "SMALL_SLEEPS=0.24"
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def gate_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_change_of_code_is_held_against_its_revision(repository: Path) -> None:
     model = repository / "small.py"
-    model.write_text(model.read_text().replace('SMALL_SLEEPS", "0"', 'SMALL_SLEEPS", "0.5"'))
+    model.write_text(model.read_text().replace('SMALL_SLEEPS", "0"', 'SMALL_SLEEPS", "0.15"'))
     done = gate_in(repository, "--baseline", "main", "--json")
     assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout)
