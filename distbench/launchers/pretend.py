@@ -70,21 +70,18 @@ class _PretendedSite(Site):
         trial = TrialFile.read(launch.file)
         folder, does = launch.file.parent, trial.case.strategy.options.get("does", "works")
         self._options.note(f"trial {trial.case.label} {folder.name}")
+        columns = {column.name for column in kind_of(trial.job.kind).columns}
+        knows = trial.job.kind == MEASURE or (columns and columns <= self._options.values.keys())
         for rank in range(launch.processes):
             # as frameworks do: what shows a log or a message has to take the colours out
             log_file(folder, rank).write_text(f"rank {rank} was \x1b[32mhere\n")
-            if not self._knows(trial.job.kind):
+            if not knows:
                 _fail(folder, rank, "Refused", f"launcher pretend does not {trial.job.kind}")
             elif rank and does == "raises":
                 _fail(folder, rank, "RuntimeError", "a pretended \x1b[31mfailure")
             elif does != "hangs":
                 result_file(folder, rank).write_text(json.dumps(self._result(trial, int(folder.name))))
         return _Ended(launch.processes, hangs=does == "hangs")
-
-    def _knows(self, kind: str) -> bool:
-        """Whether there is something to report for a trial of that *kind*."""
-        columns = [column.name for column in kind_of(kind).columns]
-        return kind == MEASURE or bool(columns and set(columns) <= self._options.values.keys())
 
     def _result(self, trial: TrialFile, round_: int) -> dict[str, Any]:
         steps = trial.measure.steps

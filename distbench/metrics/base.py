@@ -247,9 +247,7 @@ class Metric(ABC):
         return {}
 
     def summary(self, trial: Trial) -> Mapping[str, float | Absent]:
-        """Numbers that need all ranks at once, by column. Runs in the parent.
-
-        ``Absent`` in place of a number: it can't be known here, and the record keeps the reason.
+        """Numbers that need all ranks at once, by column, or ``Absent`` as in ``values``. Runs in the parent.
 
         Raises:
             Absent: none of them can.

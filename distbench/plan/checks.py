@@ -7,7 +7,7 @@ from distbench import registry
 from distbench.case import Batch, Case
 from distbench.env import Machine
 from distbench.plan.cells import Cell
-from distbench.strategies.base import Strategy, missing_package
+from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.suite.batch import Indivisible
 from distbench.suite.checking import Finding
@@ -60,9 +60,8 @@ class Checks:
 
     def unsupported(self, case: Case, strategy: Strategy, workload: Plugin) -> str | None:
         """Why *case* can't run on this machine, or None if it can."""
-        missing = missing_package(strategy, self._machine) or _missing(
-            workload.instance.packages, self._machine
-        )
+        missing = _missing(strategy.packages, self._machine, "'distbench[train]'")
+        missing = missing or _missing(workload.instance.packages, self._machine)
         return missing or strategy.problem(case, self._machine)
 
     def _is_new(self, *what: object) -> bool:
@@ -108,6 +107,6 @@ def _is_divisible(work: Work, world_size: int) -> bool:
     return True
 
 
-def _missing(packages: Iterable[str], machine: Machine) -> str | None:
+def _missing(packages: Iterable[str], machine: Machine, source: str = "") -> str | None:
     absent = [package for package in packages if package not in machine.packages]
-    return f"{absent[0]} is not installed; pip install {absent[0]}" if absent else None
+    return f"{absent[0]} is not installed; pip install {source or absent[0]}" if absent else None

@@ -316,14 +316,6 @@ class Strategy(ABC):
         return None
 
 
-def missing_package(strategy: Strategy, machine: Machine) -> str | None:
-    """Reason for ``unsupported`` if a package that *strategy* needs is not installed."""
-    for package in strategy.packages:
-        if package not in machine.packages:
-            return f"{package} is not installed; pip install 'distbench[train]'"
-    return None
-
-
 PLUGIN_BASE = Strategy
 SINGLE = "single"
 """Reference of equivalence, convergence and checkpoints by definition: one device and no wrapper, so nothing

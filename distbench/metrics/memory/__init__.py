@@ -5,12 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distbench.metrics.base import Absent, Metric, Session, TableColumn, TableSpec, Values, alike
-
-if TYPE_CHECKING:
-    from distbench.metrics.memory.allocators import Books
 
 KINDS = {
     "parameters": "Parameters of a rank between steps: its shard, if sharded.",
@@ -119,9 +116,11 @@ class Memory(Metric):
         return state.around(span) if session.pass_ == "count" else nullcontext()
 
     def values(self, session: Session, state: Any) -> Values:
+        from distbench.metrics.memory.allocators import why_not
+
         if session.pass_ == "time":
             return {
-                **_peaks(state),
+                **(state.values() if state else {"memory_peak": Absent(why_not())}),
                 "memory_host": _kilobytes(Path("/proc/self/smaps_rollup"), "Pss"),
                 "memory_resident_peak": _kilobytes(Path("/proc/self/status"), "VmHWM"),
             }
@@ -132,12 +131,6 @@ class Memory(Metric):
             **{f"memory_{name}": state.most(name) for name in KINDS},
             "memory_states_theory": _theory(session),
         }
-
-
-def _peaks(books: Books | None) -> Values:
-    from distbench.metrics.memory import allocators
-
-    return books.values() if books else {"memory_peak": Absent(allocators.why_not())}
 
 
 def _theory(session: Session) -> float | Absent:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 from distbench.metrics.base import (
@@ -47,7 +47,7 @@ _FLAGS = TableSpec(
 @dataclass
 class _State:
     profiler: Any = None
-    mark: AbstractContextManager[Any] | None = None
+    step: ExitStack = field(default_factory=ExitStack)
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Profile(Metric):
         return _State(profiler)
 
     def before_step(self, session: Session, state: _State) -> None:
-        state.mark = _mark("step") if state.profiler else nullcontext()
-        state.mark.__enter__()
+        if state.profiler:
+            state.step.enter_context(_mark("step"))
 
     def after_step(self, session: Session, state: _State) -> None:
         if session.device.type == "cuda":
@@ -115,8 +115,7 @@ class Profile(Metric):
 
             # the device's part of the step ends inside the mark
             torch.cuda.synchronize()
-        assert state.mark is not None
-        state.mark.__exit__(None, None, None)
+        state.step.close()
 
     def around(self, session: Session, state: _State, span: str) -> AbstractContextManager[Any]:
         return _mark(span) if state.profiler else nullcontext()

@@ -17,14 +17,13 @@ from distbench.strategies.description import PORTIONS, TIMING, Meaning, points
 class DistributedDataParallel(Replicated):
     """DistributedDataParallel: a whole copy of the model on each rank, gradients all-reduced in buckets."""
 
+    engine = "DistributedDataParallel"
+    simplicity = 10
     early = ("distbench.strategies.ddp.engine",)
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(PORTIONS, "bucket_bytes_cap"),
         **points(TIMING, "gradient_as_bucket_view", "static_graph"),
     }
-
-    engine = "DistributedDataParallel"
-    simplicity = 10
 
     bucket_cap_mb: float = 25.0
     """Size in MiB of the buckets in which gradients are all-reduced (torch's default)."""

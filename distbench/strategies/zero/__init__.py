@@ -47,10 +47,10 @@ _IMPORTS = (
 class Zero(Strategy):
     """DeepSpeed ZeRO: optimizer state (1), gradients (2) and parameters (3) sharded over ranks."""
 
+    engine = "DeepSpeedEngine"
     packages = ("torch", "deepspeed")
     # DeepSpeed's CPU backend never unlinks its all-reduce buffers: 66 MiB a rank and trial
     leftovers = ("/dev/shm/deepspeed_allreduce_buffer_*_{port}_*",)
-
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points("the strategy itself", "optimizer_wrapper"),
         **points(SHARDING, "zero_stage", "param_persistence_threshold"),
@@ -59,8 +59,6 @@ class Zero(Strategy):
         **points(TIMING, "overlap_comm"),
         **points(PLACE, "offload"),
     }
-
-    engine = "DeepSpeedEngine"
 
     stage: Literal[0, 1, 2, 3] = 3
     """0: nothing sharded (all-reduce, as DDP). 1: optimizer state. 2: and gradients. 3: and parameters."""
