@@ -15,7 +15,7 @@ from distbench.adopt.base import Adopted, Measured
 from distbench.case import Case
 from distbench.errors import UsageError
 
-__all__ = ["FORMATS", "Adopted", "adopt", "formats_for"]
+__all__ = ["FORMATS", "Adopted", "Measured", "adopt", "formats_for"]
 
 FORMATS: dict[str, ModuleType] = {
     "deepspeed": deepspeed_json,
@@ -24,12 +24,12 @@ FORMATS: dict[str, ModuleType] = {
     "torch": torch_script,
     "torchtitan": torchtitan_toml,
 }
-"""Name -> module with ``STRATEGIES`` (the classes that the format can express), ``problem`` and ``write``."""
+"""Name -> module with ``problems``, why it can't express a case, and ``write``."""
 
 
 def formats_for(measured: Measured) -> list[str]:
     """Formats that can express the measured case."""
-    return [name for name, module in FORMATS.items() if _problem(module, measured) is None]
+    return [name for name, module in FORMATS.items() if not module.problems(measured)]
 
 
 def adopt(format_: str, case: Case, effective: Mapping[str, Any]) -> Adopted:
@@ -39,17 +39,9 @@ def adopt(format_: str, case: Case, effective: Mapping[str, Any]) -> Adopted:
         UsageError: the format can't express this case; the message names those that can.
     """
     measured, module = Measured.of(case, effective), FORMATS[format_]
-    if (problem := _problem(module, measured)) is not None:
+    if problems := module.problems(measured):
         others = formats_for(measured)
         advice = f"; for this case use --as {' or '.join(others)}" if others else ""
-        raise UsageError(f"--as {format_}: {problem}{advice}")
+        raise UsageError(f"--as {format_}: {problems[0]}{advice}")
     written: Adopted = module.write(measured)
     return written
-
-
-def _problem(module: ModuleType, measured: Measured) -> str | None:
-    """Why the format of *module* can't express the measured case, or None."""
-    problem: str | None = module.problem(measured)
-    if problem is None and not isinstance(measured.strategy, module.STRATEGIES):
-        return f"the format has no counterpart of {measured.case.strategy.name}"
-    return problem

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from distbench.adopt._python import block, dtype, lines
+from distbench.adopt.base import Measured
 from distbench.case import Case
 from distbench.strategies.fsdp import FullyShardedDataParallel
 
@@ -25,6 +28,24 @@ def imports(strategy: FullyShardedDataParallel) -> str:
         "from torch.distributed.device_mesh import init_device_mesh",
         f"{fsdp} {', '.join(sorted(['MixedPrecisionPolicy', offload]))}, fully_shard",
     )
+
+
+def config(measured: Measured, strategy: FullyShardedDataParallel) -> dict[str, Any]:
+    """What the files of Accelerate and of Trainer say alike, but for Accelerate's prefix."""
+    classes = measured.layer_classes
+    shared: dict[str, Any] = {
+        "version": strategy.version,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        **({"transformer_layer_cls_to_wrap": classes} if classes else {}),
+        "activation_checkpointing": measured.case.activation_checkpointing == "full",
+        "cpu_ram_efficient_loading": False,
+        "state_dict_type": "SHARDED_STATE_DICT",
+    }
+    if strategy.version == 2:
+        return {**shared, "reshard_after_forward": strategy.sharding != "grad_op"}
+    # prefetching is torch's default, which is not Accelerate's
+    own = {"use_orig_params": True, "sync_module_states": False, "backward_prefetch": "BACKWARD_PRE"}
+    return shared | own
 
 
 def wrap(case: Case, strategy: FullyShardedDataParallel) -> str:

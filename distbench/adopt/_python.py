@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
-from distbench.adopt.base import Measured, mixed
+from distbench.adopt import base
+from distbench.adopt.base import Measured
 from distbench.case import TORCH_NAMES, Case, Optimizer
-from distbench.strategies.ddp import DistributedDataParallel
-from distbench.strategies.fsdp import FullyShardedDataParallel
 
 CAST = '''
 class Cast(nn.Module):
@@ -58,12 +57,9 @@ def dtype(name: str) -> str:
 
 def optimizer(spec: Optimizer) -> tuple[str, str]:
     """torch's optimizer class, and its keyword arguments, all of them explicit."""
-    kernel = f"fused={spec.kernel == 'fused'}, foreach={spec.kernel == 'foreach'}"
-    decay = f"weight_decay={spec.weight_decay!r}"
-    if spec.name == "sgd":
-        return "torch.optim.SGD", f"lr={spec.lr!r}, momentum={spec.momentum!r}, {decay}, {kernel}"
-    betas = tuple(spec.betas)
-    return "torch.optim.AdamW", f"lr={spec.lr!r}, betas={betas!r}, eps={spec.eps!r}, {decay}, {kernel}"
+    name, hyperparameters, kernel = base.optimizer(spec)
+    arguments = {**hyperparameters, **kernel}
+    return f"torch.optim.{name}", ", ".join(f"{key}={value!r}" for key, value in arguments.items())
 
 
 def make_optimizer(case: Case) -> str:
@@ -72,12 +68,22 @@ def make_optimizer(case: Case) -> str:
     return f"optimizer = {class_}(\n    model.parameters(), {arguments}\n)"
 
 
-def checkpoint_imports(case: Case, needed: bool) -> str:
-    """Import for ``wrap_layers`` and ``CHECKPOINT``."""
-    names = ["apply_activation_checkpointing"] if needed else []
-    names += ["checkpoint_wrapper"] if case.activation_checkpointing == "full" else []
+def cast_to_master(case: Case, to: str = "") -> str:
+    """Statement that gives ``model`` the dtype of its master weights."""
+    return f"model = model.to({to}{dtype(case.precision.master)})  # the master weights"
+
+
+def determinism(case: Case) -> str:
+    """Statements that fix the threads and the random numbers of *case*."""
+    seed = f"torch.manual_seed({case.seed})  # before the model is built: all ranks start with equal weights"
+    return f"torch.set_num_threads({case.threads})\n{seed}"
+
+
+def checkpoint_imports(case: Case) -> str:
+    """Import for ``WRAP_LAYERS`` and ``CHECKPOINT``."""
+    own = ", checkpoint_wrapper" if case.activation_checkpointing == "full" else ""
     module = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
-    return f"from {module} import {', '.join(names)}" if names else ""
+    return f"from {module} import apply_activation_checkpointing{own}"
 
 
 def lines(*pieces: str) -> str:
@@ -101,8 +107,7 @@ def setup(case: Case, *, alone: bool, join: str = "") -> str:
     device = f'torch.device("cuda", {rank})' if case.device == "cuda" else 'torch.device("cpu")'
     backend = "cpu:gloo,cuda:nccl" if case.device == "cuda" else "gloo"
     body = lines(
-        f"torch.set_num_threads({case.threads})",
-        f"torch.manual_seed({case.seed})  # before the model is built: all ranks start with equal weights",
+        determinism(case),
         f"device = {device}",
         "torch.cuda.set_device(device)" if case.device == "cuda" else "",
         "" if alone else f'dist.init_process_group("{backend}")',
@@ -177,21 +182,18 @@ def _loop(number: int, body: str) -> str:
 
 def _synchronised(measured: Measured, number: int) -> tuple[str, str]:
     """Line before and context around a micro-batch that reduce gradients only once per update."""
-    around = f"with nullcontext() if number == {number} else model.no_sync():  # reduce once per update"
-    match measured.strategy:
-        case DistributedDataParallel():
-            return "", around
-        case FullyShardedDataParallel(reduce_each_micro_batch=False, version=2):
-            return f"model.set_requires_gradient_sync(number == {number})  # reduce once per update", ""
-        case FullyShardedDataParallel(reduce_each_micro_batch=False):
-            return "", around
+    fsdp = measured.fsdp
+    if fsdp and fsdp.version == 2 and not fsdp.reduce_each_micro_batch:
+        return f"model.set_requires_gradient_sync(number == {number})  # reduce once per update", ""
+    if measured.ddp or (fsdp and not fsdp.reduce_each_micro_batch):
+        context = f"nullcontext() if number == {number} else model.no_sync()"
+        return "", f"with {context}:  # reduce once per update"
     return "", ""
 
 
 def _update(measured: Measured) -> str:
-    case, strategy = measured.case, measured.strategy
-    limit, scale = case.optimizer.clip_grad_norm, case.precision.loss_scale
-    version = strategy.version if isinstance(strategy, FullyShardedDataParallel) else None
+    limit, scale = measured.case.optimizer.clip_grad_norm, measured.case.precision.loss_scale
+    version = measured.fsdp.version if measured.fsdp else None
     clip = f"nn.utils.clip_grad_norm_(model.parameters(), {limit!r})"
     clip = f"model.clip_grad_norm_({limit!r})" if version == 1 else clip
     step = lines("" if limit is None else clip, "optimizer.step()")
@@ -208,5 +210,10 @@ def _update(measured: Measured) -> str:
 
 
 def casts(measured: Measured) -> bool:
-    """Whether the script must cast parameters itself, which FSDP does by its policy."""
-    return mixed(measured.case) and not isinstance(measured.strategy, FullyShardedDataParallel)
+    """Whether the script must cast parameters itself, which FSDP and DeepSpeed do."""
+    return measured.is_mixed and not (measured.fsdp or measured.zero)
+
+
+def compresses(measured: Measured) -> bool:
+    """Whether DDP reduces gradients in another dtype than theirs."""
+    return measured.case.precision.reduce != measured.case.precision.master

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from distbench import registry
 from distbench.analysis.text import one_line
-from distbench.case import Case
+from distbench.case import Case, Optimizer
 from distbench.errors import UsageError
 from distbench.strategies.base import Strategy
+from distbench.strategies.ddp import DistributedDataParallel
+from distbench.strategies.dp import DataParallel
+from distbench.strategies.fsdp import FullyShardedDataParallel
+from distbench.strategies.single import Single
+from distbench.strategies.zero import Zero
+
+# each format says which of these it can't express
+_STRATEGIES = (Single, DataParallel, DistributedDataParallel, FullyShardedDataParallel, Zero)
+
+COMMON_NOTES = (
+    "train.py is your script. Weight decay applies to every parameter, including biases and norms, and the "
+    "learning rate is constant; with a scheduler or exempt parameters the training is not equivalent to the "
+    "measured case.",
+    "With a different number of processes, change the micro-batch size or accumulation to keep the global "
+    "batch size.",
+)
 
 
 @dataclass(frozen=True)
@@ -32,13 +47,40 @@ class Measured:
         """
         name = case.strategy.name
         plugin = registry.built_in("strategies").get(name)
-        if plugin is None:
+        if plugin is None or plugin not in _STRATEGIES:
             raise UsageError(f"{name}: plug-in strategies can't be exported")
         try:
             strategy = plugin(**case.strategy.options)
         except TypeError as error:
             raise UsageError(f"{name}: options from another version of distbench: {error}") from error
         return cls(case, strategy, effective)
+
+    @property
+    def ddp(self) -> DistributedDataParallel | None:
+        """The strategy, if it is DDP."""
+        return self.strategy if isinstance(self.strategy, DistributedDataParallel) else None
+
+    @property
+    def fsdp(self) -> FullyShardedDataParallel | None:
+        """The strategy, if it is FSDP."""
+        return self.strategy if isinstance(self.strategy, FullyShardedDataParallel) else None
+
+    @property
+    def zero(self) -> Zero | None:
+        """The strategy, if it is DeepSpeed's."""
+        return self.strategy if isinstance(self.strategy, Zero) else None
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the case computes in a different dtype than that of its master weights."""
+        return self.case.precision.compute != self.case.precision.master
+
+    @property
+    def layer_classes(self) -> list[str]:
+        """Classes of the layers that were wrapped individually; empty if the record doesn't have them."""
+        if names := self.case.workload.options.get("layer_classes"):
+            return [str(name) for name in names]
+        return self.strategy.wrapped_layers(self.effective)
 
     def value(self, key: str) -> Any:
         """Option of the strategy; if the suite left it unset, the value that the live engine reported."""
@@ -60,20 +102,79 @@ class Adopted:
     """Settings that this format can't express, so that training differs from the measured case."""
 
 
-def settings(case: Case) -> dict[str, str]:
+def applying(sentences: Mapping[str, object]) -> list[str]:
+    """Those *sentences* whose conditions hold."""
+    return [sentence for sentence, holds in sentences.items() if holds]
+
+
+def header(case: Case, launch: str, notes: Iterable[str], differs: Iterable[str]) -> str:
+    """Comment for the top of a file in Python, YAML or TOML."""
+    lines = [
+        f"{one_line(case.name)} ({case.id}), as measured by distbench.",
+        "",
+        *(f"{name}: {one_line(value, 600)}" for name, value in _settings(case).items()),
+        "",
+        f"Launch: {launch}",
+        *(f"Note: {one_line(note, 600)}" for note in notes),
+        *(f"Differs: {one_line(difference, 600)}" for difference in differs),
+    ]
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
+
+
+def as_json(data: Mapping[str, Any]) -> str:
+    """*data* as the text of a JSON file."""
+    return json.dumps(data, indent=2) + "\n"
+
+
+def command(measured: Measured, *words: str) -> str:
+    """Command line with the environment variables that the ranks of the case had."""
+    variables = [f"OMP_NUM_THREADS={measured.case.threads}"]
+    if measured.zero and measured.case.device == "cpu":
+        # DeepSpeed otherwise picks the device by what it can import
+        variables.append("DS_ACCELERATOR=cpu")
+    return " ".join([*variables, *words])
+
+
+def torchrun(measured: Measured, *words: str) -> str:
+    """torchrun command for the ranks of the case, by default of ``train.py``."""
+    processes = f"--nproc-per-node={measured.case.world_size}"
+    return command(measured, "torchrun", "--standalone", processes, *(words or ("train.py",)))
+
+
+def optimizer(spec: Optimizer) -> tuple[str, dict[str, Any], dict[str, bool]]:
+    """Name of torch's optimizer, its hyperparameters, and the arguments that choose its kernel."""
+    kernel = {"fused": spec.kernel == "fused", "foreach": spec.kernel == "foreach"}
+    decay = {"weight_decay": spec.weight_decay}
+    if spec.name == "sgd":
+        return "SGD", {"lr": spec.lr, "momentum": spec.momentum, **decay}, kernel
+    return "AdamW", {"lr": spec.lr, "betas": tuple(spec.betas), "eps": spec.eps, **decay}, kernel
+
+
+def fixed_loss_scale(measured: Measured, tool: str) -> dict[str, bool]:
+    """That *tool* can't scale losses as the case did, and whether the case scaled them."""
+    precision = measured.case.precision
+    problem = f"{tool} scales fp16 losses dynamically, the case by a constant ({precision.loss_scale!r})"
+    return {problem: precision.compute == "fp16" and not measured.zero}
+
+
+def unnamed_layers(measured: Measured, advice: str) -> list[str]:
+    """A note with *advice* for a sharded case whose layers have no known class."""
+    note = f"The class of the layers is not in the record: {advice}, unless the model is from transformers, "
+    return applying({note + "which names them itself.": measured.fsdp and not measured.layer_classes})
+
+
+def _settings(case: Case) -> dict[str, str]:
     """Every hyperparameter of *case* in words, for reference next to what the format expresses."""
-    batch, precision = case.batch, case.precision
+    batch, precision, clip = case.batch, case.precision, case.optimizer.clip_grad_norm
     options = {k: v for k, v in case.strategy.options.items() if v not in (None, "")}
-    text = ", ".join(f"{key} = {_plain(value)}" for key, value in options.items())
+    texts = [f"{k} = {v if isinstance(v, str) else json.dumps(v)}" for k, v in options.items()]
     return {
-        "strategy": f"{case.strategy.name}, {text}" if text else case.strategy.name,
+        "strategy": ", ".join([case.strategy.name, *texts]),
         "processes": f"{case.world_size} on {case.device}, {case.threads} intra-op threads each",
         "batch": f"{batch.global_batch_size} samples per step = {batch.micro_batch_size} per micro-batch x "
         f"{batch.gradient_accumulation_steps} accumulation steps x {case.world_size} ranks",
-        "optimizer": _optimizer_text(case),
-        "clipping": "none"
-        if case.optimizer.clip_grad_norm is None
-        else f"global L2 norm of the gradients to {case.optimizer.clip_grad_norm!r}",
+        "optimizer": _optimizer_text(case.optimizer),
+        "clipping": "none" if clip is None else f"global L2 norm of the gradients to {clip!r}",
         "precision": f"compute {precision.compute}, reduce {precision.reduce}, master weights "
         f"{precision.master}, optimizer state {precision.optimizer_state}, loss scale "
         f"{'none' if precision.loss_scale is None else repr(precision.loss_scale)}",
@@ -82,72 +183,9 @@ def settings(case: Case) -> dict[str, str]:
     }
 
 
-def header(case: Case, launch: str, notes: Iterable[str], differs: Iterable[str]) -> list[str]:
-    """Comment lines for the top of a file, if its format has comments."""
-    lines = [f"{one_line(case.name)} ({case.id}), as measured by distbench.", ""]
-    lines += [f"{name}: {one_line(value, 600)}" for name, value in settings(case).items()]
-    lines += ["", f"Launch: {launch}"]
-    lines += [f"Note: {one_line(note, 600)}" for note in notes]
-    lines += [f"Differs: {one_line(difference, 600)}" for difference in differs]
-    return lines
-
-
-def commented(lines: Iterable[str]) -> str:
-    """*lines* as comments in Python, YAML or TOML."""
-    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
-
-
-def literal(value: Any) -> str:
-    """*value* as JSON, which YAML and TOML read too, for scalars and lists of scalars."""
-    return json.dumps(value)
-
-
-def as_json(data: Mapping[str, Any]) -> str:
-    """*data* as the text of a JSON file."""
-    return json.dumps(data, indent=2) + "\n"
-
-
-def command(case: Case, *words: str, **variables: str) -> str:
-    """Command line with the environment variables that the ranks of *case* had."""
-    variables = {"OMP_NUM_THREADS": str(case.threads), **variables}
-    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), *words])
-
-
-def torchrun(case: Case, **variables: str) -> str:
-    """torchrun command for the ranks of *case*."""
-    words = ("torchrun", "--standalone", f"--nproc-per-node={case.world_size}", "train.py")
-    return command(case, *words, **variables)
-
-
-def mixed(case: Case) -> bool:
-    """Whether *case* computes in a different dtype than that of its master weights."""
-    return case.precision.compute != case.precision.master
-
-
-COMMON_NOTES = (
-    "train.py is your script. Weight decay applies to every parameter, including biases and norms, and the "
-    "learning rate is constant; with a scheduler or exempt parameters the training is not equivalent to the "
-    "measured case.",
-    "With a different number of processes, change the micro-batch size or accumulation to keep the global "
-    "batch size.",
-)
-
-
-def layer_classes(measured: Measured) -> list[str]:
-    """Classes of the layers that were wrapped individually; empty if the record doesn't have them."""
-    if names := measured.case.workload.options.get("layer_classes"):
-        return [str(name) for name in names]
-    return measured.strategy.wrapped_layers(measured.effective)
-
-
-def _optimizer_text(case: Case) -> str:
-    spec = case.optimizer
+def _optimizer_text(spec: Optimizer) -> str:
     if spec.name == "adamw":
         own = f"AdamW, lr {spec.lr!r}, betas {list(spec.betas)}, eps {spec.eps!r}"
     else:
         own = f"SGD, lr {spec.lr!r}, momentum {spec.momentum!r}"
     return f"{own}, weight decay {spec.weight_decay!r} on all parameters, torch's {spec.kernel} kernel"
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from distbench.adopt.base import COMMON_NOTES, Adopted, Measured, command, commented, header, literal, mixed
+from distbench.adopt import base
+from distbench.adopt.base import Adopted, Measured
 from distbench.case import TORCH_NAMES
-from distbench.strategies.ddp import DistributedDataParallel
-from distbench.strategies.fsdp import FullyShardedDataParallel
 
-STRATEGIES = (DistributedDataParallel, FullyShardedDataParallel)
 FILE = "torchtitan.toml"
 
 _NOTES = (
@@ -19,87 +18,58 @@ _NOTES = (
     "Add your own [model], data and sequence length: torchtitan trains its own models, not the case's.",
     "torchtitan sums the loss over tokens and divides by their number in the global batch: equal to the case "
     "if every sample has the same number of tokens.",
+    *base.COMMON_NOTES,
 )
+_DTYPES = ("fp32", "fp32", "fp32"), ("bf16", "fp32", "fp32")
+"""Of computing, reducing and the master weights."""
+_EACH_MICRO_BATCH = "torchtitan reduces after every micro-batch, the case once per step"
 
 
-def problem(measured: Measured) -> str | None:
-    """Why torchtitan can't express this case, or None."""
-    case, strategy = measured.case, measured.strategy
-    if case.device == "cpu":
-        return "torchtitan trains only on accelerators; the case was measured on CPUs"
-    return _strategy_problem(measured) or _number_problem(measured) or _sharding_problem(strategy)
+def problems(measured: Measured) -> list[str]:
+    """Why torchtitan can't express this case."""
+    case, fsdp = measured.case, measured.fsdp
+    dtypes = (case.precision.compute, case.precision.reduce, case.precision.master)
+    sentences = {
+        "torchtitan trains only on accelerators; the case was measured on CPUs": case.device == "cpu",
+        "torchtitan supports only FSDP2": fsdp and fsdp.version != 2,
+        f"torchtitan supports FSDP2 and DDP, not {case.strategy.name}": not (fsdp or measured.ddp),
+        "torchtitan supports Adam and AdamW, not SGD": case.optimizer.name != "adamw",
+        "torchtitan computes in fp32 or bf16, reduces in fp32 and keeps fp32 weights; the case has "
+        "compute {}, reduce {}, master {}".format(*dtypes): dtypes not in _DTYPES,
+        _EACH_MICRO_BATCH: fsdp and not fsdp.reduce_each_micro_batch,
+    }
+    return base.applying(sentences)
 
 
 def write(measured: Measured) -> Adopted:
     """The case as torchtitan's file."""
-    case = measured.case
-    words = ("torchrun", "--standalone", f"--nproc-per-node={case.world_size}", "-m", "torchtitan.train")
-    launch = command(case, *words, f"--job.config_file={FILE}")
-    notes = (*_NOTES, *COMMON_NOTES)
+    launch = base.torchrun(measured, "-m", "torchtitan.train", f"--job.config_file={FILE}")
     differs = tuple(_differs(measured))
-    text = commented(header(case, launch, notes, differs)) + _toml(_config(measured))
-    return Adopted({FILE: text}, launch, notes, differs)
-
-
-def _strategy_problem(measured: Measured) -> str | None:
-    strategy, case = measured.strategy, measured.case
-    if isinstance(strategy, FullyShardedDataParallel):
-        return None if strategy.version == 2 else "torchtitan supports only FSDP2"
-    if not isinstance(strategy, DistributedDataParallel):
-        return f"torchtitan supports FSDP2 and DDP, not {case.strategy.name}"
-    return None
-
-
-def _number_problem(measured: Measured) -> str | None:
-    case = measured.case
-    precision = case.precision
-    if case.optimizer.name != "adamw":
-        return "torchtitan supports Adam and AdamW, not SGD"
-    if precision.master != "fp32" or precision.compute not in ("fp32", "bf16") or precision.reduce != "fp32":
-        return (
-            "torchtitan computes in fp32 or bf16, reduces in fp32 and keeps fp32 weights; the case has "
-            f"compute {precision.compute}, reduce {precision.reduce}, master {precision.master}"
-        )
-    return None
-
-
-def _sharding_problem(strategy: object) -> str | None:
-    if isinstance(strategy, FullyShardedDataParallel) and not strategy.reduce_each_micro_batch:
-        return "torchtitan reduces after every micro-batch, the case once per step"
-    return None
+    text = base.header(measured.case, launch, _NOTES, differs) + _toml(_config(measured))
+    return Adopted({FILE: text}, launch, _NOTES, differs)
 
 
 def _differs(measured: Measured) -> list[str]:
-    case, strategy = measured.case, measured.strategy
-    differences = []
-    if isinstance(strategy, DistributedDataParallel):
-        buckets = f"torchtitan's DDP has buckets of 100 MiB, the case of {strategy.bucket_cap_mb:g} MiB"
-        differences.append(buckets)
-        if mixed(case):
-            differences.append("bf16 with DDP is torch.autocast in torchtitan; the case cast every parameter")
-        if case.batch.gradient_accumulation_steps > 1:
-            differences.append("torchtitan reduces after every micro-batch, the case once per step")
-        if strategy.gradient_as_bucket_view or strategy.static_graph:
-            differences.append("torchtitan sets neither gradient_as_bucket_view nor static_graph of DDP")
-    else:
-        differences.append("torchtitan shards embedding, final norm and output head as separate units")
-    return differences
+    if not (ddp := measured.ddp):
+        return ["torchtitan shards embedding, final norm and output head as separate units"]
+    sentences = {
+        "bf16 with DDP is torch.autocast in torchtitan; the case cast every parameter": measured.is_mixed,
+        _EACH_MICRO_BATCH: measured.case.batch.gradient_accumulation_steps > 1,
+        "torchtitan sets neither gradient_as_bucket_view nor static_graph of DDP": (
+            ddp.gradient_as_bucket_view or ddp.static_graph
+        ),
+    }
+    buckets = f"torchtitan's DDP has buckets of 100 MiB, the case of {ddp.bucket_cap_mb:g} MiB"
+    return [buckets, *base.applying(sentences)]
 
 
 def _config(measured: Measured) -> dict[str, dict[str, Any]]:
-    case, strategy = measured.case, measured.strategy
+    case, fsdp = measured.case, measured.fsdp
     spec, batch = case.optimizer, case.batch
-    replicas, shards, reshard = 1, case.world_size, "default"
-    offload = False
-    if isinstance(strategy, FullyShardedDataParallel):
-        replicas = strategy.replicas if strategy.sharding == "hybrid" else 1
-        shards = case.world_size // replicas
-        offload = strategy.cpu_offload
-        reshard = (
-            "never" if strategy.sharding == "grad_op" else "always" if strategy.reshard_root else "default"
-        )
-    else:
-        replicas, shards = case.world_size, 1
+    replicas, reshard = case.world_size, "default"
+    if fsdp:
+        replicas = fsdp.replicas if fsdp.sharding == "hybrid" else 1
+        reshard = "never" if fsdp.sharding == "grad_op" else "always" if fsdp.reshard_root else "default"
     return {
         "optimizer": {
             "name": "AdamW",
@@ -120,11 +90,11 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
             "dtype": TORCH_NAMES[case.precision.master],
             "mixed_precision_param": TORCH_NAMES[case.precision.compute],
             "mixed_precision_reduce": TORCH_NAMES[case.precision.reduce],
-            "enable_cpu_offload": offload,
+            "enable_cpu_offload": bool(fsdp and fsdp.cpu_offload),
         },
         "parallelism": {
             "data_parallel_replicate_degree": replicas,
-            "data_parallel_shard_degree": shards,
+            "data_parallel_shard_degree": case.world_size // replicas,
             "fsdp_reshard_after_forward": reshard,
             "tensor_parallel_degree": 1,
             "pipeline_parallel_degree": 1,
@@ -139,10 +109,7 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
 def _toml(config: dict[str, dict[str, Any]]) -> str:
     sections = []
     for name, values in config.items():
-        rows = "".join(f"{key} = {_value(value)}\n" for key, value in values.items())
-        sections.append(f"\n[{name}]\n{rows}")
+        # JSON's words for text, numbers and booleans are TOML's, but that for infinity is not
+        rows = [f"{key} = {json.dumps(value)}\n".replace("Infinity", "inf") for key, value in values.items()]
+        sections.append(f"\n[{name}]\n{''.join(rows)}")
     return "".join(sections)
-
-
-def _value(value: Any) -> str:
-    return "inf" if value == float("inf") else literal(value)

@@ -5,15 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from distbench.adopt import _fsdp, _python, base, deepspeed_json
-from distbench.adopt._python import block, function, lines
 from distbench.adopt.base import Adopted, Measured
-from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.dp import DataParallel
-from distbench.strategies.fsdp import FullyShardedDataParallel
-from distbench.strategies.single import Single
-from distbench.strategies.zero import Zero
 
-STRATEGIES = (Single, DistributedDataParallel, FullyShardedDataParallel, Zero)
 FILE, SCRIPT = "trainer_args.json", "adopted_trainer.py"
 
 _NOTES = (
@@ -28,88 +22,72 @@ _NOTES = (
 )
 
 
-def problem(measured: Measured) -> str | None:
-    """Why Trainer can't express this case, or None."""
-    case, strategy = measured.case, measured.strategy
-    if isinstance(strategy, DataParallel):
-        return "Trainer uses nn.DataParallel depending on the number of visible GPUs; no argument sets it"
-    if isinstance(strategy, FullyShardedDataParallel):
-        if case.device == "cpu":
-            return "Trainer shards through Accelerate, only on accelerators; on CPUs it silently runs DDP"
-        if strategy.sharding == "hybrid":
-            return "no argument of Trainer sets the number of replicas of a hybrid shard"
-    if case.precision.compute == "fp16" and not isinstance(strategy, Zero):
-        return (
-            f"Trainer scales fp16 losses dynamically, the case by a constant ({case.precision.loss_scale!r})"
-        )
-    return None
+def problems(measured: Measured) -> list[str]:
+    """Why Trainer can't express this case."""
+    case, fsdp = measured.case, measured.fsdp
+    sentences = {
+        "Trainer uses nn.DataParallel depending on the number of visible GPUs; no argument sets it": (
+            isinstance(measured.strategy, DataParallel)
+        ),
+        "Trainer shards through Accelerate, only on accelerators; on CPUs it silently runs DDP": (
+            fsdp and case.device == "cpu"
+        ),
+        "no argument of Trainer sets the number of replicas of a hybrid shard": (
+            fsdp and fsdp.sharding == "hybrid"
+        ),
+        **base.fixed_loss_scale(measured, "Trainer"),
+    }
+    return base.applying(sentences)
 
 
 def write(measured: Measured) -> Adopted:
     """The case as TrainingArguments, with DeepSpeed's configuration or a Trainer subclass."""
-    case, launch = measured.case, base.torchrun(measured.case)
-    notes, differs = [*_NOTES, *_own_notes(measured)], _differs(measured)
-    files = {FILE: base.as_json(_arguments(measured))}
-    if isinstance(measured.strategy, Zero):
-        launch = base.torchrun(case, **deepspeed_json.variables(case))
-        notes += deepspeed_json.notes(measured)
-        files[deepspeed_json.FILE] = base.as_json(deepspeed_json.config(measured))
-    else:
+    launch, differs = base.torchrun(measured), _differs(measured)
+    notes = [*_NOTES, *_own_notes(measured), *deepspeed_json.notes(measured)]
+    files = {FILE: base.as_json(_arguments(measured)), **deepspeed_json.files(measured)}
+    if not measured.zero:
         notes.append(f"Use AdoptedTrainer from {SCRIPT} in place of Trainer.")
-        files[SCRIPT] = base.commented(base.header(case, launch, notes, differs)) + "\n" + _trainer(measured)
+        files[SCRIPT] = base.header(measured.case, launch, notes, differs) + "\n" + _trainer(measured)
     return Adopted(files, launch, tuple(notes), tuple(differs))
 
 
 def _own_notes(measured: Measured) -> list[str]:
-    case = measured.case
-    notes = []
-    if case.precision.master != "fp32":
-        notes.append(f"Load the model in {_python.dtype(case.precision.master)}: Trainer keeps its dtype.")
-    if isinstance(measured.strategy, FullyShardedDataParallel) and not base.layer_classes(measured):
-        notes.append(
-            "The class of the layers is not in the record: add transformer_layer_cls_to_wrap to fsdp_config, "
-            "unless the model is from transformers, which names them itself."
-        )
-    return notes
+    master = measured.case.precision.master
+    dtype = f"Load the model in {_python.dtype(master)}: Trainer keeps its dtype."
+    advice = "add transformer_layer_cls_to_wrap to fsdp_config"
+    return [*base.applying({dtype: master != "fp32"}), *base.unnamed_layers(measured, advice)]
 
 
 def _differs(measured: Measured) -> list[str]:
-    strategy = measured.strategy
-    if isinstance(strategy, Zero):
+    precision, ddp, fsdp = measured.case.precision, measured.ddp, measured.fsdp
+    if measured.zero:
         return deepspeed_json.differs(measured)
-    differences = _precision_differs(measured)
-    if isinstance(strategy, FullyShardedDataParallel) and strategy.reshard_root:
-        differences.append(
-            "Trainer keeps the root's parameters gathered after forward; the case resharded them"
-        )
-    if isinstance(strategy, DistributedDataParallel) and strategy.gradient_as_bucket_view:
-        differences.append("Trainer has no gradient_as_bucket_view: with DDP gradients use twice the memory")
-    if isinstance(strategy, DistributedDataParallel) and not strategy.bucket_cap_mb.is_integer():
-        differences.append(
-            f"Trainer's bucket size is a whole number of MiB, the case's is {strategy.bucket_cap_mb:g}; the "
-            "default of 25 applies"
-        )
-    return differences
-
-
-def _precision_differs(measured: Measured) -> list[str]:
-    precision = measured.case.precision
-    sharded = isinstance(measured.strategy, FullyShardedDataParallel)
-    differences = []
-    if base.mixed(measured.case):
-        differences.append(
-            f"Trainer's {precision.compute} is torch.autocast, which keeps some operations in fp32; the case "
-            "computed everything in it, as --as torch does"
-        )
-    reduced = precision.compute if sharded else precision.master
-    if precision.reduce != reduced and not isinstance(measured.strategy, Zero):
-        differences.append(f"Trainer reduces gradients in {reduced}, the case in {precision.reduce}")
-    return differences
+    reduced = precision.compute if fsdp else precision.master
+    sentences: dict[str, object] = {
+        f"Trainer's {precision.compute} is torch.autocast, which keeps some operations in fp32; the case "
+        "computed everything in it, as --as torch does": measured.is_mixed,
+        f"Trainer reduces gradients in {reduced}, the case in {precision.reduce}": (
+            precision.reduce != reduced
+        ),
+        "Trainer keeps the root's parameters gathered after forward; the case resharded them": (
+            fsdp and fsdp.reshard_root
+        ),
+    }
+    if ddp:
+        sentences |= {
+            "Trainer has no gradient_as_bucket_view: with DDP gradients use twice the memory": (
+                ddp.gradient_as_bucket_view
+            ),
+            f"Trainer's bucket size is a whole number of MiB, the case's is {ddp.bucket_cap_mb:g}; the "
+            "default of 25 applies": not ddp.bucket_cap_mb.is_integer(),
+        }
+    return base.applying(sentences)
 
 
 def _arguments(measured: Measured) -> dict[str, Any]:
-    case, strategy = measured.case, measured.strategy
-    spec, batch = case.optimizer, case.batch
+    case, spec, batch = measured.case, measured.case.optimizer, measured.case.batch
+    # FSDP has its own, which avoids gathering the parameters again
+    recomputes = case.activation_checkpointing == "full" and not measured.fsdp
     arguments: dict[str, Any] = {
         "output_dir": "out",
         "per_device_train_batch_size": batch.micro_batch_size,
@@ -131,23 +109,25 @@ def _arguments(measured: Measured) -> dict[str, Any]:
         "data_seed": case.seed,
         "full_determinism": False,
         "use_cpu": case.device == "cpu",
-        "gradient_checkpointing": _checkpoints(measured),
-        **({"gradient_checkpointing_kwargs": {"use_reentrant": False}} if _checkpoints(measured) else {}),
+        "gradient_checkpointing": recomputes,
+        **({"gradient_checkpointing_kwargs": {"use_reentrant": False}} if recomputes else {}),
         **({"ddp_backend": "gloo"} if case.device == "cpu" and case.world_size > 1 else {}),
     }
-    match strategy:
-        case Zero():
-            arguments["deepspeed"] = deepspeed_json.FILE
-        case DistributedDataParallel():
-            if strategy.bucket_cap_mb.is_integer():
-                arguments["ddp_bucket_cap_mb"] = int(strategy.bucket_cap_mb)
-            arguments["ddp_static_graph"] = strategy.static_graph
-            arguments["ddp_find_unused_parameters"] = False
-            arguments["ddp_broadcast_buffers"] = True
-        case FullyShardedDataParallel():
-            arguments |= {"fsdp": True, "fsdp_config": _fsdp_config(measured, strategy)}
-            kwargs = {"sync_each_batch": strategy.reduce_each_micro_batch}
-            arguments["accelerator_config"] = {"gradient_accumulation_kwargs": kwargs}
+    if measured.zero:
+        arguments["deepspeed"] = deepspeed_json.FILE
+    if ddp := measured.ddp:
+        if ddp.bucket_cap_mb.is_integer():
+            arguments["ddp_bucket_cap_mb"] = int(ddp.bucket_cap_mb)
+        arguments["ddp_static_graph"] = ddp.static_graph
+        arguments["ddp_find_unused_parameters"] = False
+        arguments["ddp_broadcast_buffers"] = True
+    if fsdp := measured.fsdp:
+        config = {**_fsdp.config(measured, fsdp), "cpu_offload": fsdp.cpu_offload}
+        if fsdp.version == 1:
+            config["reshard_after_forward"] = _fsdp.sharding_strategy(fsdp).lower()
+        arguments |= {"fsdp": True, "fsdp_config": config}
+        kwargs = {"sync_each_batch": fsdp.reduce_each_micro_batch}
+        arguments["accelerator_config"] = {"gradient_accumulation_kwargs": kwargs}
     return arguments
 
 
@@ -158,40 +138,14 @@ def _optim(measured: Measured) -> str:
     return "adamw_torch_fused" if spec.kernel == "fused" else "adamw_torch"
 
 
-def _checkpoints(measured: Measured) -> bool:
-    # FSDP has its own, which avoids gathering the parameters again
-    sharded = isinstance(measured.strategy, FullyShardedDataParallel)
-    return measured.case.activation_checkpointing == "full" and not sharded
-
-
-def _fsdp_config(measured: Measured, strategy: FullyShardedDataParallel) -> dict[str, Any]:
-    classes = base.layer_classes(measured)
-    shared: dict[str, Any] = {
-        "version": strategy.version,
-        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        **({"transformer_layer_cls_to_wrap": classes} if classes else {}),
-        "cpu_offload": strategy.cpu_offload,
-        "activation_checkpointing": measured.case.activation_checkpointing == "full",
-        "cpu_ram_efficient_loading": False,
-        "state_dict_type": "SHARDED_STATE_DICT",
-    }
-    if strategy.version == 2:
-        return {**shared, "reshard_after_forward": strategy.sharding != "grad_op"}
-    own = {"use_orig_params": True, "backward_prefetch": "BACKWARD_PRE", "sync_module_states": False}
-    return {**shared, "reshard_after_forward": _fsdp.sharding_strategy(strategy).lower(), **own}
-
-
 def _trainer(measured: Measured) -> str:
     class_, arguments = _python.optimizer(measured.case.optimizer)
-    threads = function(
+    setup = _python.function(
         "setup()",
         "Set what no argument of Trainer sets; call it before the model is built.",
-        lines(
-            f"torch.set_num_threads({measured.case.threads})",
-            f"torch.manual_seed({measured.case.seed})",
-        ),
+        _python.determinism(measured.case),
     )
-    body = block(f"""
+    body = _python.block(f"""
         class AdoptedTrainer(Trainer):
             \"\"\"Trainer with the optimizer of the measured case, every hyperparameter explicit.\"\"\"
 
@@ -205,4 +159,4 @@ def _trainer(measured: Measured) -> str:
                     {arguments}
                 )
     """)
-    return f"import torch\nfrom transformers import Trainer\n\n\n{threads}\n\n{body}\n"
+    return f"import torch\nfrom transformers import Trainer\n\n\n{setup}\n\n{body}\n"
