@@ -9,6 +9,7 @@ the history, that it had before the field existed.
 """
 
 import dataclasses
+import fnmatch
 import functools
 import hashlib
 import json
@@ -82,6 +83,10 @@ class Choice:
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
+
+    def to_raw(self) -> dict[str, Any]:
+        """The plug-in as in YAML."""
+        return {self.name: self.options}
 
 
 @dataclass(frozen=True)
@@ -202,6 +207,10 @@ class Case:
         decides = {key: value for key, value in deciding(self).items() if key not in _NAMES}
         text = json.dumps(decides, sort_keys=True, separators=(",", ":"), default=deciding)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def matches(self, glob: str) -> bool:
+        """Whether the name or the label matches *glob*."""
+        return any(fnmatch.fnmatchcase(text, glob) for text in (self.name, self.label))
 
     def work(self, but: Collection[Axis] = ()) -> tuple[tuple[str, Hashable], ...]:
         """What the case is asked to do but for the axes *but*, as pairs of axis and value.

@@ -130,6 +130,13 @@ def test_exclude_drops_the_cells_that_have_all_of_its_values(suite):
     assert names(make(suite(text), CPU)) == ["ddp/ws2/mb4/fp32", "fsdp/ws2/mb4/fp32", "ddp/ws2/mb4/bf16"]
 
 
+def test_an_excluded_plug_in_may_list_values_of_its_options(suite):
+    text = MINIMAL.replace("transformer", "{transformer: {depth: [1, 2, 3]}}")
+    text += "exclude: [{workload: {transformer: {depth: [1, 3]}}}]\n"
+    cases = make(suite(text), CPU).cases
+    assert [item.case.workload.options["depth"] for item in cases] == [2, 2]
+
+
 def test_values_that_do_not_go_together_can_be_excluded(suite):
     text = MINIMAL + "optimizer: {name: [adamw, sgd], momentum: [0, 0.9]}\n"
     assert "only sgd has momentum" in refusal(suite(text))[0]

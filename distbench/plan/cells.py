@@ -10,7 +10,7 @@ from distbench import registry
 from distbench.errors import SuiteError
 from distbench.suite import Suite
 from distbench.suite.batch import BatchSpec, Indivisible
-from distbench.suite.cells import Axis, Exclude, Include, StrategyChoice, selections
+from distbench.suite.cells import Axis, Exclude, Include, Origins, StrategyChoice, selections
 from distbench.suite.checking import defaults
 from distbench.suite.reading import KeyPath
 from distbench.suite.work import PLUGIN_ROOTS, SECTION_ROOTS, Raw, with_loss_scale
@@ -25,8 +25,7 @@ class Cell:
     strategy: StrategyChoice
     world_size: int
     work: Raw
-    origins: dict[tuple[str, ...], KeyPath]
-    """Path in the work -> place of the value in the suite."""
+    origins: Origins
     varied: tuple[tuple[str, ...], ...]
     """Paths in the work that the suite varies, in the suite's order."""
     block: KeyPath

@@ -1,12 +1,14 @@
 """Names of cases: readable and unique."""
 
 import dataclasses
+import functools
 import json
-from collections import defaultdict
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from distbench.case import Batch, Case, Precision
+from distbench.grouping import grouped
 from distbench.plan.cells import Cell
 
 # these are in every name
@@ -19,42 +21,29 @@ def base_name(cell: Cell, batch: Batch, precision: Precision) -> str:
     parts = [label, f"ws{cell.world_size}", f"mb{batch.micro_batch_size}", precision.compute]
     varied = [path for path in cell.varied if path not in _ALWAYS]
     keys = _short_keys(varied)
-    parts += [f"{keys[path]}={_text(_value(cell.work, path))}" for path in varied]
+    parts += [f"{keys[path]}={_text(functools.reduce(operator.getitem, path, cell.work))}" for path in varied]
     return "/".join(parts)
 
 
 def unique(cases: Sequence[Case]) -> list[Case]:
     """*cases* with differences added to names that are not unique."""
-    groups: dict[str, list[int]] = defaultdict(list)
-    for index, case in enumerate(cases):
-        groups[case.name].append(index)
-    named = list(cases)
-    for indices in groups.values():
-        if len(indices) > 1:
-            flat = [_flat(cases[index]) for index in indices]
-            every = dict.fromkeys(key for fields in flat for key in fields)
-            differing = [key for key in every if len({json.dumps(fields.get(key)) for fields in flat}) > 1]
-            keys = _short_keys([tuple(key.split(".")) for key in differing])
-            for index, fields in zip(indices, flat, strict=True):
-                extra = [
-                    f"{keys[tuple(key.split('.'))]}={_text(fields[key])}"
-                    for key in differing
-                    if key in fields
-                ]
-                named[index] = dataclasses.replace(cases[index], name="/".join([cases[index].name, *extra]))
-    return named
+    named: dict[str, Case] = {}
+    for name, group in grouped(cases, lambda case: case.name).items():
+        flat = [_flat(case) for case in group] if len(group) > 1 else []
+        every = dict.fromkeys(key for fields in flat for key in fields)
+        differing = [key for key in every if len({json.dumps(fields.get(key)) for fields in flat}) > 1]
+        keys = _short_keys([tuple(key.split(".")) for key in differing])
+        for case, fields in zip(group, flat, strict=False):
+            pairs = [(path, fields[".".join(path)]) for path in keys if ".".join(path) in fields]
+            extra = [f"{keys[path]}={_text(value)}" for path, value in pairs]
+            named[case.id] = dataclasses.replace(case, name="/".join([name, *extra]))
+    return [named.get(case.id, case) for case in cases]
 
 
 def _short_keys(paths: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
     """Last part of each path, or the whole path if that is not unique."""
     lasts = [path[-1] for path in paths]
     return {path: path[-1] if lasts.count(path[-1]) == 1 else ".".join(path) for path in paths}
-
-
-def _value(work: Any, path: tuple[str, ...]) -> Any:
-    for part in path:
-        work = work[part]
-    return work
 
 
 def _text(value: object) -> str:

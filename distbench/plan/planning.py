@@ -1,7 +1,6 @@
 """From a suite and a machine to cases and trials."""
 
 import dataclasses
-import fnmatch
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,18 +87,12 @@ def _only(suite: Suite, planned: list[Planned]) -> list[Planned]:
         return planned
     labels = sorted({item.case.label for item in planned})
     unmatched = [
-        (i, glob)
-        for i, glob in enumerate(suite.only)
-        if not any(_matches(item.case, glob) for item in planned)
+        (i, glob) for i, glob in enumerate(suite.only) if not any(item.case.matches(glob) for item in planned)
     ]
     if unmatched:
         message = f"matches no case; labels: {', '.join(labels)}"
         raise SuiteError([suite.places.mistake(("only", i), message, glob) for i, glob in unmatched])
-    return [item for item in planned if any(_matches(item.case, glob) for glob in suite.only)]
-
-
-def _matches(case: Case, glob: str) -> bool:
-    return fnmatch.fnmatchcase(case.label, glob) or fnmatch.fnmatchcase(case.name, glob)
+    return [item for item in planned if any(item.case.matches(glob) for glob in suite.only)]
 
 
 class _Planner:

@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from distbench.case import Choice
 from distbench.errors import did_you_mean
 from distbench.suite.cells import Axis, Exclude, Include, Origins, in_order, located, select
 from distbench.suite.checking import Finding, is_axis
-from distbench.suite.plugins import Named, axes_of, named, spread
+from distbench.suite.plugins import axes_of, named, spread
 from distbench.suite.reading import KeyPath
 from distbench.suite.work import PLUGIN_ROOTS, ROOTS, SCALAR_ROOTS, SECTION_ROOTS, Raw, WorkChecker, normal
 
@@ -43,14 +44,7 @@ class AxisReader:
     def include(self, work: Raw, axes: tuple[Axis, ...]) -> tuple[Include, ...]:
         """The extra cells."""
         includes = []
-        for i, raw in enumerate(self._top.include):
-            origin: KeyPath = ("include", i)
-            strategy, world_sizes, rest = self._which(raw, origin)
-            extra: list[Axis] = []
-            for key, value in rest.items():
-                path = self._path(key, (*origin, key), work, value)
-                values, placed = (value, True) if path and self._varies(path, value) else ([value], False)
-                extra += self._axis(path, values, (*origin, key), placed) if path else []
+        for origin, strategy, world_sizes, extra in self._parts("include", work):
             self._check_extra(work, axes, extra)
             includes.append(Include(origin, strategy, world_sizes, tuple(extra)))
         return tuple(includes)
@@ -58,20 +52,28 @@ class AxisReader:
     def exclude(self, work: Raw, axes: tuple[Axis, ...]) -> tuple[Exclude, ...]:
         """The cells to leave out."""
         excludes = []
-        for i, raw in enumerate(self._top.exclude):
-            origin: KeyPath = ("exclude", i)
-            strategy, world_sizes, rest = self._which(raw, origin)
+        for origin, strategy, world_sizes, extra in self._parts("exclude", work):
             matches: dict[tuple[str, ...], list[Any]] = {}
-            for key, value in rest.items():
-                path = self._path(key, (*origin, key), work, value)
-                if path is None:
-                    continue
-                values = value if self._varies(path, value) else [value]
-                axis = self._axis(path, values, (*origin, key), value is values)
-                self._check_extra(work, axes, axis)
-                matches[path] = [normal(path[0], v) if len(path) == 1 else v for v in values]
+            for axis in extra:
+                self._check_extra(work, axes, [axis])
+                is_root = len(axis.path) == 1
+                matches[axis.path] = [normal(axis.path[0], v) if is_root else v for v in axis.values]
             excludes.append(Exclude(origin, strategy, world_sizes, matches))
         return tuple(excludes)
+
+    def _parts(
+        self, key: str, work: Raw
+    ) -> Iterator[tuple[KeyPath, str, tuple[int, ...] | None, list[Axis]]]:
+        """Place, strategy glob, world sizes and other fields of each include or exclude."""
+        for i, raw in enumerate(getattr(self._top, key)):
+            origin: KeyPath = (key, i)
+            strategy, world_sizes, rest = self._which(raw, origin)
+            axes: list[Axis] = []
+            for name, value in rest.items():
+                if path := self._path(name, (*origin, name), work, value):
+                    is_list = self._varies(path, value)
+                    axes += self._axis(path, value if is_list else [value], (*origin, name), is_list)
+            yield origin, strategy, world_sizes, axes
 
     def _which(self, raw: Raw, origin: KeyPath) -> tuple[str, tuple[int, ...] | None, Raw]:
         """Strategy glob, world sizes and the other keys of an include or exclude."""
@@ -113,7 +115,7 @@ class AxisReader:
             return isinstance(value, list)
         if root in SECTION_ROOTS:
             return is_axis(SECTION_ROOTS[root], path[1], value)
-        return len(path) == 3 and path[2] in axes_of(Named(path[1], {path[2]: value}), PLUGIN_ROOTS[root])
+        return len(path) == 3 and path[2] in axes_of(Choice(path[1], {path[2]: value}), PLUGIN_ROOTS[root])
 
     def _axis(self, path: tuple[str, ...], values: Any, origin: KeyPath, placed: bool = True) -> list[Axis]:
         """The axis of *values*, each of which has its own place below *origin* if *placed*."""

@@ -31,14 +31,16 @@ class BatchSpec:
 
     def problems(self) -> list[Finding]:
         """Mistakes that apply at every world size."""
-        sizes = (self.global_batch_size, self.per_device_batch_size)
-        if sum(size is not None for size in sizes) == 1:
-            return self._scaling_problems()
-        message = (
-            "give exactly one of global_batch_size (strong scaling) and "
-            "per_device_batch_size (weak scaling); null removes one"
-        )
-        return [Finding(("batch",), message, combined=("global_batch_size", "per_device_batch_size"))]
+        if (self.global_batch_size is None) == (self.per_device_batch_size is None):
+            message = (
+                "give exactly one of global_batch_size (strong scaling) and "
+                "per_device_batch_size (weak scaling); null removes one"
+            )
+            return [Finding(("batch",), message, combined=("global_batch_size", "per_device_batch_size"))]
+        if self.lr_scaling == "none" or self.lr_batch_size is not None:
+            return []
+        needs = f"lr_scaling: {self.lr_scaling} needs lr_batch_size, the batch size optimizer.lr is meant for"
+        return [Finding(("batch",), needs, combined=("lr_scaling", "lr_batch_size"))]
 
     def learning_rate(self, lr: float, global_batch_size: int) -> float:
         """Learning rate at *global_batch_size*, given the suite's *lr*."""
@@ -47,33 +49,34 @@ class BatchSpec:
         ratio = global_batch_size / self.lr_batch_size
         return lr * (math.sqrt(ratio) if self.lr_scaling == "sqrt" else ratio)
 
-    def _scaling_problems(self) -> list[Finding]:
-        if self.lr_scaling == "none" or self.lr_batch_size is not None:
-            return []
-        message = (
-            f"lr_scaling: {self.lr_scaling} needs lr_batch_size, the batch size optimizer.lr is meant for"
-        )
-        return [Finding(("batch",), message, combined=("lr_scaling", "lr_batch_size"))]
-
     def at(self, world_size: int) -> Batch:
         """The batch at *world_size*.
 
         Raises:
             Indivisible: the samples can't be divided evenly.
         """
+        field, names, numbers = "global_batch_size", "world size x ", f"{world_size} x "
+        if self.per_device_batch_size is not None:
+            field, names, numbers = "per_device_batch_size", "", ""
+
         per_device = self._per_device(world_size)
-        steps = self.gradient_accumulation_steps
-        micro = self.micro_batch_size
+
+        def divided(by: int, name: str) -> int:
+            if per_device % by:
+                raise Indivisible(field, f"is not divisible by {names}{name} = {numbers}{by}")
+            return per_device // by
+
+        micro, steps = self.micro_batch_size, self.gradient_accumulation_steps
         if micro is None:
-            micro = _divided(self, per_device, steps or 1, world_size, "gradient_accumulation_steps")
+            micro = divided(steps or 1, "gradient_accumulation_steps")
         elif steps is None:
-            steps = _divided(self, per_device, micro, world_size, "micro_batch_size")
+            steps = divided(micro, "micro_batch_size")
         steps = steps or 1
         if micro * steps != per_device:
             raise Indivisible(
-                self._given(),
-                f"is not {self._product(world_size)}micro_batch_size x gradient_accumulation_steps = "
-                f"{self._numbers(world_size)}{micro} x {steps}; leave one of them out to have it derived",
+                field,
+                f"is not {names}micro_batch_size x gradient_accumulation_steps = "
+                f"{numbers}{micro} x {steps}; leave one of them out to have it derived",
             )
         return Batch(per_device * world_size, micro, steps)
 
@@ -90,15 +93,6 @@ class BatchSpec:
             raise Indivisible("global_batch_size", f"is not divisible by world size {world_size}")
         return self.global_batch_size // world_size
 
-    def _given(self) -> str:
-        return "per_device_batch_size" if self.global_batch_size is None else "global_batch_size"
-
-    def _product(self, world_size: int) -> str:
-        return "" if self.global_batch_size is None else "world size x "
-
-    def _numbers(self, world_size: int) -> str:
-        return "" if self.global_batch_size is None else f"{world_size} x "
-
 
 class Indivisible(Exception):
     """The samples of a batch can't be divided evenly."""
@@ -106,10 +100,3 @@ class Indivisible(Exception):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
         self.field = field
-
-
-def _divided(spec: BatchSpec, per_device: int, by: int, world_size: int, name: str) -> int:
-    if per_device % by:
-        where = spec._product(world_size), spec._numbers(world_size)
-        raise Indivisible(spec._given(), f"is not divisible by {where[0]}{name} = {where[1]}{by}")
-    return per_device // by

@@ -62,16 +62,14 @@ class Exclude:
     """Path in the work -> the values that match, in normal form."""
 
 
-def selections(work: Raw, axes: Sequence[Axis]) -> Iterator[tuple[Raw, dict[tuple[str, ...], KeyPath]]]:
+def selections(work: Raw, axes: Sequence[Axis]) -> Iterator[tuple[Raw, Origins]]:
     """Yield the work for each combination of values of *axes*, and the places of these values."""
     ordered = in_order(axes)
     for indices in itertools.product(*(range(len(axis.values)) for axis in ordered)):
         yield select(work, ordered, indices)
 
 
-def select(
-    work: Raw, ordered: Sequence[Axis], indices: Sequence[int]
-) -> tuple[Raw, dict[tuple[str, ...], KeyPath]]:
+def select(work: Raw, ordered: Sequence[Axis], indices: Sequence[int]) -> tuple[Raw, Origins]:
     """*work* with one value of each axis, and the places of these values."""
     origins = {}
     for axis, index in zip(ordered, indices, strict=True):

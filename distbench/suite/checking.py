@@ -43,12 +43,9 @@ class Finding:
 
 def check(cls: type[T], raw: Mapping[str, Any], path: KeyPath) -> tuple[T | None, list[Finding]]:
     """The *cls* that the mapping *raw* at *path* describes, or None and all its mistakes."""
-    findings = [
-        Finding((*path, key), _unknown(key, field_names(cls)), value)
-        for key, value in raw.items()
-        if key not in field_names(cls)
-    ]
-    known = {key: value for key, value in raw.items() if key in field_names(cls)}
+    names = field_names(cls)
+    known = {key: value for key, value in raw.items() if key in names}
+    findings = [Finding((*path, key), _unknown(key, names), raw[key]) for key in raw if key not in names]
     value, wrong = _validated(cls, known, path)
     findings += wrong
     ill_typed = {finding.path[: len(path) + 1] for finding in wrong}
@@ -78,6 +75,11 @@ def defaults(cls: Any) -> dict[str, Any]:
     return plain
 
 
+def has_defaults(cls: Any) -> bool:
+    """Whether every field of a section has a default."""
+    return len(defaults(cls)) == len(dataclasses.fields(cls))
+
+
 def field_names(cls: type) -> tuple[str, ...]:
     """Keys of a section.
 
@@ -94,16 +96,12 @@ def field_names(cls: type) -> tuple[str, ...]:
 
 def is_axis(cls: Any, field: str, value: object) -> bool:
     """Whether *value* lists several values of *field*, rather than being a single value that is a list."""
-    return isinstance(value, list) and field in field_names(cls) and _depth(value) > _list_depth(cls, field)
+    is_listed = isinstance(value, list) and field in field_names(cls)
+    return is_listed and _depth(value) > _hint_depth(_hints(cls)[field])
 
 
 def _depth(value: object) -> int:
     return 1 + max((_depth(item) for item in value), default=0) if isinstance(value, list) else 0
-
-
-@functools.cache
-def _list_depth(cls: Any, field: str) -> float:
-    return _hint_depth(_hints(cls)[field])
 
 
 def _hint_depth(hint: object) -> float:

@@ -49,11 +49,11 @@ class GateRules:
     """required: the candidate must converge like its reference (needs converge in the suite)."""
     required: tuple[str, ...] = ()
     """Other kinds of verdict that the candidate must have; in a suite ``checkpoint: required``."""
-    min_pairs: int = 5
+    min_pairs: _Pairs = 5
     """Pairs of trials before the first look."""
-    max_pairs: int = 20
+    max_pairs: _Pairs = 20
     """Maximum pairs of trials per case, in each of the two series."""
-    minutes: float | None = None
+    minutes: Positive | None = None
     """Time after which no new pair starts."""
 
     @property
@@ -73,29 +73,24 @@ class GateRules:
         """The section as in a suite, with all defaults."""
         plain = dataclasses.asdict(self)
         shown = {**_shown(plain.pop("tolerances")), **dict.fromkeys(plain.pop("required"), "required")}
-        return {**shown, **plain, "strategies": _all_shown(plain["strategies"])}
-
-
-@dataclass(frozen=True)
-class _Keys:
-    """Keys of ``gate`` in a suite; the tolerances are read separately."""
-
-    tokens_per_s: Any = None
-    efficiency: Any = None
-    peak_memory: Any = None
-    comm_bytes: Any = None
-    comm_calls: Any = None
-    strategies: dict[str, dict[str, Any]] = field(default_factory=dict)
-    equivalence: Demand = "ignored"
-    convergence: Demand = "ignored"
-    min_pairs: _Pairs = 5
-    max_pairs: _Pairs = 20
-    minutes: Positive | None = None
+        return {**shown, **plain, "strategies": {k: _shown(own) for k, own in plain["strategies"].items()}}
 
 
 NOISY = ("tokens_per_s", "efficiency")
 """Numbers that vary from trial to trial; the others are counted, so one trial suffices."""
 _TOLERANCES = tuple(field.name for field in dataclasses.fields(Tolerances))
+_RULES = {field.name: field for field in dataclasses.fields(GateRules)}
+_PLAIN = ("equivalence", "convergence", "min_pairs", "max_pairs", "minutes")
+_Keys = dataclasses.make_dataclass(
+    "_Keys",
+    [
+        *((name, Any, None) for name in _TOLERANCES),
+        ("strategies", dict[str, dict[str, Any]], field(default_factory=dict)),
+        *((name, _RULES[name].type, _RULES[name].default) for name in _PLAIN),
+    ],
+    frozen=True,
+)
+"""Keys of ``gate`` in a suite; the tolerances are read separately."""
 
 
 def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules | None, list[Finding]]:
@@ -116,8 +111,7 @@ def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules |
         findings.append(Finding((*path, "min_pairs"), message, keys.min_pairs))
     if findings or keys is None:
         return None, findings
-    plain = {field.name: getattr(keys, field.name) for field in dataclasses.fields(keys)}
-    rest = {key: value for key, value in plain.items() if key not in (*_TOLERANCES, "strategies")}
+    rest = {name: getattr(keys, name) for name in _PLAIN}
     required = tuple(kind for kind, value in kinds.items() if value == "required")
     return GateRules(tolerances=base, strategies=strategies, required=required, **rest), []
 
@@ -176,7 +170,3 @@ def _tolerance(key: str, value: Any) -> float | None:
 
 def _shown(tolerances: Mapping[str, float | None]) -> dict[str, float | bool]:
     return {key: False if value is None else value for key, value in tolerances.items()}
-
-
-def _all_shown(strategies: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
-    return {glob: _shown(own) for glob, own in strategies.items()}

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.errors import Mistake, SuiteError, did_you_mean
-from distbench.suite.plugins import Named, named
+from distbench.suite.checking import Finding
+from distbench.suite.plugins import named
 from distbench.suite.reading import KeyPath, Places, key_text, parse_value
 from distbench.suite.work import PLUGIN_ROOTS, ROOTS, normal
 
@@ -89,7 +90,7 @@ def _write_out(tree: dict[str, Any], path: KeyPath, option: str) -> None:
     raw = tree[str(root)]
     if root == "launcher":
         plugin = named(raw, ("launcher",))
-        raw = plugin.to_raw() if isinstance(plugin, Named) else raw
+        raw = plugin.to_raw() if not isinstance(plugin, Finding) else raw
     tree[str(root)] = raw = normal(str(root), raw)
     if root in (*PLUGIN_ROOTS, "launcher") and isinstance(raw, dict) and path[1] not in raw:
         raise _refused(option, path, f"not the suite's {root}; {did_you_mean(path[1], raw)}")
@@ -101,7 +102,7 @@ def _write_out_strategy(tree: dict[str, Any], path: KeyPath, option: str) -> Non
     if not isinstance(listed, list) or not isinstance(place, int) or place >= len(listed):
         return
     plugin = named(listed[place], path[:2])
-    if isinstance(plugin, Named):
+    if not isinstance(plugin, Finding):
         listed[place] = plugin.to_raw()
         if path[2] != plugin.name:
             raise _refused(option, path, f"strategies[{place}] is {plugin.name}")

@@ -9,7 +9,7 @@ from typing import Any
 from distbench import registry
 from distbench.case import Choice
 from distbench.errors import UsageError, did_you_mean
-from distbench.suite.checking import Finding, check, is_axis, to_plain
+from distbench.suite.checking import Finding, check, has_defaults, is_axis, to_plain
 from distbench.suite.reading import KeyPath
 
 
@@ -22,30 +22,18 @@ class Plugin:
     instance: Any
 
 
-@dataclass(frozen=True)
-class Named:
-    """A plug-in as named in a suite, with unchecked options."""
-
-    name: str
-    options: dict[str, Any]
-
-    def to_raw(self) -> dict[str, Any]:
-        """The plug-in as in YAML."""
-        return {self.name: self.options}
-
-
-def named(raw: Any, path: KeyPath) -> Named | Finding:
-    """The plug-in that *raw* names, or the mistake in its form."""
+def named(raw: Any, path: KeyPath) -> Choice | Finding:
+    """The plug-in that *raw* names, with unchecked options, or the mistake in its form."""
     if isinstance(raw, str):
-        return Named(raw, {})
+        return Choice(raw)
     if isinstance(raw, dict) and len(raw) == 1:
         (name, options), *_ = raw.items()
         if options is None or isinstance(options, dict):
-            return Named(name, options or {})
+            return Choice(name, options or {})
     return Finding(path, "expected a name, or a name with options: {name: {option: value}}", raw)
 
 
-def spread(plugin: Named, kind: str) -> Iterator[tuple[Named, dict[str, int]]]:
+def spread(plugin: Choice, kind: str) -> Iterator[tuple[Choice, dict[str, int]]]:
     """Yield one plug-in per combination of the options that list several values.
 
     Each comes with the index of the chosen value, by option.
@@ -54,10 +42,10 @@ def spread(plugin: Named, kind: str) -> Iterator[tuple[Named, dict[str, int]]]:
     for indices in itertools.product(*(range(len(plugin.options[key])) for key in lists)):
         by_option = dict(zip(lists, indices, strict=True))
         chosen = {key: plugin.options[key][i] for key, i in by_option.items()}
-        yield Named(plugin.name, {**plugin.options, **chosen}), by_option
+        yield Choice(plugin.name, {**plugin.options, **chosen}), by_option
 
 
-def axes_of(plugin: Named, kind: str) -> list[str]:
+def axes_of(plugin: Choice, kind: str) -> list[str]:
     """Options of *plugin* that list several values."""
     if plugin.name not in registry.names(kind):
         return []
@@ -69,17 +57,12 @@ def axes_of(plugin: Named, kind: str) -> list[str]:
     return [key for key, value in plugin.options.items() if is_axis(cls, key, value)]
 
 
-def with_defaults(plugin: Named, kind: str) -> Named:
-    """*plugin* with defaults for all missing options."""
-    import dataclasses
-
+def with_defaults(plugin: Choice, kind: str) -> Choice:
+    """*plugin* with defaults for all missing options, unless one of its options has none."""
     cls = registry.load(kind, plugin.name)
-    required = {
-        f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING
-    }
-    if required:
+    if not has_defaults(cls):
         return plugin
-    return Named(plugin.name, {**to_plain(cls()), **plugin.options})
+    return Choice(plugin.name, {**to_plain(cls()), **plugin.options})
 
 
 class Plugins:
@@ -88,7 +71,7 @@ class Plugins:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Plugin | None, list[Finding]]] = {}
 
-    def check(self, kind: str, plugin: Named, path: KeyPath) -> tuple[Plugin | None, list[Finding]]:
+    def check(self, kind: str, plugin: Choice, path: KeyPath) -> tuple[Plugin | None, list[Finding]]:
         """The checked plug-in, or None and all its mistakes.
 
         *path* is the place of its name, which matters only for mistakes.
@@ -99,7 +82,7 @@ class Plugins:
         return self._known[key]
 
 
-def _checked(kind: str, plugin: Named, path: KeyPath) -> tuple[Plugin | None, list[Finding]]:
+def _checked(kind: str, plugin: Choice, path: KeyPath) -> tuple[Plugin | None, list[Finding]]:
     names = registry.names(kind)
     if plugin.name not in names:
         return None, [Finding(path, f"unknown; {did_you_mean(plugin.name, names)}", plugin.name)]

@@ -105,12 +105,10 @@ def parse(text: str, source: str) -> tuple[dict[str, Any], Places]:
     """
     data, places = _convert(text, source)
     if data is None:
-        raise SuiteError([Mistake("the file is empty; a suite needs at least workload, batch, strategies",
-                                  file=source)])  # fmt: skip
+        raise _refused(source, "the file is empty; a suite needs at least workload, batch, strategies")
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else "a single value"
-        message = f"expected a mapping (key: value) at the top level, found {kind}"
-        raise SuiteError([Mistake(message, file=source, line=1)])
+        raise _refused(source, f"expected a mapping (key: value) at the top level, found {kind}", 1)
     return data, places
 
 
@@ -123,8 +121,8 @@ def parse_value(text: str, source: str) -> Any:
     return _convert(text, source)[0]
 
 
-def _refused(file: Path, message: str, line: int | None = None) -> SuiteError:
-    return SuiteError([Mistake(message, file=str(file), line=line)])
+def _refused(source: str | Path, message: str, line: int | None = None) -> SuiteError:
+    return SuiteError([Mistake(message, file=str(source), line=line)])
 
 
 def _convert(text: str, source: str) -> tuple[Any, Places]:
@@ -138,13 +136,11 @@ def _convert(text: str, source: str) -> tuple[Any, Places]:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = " ".join(str(error.problem or error.context).split())
-        raise SuiteError(
-            [Mistake(f"not YAML: {problem}", file=source, line=mark.line + 1 if mark else None)]
-        ) from error
+        raise _refused(source, f"not YAML: {problem}", mark.line + 1 if mark else None) from error
     except (YAMLError, ValueError) as error:
-        raise SuiteError([Mistake(f"not YAML: {' '.join(str(error).split())}", file=source)]) from error
+        raise _refused(source, f"not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
-        raise SuiteError([Mistake(f"nested deeper than {MAX_DEPTH} levels", file=source)]) from error
+        raise _refused(source, f"nested deeper than {MAX_DEPTH} levels") from error
     if node is None:
         return None, places
     converter = _Converter(yaml, places)
@@ -168,9 +164,8 @@ class _Converter:
 
         self._count += 1
         if self._count > MAX_VALUES:
-            raise SuiteError(
-                [self._at(node, path[:1], f"expands to more than {MAX_VALUES:,} values; too many aliases")]
-            )
+            message = f"expands to more than {MAX_VALUES:,} values; too many aliases"
+            raise SuiteError([self._at(node, path[:1], message)])
         if len(path) > MAX_DEPTH:
             raise SuiteError([self._at(node, path[:1], f"nested deeper than {MAX_DEPTH} levels")])
         if isinstance(node, MappingNode):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from distbench import registry
-from distbench.case import Choice
+from distbench.case import Choice, Limits
 from distbench.job import kinds
 from distbench.suite import gate as gating
 from distbench.suite.axes import AxisReader, sizes
 from distbench.suite.cells import StrategyChoice, located
-from distbench.suite.checking import Finding, check
-from distbench.suite.plugins import Named, Plugins, axes_of, named, spread
+from distbench.suite.checking import Finding, check, has_defaults
+from distbench.suite.plugins import Plugins, axes_of, named, spread
 from distbench.suite.reading import KeyPath
 from distbench.suite.work import WorkChecker
 
@@ -72,9 +72,8 @@ def _top(sections: tuple[tuple[str, Any], ...]) -> type[Top]:
 
 
 def _form(kind: Kind) -> Any:
-    fields = dataclasses.fields(kind.section)
-    has_defaults = all(f.default is not MISSING or f.default_factory is not MISSING for f in fields)
-    return dict[str, Any] | bool | None if has_defaults and not kind.always else dict[str, Any] | None
+    can_be_true = has_defaults(kind.section) and not kind.always
+    return dict[str, Any] | bool | None if can_be_true else dict[str, Any] | None
 
 
 class Reader:
@@ -107,11 +106,9 @@ class Reader:
             self.findings.append(Finding(("strategies",), "empty; list at least one strategy"))
         return tuple(choices)
 
-    def section(self, cls: type[T], key: str) -> T | None:
-        """Section *key*, which every suite has."""
-        value, findings = check(cls, getattr(self.top, key), (key,))
-        self.findings += findings
-        return value
+    def limits(self) -> Limits:
+        """Time limits."""
+        return self._kept(check(Limits, self.top.limits, ("limits",))) or Limits()
 
     def jobs(self) -> dict[str, Any]:
         """Sections of the kinds of job that are asked for, in the order of a run."""
@@ -123,30 +120,21 @@ class Reader:
         raw = getattr(self.top, kind.name)
         if raw in (None, False) and not kind.always:
             return None
-        value, findings = check(kind.section, {} if raw in (None, True) else raw, (kind.name,))
-        self.findings += findings
-        return value
+        return self._kept(check(kind.section, {} if raw in (None, True) else raw, (kind.name,)))
 
     def gate(self) -> gating.GateRules:
         """Rules of the gate; the defaults if the suite has none."""
-        rules, findings = gating.read(self.top.gate or {})
-        self.findings += findings
-        return rules or gating.GateRules()
+        return self._kept(gating.read(self.top.gate or {})) or gating.GateRules()
 
     def world_sizes(self) -> tuple[int, ...] | None:
         """World sizes; None: auto."""
         raw = self.top.world_sizes
         return None if raw == "auto" else sizes(raw, ("world_sizes",), self.findings)
 
-    def plugin(self, kind: str, raw: Any, path: KeyPath) -> Choice | None:
-        """One checked choice."""
-        plugin = named(raw, path)
-        if isinstance(plugin, Finding):
-            self.findings.append(plugin)
-            return None
-        checked, findings = self.plugins.check(kind, plugin, path)
-        self.findings += findings
-        return checked.choice if checked else None
+    def launcher(self) -> Choice:
+        """The launcher."""
+        # after a mistake the choice is of no use, and no suite is made of it
+        return self._plugin("launchers", self.top.launcher, ("launcher",)) or Choice("")
 
     def metrics(self) -> tuple[Choice, ...]:
         """Metrics; all if the suite names none."""
@@ -154,7 +142,7 @@ class Reader:
         choices: dict[str, Choice] = {}
         for i, item in enumerate(raw):
             path: KeyPath = ("metrics", i)
-            choice = self.plugin("metrics", item, path)
+            choice = self._plugin("metrics", item, path)
             if choice and choice.name in choices:
                 self.findings.append(Finding(path, "duplicate", choice.name))
             elif choice:
@@ -163,7 +151,22 @@ class Reader:
             self.findings.append(Finding(("metrics",), "empty; omit the key for all metrics"))
         return tuple(choices.values())
 
-    def _spread(self, plugin: Named, origin: KeyPath) -> Iterator[StrategyChoice]:
+    def _plugin(self, kind: str, raw: Any, path: KeyPath) -> Choice | None:
+        """One checked choice; None after a mistake."""
+        plugin = named(raw, path)
+        if isinstance(plugin, Finding):
+            self.findings.append(plugin)
+            return None
+        checked = self._kept(self.plugins.check(kind, plugin, path))
+        return checked.choice if checked else None
+
+    def _kept(self, checked: tuple[T, list[Finding]]) -> T:
+        """What was *checked*, whose mistakes are collected."""
+        value, findings = checked
+        self.findings += findings
+        return value
+
+    def _spread(self, plugin: Choice, origin: KeyPath) -> Iterator[StrategyChoice]:
         for key in axes_of(plugin, "strategies"):
             if not plugin.options[key]:
                 self.findings.append(Finding((*origin, plugin.name, key), "empty; list at least one value"))

@@ -73,7 +73,7 @@ class Suite:
             "name": self.name,
             "description": self.description,
             **with_default_work(self._work_with_data()),
-            "strategies": [_raw(strategy.plugin.choice) for strategy in self.strategies],
+            "strategies": [strategy.plugin.choice.to_raw() for strategy in self.strategies],
             "world_sizes": "auto" if self.world_sizes is None else list(self.world_sizes),
             "device": self.device,
             "axes": {".".join(axis.path): list(axis.values) for axis in self.axes},
@@ -83,15 +83,13 @@ class Suite:
             "limits": to_plain(self.limits),
             **{kind.name: _plain(self.jobs.get(kind.name)) for kind in kinds()},
             "gate": self.gate.resolved(),
-            "launcher": _raw(self.launcher),
-            "metrics": [_raw(metric) for metric in self.metrics],
+            "launcher": self.launcher.to_raw(),
+            "metrics": [metric.to_raw() for metric in self.metrics],
         }
 
     def _work_with_data(self) -> Raw:
-        varied = {axis.path for part in self.include for axis in part.axes} | {
-            axis.path for axis in self.axes
-        }
-        if "data" in self.work or ("workload",) in varied:
+        axes = [*self.axes, *(axis for part in self.include for axis in part.axes)]
+        if "data" in self.work or ("workload",) in {axis.path for axis in axes}:
             return self.work
         (workload,) = self.work["workload"]
         return {**self.work, "data": {registry.load("workloads", workload).default_data: {}}}
@@ -117,40 +115,35 @@ class Suite:
         """
         reader = Reader(tree)
         work, axes = reader.axes.work()
-        strategies = reader.strategies()
-        include, exclude = reader.axes.include(work, axes), reader.axes.exclude(work, axes)
-        world_sizes = reader.world_sizes()
-        limits, jobs = reader.section(Limits, "limits"), reader.jobs()
-        gate = reader.gate()
-        launcher = reader.plugin("launchers", reader.top.launcher, ("launcher",))
-        metrics = reader.metrics()
-        if not reader.findings and all(kind_of(word).is_idle(section) for word, section in jobs.items()):
-            others = [kind.name for kind in kinds() if kind.name not in jobs]
-            message = f"nothing to do: set it above 0, or set one of {', '.join(others)}"
-            reader.findings.append(Finding((MEASURE, "trials"), message, 0))
-        if reader.findings or limits is None or launcher is None:
-            raise SuiteError(mistakes(reader.findings, places))
-        return cls(
+        suite = cls(
             name=reader.top.name or Path(file).stem or "unnamed",
             description=reader.top.description,
             device=reader.top.device,
-            world_sizes=world_sizes,
-            strategies=strategies,
+            strategies=reader.strategies(),
             work=work,
             axes=axes,
-            include=include,
-            exclude=exclude,
+            include=reader.axes.include(work, axes),
+            exclude=reader.axes.exclude(work, axes),
+            world_sizes=reader.world_sizes(),
             only=tuple(reader.top.only),
-            limits=limits,
-            jobs=jobs,
-            gate=gate,
-            launcher=launcher,
-            metrics=metrics,
+            limits=reader.limits(),
+            jobs=reader.jobs(),
+            gate=reader.gate(),
+            launcher=reader.launcher(),
+            metrics=reader.metrics(),
             file=file,
             text=text,
             places=places,
             tree=tree,
         )
+        jobs = suite.jobs.items()
+        if not reader.findings and all(kind_of(word).is_idle(section) for word, section in jobs):
+            others = [kind.name for kind in kinds() if kind.name not in suite.jobs]
+            message = f"nothing to do: set it above 0, or set one of {', '.join(others)}"
+            reader.findings.append(Finding((MEASURE, "trials"), message, 0))
+        if reader.findings:
+            raise SuiteError(mistakes(reader.findings, places))
+        return suite
 
 
 def load(file: str | Path, overrides: Overrides | None = None) -> Suite:
@@ -182,7 +175,3 @@ def mistakes(findings: Sequence[Finding], places: Places) -> list[Mistake]:
 
 def _plain(section: Any) -> Raw | None:
     return None if section is None else to_plain(section)
-
-
-def _raw(choice: Choice) -> Raw:
-    return {choice.name: choice.options}

@@ -10,7 +10,7 @@ from distbench.bounds import Bound
 from distbench.case import Optimizer, Precision, newer
 from distbench.suite.batch import BatchSpec
 from distbench.suite.checking import Finding, check, defaults
-from distbench.suite.plugins import Named, Plugin, Plugins, named, with_defaults
+from distbench.suite.plugins import Plugin, Plugins, named, with_defaults
 
 Raw = dict[str, Any]
 
@@ -32,7 +32,7 @@ class Scalars:
 
 _PARTS = ("compute", "reduce", "master", "optimizer_state")
 
-SCALAR_ROOTS = ("activation_checkpointing", "threads", "seed")
+SCALAR_ROOTS = tuple(field.name for field in dataclasses.fields(Scalars))
 ROOTS = (*PLUGIN_ROOTS, *SECTION_ROOTS, *SCALAR_ROOTS)
 
 
@@ -52,7 +52,7 @@ def normal(root: str, raw: Any) -> Any:
     """Value of *root* with its shorthand expanded: ``bf16`` to ``{compute: bf16}``."""
     if root in PLUGIN_ROOTS:
         plugin = named(raw, (root,))
-        return plugin.to_raw() if isinstance(plugin, Named) else raw
+        return plugin.to_raw() if not isinstance(plugin, Finding) else raw
     if root == "precision" and isinstance(raw, str):
         # fp64 compute makes sense only with fp64 states; with 16 bits, states default to fp32
         return dict.fromkeys(_PARTS, raw) if raw == "fp64" else {"compute": raw}
@@ -90,34 +90,26 @@ class WorkChecker:
         """
         sections: dict[str, Any] = {}
         findings: list[Finding] = []
-        for root in ("workload", "batch", "optimizer", "precision"):
-            sections[root], wrong = self.section(root, work[root]) if root in work else (None, [])
+        given = {**work, "scalars": {root: work[root] for root in SCALAR_ROOTS if root in work}}
+        if given.get("data") is None:
+            given.pop("data", None)
+        for root in ("workload", "batch", "optimizer", "precision", "data", "scalars"):
+            if root == "data" and sections["workload"]:
+                given.setdefault("data", {sections["workload"].instance.default_data: {}})
+            sections[root], wrong = self._section(root, given[root]) if root in given else (None, [])
             findings += wrong
-        sections["data"], wrong = self._data(work.get("data"), sections["workload"])
-        findings += wrong
-        scalars = {root: work[root] for root in SCALAR_ROOTS if root in work}
-        sections["scalars"], wrong = self._cached("scalars", scalars, lambda: check(Scalars, scalars, ()))
-        findings += wrong
         return (None if None in sections.values() else Work(**sections)), findings
 
-    def section(self, root: str, raw: Any) -> tuple[Any, list[Finding]]:
-        """Checked value of one root of the work (not a scalar), or None and its mistakes."""
-        return self._cached(root, raw, lambda: self._section(root, raw))
-
-    def _cached(self, root: str, raw: Any, make: Any) -> tuple[Any, list[Finding]]:
+    def _section(self, root: str, raw: Any) -> tuple[Any, list[Finding]]:
+        """Checked value of one root of the work or of its scalars, or None and its mistakes."""
         key = root, json.dumps(raw)
         if key not in self._known:
-            self._known[key] = make()
+            self._known[key] = self._checked(root, raw)
         return self._known[key]
 
-    def _data(self, raw: Any, workload: Plugin | None) -> tuple[Any, list[Finding]]:
-        if raw is None:
-            if workload is None:
-                return None, []
-            raw = {workload.instance.default_data: {}}
-        return self.section("data", raw)
-
-    def _section(self, root: str, raw: Any) -> tuple[Any, list[Finding]]:
+    def _checked(self, root: str, raw: Any) -> tuple[Any, list[Finding]]:
+        if root == "scalars":
+            return check(Scalars, raw, ())
         if root in PLUGIN_ROOTS:
             plugin = named(raw, (root,))
             if isinstance(plugin, Finding):
@@ -148,7 +140,7 @@ def with_default_work(work: Mapping[str, Any]) -> Raw:
     full = {root: raw for root, raw in work.items() if root in SCALAR_ROOTS}
     for root, kind in PLUGIN_ROOTS.items():
         plugin = named(work.get(root), (root,))
-        if isinstance(plugin, Named):
+        if not isinstance(plugin, Finding):
             full[root] = with_defaults(plugin, kind).to_raw()
     for root, cls in SECTION_ROOTS.items():
         if root in work:
@@ -166,16 +158,8 @@ def _crosswise(value: Any) -> list[Finding]:
             return [Finding(("precision",), message, dict(zip(_PARTS, parts, strict=True)))]
     elif isinstance(value, Precision) and value.compute != "fp16" and value.loss_scale is not None:
         message = f"only fp16 has a loss scale, but precision.compute is {value.compute}"
-        return [
-            Finding(
-                ("precision", "loss_scale"), message, value.loss_scale, combined=("compute", "loss_scale")
-            )
-        ]
+        return [Finding(("precision", "loss_scale"), message, value.loss_scale, ("compute", "loss_scale"))]
     if isinstance(value, Optimizer) and value.name != "sgd" and value.momentum:
         message = f"only sgd has momentum, not {value.name}"
-        return [_together(("optimizer", "momentum"), message, value.momentum, "name")]
+        return [Finding(("optimizer", "momentum"), message, value.momentum, ("momentum", "name"))]
     return []
-
-
-def _together(path: tuple[str, str], message: str, value: object, other: str) -> Finding:
-    return Finding(path, message, value, combined=(path[1], other))
