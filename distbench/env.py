@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 import os
 import platform
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,7 @@ def gpu_count() -> int:
 
 def compiler() -> str | None:
     """Path of the C++ compiler, or None."""
-    name = os.environ.get("CXX", "g++")
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return next((str(p) for f in folders if (p := Path(f) / name).is_file()), None)
+    return shutil.which(os.environ.get("CXX", "g++"))
 
 
 @functools.cache

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +97,5 @@ def kill_tagged(run_id: str, spare: Collection[int] = (), patience_s: float = 10
 
 def kill(pid: int, number: int) -> None:
     """Send signal *number* to *pid* unless it has exited."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return

@@ -16,7 +16,8 @@ import inspect
 import os
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,13 +82,9 @@ def part(kind: str, name: str, module: str, base: type[Any]) -> type[Any] | None
     spec = importlib.util.find_spec(full_name)
     if spec is None or not spec.origin:
         return None
-    try:
-        return _only_plugin(importlib.import_module(full_name), base)
-    except UsageError:
-        raise
-    except Exception as error:
-        # a plug-in is foreign code: whatever it raises is a message about that file
-        raise UsageError(f"{spec.origin}: this plug-in can't be imported: {error!r}") from error
+    with _importing(spec.origin):
+        imported = importlib.import_module(full_name)
+    return _only_plugin(imported, base)
 
 
 def options(plugin: type[Any]) -> list[Option]:
@@ -101,7 +98,7 @@ def options(plugin: type[Any]) -> list[Option]:
 
 def summary(plugin: type[Any]) -> str:
     """First paragraph of the plug-in's docstring."""
-    return " ".join((inspect.getdoc(plugin) or "").split("\n\n")[0].split())
+    return _first_paragraph(inspect.getdoc(plugin))
 
 
 def has_options(kind: str) -> bool:
@@ -112,7 +109,11 @@ def has_options(kind: str) -> bool:
 def headline(kind: str, name: str) -> str:
     """First paragraph of the docstring of a plug-in's file, which is not imported."""
     tree = ast.parse(_places(kind, os.environ.get(PLUGIN_PATH, ""))[name].read_text(encoding="utf-8"))
-    return " ".join((ast.get_docstring(tree) or "").split("\n\n")[0].split())
+    return _first_paragraph(ast.get_docstring(tree))
+
+
+def _first_paragraph(doc: str | None) -> str:
+    return " ".join((doc or "").split("\n\n")[0].split())
 
 
 def _singular(kind: str) -> str:
@@ -128,7 +129,8 @@ def _places(kind: str, plugin_path: str) -> dict[str, Path]:
         except OSError:
             # a plug-in folder need not have every kind
             continue
-        helpers = _helpers(kind) if folder.parent == _HERE else ()
+        # modules in distbench's own room that are shared code, on which plug-ins may build
+        helpers = getattr(_seam(kind), "HELPERS", ()) if folder.parent == _HERE else ()
         with entries:
             for entry in entries:
                 name, file = _plugin_file(entry)
@@ -145,16 +147,6 @@ def _plugin_file(entry: os.DirEntry[str]) -> tuple[str, Path | None]:
     return entry.name, package if not suffix and package.is_file() else None
 
 
-def _helpers(kind: str) -> tuple[str, ...]:
-    """Modules in distbench's own room of *kind* that are shared code, on which plug-ins may build."""
-    return getattr(_seam(kind), "HELPERS", ())
-
-
-def _base(kind: str) -> type[Any]:
-    base: type[Any] = _seam(kind).PLUGIN_BASE
-    return base
-
-
 def _seam(kind: str) -> ModuleType:
     return importlib.import_module(f"distbench.{kind}.base")
 
@@ -165,7 +157,7 @@ def _load(kind: str, name: str, plugin_path: str) -> type[Any]:
     places = _places(kind, plugin_path)
     if name not in places:
         raise UsageError(f"unknown {_singular(kind)} {name!r}: {did_you_mean(name, places)}")
-    return _only_plugin(_module(kind, name, places[name]), _base(kind))
+    return _only_plugin(_module(kind, name, places[name]), _seam(kind).PLUGIN_BASE)
 
 
 def _module(kind: str, name: str, file: Path) -> ModuleType:
@@ -178,12 +170,18 @@ def _module(kind: str, name: str, file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # dataclasses look their module up there while the class is being made
     sys.modules[full_name] = module
-    try:
+    with _importing(str(file)):
         spec.loader.exec_module(module)
-    except Exception as error:
-        # a plug-in is foreign code: whatever it raises is a message about that file
-        raise UsageError(f"{file}: this plug-in can't be imported: {error!r}") from error
     return module
+
+
+@contextmanager
+def _importing(file: str) -> Iterator[None]:
+    """Whatever a plug-in raises, which is foreign code, is a message about its *file*."""
+    try:
+        yield
+    except Exception as error:
+        raise UsageError(f"{file}: this plug-in can't be imported: {error!r}") from error
 
 
 def _only_plugin(module: ModuleType, base: type[Any]) -> type[Any]:
@@ -231,13 +229,11 @@ def _type_texts(plugin: type[Any]) -> dict[str, str]:
     except NameError:
         # the checks of a suite say so; here the types are shown as written
         return {field.name: str(field.type) for field in dataclasses.fields(plugin)}
-    return {name: _type_text(hint) for name, hint in hints.items()}
-
-
-def _type_text(hint: Any) -> str:
-    if isinstance(hint, type) and not typing.get_args(hint):
-        return hint.__name__
-    return str(hint).replace("typing.", "")
+    plain = {name for name, hint in hints.items() if isinstance(hint, type) and not typing.get_args(hint)}
+    return {
+        name: hint.__name__ if name in plain else str(hint).replace("typing.", "")
+        for name, hint in hints.items()
+    }
 
 
 def _default_text(field: dataclasses.Field[Any]) -> str:

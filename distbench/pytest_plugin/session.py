@@ -67,12 +67,7 @@ class SuiteRun:
             self._bench = self._session.enter_context(
                 Bench.opened(self.run, self._suite, Logged(), self._stop)
             )
-            impossible = [Task(item.case, problem=item.problem) for item in self._plan.cases if item.problem]
-            for task in (*impossible, *self._plan.trials):
-                if task.problem:
-                    self._bench.refuse(task, task.problem)
-            tasks = [task for task in self._plan.trials if not task.problem]
-            self._bench.prepare([case for task in tasks for case in (task.case, *task.instead)])
+            self._bench.begin(self._plan)
 
     def make(self, case: Case) -> Outcome:
         """Run the trials of *case*, and those of its references if they haven't run yet.

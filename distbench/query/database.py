@@ -73,26 +73,22 @@ class Database:
             raise UsageError("query: not valid UTF-8")
         self._fill_views(self._named(sql))
         try:
-            found = self._database.execute(sql)
-            if found is None or found.description is None:
+            result = self._database.execute(sql)
+            if result is None or result.description is None:
                 raise UsageError('query: missing SQL, such as "select * from cases"')
-            columns, types = zip(*((column[0], str(column[1])) for column in found.description), strict=True)
-            return Answer(columns, types, found.fetchall())
+            columns, types = zip(*((name, str(type_)) for name, type_, *_ in result.description), strict=True)
+            return Answer(columns, types, result.fetchall())
         except duckdb.Error as error:
-            raise UsageError(f"query: {self._told(error, sql)}") from error
+            raise UsageError(f"query: {self._message(error, sql)}") from error
 
     def tables(self) -> list[Table]:
         """The tables with all of their columns, documented where a record or a view describes them."""
         names = {name for (name,) in self._database.execute("show tables").fetchall()} - self._views.keys()
-        made = [
-            Table(name, self._doc(name), self._columns(name))
-            for name in [*TABLES, *sorted(names - TABLES.keys())]
-        ]
+        every = [*TABLES, *sorted(names - TABLES.keys())]
+        docs = {name: table.doc for name, table in self._documented.items()}
+        unknown = "Rows that the ranks left in their table {}.".format
+        made = [Table(name, docs.get(name, unknown(name)), self._columns(name)) for name in every]
         return [*made, *self._views.values()]
-
-    def _doc(self, name: str) -> str:
-        known = self._documented.get(name)
-        return known.doc if known else f"Rows that the ranks left in their table {name}."
 
     def _fill_views(self, names: set[str]) -> None:
         """Make the tables of the views among *names*: making all of them would take most of the time."""
@@ -102,12 +98,8 @@ class Database:
         analysed = [AnalysedRun.read(run) for run in self._runs]
         for name in wanted:
             view = views()[name.removeprefix(VIEW)]
-            make(
-                self._database,
-                name,
-                self._views[name].columns,
-                [row for run in analysed for row in view_rows(run, view)],
-            )
+            rows = [row for run in analysed for row in view_rows(run, view)]
+            make(self._database, name, self._views[name].columns, rows)
         self._filled |= wanted
 
     def _columns(self, table: str) -> tuple[Column, ...]:
@@ -121,10 +113,10 @@ class Database:
         return tuple(known.get(name) or self._column(table, name, type_) for name, type_ in rows)
 
     def _column(self, table: str, name: str, type_: str) -> Column:
-        told = self._described.get(name, {}) if table in ("trials", "steps") else {}
-        return Column(name, type_, str(told.get("doc", "")), str(told.get("unit", "")))
+        column = self._described.get(name, {}) if table in ("trials", "steps") else {}
+        return Column(name, type_, str(column.get("doc", "")), str(column.get("unit", "")))
 
-    def _told(self, error: Exception, sql: str) -> str:
+    def _message(self, error: Exception, sql: str) -> str:
         """What *error* says, with what there is where a name was wrong."""
         message, tables = first_line(error), {table.name: table for table in self.tables()}
         if missing := _NO_TABLE.search(message):

@@ -133,12 +133,8 @@ def case_key(run_id: str, case: Case, case_id: str) -> Row:
     }
 
 
-def timed_columns(record: Record) -> list[str]:
-    """The columns with a sample for each step of the ``time`` pass."""
-    return [name for name in record.samples if _is_timed(record, name)]
-
-
-def _is_timed(record: Record, name: str) -> bool:
+def is_timed(record: Record, name: str) -> bool:
+    """Whether the column *name* has a sample for each step of the ``time`` pass."""
     column = record.columns.get(name, {})
     if "pass" in column:
         return bool(column.get("per_step")) and column["pass"] == "time"

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distbench.errors import RecordError
 from distbench.job import MEASURE, kinds
-from distbench.query import facts
-from distbench.query.tables import (
-    CASES,
-    JOBS,
-    OF_JOBS,
-    RUNS,
-    SAMPLES,
-    STEPS,
-    TABLES,
-    TRIAL,
-    TRIALS,
-    Column,
-    Table,
-    of_metric,
-)
+from distbench.query import facts, tables
+from distbench.query.tables import TABLES, TRIAL, Column, Table
 from distbench.record import Record, Row
 from distbench.record.parquet import first_line, literal, quoted, select, unique
 from distbench.record.store import Run, Stored
@@ -35,14 +22,14 @@ _FILE, _TRIAL, _ORDER = '"distbench file"', '"distbench trial"', '"distbench ord
 _ALWAYS = ("step_s", "loss")
 """Columns that ``steps`` has whether or not a record does."""
 _NUMBER = Column("trial", "bigint", "Number of the trial among those that are read.")
-_TOLD = (
+_DESCRIPTION = (
     _NUMBER,
     Column("name", "varchar", "Column of the record."),
     Column("timed", "boolean", "Whether it has a sample for each step of the time pass."),
     Column("pass", "varchar", "Its pass."),
     Column("unit", "varchar", "Its unit."),
 )
-_MADE = {JOBS.name, RUNS.name, CASES.name, TRIALS.name, STEPS.name, SAMPLES.name}
+_MADE = {"runs", "cases", "trials", "jobs", "steps", "samples"}
 
 
 @dataclass
@@ -68,8 +55,9 @@ class Loading:
     columns: list[Row] = field(default_factory=list)
     """Each column of samples of each trial: its pass, its unit, whether it is of the timed steps."""
     samples: _Source = field(default_factory=_Source)
-    tables: dict[str, _Source] = field(default_factory=dict)
-    documented: dict[str, Table] = field(default_factory=lambda: TABLES | OF_JOBS)
+    sources: dict[str, _Source] = field(default_factory=dict)
+    """Of each table of a metric or a kind of job."""
+    documented: dict[str, Table] = field(default_factory=lambda: TABLES | tables.OF_JOBS)
     """Each described table; that of a plug-in's metric is described by the first record that has it."""
     described: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Description of each column that any record describes; the first one counts."""
@@ -82,15 +70,15 @@ class Loading:
             RecordError: the run or a record of it can't be read.
         """
         info, stored = run.info(), list(run.stored(MEASURE))
-        records = [each.record for each in stored]
+        records = [trial.record for trial in stored]
         self.runs.append(facts.run_row(info, records, run.folder))
         self.cases += facts.case_rows(info, records)
-        for each in stored:
-            self._gather_trial(each)
+        for trial in stored:
+            self._gather_trial(trial)
         for kind in kinds():
-            if kind.name != "measure":
-                for each in run.stored(kind.name):
-                    self._gather_job(each)
+            if kind.name != MEASURE:
+                for trial in run.stored(kind.name):
+                    self._gather_job(trial)
 
     def fill(self, database: duckdb.DuckDBPyConnection) -> None:
         """Make the tables.
@@ -102,16 +90,16 @@ class Loading:
         database.execute("create schema raw")
         keys = [{**key, "trial": number} for number, key in enumerate(self.keys)]
         make(database, "raw.keys", (*TRIAL, _NUMBER), keys)
-        make(database, "runs", RUNS.columns, self.runs)
-        make(database, "cases", CASES.columns, self.cases)
-        make(database, "trials", TRIALS.columns, self.trials, other="double")
-        make(database, "jobs", JOBS.columns, self.jobs, other="double")
+        facts_of = {tables.RUNS: self.runs, tables.CASES: self.cases}
+        facts_of |= {tables.TRIALS: self.trials, tables.JOBS: self.jobs}
+        for table, rows in facts_of.items():
+            make(database, table.name, table.columns, rows)
         self._fill_samples(database)
-        names = {name: self.documented.get(name) for name in [*(TABLES.keys() - _MADE), *self.tables]}
+        names = {name: self.documented.get(name) for name in [*(TABLES.keys() - _MADE), *self.sources]}
         for name, sql_name in zip(names, unique(names, _MADE), strict=True):
             documented = names[name]
             columns = documented.columns if documented and name not in _MADE else TRIAL
-            _fill_table(database, sql_name, columns, self.tables.get(name, _Source()))
+            _fill_table(database, sql_name, columns, self.sources.get(name, _Source()))
         database.execute("drop schema raw cascade")
 
     def _gather_trial(self, stored: Stored) -> None:
@@ -138,17 +126,17 @@ class Loading:
         record = stored.record
         for name, spec in record.described_tables.items():
             if name not in self.documented:
-                self.documented[name] = of_metric(spec)
+                self.documented[name] = tables.of_metric(spec)
         for name in names:
-            source = self.tables.setdefault(name, _Source())
+            source = self.sources.setdefault(name, _Source())
             if name in stored.files.tables:
                 source.files[str(stored.files.tables[name].resolve())] = number
             else:
                 source.rows += [(number, row) for row in record.tables[name]]
 
     def _fill_samples(self, database: duckdb.DuckDBPyConnection) -> None:
-        make(database, "raw.columns", _TOLD, self.columns)
-        _read(database, SAMPLES.columns, self.samples)
+        make(database, "raw.columns", _DESCRIPTION, self.columns)
+        _read(database, tables.SAMPLES.columns, self.samples)
         database.execute(
             f"""create table raw.samples as
             select k.*, r.name::varchar as name, r.rank::bigint as rank, r.step::bigint as step,
@@ -170,22 +158,14 @@ class Loading:
         )
 
 
-def _columns(record: Record, number: int) -> list[Row]:
-    timed = set(facts.timed_columns(record))
-    told = {name: record.columns.get(name, {}) for name in record.samples}
-    return [
-        {
-            "trial": number,
-            "name": name,
-            "timed": name in timed,
-            "pass": column.get("pass"),
-            "unit": column.get("unit"),
-        }
-        for name, column in told.items()
-    ]
+def _columns(record: Record, number: int) -> Iterator[Row]:
+    for name in record.samples:
+        column = record.columns.get(name, {})
+        timed, pass_ = facts.is_timed(record, name), column.get("pass")
+        yield {"trial": number, "name": name, "timed": timed, "pass": pass_, "unit": column.get("unit")}
 
 
-def _sample_rows(record: Record) -> Iterable[Row]:
+def _sample_rows(record: Record) -> Iterator[Row]:
     for name, ranks in record.samples.items():
         for rank, steps in enumerate(ranks):
             for step, value in enumerate(steps):
@@ -245,20 +225,17 @@ def _read(database: duckdb.DuckDBPyConnection, columns: Sequence[Column], source
 
 
 def make(
-    database: duckdb.DuckDBPyConnection,
-    name: str,
-    columns: Sequence[Column],
-    rows: Sequence[Row],
-    other: str = "bigint",
+    database: duckdb.DuckDBPyConnection, name: str, columns: Sequence[Column], rows: Sequence[Row]
 ) -> None:
-    """Make a table of *rows*: the documented *columns* by their types, then the others, of type *other*."""
+    """Make a table of *rows*: the documented *columns* by their types, then the others, which are numbers."""
     types = {column.name: column.type for column in columns}
-    found = dict.fromkeys(key for row in rows for key in row)
-    types |= {key: other for key in found if key not in types}
+    types |= {key: "double" for row in rows for key in row if key not in types}
     query, values = select({key: [row.get(key) for row in rows] for key in types})
-    sql_names = unique(types)
     # a foreign record may say anything where a time is expected
-    cast = ", ".join(f"try_cast({n} as {t}) as {n}" for n, t in zip(sql_names, types.values(), strict=True))
+    cast = ", ".join(
+        f"try_cast({column} as {type_}) as {column}"
+        for column, type_ in zip(unique(types), types.values(), strict=True)
+    )
     database.execute(f"create table {name} as select {cast} from ({query})", values)
 
 

@@ -13,7 +13,7 @@ from distbench.case import Case
 from distbench.job import kind_of
 from distbench.launchers.base import HERE, LaunchError, Place, Site
 from distbench.metrics.base import Metric
-from distbench.plan import Task
+from distbench.plan import Plan, Task
 from distbench.record import Failure, Record, Status
 from distbench.record.store import Run, storing, utc_now
 from distbench.run.collect import Tables, collect
@@ -25,6 +25,7 @@ from distbench.suite import Suite
 from distbench.trial import result_file
 
 _TOO_LARGE = (Status.OOM_GPU, Status.OOM_HOST)
+_NOT_RUN = (None, Status.CANCELLED)
 
 
 class Bench:
@@ -103,9 +104,29 @@ class Bench:
                 break
         return record
 
-    def refuse(self, task: Task, reason: str) -> None:
-        """Store that *task* can't be launched here."""
-        self._store(task, self._unlaunched(task, Status.UNSUPPORTED, reason))
+    def begin(self, plan: Plan) -> list[Task]:
+        """Prepare the trials of *plan* that are still to be made, and return them.
+
+        Those that can't be launched here are stored as such.
+        """
+        impossible = [Task(item.case, problem=item.problem) for item in plan.cases if item.problem]
+        for task in self._missing([*impossible, *plan.trials]):
+            if task.problem:
+                self._store(task, self._unlaunched(task, Status.UNSUPPORTED, task.problem))
+        todo = self._missing(plan.trials)
+        if todo:
+            self.prepare([case for task in todo for case in (task.case, *task.instead)])
+        return todo
+
+    def _missing(self, tasks: list[Task]) -> list[Task]:
+        """Those *tasks* that have not run, or were interrupted, or whose file for a later one is gone."""
+        todo: list[Task] = []
+        wanted: set[str] = set()
+        for task in reversed(tasks):
+            if self.status(task) in _NOT_RUN or task.leaves in wanted:
+                todo.append(task)
+                wanted |= {task.reads} - {""}
+        return todo[::-1]
 
     def _attempt(self, task: Task) -> Record:
         if task.needs and (reason := self._references.get(task.needs, "not run yet")):

@@ -49,7 +49,7 @@ def collect(
         samples=_samples(delivered),
         phases={"launch": [rank["began"] - launched for rank in delivered], **_phases(delivered)},
         tables={**_tables(delivered), **sampled},
-        window=_window(delivered),
+        window=(min(rank["window"][0] for rank in delivered), max(rank["window"][1] for rank in delivered)),
         effective=delivered[0]["effective"],
     )
     for name in columns.keys() & delivered[0]["passes"]:
@@ -128,11 +128,6 @@ def _tables(ranks: list[dict[str, Any]]) -> Tables:
         name: [{"rank": i, **row} for i, rank in enumerate(ranks) for row in rank["tables"].get(name, [])]
         for name in sorted(names)
     }
-
-
-def _window(ranks: list[dict[str, Any]]) -> tuple[float, float]:
-    begins, ends = zip(*(rank["window"] for rank in ranks), strict=True)
-    return min(begins), max(ends)
 
 
 def _phases(ranks: list[dict[str, Any]]) -> dict[str, list[float]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 import statistics
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+from distbench.grouping import gathered
 from distbench.plan import Task
 from distbench.record import Record
+
+K = TypeVar("K", bound=Hashable)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -62,20 +65,21 @@ class Pace:
 
     def __init__(self, todo: list[Task]) -> None:
         self._todo = [(task.job.kind, task.case.id) for task in todo]
-        self._seconds: dict[tuple[str, str], list[float]] = {}
+        self._taken: list[tuple[tuple[str, str], float]] = []
 
     def took(self, task: Task, seconds: float) -> None:
         """A trial took *seconds*."""
-        self._seconds.setdefault((task.job.kind, task.case.id), []).append(seconds)
+        self._taken.append(((task.job.kind, task.case.id), seconds))
 
     def remaining(self, done: int) -> float | None:
         """Seconds that the trials after the first *done* should take; None if unknown."""
-        means = {key: statistics.fmean(values) for key, values in self._seconds.items()}
-        if not means:
+        if not self._taken:
             return None
-        of_kind: dict[str, list[float]] = {}
-        for (kind, _), mean in means.items():
-            of_kind.setdefault(kind, []).append(mean)
+        means = _means(self._taken)
+        of_kinds = _means((kind, mean) for (kind, _), mean in means.items())
         overall = statistics.fmean(means.values())
-        kinds = {kind: statistics.fmean(values) for kind, values in of_kind.items()}
-        return sum(means.get(key, kinds.get(key[0], overall)) for key in self._todo[done:])
+        return sum(means.get(trial, of_kinds.get(trial[0], overall)) for trial in self._todo[done:])
+
+
+def _means(pairs: Iterable[tuple[K, float]]) -> dict[K, float]:
+    return {key: statistics.fmean(values) for key, values in gathered(pairs).items()}

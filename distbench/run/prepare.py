@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case
+from distbench.grouping import grouped
 from distbench.launchers.base import HERE, Launch, LaunchError, Place, Site
 from distbench.plan import Plan, Task
 from distbench.record.store import storing, write_json
@@ -27,51 +29,43 @@ def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Obser
             site.close()
 
 
+@dataclass(frozen=True)
 class Preparation:
     """Builds everything before anything is timed, in one process per environment."""
 
-    def __init__(
-        self,
-        folder: Path,
-        suite: Suite,
-        observer: Observer,
-        site: Site,
-        stop: StopRequest,
-        place: Place = HERE,
-    ) -> None:
-        self._folder, self._suite, self._observer = folder, suite, observer
-        self._site, self._stop, self._place = site, stop, place
+    folder: Path
+    suite: Suite
+    observer: Observer
+    site: Site
+    stop: StopRequest
+    place: Place = HERE
 
     def run(self, cases: list[Case]) -> dict[str, str]:
         """Build what *cases* need; return the items that failed, with reasons."""
         failed: dict[str, str] = {}
-        groups: dict[tuple[tuple[str, str], ...], list[Case]] = {}
-        for case in cases:
-            strategy = registry.make("strategies", case.strategy)
-            groups.setdefault(tuple(sorted(environment_of(strategy, case).items())), []).append(case)
         weights: set[str] = set()
-        self._observer.note(
+        self.observer.note(
             "preparing: initial weights and C++ ops (takes a minute or two the first time on a machine)"
         )
-        for number, group in enumerate(groups.values()):
-            if not self._stop.asked:
+        for number, group in enumerate(grouped(cases, _environment).values()):
+            if not self.stop.asked:
                 failed |= self._prepare(group, number, weights)
         return failed
 
     def _prepare(self, cases: list[Case], number: int, known: set[str]) -> dict[str, str]:
-        folder = self._folder / "prepare" / str(number)
+        folder = self.folder / "prepare" / str(number)
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / "scratch").mkdir(exist_ok=True)
-        weights = {str(weights_file(self._folder, case)): case.to_json() for case in cases}
+            (self.folder / "scratch").mkdir(exist_ok=True)
+        weights = {str(weights_file(self.folder, case)): case.to_json() for case in cases}
         weights = {path: case for path, case in weights.items() if path not in known}
         known |= weights.keys()
         file = folder / "prepare.json"
         by_strategy = {case.label: case.to_json() for case in cases}
-        metrics = [dataclasses.asdict(choice) for choice in self._suite.metrics]
+        metrics = [dataclasses.asdict(choice) for choice in self.suite.metrics]
         todo = {"metrics": metrics, "cases": list(by_strategy.values()), "weights": weights}
         write_json(file, todo)
-        shape = launch_for(self._folder, self._suite, Task(cases[0]), self._place)
+        shape = launch_for(self.folder, self.suite, Task(cases[0]), self.place)
         launch = dataclasses.replace(shape, entry="prepare", file=file, processes=1, nodes=1, leftovers=())
         try:
             return self._watch(launch, folder)
@@ -79,19 +73,23 @@ class Preparation:
             return {f"strategy {label}": str(error) for label in by_strategy}
 
     def _watch(self, launch: Launch, folder: Path) -> dict[str, str]:
-        handle = self._site.launch(launch)
+        handle = self.site.launch(launch)
         result = launch.file.with_suffix(".result.json")
-        end = time.monotonic() + self._suite.limits.prepare
+        end = time.monotonic() + self.suite.limits.prepare
         ended = False
-        while not ended and time.monotonic() < end and not self._stop.asked:
+        while not ended and time.monotonic() < end and not self.stop.asked:
             ended = bool(handle.wait(0.25))
         handle.stop()
         if result.is_file():
             report = json.loads(result.read_text())
             for note in report["notes"]:
-                self._observer.note(note)
+                self.observer.note(note)
             return dict(report["failed"])
-        if self._stop.asked:
+        if self.stop.asked:
             return {}
-        why = "exited early" if ended else f"exceeded limits.prepare = {self._suite.limits.prepare:g} s"
+        why = "exited early" if ended else f"exceeded limits.prepare = {self.suite.limits.prepare:g} s"
         return {"preparation": f"{why}; see {folder / 'rank0.log'}"}
+
+
+def _environment(case: Case) -> frozenset[tuple[str, str]]:
+    return frozenset(environment_of(registry.make("strategies", case.strategy), case).items())

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench.plan import Plan, Task, make
-from distbench.record import Status
+from distbench.plan import Plan, make
 from distbench.record.store import Run, RunInfo, State
 from distbench.run.bench import Bench
 from distbench.run.control import Observer, Pace, StopRequest
@@ -54,13 +53,7 @@ class Execution:
 
 
 def _run(bench: Bench, plan: Plan, observer: Observer, stop: StopRequest) -> None:
-    impossible = [Task(item.case, problem=item.problem) for item in plan.cases if item.problem]
-    for task in _missing(bench, [*impossible, *plan.trials]):
-        if task.problem:
-            bench.refuse(task, task.problem)
-    todo = _missing(bench, plan.trials)
-    if todo:
-        bench.prepare([case for task in todo for case in (task.case, *task.instead)])
+    todo = bench.begin(plan)
     pace = Pace(todo)
     for done, task in enumerate(todo):
         if stop.asked:
@@ -70,15 +63,3 @@ def _run(bench: Bench, plan: Plan, observer: Observer, stop: StopRequest) -> Non
         record = bench.make(task)
         pace.took(task, time.monotonic() - began)
         observer.trial_ended(record)
-
-
-def _missing(bench: Bench, tasks: list[Task]) -> list[Task]:
-    todo: list[Task] = []
-    wanted: set[str] = set()
-    for task in reversed(tasks):
-        # an interrupted trial is run again; so is one whose file for a later trial was removed when the
-        # run stopped
-        if bench.status(task) in (None, Status.CANCELLED) or task.leaves in wanted:
-            todo.append(task)
-            wanted |= {task.reads} - {""}
-    return todo[::-1]

@@ -37,6 +37,14 @@ _SYMPTOM = re.compile(
     re.IGNORECASE,
 )
 
+# the first that an exception is, by the names of its types
+_STATUSES = {
+    "Mismatch": Status.MISMATCH,
+    "Refused": Status.UNSUPPORTED,
+    "OutOfMemoryError": Status.OOM_GPU,
+    "MemoryError": Status.OOM_HOST,
+}
+
 
 @dataclass(frozen=True)
 class Ending:
@@ -167,16 +175,9 @@ class Watch:
 def classify(failure: dict[str, Any]) -> Status:
     """Status of a trial whose first failure is *failure*."""
     types = failure.get("types", [])
-    message = failure.get("message", "")
-    if "Mismatch" in types:
-        return Status.MISMATCH
-    if "Refused" in types:
-        return Status.UNSUPPORTED
-    if "OutOfMemoryError" in types:
-        return Status.OOM_GPU
-    if "MemoryError" in types or "DefaultCPUAllocator: can't allocate" in message:
-        return Status.OOM_HOST
-    return Status.CRASHED
+    if "DefaultCPUAllocator: can't allocate" in failure.get("message", ""):
+        types = [*types, "MemoryError"]
+    return next((status for type_, status in _STATUSES.items() if type_ in types), Status.CRASHED)
 
 
 def reason_of(failure: dict[str, Any]) -> str:

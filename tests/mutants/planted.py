@@ -108,8 +108,8 @@ MUTANTS = (
     ),
     Mutant(
         "a mismatch is a crash",
-        'if "Mismatch" in types:',
-        'if "mismatch" in types:',
+        '"Mismatch": Status.MISMATCH,',
+        '"mismatch": Status.MISMATCH,',
         _in("test_plugins", "mismatch"),
     ),
     # judging
