@@ -1,46 +1,50 @@
-"""Options that several commands share."""
+"""Options of commands: those that several share, and how one is declared and checked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from distbench.errors import UsageError
+from distbench.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from distbench.suite import Overrides
 
-Suite = Annotated[Path, typer.Argument(metavar="SUITE", help="Suite file (YAML).", show_default=False)]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or the start of a run ID.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder that holds the runs.")]
-Set = Annotated[
-    list[str],
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override a suite key: measure.steps=10.", show_default=False
-    ),
-]
-Only = Annotated[
-    list[str],
-    typer.Option(
-        "--only", metavar="GLOB", help="Only cases whose name or label matches GLOB.", show_default=False
-    ),
-]
-WorldSizes = Annotated[
-    str, typer.Option("--world-sizes", metavar="N,N", help="Device counts: 1,2,4.", show_default=False)
-]
-Device = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.", show_default=False)
-]
-Check = Annotated[bool, typer.Option("--check", help="First check each case against its reference.")]
-Markdown = Annotated[bool, typer.Option("--md", help="Print Markdown, for a pull request.")]
-Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Hide progress.")]
+T = TypeVar("T")
 
 REPORTS = Path("reports")
+
+
+def option(name: str, value: str, text: str, *, has_default: bool = False) -> Any:
+    """Option *name* whose help calls its *value* so and says *text*, and the default if it has one."""
+    return typer.Option(name, metavar=value, help=text, show_default=has_default)
+
+
+def flag(*names: str, text: str) -> Any:
+    """Option without a value whose help says *text*."""
+    return typer.Option(*names, help=text)
+
+
+def argument(value: str, text: str) -> Any:
+    """Argument, called *value* in the help."""
+    return typer.Argument(metavar=value, help=text, show_default=False)
+
+
+Suite = Annotated[Path, argument("SUITE", "Suite file (YAML).")]
+RunName = Annotated[str, argument("RUN", "Run folder, or the start of a run ID.")]
+Out = Annotated[Path, option("--out", "DIR", "Folder that holds the runs.", has_default=True)]
+Set = Annotated[list[str], option("--set", "KEY=VALUE", "Override a suite key: measure.steps=10.")]
+Only = Annotated[list[str], option("--only", "GLOB", "Only cases whose name or label matches GLOB.")]
+WorldSizes = Annotated[str, option("--world-sizes", "N,N", "Device counts: 1,2,4.")]
+Device = Annotated[str, option("--device", "DEVICE", "auto, cpu or cuda.")]
+Check = Annotated[bool, flag("--check", text="First check each case against its reference.")]
+Markdown = Annotated[bool, flag("--md", text="Print Markdown, for a pull request.")]
+Csv = Annotated[bool, flag("--csv", text="Print CSV.")]
+Json = Annotated[bool, flag("--json", text="Print JSON.")]
+Quiet = Annotated[bool, flag("--quiet", "-q", text="Hide progress.")]
 
 
 def overrides(
@@ -53,19 +57,37 @@ def overrides(
     """
     from distbench.suite import Overrides
 
-    return Overrides(
-        set=set_,
-        only=only,
-        world_sizes=_sizes(world_sizes),
-        device=device or None,
-        jobs=["check"] if check else [],
-    )
+    sizes, jobs = parsed("--world-sizes", world_sizes, _counts), ["check"] if check else []
+    return Overrides(set=set_, only=only, world_sizes=sizes, device=device or None, jobs=jobs)
 
 
-def _sizes(text: str) -> list[int] | None:
-    if not text:
-        return None
+def parsed(name: str, text: str, parse: Callable[[str], T]) -> T | None:
+    """What *parse* makes of the *text* of option *name*; None if it is empty.
+
+    Raises:
+        UsageError: *parse* raised ValueError.
+    """
+    try:
+        return parse(text) if text else None
+    except ValueError as error:
+        raise UsageError(f"{name} = {text!r}: {error}") from None
+
+
+def check_word(name: str, word: str, allowed: Iterable[str]) -> None:
+    """Raise UsageError unless *word* is one of the words *allowed* for option *name*."""
+    if word not in allowed:
+        raise UsageError(f"{name} = {word!r}: {did_you_mean(word, allowed)}")
+
+
+def check_forms(command: str, **forms: bool) -> None:
+    """Raise UsageError if more than one of the *forms* of output is asked for."""
+    if sum(forms.values()) > 1:
+        names = [f"--{name}" for name in forms]
+        raise UsageError(f"{command}: use only one of {', '.join(names[:-1])} and {names[-1]}")
+
+
+def _counts(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise UsageError(f"--world-sizes = {text!r}: expected whole numbers, such as 1,2,4")
+        raise ValueError("expected whole numbers, such as 1,2,4")
     return [int(part) for part in parts]

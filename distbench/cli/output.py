@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer
@@ -60,13 +60,11 @@ def wrapped(text: str, indent: int, hanging: int = 0) -> str:
     )
 
 
-def columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """*rows* as lines with aligned columns; the last column is wrapped."""
-    rows_shown = [[plain(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in rows_shown) for i in range(len(rows_shown[0]) - 1)] if rows else []
-    for row in rows_shown:
-        lead = "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=False))
-        room = max(20, width() - len(lead) - 2)
-        last = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
-        yield f"{lead}  {last[0]}".rstrip()
-        yield from (f"{' ' * (len(lead) + 2)}{line}" for line in last[1:])
+    shown = [[plain(cell) for cell in row] for row in rows]
+    sizes = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for *cells, last in shown:
+        lead = "".join(f"{cell:<{size}}  " for cell, size in zip(cells, sizes, strict=False))
+        indent, room = " " * len(lead), max(width(), len(lead) + 20)
+        yield textwrap.fill(last, room, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False)

@@ -5,56 +5,39 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
-
+from distbench.adopt import FORMATS, Adopted
+from distbench.adopt import adopt as translate
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed, one_line
-from distbench.cli.options import REPORTS, Json, Out, RunName
+from distbench.cli import options
+from distbench.cli.options import argument, flag, option
 from distbench.cli.output import note, say, say_json
-from distbench.errors import UsageError, did_you_mean
+from distbench.errors import UsageError
 from distbench.files import write_whole, writing
-
-if TYPE_CHECKING:
-    from distbench.adopt import Adopted
-    from distbench.analysis.run import AnalysedRun
-    from distbench.analysis.summary import CaseSummary
-    from distbench.record import Record
+from distbench.record import Record, Status, of_kind, runs
 
 _SHORTEST_ID = 4
 _UNTRIED = ("pending", "unmeasured")
 
 
 def adopt(
-    name: RunName,
-    wanted: Annotated[str, typer.Argument(metavar="CASE", help="Case name, label or ID.")],
+    name: options.RunName,
+    wanted: Annotated[str, argument("CASE", "Case name, label or ID.")],
     format_: Annotated[
-        str,
-        typer.Option(
-            "--as",
-            metavar="FORMAT",
-            help="deepspeed, accelerate, transformers, torch or torchtitan.",
-            show_default=False,
-        ),
+        str, option("--as", "FORMAT", "deepspeed, accelerate, transformers, torch or torchtitan.")
     ],
-    into: Annotated[
-        Path | None,
-        typer.Option("--into", metavar="DIR", help="Write the files to DIR.", show_default=False),
-    ] = None,
+    into: Annotated[Path | None, option("--into", "DIR", "Write the files to DIR.")] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Export even if the case is not equivalent to its reference.")
+        bool, flag("--force", text="Export even if the case is not equivalent to its reference.")
     ] = False,
-    out: Out = REPORTS,
-    as_json: Json = False,
+    out: options.Out = options.REPORTS,
+    as_json: options.Json = False,
 ) -> int:
     """Export a case as configuration for another tool."""
-    from distbench.adopt import FORMATS
-    from distbench.adopt import adopt as translate
-    from distbench.analysis.run import AnalysedRun
-    from distbench.record import runs
-
-    if format_ not in FORMATS:
-        raise UsageError(f"--as = {format_!r}: {did_you_mean(format_, FORMATS)}")
+    options.check_word("--as", format_, FORMATS)
     run = AnalysedRun.read(runs.find(name, out))
     row = _find(run.cases, wanted)
     warnings = _check(row, force=force) + _unfair(row, run)
@@ -136,8 +119,6 @@ def _unfair(row: CaseSummary, run: AnalysedRun) -> list[str]:
 
 def _effective(row: CaseSummary, records: Sequence[Record]) -> dict[str, Any]:
     """Settings that the live engine reported, in a valid trial or else in the equivalence check."""
-    from distbench.record import Status, of_kind
-
     if row.detail is not None:
         return row.detail.effective
     checked = (

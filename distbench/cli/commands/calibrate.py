@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from distbench.cli import options
 from distbench.cli.output import INTERRUPTED, note, say, say_json, width
-
-if TYPE_CHECKING:
-    from distbench.suite.gate import GateRules, Tolerances
+from distbench.cli.progress import observer
+from distbench.gate import calibration, view
+from distbench.gate.arms import Arm
+from distbench.gate.gate import Gate
+from distbench.suite import load
+from distbench.suite.gate import GateRules, Tolerances
 
 
 def calibrate(
     context: typer.Context,
     suite: options.Suite,
-    pairs: Annotated[int, typer.Option("--pairs", metavar="N", help="Pairs of equal trials per case.")] = 10,
+    pairs: Annotated[
+        int, options.option("--pairs", "N", "Pairs of equal trials per case.", has_default=True)
+    ] = 10,
     set_: options.Set = [],
     only: options.Only = [],
     world_sizes: options.WorldSizes = "",
@@ -27,12 +32,6 @@ def calibrate(
     quiet: options.Quiet = False,
 ) -> int:
     """Measure what this machine can resolve (A/A pairs)."""
-    from distbench.cli.progress import observer
-    from distbench.gate import calibration, view
-    from distbench.gate.arms import Arm
-    from distbench.gate.gate import Gate
-    from distbench.suite import load
-
     rules = [f"gate.min_pairs={pairs}", f"gate.max_pairs={pairs}"]
     loaded = load(suite, options.overrides([*set_, *rules], only, world_sizes, device))
     loaded = dataclasses.replace(loaded, gate=_with_throughput(loaded.gate))
@@ -52,7 +51,6 @@ def calibrate(
 
 def _with_throughput(rules: GateRules) -> GateRules:
     """*rules* with throughput compared for every case: its spread is needed even where it is not gated."""
-    from distbench.suite.gate import Tolerances
 
     def compared(own: Tolerances) -> Tolerances:
         return dataclasses.replace(own, tokens_per_s=own.tokens_per_s or Tolerances().tokens_per_s)

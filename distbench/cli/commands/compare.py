@@ -4,49 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from distbench.cli.options import REPORTS, Json, Markdown, Out, Quiet
+from distbench.analysis.run import AnalysedRun
+from distbench.cli import options
+from distbench.cli.options import argument, option
 from distbench.cli.output import note, say, say_json, width
+from distbench.cli.progress import observer
 from distbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from distbench.record.store import Run
+from distbench.record import runs
+from distbench.record.store import Run
+from distbench.report import comparison_view
+from distbench.run import Execution
+from distbench.suite import load
 
 
 def compare(
     context: typer.Context,
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="RUN_A RUN_B...", help="Run to compare with, then the later ones; a suite is run first."
-        ),
+        argument("RUN_A RUN_B...", "Run to compare with, then the later ones; a suite is run first."),
     ],
     html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Also write a page that opens without a network."),
+        Path | None, option("--html", "FILE", "Also write a page that opens without a network.")
     ] = None,
-    markdown: Markdown = False,
-    out: Out = REPORTS,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    markdown: options.Markdown = False,
+    out: options.Out = options.REPORTS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> int:
     """Show two or more runs side by side."""
-    from distbench.analysis.run import AnalysedRun
-    from distbench.record import runs
-    from distbench.report import comparison_view
-
-    if as_json and markdown:
-        raise UsageError("compare: use only one of --md and --json")
+    options.check_forms("compare", md=markdown, json=as_json)
     if len(names) < 2:
         raise UsageError("compare needs two runs: distbench compare RUN_A RUN_B")
-    sides = [
-        runs.find(names[0], out),
-        *(_found_or_run(name, out, context.obj, quiet=quiet) for name in names[1:]),
-    ]
-    before, *others = map(AnalysedRun.read, sides)
+    first = runs.find(names[0], out)
+    later = [_found_or_run(name, out, context.obj, quiet=quiet) for name in names[1:]]
+    before, *others = map(AnalysedRun.read, (first, *later))
     comparisons = [comparison_view.comparison(before, after) for after in others]
     if html:
         from distbench.report import comparison_page
@@ -65,13 +60,7 @@ def compare(
 def _found_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) -> Run:
     """Run that *name* stands for; a suite file is run first."""
     if Path(name).suffix not in (".yaml", ".yml"):
-        from distbench.record import runs
-
         return runs.find(name, out)
-    from distbench.cli.progress import observer
-    from distbench.run import Execution
-    from distbench.suite import load
-
     execution = Execution.start(load(Path(name)), out, command)
     with observer(quiet=quiet) as watcher:
         execution.execute(watcher)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
+from distbench.analysis.curves import curves_of
+from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line
-from distbench.cli.options import REPORTS, Out, RunName
+from distbench.cli.options import REPORTS, Out, RunName, check_word, option
 from distbench.cli.output import note, say
-from distbench.errors import UsageError, did_you_mean
+from distbench.errors import UsageError
 from distbench.files import slug
-
-if TYPE_CHECKING:
-    from distbench.record.store import Run
+from distbench.record import runs
+from distbench.record.store import Run
+from distbench.run.export import send
 
 _DISTRIBUTIONS: Mapping[str, str] = {
     "tensorboard": "tensorboard",
@@ -37,32 +39,19 @@ _BENCHMARKS = "pytest-benchmark"
 
 def export(
     name: RunName,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to", metavar="TOOL", help="tensorboard, mlflow, wandb or pytest-benchmark.", show_default=False
-        ),
-    ],
+    to: Annotated[str, option("--to", "TOOL", "tensorboard, mlflow, wandb or pytest-benchmark.")],
     into: Annotated[
-        Path | None,
-        typer.Option("--into", metavar="DIR", help="Empty folder, or a pytest-benchmark storage."),
+        Path | None, option("--into", "DIR", "Empty folder, or a pytest-benchmark storage.")
     ] = None,
     out: Out = REPORTS,
 ) -> int:
     """Export a run's curves or times to another tool."""
-    from distbench.record import runs
-
-    if to not in (*_DISTRIBUTIONS, _BENCHMARKS):
-        raise UsageError(f"--to = {to!r}: {did_you_mean(to, (*_DISTRIBUTIONS, _BENCHMARKS))}")
+    check_word("--to", to, (*_DISTRIBUTIONS, _BENCHMARKS))
     run = runs.find(name, out)
     return _export_times(run, into) if to == _BENCHMARKS else _export_curves(run, to, into)
 
 
 def _export_times(run: Run, into: Path | None) -> int:
-    import shlex
-
-    from distbench.analysis.run import AnalysedRun
-
     if not _installed(_BENCHMARKS):
         raise UsageError(f"--to {_BENCHMARKS}: install it with: pip install {_BENCHMARKS}")
     from distbench.report.benchmarks import refused, save
@@ -83,11 +72,6 @@ def _export_times(run: Run, into: Path | None) -> int:
 
 
 def _export_curves(run: Run, to: str, into: Path | None) -> int:
-    import shlex
-
-    from distbench.analysis.curves import curves_of
-    from distbench.run.export import send
-
     info = run.info()
     needed = ("accelerate", "torch", _DISTRIBUTIONS[to])
     if missing := [distribution for distribution in needed if not _installed(distribution)]:
@@ -106,8 +90,6 @@ def _export_curves(run: Run, to: str, into: Path | None) -> int:
 
 
 def _installed(distribution: str) -> bool:
-    from importlib import metadata
-
     try:
         metadata.version(distribution)
     except metadata.PackageNotFoundError:

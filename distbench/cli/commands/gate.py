@@ -3,84 +3,68 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from distbench.cli import options
+from distbench.cli.gate_stored import gate_stored
+from distbench.cli.options import flag, option
 from distbench.cli.output import INTERRUPTED, note, say, say_json, width
-from distbench.errors import UsageError, did_you_mean
+from distbench.cli.progress import observer
+from distbench.errors import UsageError
 from distbench.files import write_whole, writing
-
-if TYPE_CHECKING:
-    from distbench.gate.arms import Arm
-    from distbench.gate.verdicts import Result
-    from distbench.suite import Overrides
-    from distbench.suite import Suite as LoadedSuite
-
-_INCONCLUSIVE = ("tell", "pass", "fail")
+from distbench.gate import outputs, view
+from distbench.gate.arms import Arm, opened
+from distbench.gate.gate import Gate
+from distbench.gate.verdicts import Result
+from distbench.launchers.base import Place
+from distbench.record import runs
+from distbench.suite import Overrides, Suite, load
 
 
 def gate(
     context: typer.Context,
     suite: options.Suite,
     baseline: Annotated[
-        str,
-        typer.Option(
-            "--baseline",
-            metavar="REF|ENV|RUN",
-            help="Git revision, Python environment or stored run.",
-            show_default=False,
-        ),
+        str, option("--baseline", "REF|ENV|RUN", "Git revision, Python environment or stored run.")
     ] = "",
     set_: options.Set = [],
     set_baseline: Annotated[
-        list[str],
-        typer.Option("--set-baseline", metavar="KEY=VALUE", help="Like --set, for the baseline only."),
+        list[str], option("--set-baseline", "KEY=VALUE", "Like --set, for the baseline only.")
     ] = [],
     env: Annotated[
-        list[str],
-        typer.Option("--env", metavar="NAME=VALUE", help="Environment variable of the candidate's ranks."),
+        list[str], option("--env", "NAME=VALUE", "Environment variable of the candidate's ranks.")
     ] = [],
     env_baseline: Annotated[
-        list[str],
-        typer.Option("--env-baseline", metavar="NAME=VALUE", help="Like --env, for the baseline only."),
+        list[str], option("--env-baseline", "NAME=VALUE", "Like --env, for the baseline only.")
     ] = [],
     only: options.Only = [],
     world_sizes: options.WorldSizes = "",
     device: options.Device = "",
-    max_pairs: Annotated[
-        int | None, typer.Option("--max-pairs", metavar="N", help="Most pairs of trials per case.")
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", metavar="N", help="Start no new pair after N minutes.")
-    ] = None,
+    max_pairs: Annotated[int | None, option("--max-pairs", "N", "Most pairs of trials per case.")] = None,
+    minutes: Annotated[float | None, option("--minutes", "N", "Start no new pair after N minutes.")] = None,
     inconclusive: Annotated[
-        str, typer.Option("--inconclusive", metavar="WORD", help="tell (exit 3), pass (0) or fail (1).")
+        str, option("--inconclusive", "WORD", "tell (exit 3), pass (0) or fail (1).", has_default=True)
     ] = "tell",
     self_test: Annotated[
-        bool,
-        typer.Option("--self-test", help="Compare the suite with itself: nothing should be flagged."),
+        bool, flag("--self-test", text="Compare the suite with itself: nothing should be flagged.")
     ] = False,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="GATE", help="Resume a stopped gate: its folder.")
-    ] = None,
+    resume: Annotated[Path | None, option("--resume", "GATE", "Resume a stopped gate: its folder.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would run, without launching anything.")
+        bool, flag("--dry-run", text="Show what would run, without launching anything.")
     ] = False,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")
-    ] = None,
+    junit: Annotated[Path | None, option("--junit", "FILE", "Also write JUnit XML.")] = None,
     metrics: Annotated[
-        Path | None,
-        typer.Option("--metrics", metavar="FILE", help="Also write OpenMetrics, as GitLab reads it."),
+        Path | None, option("--metrics", "FILE", "Also write OpenMetrics, as GitLab reads it.")
     ] = None,
     github: Annotated[
-        bool, typer.Option("--github", help="Also print annotations and write the job summary.")
+        bool, flag("--github", text="Also print annotations and write the job summary.")
     ] = False,
     markdown: options.Markdown = False,
     out: options.Out = options.REPORTS,
@@ -88,15 +72,8 @@ def gate(
     quiet: options.Quiet = False,
 ) -> int:
     """Run candidate and baseline in turn; fail on a regression."""
-    from distbench.cli.gate_stored import gate_stored
-    from distbench.cli.progress import observer
-    from distbench.gate.gate import Gate
-    from distbench.record import runs
-
-    if inconclusive not in _INCONCLUSIVE:
-        raise UsageError(f"--inconclusive = {inconclusive!r}: {did_you_mean(inconclusive, _INCONCLUSIVE)}")
-    if as_json and markdown:
-        raise UsageError("gate: use only one of --md and --json")
+    options.check_word("--inconclusive", inconclusive, ("tell", "pass", "fail"))
+    options.check_forms("gate", md=markdown, json=as_json)
     rules = _rules(max_pairs=max_pairs, minutes=minutes)
     before = _Side(
         options.overrides([*set_, *rules, *set_baseline], only, world_sizes, device),
@@ -137,10 +114,8 @@ class _Side:
     changes: tuple[str, ...]
     """What sets it apart, as on the command line."""
 
-    def load(self, file: Path) -> LoadedSuite:
+    def load(self, file: Path) -> Suite:
         """Suite in *file* with the jobs that its gate requires switched on."""
-        from distbench.suite import load
-
         suite = load(file, self.overrides)
         if suite.gate.equivalence == "required" and "check" not in suite.jobs:
             return suite.asking_for("check")
@@ -148,9 +123,6 @@ class _Side:
 
     def arm(self, file: Path, name: str = "") -> Arm:
         """Arm that runs here, called *name* or by its changes."""
-        from distbench.gate.arms import Arm
-        from distbench.launchers.base import Place
-
         name = name or ", ".join(self.changes) or "the suite as it stands"
         return Arm(name, self.load(file), Place(environment=self.variables))
 
@@ -195,10 +167,6 @@ def _arms(
     file: Path, baseline: str, before: _Side, after: _Side, *, self_test: bool
 ) -> Iterator[tuple[Arm, Arm]]:
     """Baseline and candidate, ready to run."""
-    import tempfile
-
-    from distbench.gate.arms import opened
-
     arm, candidate = before.arm(file, "the same" if self_test else ""), after.arm(file)
     if not baseline:
         yield arm, candidate
@@ -220,8 +188,6 @@ def _print_forecast(baseline: Arm, candidate: Arm, *, as_json: bool) -> int:
 
 
 def _print(result: Result, *, markdown: bool, as_json: bool) -> None:
-    from distbench.gate import outputs, view
-
     if as_json:
         say_json(result.to_json())
     elif markdown:
@@ -231,8 +197,6 @@ def _print(result: Result, *, markdown: bool, as_json: bool) -> None:
 
 
 def _write(result: Result, *, junit: Path | None, metrics: Path | None, github: bool) -> None:
-    from distbench.gate import outputs
-
     for file, text in ((junit, outputs.junit), (metrics, outputs.openmetrics)):
         if file:
             with writing(file):

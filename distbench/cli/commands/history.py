@@ -7,21 +7,21 @@ import importlib.util
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
+from distbench.analysis.history import LEAST, Occasion, metrics
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import THROUGHPUT
 from distbench.analysis.text import one_line
-from distbench.cli.options import REPORTS, Json, Out
+from distbench.cli.options import REPORTS, Json, Out, argument, check_word, option, parsed
 from distbench.cli.output import note, say, say_json, width
 from distbench.errors import DistbenchError, UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from distbench.analysis.history import CaseHistory, Occasion
-    from distbench.record.store import Run
-    from distbench.report.history_view import History
+from distbench.record import runs
+from distbench.record.store import Run
+from distbench.report import history_page
+from distbench.report.history_view import History, sheet, to_json
+from distbench.units import parse_fraction
 
 # what code that expects distbench's records may raise on another tool's: wrong types, values, depths, sizes
 _FOREIGN = (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError, OSError)
@@ -33,44 +33,21 @@ _ELSE = "or copy the bucket into a folder (aws s3 sync, gcloud storage rsync, rc
 
 def history(
     folders: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FOLDER|BUCKET]...",
-            help="Where the runs are, at any depth; s3://...",
-            show_default=False,
-        ),
+        list[str] | None, argument("[FOLDER|BUCKET]...", "Where the runs are, at any depth; s3://...")
     ] = None,
     metric: Annotated[
-        list[str],
-        typer.Option(
-            "--metric",
-            metavar="NAME",
-            help="Such as efficiency (default: tokens_per_s).",
-            show_default=False,
-        ),
+        list[str], option("--metric", "NAME", "Such as efficiency (default: tokens_per_s).")
     ] = [],
-    case: Annotated[
-        list[str],
-        typer.Option(
-            "--case", metavar="GLOB", help="Only cases whose name or label matches GLOB.", show_default=False
-        ),
-    ] = [],
+    case: Annotated[list[str], option("--case", "GLOB", "Only cases whose name or label matches GLOB.")] = [],
     least: Annotated[
-        str, typer.Option("--least", metavar="FRACTION", help="Smallest change to report.")
+        str, option("--least", "FRACTION", "Smallest change to report.", has_default=True)
     ] = "3%",
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with charts.")
-    ] = None,
+    html: Annotated[Path | None, option("--html", "FILE", "Also write a page with charts.")] = None,
     out: Out = REPORTS,
     as_json: Json = False,
 ) -> int:
     """Show metrics over runs, and where they changed."""
-    from distbench.analysis.history import metrics
-    from distbench.analysis.summary import THROUGHPUT
-    from distbench.report import history_page
-    from distbench.report.history_view import History, sheet, to_json
-
-    smallest = _fraction(least)
+    smallest = parsed("--least", least, parse_fraction)
     if importlib.util.find_spec("ruptures") is None:
         raise UsageError("history: finding changes needs ruptures, which is missing: pip install ruptures")
     with ExitStack() as opened:
@@ -79,8 +56,8 @@ def history(
     known = metrics(occasions)
     wanted = list(dict.fromkeys(metric)) or [THROUGHPUT]
     for name in wanted:
-        if name not in known:
-            raise UsageError(f"--metric = {name!r}: {did_you_mean(name, known)}")
+        check_word("--metric", name, known)
+    smallest = LEAST if smallest is None else smallest
     histories = [_only(History.of(occasions, name, smallest), case) for name in wanted]
     if html:
         history_page.write(histories, skipped, html)
@@ -96,27 +73,13 @@ def _only(history: History, globs: Sequence[str]) -> History:
     """*history* of the cases whose name or label matches one of the *globs*."""
     if not globs:
         return history
-    kept = [series for series in history.series if any(_matches(series, glob) for glob in globs)]
+    kept = [series for series in history.series if any(map(series.case.matches, globs))]
     if not kept:
         names = sorted({series.case.name for series in history.series})
         raise UsageError(
             f"--case = {globs[0]!r}: no such case in these runs; {did_you_mean(globs[0], names)}"
         )
     return dataclasses.replace(history, series=kept)
-
-
-def _matches(series: CaseHistory, glob: str) -> bool:
-    return fnmatchcase(series.case.name, glob) or fnmatchcase(series.case.label, glob)
-
-
-def _fraction(text: str) -> float:
-    from distbench.analysis.history import LEAST
-    from distbench.units import parse_fraction
-
-    try:
-        return parse_fraction(text) if text else LEAST
-    except ValueError as error:
-        raise UsageError(f"--least = {text!r}: {error}") from None
 
 
 def _opened(name: str) -> AbstractContextManager[Path]:
@@ -135,8 +98,6 @@ def _read(places: Mapping[Path, str]) -> tuple[list[Occasion], list[str]]:
     Args:
         places: Folder -> what the user calls it.
     """
-    from distbench.record import runs
-
     occasions: dict[tuple[str, str], Occasion] = {}
     skipped: list[str] = []
     for run in {run.folder: run for place in places for run in runs.below(place)}.values():
@@ -164,9 +125,6 @@ def _as_called(reason: str, places: Mapping[Path, str]) -> str:
 
 
 def _occasion(run: Run) -> Occasion:
-    from distbench.analysis.history import Occasion
-    from distbench.analysis.run import AnalysedRun
-
     info = run.info()
     # samples are not needed here, and loading those of a hundred runs takes time
     records = [
@@ -200,7 +158,9 @@ def _copied(url: str, folder: Path) -> None:
     from fsspec.core import url_to_fs
 
     files, root = url_to_fs(url)
-    wanted = {key: folder / _below(key, root) for key in files.find(root) if key.endswith(_WANTED)}
+    wanted = {
+        key: folder / key.removeprefix(root).lstrip("/") for key in files.find(root) if key.endswith(_WANTED)
+    }
     # anybody may have chosen a key: none may lead out of the folder
     safe = {key: place for key, place in wanted.items() if place.resolve().is_relative_to(folder)}
     note(f"history: copying {len(safe):,} files from {url}")
@@ -208,7 +168,3 @@ def _copied(url: str, folder: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
     # one call, so that drivers that can copy many files at a time do
     files.get(list(safe), list(map(str, safe.values())))
-
-
-def _below(key: str, root: str) -> str:
-    return key.removeprefix(root).lstrip("/")

@@ -6,17 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
-
-from distbench.cli.options import Json
+from distbench.cli.options import Json, argument
 from distbench.cli.output import say, say_json, wrapped
 from distbench.errors import UsageError, did_you_mean
 
 
 def list_(
-    kind: Annotated[
-        str, typer.Argument(metavar="[KIND]", help="strategies, workloads, data, metrics, ...")
-    ] = "",
+    kind: Annotated[str, argument("[KIND]", "strategies, workloads, data, metrics, ...")] = "",
     as_json: Json = False,
 ) -> int:
     """List plug-ins with their options and docs."""

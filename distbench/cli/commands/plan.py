@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
+from distbench import env, registry
 from distbench.cli import options
 from distbench.cli.output import columns, say, say_json
-
-if TYPE_CHECKING:
-    from distbench.env import Machine
-    from distbench.plan import Plan, Planned
-    from distbench.suite import Suite as LoadedSuite
+from distbench.env import Machine
+from distbench.grouping import gathered
+from distbench.job import MEASURE
+from distbench.plan import Plan, Planned, machine_of, make
+from distbench.record import runs
+from distbench.run import launch_for
+from distbench.suite import Suite, load
+from distbench.units import count_text, duration_text
 
 # stands for the folder and the ID, which a run gets when it starts
 _RUN = "RUN"
@@ -29,10 +36,6 @@ def plan(
     as_json: options.Json = False,
 ) -> int:
     """Show what a run would do, without launching anything."""
-    from distbench.plan import machine_of, make
-    from distbench.suite import load
-    from distbench.units import duration_text
-
     loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check))
     machine = machine_of(loaded)
     planned = make(loaded, machine)
@@ -63,12 +66,7 @@ def plan(
     return 0
 
 
-def _print(suite: LoadedSuite, machine: Machine, planned: Plan, launches: list[dict[str, Any]]) -> None:
-    from collections import Counter
-
-    from distbench.job import MEASURE
-    from distbench.units import count_text
-
+def _print(suite: Suite, machine: Machine, planned: Plan, launches: list[dict[str, Any]]) -> None:
     trials = Counter(task.job.kind for task in planned.trials)
     others = "".join(
         f"{count_text(count, f'{kind} trial')}, " for kind, count in trials.items() if kind != MEASURE
@@ -89,8 +87,6 @@ def _print(suite: LoadedSuite, machine: Machine, planned: Plan, launches: list[d
 
 
 def _launch_text(launch: dict[str, Any]) -> str:
-    import shlex
-
     variables = [f"export {name}={shlex.quote(value)}" for name, value in launch["environment"].items()]
     commands = [shlex.join(argv) for argv in launch["commands"]]
     return "\n".join(["", f"# {launch['case']}", *variables, *commands, ""])
@@ -107,11 +103,8 @@ def _case(item: Planned) -> dict[str, Any]:
     }
 
 
-def _launches(suite: LoadedSuite, planned: Plan, out: Path) -> Iterator[dict[str, Any]]:
+def _launches(suite: Suite, planned: Plan, out: Path) -> Iterator[dict[str, Any]]:
     """Launches of the first trial of each case; those of later rounds differ only in their folder."""
-    from distbench import env, registry
-    from distbench.run import launch_for
-
     launcher = registry.make("launchers", suite.launcher)
     for task in planned.trials:
         if task.round > 0 or task.problem:
@@ -128,22 +121,18 @@ def _launches(suite: LoadedSuite, planned: Plan, out: Path) -> Iterator[dict[str
 
 def _expected(planned: Plan, out: Path) -> tuple[float | None, str]:
     """Seconds that earlier runs of the same cases took, and the basis of that estimate."""
-    from statistics import median
-
-    from distbench.record import runs
-
-    wanted: dict[str, set[str]] = {}
-    for task in planned.trials:
-        wanted.setdefault(task.job.kind, set()).add(task.case.id)
-    times: dict[tuple[str, str], list[float]] = {}
-    for run in runs.inside(out):
-        for kind, case_ids in wanted.items():
-            for case_id, seconds in run.wall_times(kind, case_ids):
-                times.setdefault((kind, case_id), []).append(seconds)
+    trials = [(task.job.kind, task.case.id) for task in planned.trials]
+    wanted = {kind: set(case_ids) for kind, case_ids in gathered(trials).items()}
+    times = gathered(
+        ((kind, case_id), seconds)
+        for run in runs.inside(out)
+        for kind, case_ids in wanted.items()
+        for case_id, seconds in run.wall_times(kind, case_ids)
+    )
     if not times:
         return None, "unknown: no earlier run of these cases"
-    medians = {place: median(seconds) for place, seconds in times.items()}
+    medians = {trial: median(seconds) for trial, seconds in times.items()}
     basis = "from earlier runs of the same cases"
-    if missing := sum(map(len, wanted.values())) - len(medians):
+    if missing := len(set(trials)) - len(medians):
         basis += f"; without {missing} cases that have not run yet"
-    return sum(medians.get((task.job.kind, task.case.id), 0.0) for task in planned.trials), basis
+    return sum(medians.get(trial, 0.0) for trial in trials), basis

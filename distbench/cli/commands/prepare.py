@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
+from distbench import plan
 from distbench.cli.options import Device, Only, Quiet, Set, Suite, WorldSizes, overrides
 from distbench.cli.output import complain
+from distbench.cli.progress import observer
+from distbench.record.store import new_run_id
+from distbench.run import prepare as build
+from distbench.suite import load
 
 
 def prepare(
@@ -17,14 +23,6 @@ def prepare(
     quiet: Quiet = False,
 ) -> int:
     """Build in advance what a suite needs (C++ ops)."""
-    import tempfile
-
-    from distbench import plan
-    from distbench.cli.progress import observer
-    from distbench.record.store import new_run_id
-    from distbench.run import prepare as build
-    from distbench.suite import load
-
     loaded = load(suite, overrides(set_, only, world_sizes, device))
     planned = plan.make(loaded)
     with observer(quiet=quiet) as watcher, tempfile.TemporaryDirectory(prefix="distbench-") as folder:

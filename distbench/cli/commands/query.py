@@ -7,42 +7,32 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
-from distbench.cli.options import REPORTS, Json, Out
+from distbench.cli.answers import FORMATS
+from distbench.cli.options import REPORTS, Json, Out, argument, check_word, flag, option
 from distbench.cli.output import say, say_json, wrapped
-from distbench.errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from distbench.record.store import Run
+from distbench.errors import UsageError
+from distbench.query import Database
+from distbench.record import runs
+from distbench.record.store import Run
 
 _UNSET = "table"
 """Format without ``--format``."""
 
 
 def query(
-    sql: Annotated[
-        str, typer.Argument(metavar="SQL", help="Query in DuckDB's SQL.", show_default=False)
-    ] = "",
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Runs to query (default: all).", show_default=False),
-    ] = None,
+    sql: Annotated[str, argument("SQL", "Query in DuckDB's SQL.")] = "",
+    names: Annotated[list[str] | None, argument("[RUN]...", "Runs to query (default: all).")] = None,
     out: Out = REPORTS,
     format_: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="table, csv, json or markdown.")
+        str, option("--format", "FORMAT", "table, csv, json or markdown.", has_default=True)
     ] = _UNSET,
     as_json: Json = False,
-    tables: Annotated[bool, typer.Option("--tables", help="List the tables and their columns.")] = False,
+    tables: Annotated[bool, flag("--tables", text="List the tables and their columns.")] = False,
 ) -> int:
     """Query runs with SQL."""
-    from distbench.cli.answers import FORMATS
-    from distbench.query import Database
-
-    if format_ not in FORMATS:
-        raise UsageError(f"--format = {format_!r}: {did_you_mean(format_, FORMATS)}")
+    check_word("--format", format_, FORMATS)
     if as_json and format_ not in (_UNSET, "json"):
         raise UsageError(f"query: use only one of --json and --format {format_}")
     format_ = "json" if as_json else format_
@@ -59,9 +49,6 @@ def query(
 
 def _print_tables(names: Sequence[str], out: Path, format_: str) -> int:
     """Print the tables and their columns, including those of single runs."""
-    from distbench.query import Database
-    from distbench.record import runs
-
     tables = Database(_runs(names, out) if names else runs.inside(out)).tables()
     if format_ == "json":
         say_json([dataclasses.asdict(table) for table in tables])
@@ -86,8 +73,6 @@ def _ended_at_once() -> Iterator[None]:
 
 
 def _runs(names: Sequence[str], out: Path) -> list[Run]:
-    from distbench.record import runs
-
     chosen = [runs.find(name, out) for name in names] if names else runs.inside(out)
     if not chosen:
         raise UsageError(f"no runs in {out}; start one with distbench run SUITE, or name a run's folder")

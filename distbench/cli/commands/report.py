@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from distbench.cli.options import REPORTS, Out, RunName
+from distbench.analysis.run import AnalysedRun
+from distbench.cli.options import REPORTS, Out, RunName, flag, option
 from distbench.cli.output import say
+from distbench.record import runs
+from distbench.report import page
 
 
 def report(
     name: RunName,
     out: Out = REPORTS,
-    open_: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
-    png: Annotated[
-        Path | None, typer.Option("--png", metavar="DIR", help="Also write each chart as a PNG file.")
-    ] = None,
+    open_: Annotated[bool, flag("--open", text="Open the report in the browser.")] = False,
+    png: Annotated[Path | None, option("--png", "DIR", "Also write each chart as a PNG file.")] = None,
 ) -> int:
     """Re-render a run's report."""
-    import webbrowser
-
-    from distbench.analysis.run import AnalysedRun
-    from distbench.record import runs
-    from distbench.report import page
-
     run = runs.find(name, out)
     file = page.write(run.folder, AnalysedRun.read(run))
     say(str(file))

@@ -4,54 +4,47 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from distbench import plan
+from distbench.analysis.headlines import judged_bad
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.text import listed
 from distbench.cli import options
-from distbench.cli.output import INTERRUPTED, complain, note, say, say_json
+from distbench.cli.options import argument, flag, option
+from distbench.cli.output import INTERRUPTED, complain, note, say, say_json, width
+from distbench.cli.progress import observer
 from distbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from distbench.analysis.run import AnalysedRun
-    from distbench.record.store import Run
-    from distbench.run import Execution
-    from distbench.suite import Overrides
+from distbench.record import runs
+from distbench.record.store import Run
+from distbench.report import page, terminal
+from distbench.report.run_json import run_json
+from distbench.run import Execution
+from distbench.suite import Overrides, Suite, load
 
 
 def run(
     context: typer.Context,
-    suite: Annotated[
-        Path | None, typer.Argument(metavar="[SUITE]", help="Suite file (YAML).", show_default=False)
-    ] = None,
+    suite: Annotated[Path | None, argument("[SUITE]", "Suite file (YAML).")] = None,
     out: options.Out = options.REPORTS,
     set_: options.Set = [],
     only: options.Only = [],
     world_sizes: options.WorldSizes = "",
     device: options.Device = "",
-    resume: Annotated[
-        str,
-        typer.Option(
-            "--resume", metavar="RUN", help="Resume a run: do only what is missing.", show_default=False
-        ),
-    ] = "",
+    resume: Annotated[str, option("--resume", "RUN", "Resume a run: do only what is missing.")] = "",
     keep_traces: Annotated[
-        bool, typer.Option("--keep-traces", help="Keep the profiler trace of every trial.")
+        bool, flag("--keep-traces", text="Keep the profiler trace of every trial.")
     ] = False,
     strict_parity: Annotated[
-        bool,
-        typer.Option("--strict-parity", help="Fail if a case did different work from its reference."),
+        bool, flag("--strict-parity", text="Fail if a case did different work from its reference.")
     ] = False,
     check: options.Check = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
     """Run a suite; write its records and a report."""
-    from distbench.analysis.run import AnalysedRun
-    from distbench.cli.progress import observer
-    from distbench.run import Execution
-    from distbench.suite import load
-
     changes = [*set_, *(["measure.keep_traces=true"] if keep_traces else [])]
     changed = options.overrides(changes, only, world_sizes, device, check=check)
     if resume:
@@ -82,11 +75,6 @@ def _resumed(name: str, out: Path, added: Overrides | None) -> Execution:
     Args:
         added: The equivalence check that the run was started without.
     """
-    from distbench import plan
-    from distbench.record import runs
-    from distbench.run import Execution
-    from distbench.suite import Suite
-
     run = runs.find(name, out)
     info = run.info()
     if added and info.suite.get("check"):
@@ -109,22 +97,16 @@ def _resumed(name: str, out: Path, added: Overrides | None) -> Execution:
 
 def _print_results(run: Run, analysed: AnalysedRun, *, as_json: bool) -> None:
     """Write the report and print the results."""
-    from distbench.cli.commands.show import print_table
-    from distbench.report import page
-    from distbench.report.run_json import run_json
-
     report = page.write(run.folder, analysed)
     if as_json:
         say_json({**run_json(analysed), "report": str(report)})
         return
-    print_table(analysed)
+    say(terminal.table(analysed, width=width()))
     say(f"\nreport: {report}")
 
 
 def _exit_code(run: AnalysedRun, *, strict_parity: bool) -> int:
     """Exit code of a finished run, 1 if a case failed; the reasons are printed."""
-    from distbench.analysis.headlines import judged_bad
-
     problems = [*judged_bad(run), *(_different_work(run) if strict_parity else ())]
     for problem in problems:
         complain(problem)
@@ -133,7 +115,5 @@ def _exit_code(run: AnalysedRun, *, strict_parity: bool) -> int:
 
 def _different_work(run: AnalysedRun) -> list[str]:
     """What --strict-parity forbids: every difference that changes the work, once."""
-    from distbench.analysis.text import listed
-
     changes = run.parity.other_work().items()
     return [f"--strict-parity: {difference} ({listed(names)})" for difference, names in changes]
