@@ -64,21 +64,21 @@ def test_the_front_has_the_cases_of_which_no_other_is_faster_and_leaner() -> Non
             measured(ONE, 200, memory_peak=10.0),
         )
     )
-    assert [front.world_size for front in found] == [1, 2]
-    assert [row.case.label for row in found[1].rows] == ["zero3", "zero1"]
+    assert [front[0].case.world_size for front in found] == [1, 2]
+    assert [row.case.label for row in found[1]] == ["zero3", "zero1"]
 
 
 def test_cases_of_another_precision_have_a_front_of_their_own() -> None:
     half = case("ddp", name="ddp/ws2/mb4/bf16", precision=Precision(compute="bf16"))
     slow = measured(DDP, 100, memory_peak=50.0)
     found = fronts(rows(slow, measured(half, 900, memory_peak=10.0)))
-    assert [(front.precision, len(front.rows)) for front in found] == [("fp32", 1), ("bf16", 1)]
+    assert [(front[0].case.precision.compute, len(front)) for front in found] == [("fp32", 1), ("bf16", 1)]
 
 
 def test_a_disturbed_case_is_on_no_front() -> None:
     disturbed = replace(measured(FSDP, 900, memory_peak=1.0), degraded="a busy neighbour")
     (front,) = fronts(rows(measured(DDP), disturbed))
-    assert [row.case.label for row in front.rows] == ["ddp"]
+    assert [row.case.label for row in front] == ["ddp"]
 
 
 def two_devices(record: Record) -> ScalingPoint:
@@ -174,9 +174,9 @@ def test_a_loss_is_told_over_tokens_and_over_the_seconds_of_the_slowest_rank() -
     seconds = {"warmup_step_s": [[3.0], [5.0]], "step_s": [[1.0, 1.0], [2.0, 1.0]]}
     (row,) = rows(replace(record, samples={**record.samples, **seconds}))
     found = progress(row)
-    assert found.losses == [4.0, 3.0, 2.5]
-    assert found.tokens == [80, 160, 240]
-    assert found.seconds == [5.0, 7.0, 8.0]
+    assert list(found["steps"]) == [1, 2, 3]
+    assert found["tokens"] == [80, 160, 240]
+    assert found["seconds"] == [5.0, 7.0, 8.0]
 
 
 def test_a_loss_over_what_is_not_known_is_not_drawn() -> None:

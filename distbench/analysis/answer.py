@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,12 +37,7 @@ def answer(run: AnalysedRun, wish: Wish | None = None) -> Answer:
         return Answer(_nothing(run.candidates, choice), tuple(_barred(choice)))
     return Answer(
         f"Train with {pick.name} on {count_text(pick.devices, 'device')}: {_numbers(pick)}.",
-        (
-            *_lead(choice, pick),
-            *_turns(run.candidates, choice, pick),
-            *_barred(choice),
-            *_doubts(pick, run),
-        ),
+        (*_lead(choice, pick), *_turns(run.candidates, choice, pick), *_barred(choice), *_doubts(pick, run)),
     )
 
 
@@ -83,8 +79,7 @@ def _why_none(choice: Choice) -> str:
     reasons = [why for _, why in choice.left_out]
     if not reasons:
         return f"no case of {choice.wish.work or 'this work'} in {choice.wish.precision}"
-    why = max(reasons, key=reasons.count)
-    count = reasons.count(why)
+    ((why, count),) = Counter(reasons).most_common(1)
     return why if len(reasons) == 1 else f"{count} of {len(reasons)} cases: {why}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from distbench.analysis.choice import Candidate
 from distbench.analysis.noise import Interval, Noise, intervals, noise_of
@@ -52,8 +51,9 @@ def _names(cases: Sequence[CaseSummary]) -> dict[str, str]:
 
 def noises(cases: Sequence[CaseSummary]) -> dict[int, Noise]:
     """Noise of throughput on each number of devices on which a case was measured twice."""
-    by_size = sorted(_trials(cases, THROUGHPUT).items())
-    return {size: noise for size, trials in by_size if (noise := noise_of([*trials.values()]))}
+    by_size = sorted(_by_size(cases, THROUGHPUT).items())
+    noises = ((size, noise_of([row.positive(THROUGHPUT) for row in rows])) for size, rows in by_size)
+    return {size: noise for size, noise in noises if noise}
 
 
 def _barred(row: CaseSummary, differences: Sequence[Difference]) -> str:
@@ -79,16 +79,15 @@ def _needed(row: CaseSummary) -> float | None:
 def _intervals(cases: Sequence[CaseSummary], column: str) -> dict[str, Interval]:
     """Interval of each case; cases on the same number of devices share their noise."""
     return {
-        case_id: interval
-        for trials in _trials(cases, column).values()
-        for case_id, interval in zip(trials, intervals(list(trials.values())), strict=True)
+        row.case.id: interval
+        for rows in _by_size(cases, column).values()
+        for row, interval in zip(rows, intervals([row.positive(column) for row in rows]), strict=True)
     }
 
 
-def _trials(cases: Sequence[CaseSummary], column: str) -> dict[int, dict[str, tuple[float, ...]]]:
-    """Trials of each case by its id, by number of devices."""
-    by_size = grouped((row for row in cases if row.positive(column)), lambda row: row.case.world_size)
-    return {size: {row.case.id: row.positive(column) for row in rows} for size, rows in by_size.items()}
+def _by_size(cases: Sequence[CaseSummary], column: str) -> dict[int, list[CaseSummary]]:
+    """Cases with trials of *column* that can be in a ratio, by number of devices."""
+    return grouped((row for row in cases if row.positive(column)), lambda row: row.case.world_size)
 
 
 def _works(cases: Sequence[CaseSummary]) -> dict[str, str]:
@@ -127,33 +126,20 @@ def _moving_parts(row: CaseSummary) -> tuple[int, int, bool]:
     return len(strategy.offloads), strategy.simplicity, row.case.activation_checkpointing != "none"
 
 
-@dataclass(frozen=True)
-class Front:
-    """The Pareto front of the cases that do the same work on the same number of devices."""
-
-    world_size: int
-    precision: str
-    """Dtype of compute."""
-    rows: tuple[CaseSummary, ...]
-    """From the lowest memory to the fastest. By medians: neighbours may be statistically tied."""
-
-
-def fronts(cases: Sequence[CaseSummary]) -> list[Front]:
-    """Front of each number of devices and each work in one precision that has cases to compare.
+def fronts(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:
+    """Pareto front of each number of devices and each work in one precision, lowest memory first.
 
     A case is left out if another has at least its throughput with no more memory, and is better in one
-    of the two. Of cases equal in both, the first in the suite represents all.
+    of the two. Of cases equal in both, the first in the suite represents all. By medians: neighbours may be
+    statistically tied.
     """
     known = [row for row in cases if {THROUGHPUT, MEMORY} <= row.values.keys()]
-    return [
-        Front(rows[0].case.world_size, rows[0].case.precision.compute, _front(rows))
-        for rows in comparable(known)
-    ]
+    return [_front(rows) for rows in comparable(known)]
 
 
-def _front(rows: Sequence[CaseSummary]) -> tuple[CaseSummary, ...]:
+def _front(rows: Sequence[CaseSummary]) -> list[CaseSummary]:
     front: list[CaseSummary] = []
     for row in sorted(rows, key=lambda row: (row.values[MEMORY].value, -row.values[THROUGHPUT].value)):
         if not front or row.values[THROUGHPUT].value > front[-1].values[THROUGHPUT].value:
             front.append(row)
-    return tuple(front)
+    return front

@@ -75,7 +75,6 @@ class Bandwidth:
     busbw: float
     """Median over calls, ranks and profiled steps, in bytes per second."""
     calls: int
-    """Number of calls."""
 
 
 def bandwidths(record: Record) -> list[Bandwidth]:

@@ -71,12 +71,8 @@ def compare(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> list
     mates = [by_id.get(row.case.id) or by_name.get(row.case.name) for row in after]
     taken = {mate.case.id for mate in mates if mate}
     gone = [row for row in before if row.case.id not in taken]
-    return _with_changes(
-        [
-            *(_pair(mate, row) for mate, row in zip(mates, after, strict=True)),
-            *(Pair(row.case.name, row, None, "only in the first run") for row in gone),
-        ]
-    )
+    alone = [Pair(row.case.name, row, None, "only in the first run") for row in gone]
+    return _with_changes([*map(_pair, mates, after), *alone])
 
 
 def _pair(before: CaseSummary | None, after: CaseSummary) -> Pair:

@@ -95,24 +95,19 @@ def _flat(data: dict[str, Any], path: tuple[str, ...] = ()) -> dict[str, str | i
     return found
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Loss of one trial, with what had been consumed after each step."""
+def progress(row: CaseSummary) -> dict[str, Sequence[float]]:
+    """What had been consumed after each step of ``row.losses``; empty where that is not known.
 
-    losses: list[float | None]
-    tokens: list[float]
-    """After each step, all ranks together; empty if not known."""
-    seconds: list[float]
-    """After each step, warm-up included; empty if not known. A step takes as long as its slowest rank."""
-
-
-def progress(row: CaseSummary) -> Progress:
-    """Losses of the first usable trial of *row*, over tokens and seconds where these are known."""
-    count = len(row.losses)
-    per_step = _tokens(row)
-    tokens = [] if per_step is None else [per_step * step for step in range(1, count + 1)]
+    ``steps``, ``tokens`` of all ranks together, and ``seconds``, warm-up included: a step takes as long as
+    its slowest rank.
+    """
+    steps, per_step = range(1, len(row.losses) + 1), _tokens(row)
     seconds = list(accumulate(_seconds(row)))
-    return Progress(row.losses, tokens, seconds if len(seconds) == count else [])
+    return {
+        "steps": steps,
+        "tokens": [] if per_step is None else [per_step * step for step in steps],
+        "seconds": seconds if len(seconds) == len(steps) else [],
+    }
 
 
 def _tokens(row: CaseSummary) -> float | None:

@@ -186,12 +186,9 @@ def _disturbed(measured: Sequence[CaseSummary]) -> list[str]:
             f"{one_line(wholly[0].degraded)}."
         )
     if partly := [row for row in measured if row.degraded_trials and not row.degraded]:
-        left_out = ", ".join(
-            f"{row.degraded_trials} of {row.trials} of {one_line(row.case.name)}" for row in partly[:6]
-        )
-        more = f" and {len(partly) - 6} more cases" if len(partly) > 6 else ""
+        ignored = [f"{row.degraded_trials} of {row.trials} of {one_line(row.case.name)}" for row in partly]
         sentences.append(
-            f"Noisy trials ignored, as other trials of these cases were clean: {left_out}{more}."
+            f"Noisy trials ignored, as other trials of these cases were clean: {listed(ignored)}."
         )
     return sentences
 

@@ -61,10 +61,8 @@ class Surroundings:
         """Facts that differ from those *after*; of what both know, if only one comes from a rank."""
         sides = [self.facts, after.facts]
         if self.from_rank != after.from_rank:
-            sides = [
-                {key: value for key, value in side.items() if all(key in other for other in sides)}
-                for side in sides
-            ]
+            shared = self.facts.keys() & after.facts.keys()
+            sides = [{key: value for key, value in side.items() if key in shared} for side in sides]
         different = differences(*sides)
         if "packages.torch" in different:
             different.pop("torch", None)

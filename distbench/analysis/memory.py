@@ -41,17 +41,16 @@ class Held:
         states, theory = self.find("states"), self.theory.get("states")
         return None if states is None or not theory else states / theory - 1
 
-    def excess(self) -> list[tuple[str, float]]:
+    def excess(self) -> dict[str, float]:
         """Kinds that make up most of the difference, with their bytes."""
-        found = [(kind, self.most(kind) - self.theory.get(kind, 0.0)) for kind in MODEL_STATES]
-        return [
-            (kind, bytes_) for kind, bytes_ in found if abs(bytes_) > TOLERANCE * self.theory.get(kind, 0.0)
-        ]
+        theory = {kind: self.theory.get(kind, 0.0) for kind in MODEL_STATES}
+        excess = {kind: self.most(kind) - size for kind, size in theory.items()}
+        return {kind: size for kind, size in excess.items() if abs(size) > TOLERANCE * theory[kind]}
 
     def cause(self) -> str:
         """Known cause of the difference; empty if there is none."""
-        excess = dict(self.excess())
-        if any(bytes_ < 0 for bytes_ in excess.values()):
+        excess = self.excess()
+        if any(size < 0 for size in excess.values()):
             return ""
         for deviation in self.deviations:
             if set(excess) == {deviation.of} or (deviation.of == "states" and _alike(excess, self.theory)):

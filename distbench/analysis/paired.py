@@ -65,7 +65,6 @@ class Look:
     low: float
     """Lower end of its 95% interval."""
     high: float
-    """Upper end."""
     deviation: float
     """Standard deviation of the natural logarithm of a pair's ratio."""
     word: Word

@@ -183,9 +183,8 @@ def trials_of(records: Sequence[Record], column: str) -> dict[str, list[Record]]
 def losses_of(record: Record) -> list[float | None]:
     """Loss of each step of a trial, from its first warm-up step on, mean over ranks."""
     timed = record.samples.get("loss", [])
-    none: list[float | None] = []
     # with no warm-up steps a record may have no list of them at all
-    ranks = [[*warm, *rest] for warm, rest in zip_longest(record.warmup_losses, timed, fillvalue=none)]
+    ranks = [[*(warm or []), *(rest or [])] for warm, rest in zip_longest(record.warmup_losses, timed)]
     return [_mean(step) for step in zip_longest(*ranks)]
 
 

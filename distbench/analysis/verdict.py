@@ -26,7 +26,6 @@ class Evidence(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -94,11 +94,7 @@ def _in_environment(python: Path, name: str, arm: Arm, folder: Path) -> Arm:
 
 
 def _described(python: Path, place: Place, name: str) -> dict[str, Any]:
-    """Machine and packages, as *python* sees them.
-
-    Raises:
-        UsageError: it can't import what trials need.
-    """
+    """Machine and packages, as *python* sees them."""
     environment = {**os.environ, **place.environment}
     try:
         output = subprocess.run(
@@ -143,11 +139,7 @@ def _moved(revision: str, tree: Path, root: Path) -> Place:
 
 @contextmanager
 def _checked_out(revision: str, folder: Path) -> Iterator[tuple[Path, Path, str]]:
-    """Yield a checkout of *revision*, the root of the repository, and a title for the revision.
-
-    Raises:
-        UsageError: this is not a git repository, or it has no such revision.
-    """
+    """Yield a checkout of *revision*, the root of the repository, and a title for the revision."""
     root = Path(_git(revision, "rev-parse", "--show-toplevel"))
     commit = _git(revision, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     tree = folder / "worktree"

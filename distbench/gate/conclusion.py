@@ -136,13 +136,7 @@ def _required(row: CaseSummary | None, kind: str) -> Finding:
 
 
 def cause(pace: Finding | None, base: Finding | None, pairs: Pairs) -> str:
-    """Where the throughput of a case is lost; empty if it isn't.
-
-    Args:
-        pace: Finding on its throughput.
-        base: Finding on the throughput of the same case on one device.
-        pairs: Its trials.
-    """
+    """Where throughput is lost by *pace*, its finding, and *base*, that on one device; empty if it isn't."""
     if pace is None or pace.word != "regressed":
         return ""
     return "; ".join([*_one_device(base), *_traffic(pairs), *_imbalance(pairs), *_parts(pairs)])

@@ -57,26 +57,23 @@ def forecast(baseline: Arm, candidate: Arm) -> Forecast:
 
 
 def forecast_of(baseline: Arm, candidate: Arm, matched: Match, known: Mapping[str, Calibrated]) -> Forecast:
-    """Forecast of a gate of the *matched* cases.
-
-    Args:
-        known: Calibrations by case id.
-    """
+    """Forecast of a gate of the *matched* cases; *known* are calibrations by case id."""
     rules = candidate.suite.gate
     cases = [slot.candidate for slot in matched.slots]
     most = _most_pairs(rules, cases, known)
     rows = tuple(_row(case, rules, most, known.get(case.id)) for case in cases)
-    notes = [f"{one_line(verdict.case)}: {verdict.said}." for verdict in matched.verdicts]
-    notes += [f"{one_line(name)}: not run: {one_line(why)}." for name, why in matched.skipped.items()]
-    if spans := [row.minutes for row in rows if row.minutes]:
-        low, high = (sum(minutes[i] for minutes in spans) for i in (0, 1))
-        notes.insert(0, f"Total: {low:.0f} to {high:.0f} minutes for {len(spans)} of {len(rows)} cases.")
+    notes = []
+    spans = [row.minutes for row in rows if row.minutes]
     if unknown := len(rows) - len(spans):
-        notes.insert(
-            0,
+        notes.append(
             f"{count_text(unknown, 'case')} not calibrated on this machine: duration and detectable "
-            "change are unknown; run distbench calibrate SUITE.",
+            "change are unknown; run distbench calibrate SUITE."
         )
+    if spans:
+        low, high = map(sum, zip(*spans, strict=True))
+        notes.append(f"Total: {low:.0f} to {high:.0f} minutes for {len(spans)} of {len(rows)} cases.")
+    notes += [f"{one_line(verdict.case)}: {verdict.said}." for verdict in matched.verdicts]
+    notes += [f"{one_line(name)}: not run: {one_line(why)}." for name, why in matched.skipped.items()]
     return Forecast(
         title=" ".join(map(one_line, (candidate.suite.name + ":", candidate.title, "vs.", baseline.title))),
         caption=(

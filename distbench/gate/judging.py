@@ -131,21 +131,20 @@ def _measured(name: str, values: Sequence[float], rule: Rule, measured: Measured
 
 def _unusable(name: str, rule: Rule, pairs: Pairs) -> Finding:
     """Finding on pairs of which one has no ratio of step times."""
+    word: Word
     for side, arm in ((1, "candidate"), (0, "baseline")):
         for record in (pair[side] for pair in pairs):
-            if problem := _step_time_problem(record):
-                word, why = problem
-                # the candidate is not to blame for what is missing in the baseline
-                return Finding(name, word if side else "incomparable", f"{why} in the {arm}", rule.effect)
+            value = record.values.get("step_s")
+            if value is None:
+                reason = one_line(record.absent.get("step_s", "no metric of the suite measures it"))
+                word, why = "missing", f"no step time ({reason})"
+            elif 0 < value < math.inf:
+                continue
+            else:
+                word, why = "invalid", f"a step time of {value:g} s"
+            # the candidate is not to blame for what is missing in the baseline
+            return Finding(name, word if side else "incomparable", f"{why} in the {arm}", rule.effect)
     raise AssertionError("two positive times have a ratio")
-
-
-def _step_time_problem(record: Record) -> tuple[Word, str] | None:
-    if "step_s" not in record.values:
-        why = one_line(record.absent.get("step_s", "no metric of the suite measures it"))
-        return "missing", f"no step time ({why})"
-    value = record.values["step_s"]
-    return None if 0 < value < math.inf else ("invalid", f"a step time of {value:g} s")
 
 
 def _given_pace(efficiency: Finding, pace: Finding) -> Finding:

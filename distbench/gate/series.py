@@ -74,19 +74,16 @@ def tracks_of(slots: Sequence[Slot], *, efficiency: bool) -> list[list[Track]]:
     if not efficiency:
         return [[track] for track in tracks.values()]
     cases = [slot.candidate for slot in slots]
-    for _, series in series_of(cases):
-        for case in series[1:]:
-            tracks[case.id].base = tracks[series[0].id]
+    for _, (base, *others) in series_of(cases):
+        for case in others:
+            tracks[case.id].base = tracks[base.id]
+    bases = {track.base.slot.candidate.id for track in tracks.values() if track.base}
     blocks = []
     for family in families(cases):
-        of_series = [case for case in family if tracks[case.id].base or _is_base(tracks, case)]
+        of_series = [case for case in family if tracks[case.id].base or case.id in bases]
         blocks += [[tracks[case.id] for case in sorted(of_series, key=lambda case: case.world_size)]]
         blocks += [[tracks[case.id]] for case in family if case not in of_series]
     return [block for block in blocks if block]
-
-
-def _is_base(tracks: dict[str, Track], case: Case) -> bool:
-    return any(track.base is tracks[case.id] for track in tracks.values())
 
 
 @dataclass

@@ -143,11 +143,7 @@ class Result:
         return gravest([case.word for case in self.cases])
 
     def exit_code(self, inconclusive: Literal["pass", "fail", "tell"] = "tell") -> int:
-        """Exit code: 0 pass or improved, 1 failed, 5 incomparable, 3 inconclusive.
-
-        Args:
-            inconclusive: ``pass`` makes inconclusive 0, ``fail`` makes it 1.
-        """
+        """Exit code: 0 pass or improved, 1 failed, 5 incomparable; inconclusive: 3, or 0 or 1 if so asked."""
         words = {case.word for case in self.cases}
         if words & set(FAILING):
             return FAILED

@@ -43,8 +43,11 @@ def sheet(result: Result) -> Sheet:
     title = f"{one_line(result.suite)}: {one_line(result.candidate)} vs. {one_line(result.baseline)}"
     verdict = Field("verdict", "verdict", "Verdict of the gate.", type="varchar")
     costs = [Field(name, heading, "Candidate over baseline.") for name, heading in COLUMNS.items()]
-    rows = tuple(Row({"case": case.case, "verdict": case.word, **_cells(case)}) for case in result.cases)
-    return Sheet(title, CAPTION, (_CASE, verdict, *costs), rows, tuple(sentences(result)))
+    rows = [
+        Row({"case": case.case, "verdict": case.word} | {item.metric: _cell(item) for item in case.findings})
+        for case in result.cases
+    ]
+    return Sheet(title, CAPTION, (_CASE, verdict, *costs), tuple(rows), tuple(sentences(result)))
 
 
 def text(result: Result, width: int) -> str:
@@ -92,10 +95,6 @@ def case_sentences(case: CaseVerdict) -> list[str]:
     ]
     lines += [f"{name}: cause: {one_line(case.cause, 600)}."] if case.cause else []
     return lines + [f"{name}: {one_line(note, 600)}." for note in case.notes]
-
-
-def _cells(case: CaseVerdict) -> dict[str, Cell]:
-    return {finding.metric: _cell(finding) for finding in case.findings if finding.metric in COLUMNS}
 
 
 def _cell(finding: Finding) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from distbench.analysis.curves import Progress, progress
+from distbench.analysis.curves import progress
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.report.figures import Chart, Shown, Style, drawn, scatter
@@ -54,11 +54,7 @@ class LossView(View):
             return []
         shown, style = Shown.of(rows, run), Style.of(run.cases)
         curves = [(row, progress(row)) for row in shown.rows]
-        return [
-            _chart(axis, curves, shown, style)
-            for axis in _SEE
-            if axis == "steps" or any(_places(of, axis) for _, of in curves)
-        ]
+        return [_chart(axis, curves, shown, style) for axis in _SEE if any(of[axis] for _, of in curves)]
 
 
 def _steps(row: CaseSummary, name: str) -> list[Row]:
@@ -68,17 +64,18 @@ def _steps(row: CaseSummary, name: str) -> list[Row]:
             {
                 **case_cells(row.case, name),
                 "step": i + 1,
-                "tokens": of.tokens[i] if of.tokens else None,
-                "seconds": of.seconds[i] if of.seconds else None,
+                **{axis: of[axis][i] if of[axis] else None for axis in ("tokens", "seconds")},
                 "loss": loss,
             }
         )
-        for i, loss in enumerate(of.losses)
+        for i, loss in enumerate(row.losses)
     ]
 
 
-def _chart(axis: str, curves: list[tuple[CaseSummary, Progress]], shown: Shown, style: Style) -> Chart:
-    known = [(i, row, places) for i, (row, of) in enumerate(curves) if (places := _places(of, axis))]
+def _chart(
+    axis: str, curves: list[tuple[CaseSummary, dict[str, Sequence[float]]]], shown: Shown, style: Style
+) -> Chart:
+    known = [(i, row, of[axis]) for i, (row, of) in enumerate(curves) if of[axis]]
     lines = [_line(row, shown.names[row.case.id], places, style, i) for i, row, places in known]
     steps = _some(max(len(row.losses) for row in shown.rows))
     columns = tuple(Field(f"step_{step}", f"step {step}", format="{:.5g}".format) for step in steps)
@@ -98,12 +95,6 @@ def _chart(axis: str, curves: list[tuple[CaseSummary, Progress]], shown: Shown, 
         drawn(lines, axis, "loss", xaxis={"rangemode": "tozero"}),
         Sheet("", "", (*CASE, *columns), tuple(rows)),
     )
-
-
-def _places(of: Progress, axis: str) -> Sequence[float]:
-    if axis == "steps":
-        return range(1, len(of.losses) + 1)
-    return of.tokens if axis == "tokens" else of.seconds
 
 
 def _line(row: CaseSummary, name: str, places: Sequence[float], style: Style, i: int) -> dict[str, Any]:

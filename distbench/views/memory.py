@@ -149,7 +149,9 @@ def _differences(found: Sequence[tuple[str, CaseSummary, Held]], unit: str, size
     for name, _, rank in found:
         if rank.difference is None or abs(rank.difference) <= TOLERANCE:
             continue
-        kinds = [f"{kind.replace('_', ' ')} {excess / size:+.2f} {unit}" for kind, excess in rank.excess()]
+        kinds = [
+            f"{kind.replace('_', ' ')} {excess / size:+.2f} {unit}" for kind, excess in rank.excess().items()
+        ]
         why = rank.cause() or "no known cause"
         yield f"{name}: model states differ from theory by {rank.difference:+.1%} ({listed(kinds)}): {why}."
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from distbench.analysis.candidates import Front, fronts
+from distbench.analysis.candidates import fronts
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.text import listed
 from distbench.report.figures import GREY, Chart, Style, drawn, errors, facts, hover, safe, scatter
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
-from distbench.units import number_text
+from distbench.units import count_text, number_text
 
 _MOST_FRONTS = 6
 _MOST_LABELS = 12
@@ -45,7 +45,7 @@ class ThroughputView(View):
         """A row for each case that may be compared and has both numbers."""
         rows = _rows(run)
         names, efficiency = run.names(rows), _efficiency(run)
-        best = {row.case.id for front in fronts(rows) for row in front.rows}
+        best = {row.case.id for front in fronts(rows) for row in front}
         return self.made(
             [
                 Row(
@@ -70,12 +70,12 @@ class ThroughputView(View):
             return []
         found = fronts(rows)[:_MOST_FRONTS]
         # what all cases of a front share is in its name, not next to each mark
-        names = [run.names(front.rows) for front in found]
+        names = [run.names(front) for front in found]
         on_front = {case_id: name for each in names for case_id, name in each.items()}
         labels = on_front if len(on_front) <= _MOST_LABELS else {}
         style, efficiency, ranges = Style.of(run.cases), _efficiency(run), len(rows) <= _MOST_RANGES
         grouped = {f: [row for row in rows if row.case.strategy.name == f] for f in style.families}
-        traces = [_front(front, i) for i, front in enumerate(found) if len(front.rows) > 1]
+        traces = [_front(front, i) for i, front in enumerate(found) if len(front) > 1]
         traces += [_marks(of, f, style, labels, efficiency, ranges) for f, of in grouped.items() if of]
         return [
             Chart(
@@ -106,20 +106,21 @@ def _left_out(cases: Sequence[CaseSummary]) -> str:
     return noisy + others
 
 
-def _finding(front: Front, names: dict[str, str]) -> str:
-    cases = listed([names[row.case.id] for row in front.rows])
+def _finding(front: Sequence[CaseSummary], names: dict[str, str]) -> str:
+    cases = listed([names[row.case.id] for row in front])
     return f"On {_where(front)}, from the smallest to the fastest: {cases}."
 
 
-def _where(front: Front) -> str:
-    return f"{front.world_size} device{'s' if front.world_size > 1 else ''} in {front.precision}"
+def _where(front: Sequence[CaseSummary]) -> str:
+    case = front[0].case
+    return f"{count_text(case.world_size, 'device')} in {case.precision.compute}"
 
 
-def _front(front: Front, i: int) -> dict[str, Any]:
+def _front(front: Sequence[CaseSummary], i: int) -> dict[str, Any]:
     return scatter(
         f"front, {_where(front)}",
-        [row.values[MEMORY].value / _MIB for row in front.rows],
-        [row.values[THROUGHPUT].value for row in front.rows],
+        [row.values[MEMORY].value / _MIB for row in front],
+        [row.values[THROUGHPUT].value for row in front],
         "lines",
         # what fits into less memory than the next case needs is the case before
         line={"shape": "hv", "color": GREY, "width": 1.5, "dash": _DASHES[i % len(_DASHES)]},
