@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from distbench.analysis.comparison import Change, Pair
 from distbench.analysis.text import one_line, short_names
 from distbench.files import write_whole, writing
 from distbench.report import html
-from distbench.report.comparison_view import Comparison, sentences, sheet
-from distbench.report.figures import (
-    PALETTE,
-    Chart,
-    bars_height,
-    drawn,
-    errors,
-    hover,
-    level,
-    rows_axis,
-    scatter,
-)
+from distbench.report.comparison_view import Comparison, sheet
+from distbench.report.figures import PALETTE, Chart, drawn, errors, hover, level, scatter
 from distbench.report.view import Chapter
 from distbench.units import value_text
 
@@ -34,67 +24,46 @@ _CHARTS = {
 _MOST = 60
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What the page says of one of the later runs."""
-
-    made: Comparison
-    said: list[str]
-    chapter: Chapter
-
-
 def write(made: Sequence[Comparison], file: Path) -> None:
     """Write the page of comparisons with the same first run to *file*.
 
     Raises:
         InfrastructureError: the file can't be written.
     """
+    chapters = [_chapter(each, f"-{place}" if place > 1 else "") for place, each in enumerate(made, 1)]
+    page = html.render(
+        "comparison.html", chapters, before=made[0].before, parts=[*zip(made, chapters, strict=True)]
+    )
     with writing(file):
-        write_whole(file, render(made))
+        write_whole(file, page)
 
 
-def render(made: Sequence[Comparison]) -> str:
-    """The page of comparisons with the same first run."""
-    parts = [_part(each, f"-{place}" if place > 1 else "") for place, each in enumerate(made, 1)]
-    charts = [chart for part in parts for chart in part.chapter.charts]
-    scripts = ("report.js", "tables.js")
-    return html.render("comparison.html", scripts, charts, {}, before=made[0].before, parts=parts)
-
-
-def _part(made: Comparison, suffix: str) -> _Part:
+def _chapter(made: Comparison, suffix: str) -> Chapter:
     charts = [chart for column in _CHARTS if (chart := _chart(made.pairs, column, suffix))]
     title = f"Case by case: {one_line(made.after.info.run_id)} over {one_line(made.before.info.run_id)}"
-    # the notes of the table stand above, in words
-    behind = replace(sheet(made), notes=())
-    return _Part(made, sentences(made), Chapter(f"compare{suffix}", title, charts, behind, folded=False))
+    return Chapter(f"compare{suffix}", title, charts, sheet(made))
 
 
 def _chart(pairs: Sequence[Pair], column: str, suffix: str) -> Chart | None:
     """The ratio of each case as a mark with its interval; None if nothing changed or is known."""
-    found = [(pair, change) for pair in pairs if (change := pair.change(column)) and pair.after]
-    if all(change.before.value == change.after.value for _, change in found):
+    changes = [(pair, change) for pair in pairs if (change := pair.change(column)) and pair.after]
+    if all(change.before.value == change.after.value for _, change in changes):
         return None
-    found.sort(key=lambda each: -abs(each[1].ratio.value - 1))
-    shown = found[:_MOST]
-    names = short_names([pair.after.case for pair, _ in shown if pair.after])
+    changes.sort(key=lambda pair: -abs(pair[1].ratio.value - 1))
+    names = short_names([pair.after.case for pair, _ in changes[:_MOST] if pair.after])
     title, direction = _CHARTS[column]
-    cut = f" The {_MOST} of {len(found):,} cases that changed most are drawn." if len(found) > _MOST else ""
+    cut = f" The {_MOST} of {len(changes):,} cases that changed most are drawn."
     return Chart(
         f"compare-{column}{suffix}",
         f"{title}, after over before",
         f"Each mark is a case, furthest from 1 first; {direction}. Bars are 95% intervals from the noise "
-        f"of the trials; a bar that crosses the grey line means no measurable change.{cut}",
-        drawn(
-            _traces(shown),
-            f"ratio ({direction})",
-            "",
-            yaxis=rows_axis([names[pair.after.case.id] for pair, _ in shown if pair.after]),
-        ),
-        height=bars_height(len(shown)),
+        "of the trials; a bar that crosses the grey line means no measurable change."
+        f"{cut if len(changes) > _MOST else ''}",
+        drawn(_traces(changes[:_MOST]), f"ratio ({direction})", rows=[*names.values()]),
     )
 
 
-def _traces(shown: Sequence[tuple[Pair, Change]]) -> list[dict[str, object]]:
+def _traces(shown: Sequence[tuple[Pair, Change]]) -> list[dict[str, Any]]:
     ratios = [change.ratio for _, change in shown]
     marks = scatter(
         "",

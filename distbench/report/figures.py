@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import THROUGHPUT, CaseSummary
@@ -13,6 +13,8 @@ from distbench.analysis.text import one_line, shorten
 from distbench.report.sheet import Row, Sheet
 from distbench.strategies.base import SINGLE
 from distbench.units import bytes_text, number_text
+
+T = TypeVar("T")
 
 # after Okabe & Ito's palette, told apart by colour-blind readers; yellow and the blues darker, so that
 # each stands out on white and on the dark ground alike. A symbol goes with each colour.
@@ -25,7 +27,7 @@ MOST_CASES = 40
 
 _LONGEST_NAME = 40
 _LONGEST_LEGEND = 24
-_BAR, _AROUND_BARS = 26, 130
+_HEIGHT, _ROW, _AROUND_ROWS = 420, 26, 130
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,14 @@ class Chart:
     """The numbers behind it; None: those of the chapter, or of the table of all cases."""
     finding: str = ""
     """What the data say, in a sentence: for readers who can't see the chart, or read first."""
-    height: int = 420
-    """CSS pixels."""
+    height: int = 0
+    """CSS pixels; 0: by the number of its rows."""
+
+    @property
+    def pixels(self) -> int:
+        """Height on the page."""
+        rows = len(self.figure["layout"]["yaxis"].get("ticktext", ()))
+        return self.height or (_AROUND_ROWS + _ROW * max(rows, 2) if rows else _HEIGHT)
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class Style:
         return cls(sorted({row.case.strategy.name for row in cases} | {SINGLE}))
 
     def marker(self, family: str) -> dict[str, Any]:
-        """Return colour and symbol of a strategy; the pair is another for each of 64."""
+        """Colour and symbol of a strategy; the pair is another for each of 64."""
         lap, place = divmod(self.families.index(family), len(PALETTE))
         symbol = _SYMBOLS[(place + lap) % len(_SYMBOLS)]
         return {"color": PALETTE[place], "symbol": symbol}
@@ -68,43 +76,30 @@ class Style:
 
 
 @dataclass(frozen=True)
-class Shown:
+class Shown(Generic[T]):
     """The cases that a chart has room for, by number of devices, the fastest first."""
 
-    rows: list[CaseSummary]
-    names: dict[str, str]
+    items: list[tuple[CaseSummary, str, T]]
+    """Cases with their names and what is to be drawn of them."""
     left_out: str
     """A sentence for the caption, with a space before it; empty if all cases are shown."""
 
     @classmethod
-    def of(cls, rows: Sequence[CaseSummary], run: AnalysedRun, most: int = MOST_CASES) -> Shown:
-        """The *most* fastest of *rows*, named as in the whole *run*."""
-        fastest = sorted(rows, key=_slowness)[:most]
-        ordered = sorted(fastest, key=lambda row: (row.case.world_size, _slowness(row)))
-        left_out = f" The {most} fastest of {len(rows):,} cases are drawn." if len(rows) > most else ""
-        return cls(ordered, run.names(ordered), left_out)
+    def of(
+        cls, run: AnalysedRun, read: Callable[[CaseSummary], T | None], most: int = MOST_CASES
+    ) -> Shown[T]:
+        """The *most* fastest of the cases of which *read* gives something to draw."""
+        known = [(row, content) for row in run.cases if (content := read(row)) is not None]
+        fastest = sorted(known, key=lambda pair: _slowness(pair[0]))[:most]
+        fastest.sort(key=lambda pair: pair[0].case.world_size)
+        names = run.names([row for row, _ in fastest])
+        left_out = f" The {most} fastest of {len(known):,} cases are drawn." if len(known) > most else ""
+        return cls([(row, names[row.case.id], content) for row, content in fastest], left_out)
 
-    def axis(self, of: Sequence[CaseSummary], more: Sequence[str] = ()) -> dict[str, Any]:
-        """An upright axis with a place for each row; places, for two cases may be called alike."""
-        names = [self.names[row.case.id] for row in of]
-        text = [f"{name} · {extra}" for name, extra in zip(names, more, strict=True)] if more else names
-        return rows_axis(text)
-
-
-def rows_axis(names: Sequence[str]) -> dict[str, Any]:
-    """An upright axis with *names* from top to bottom at 0, 1, 2 ..."""
-    return {
-        "tickvals": list(range(len(names))),
-        "ticktext": [safe(name) for name in names],
-        "range": [len(names) - 0.5, -0.5],
-        "showgrid": False,
-        "zeroline": False,
-    }
-
-
-def bars_height(count: int) -> int:
-    """The height of a chart with *count* horizontal bars."""
-    return _AROUND_BARS + _BAR * max(count, 2)
+    @property
+    def names(self) -> list[str]:
+        """What the cases are called."""
+        return [name for _, name, _ in self.items]
 
 
 def scatter(
@@ -124,42 +119,30 @@ def scatter(
 
 
 def bars(
-    name: str, places: Sequence[float], sizes: Sequence[float | None], i: int, **more: Any
-) -> dict[str, Any]:
-    """Return part *i* of stacked horizontal bars: one segment at each of *places*.
-
-    What tells parts apart but colour: they stand in the order of the legend, with gaps between them.
-    """
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "y": list(places),
-        "x": list(sizes),
-        "marker": {"color": PALETTE[i % len(PALETTE)]},
-        "width": 0.7,
-        **more,
-    }
-
-
-def bars_of(
     sheet: Sheet,
     labels: Mapping[str, str],
     scale: float = 1.0,
     more: Callable[[Row, str], Sequence[str]] | None = None,
+    offset: float = 0,
+    **look: Any,
 ) -> list[dict[str, Any]]:
     """Stacked horizontal bars: a bar for each row of *sheet*, a part for each column in *labels*.
 
-    Numbers are divided by *scale*; *more* adds lines to the text under the pointer.
+    What tells parts apart but colour: they stand in the order of the legend, with gaps between them.
+    Numbers are divided by *scale*; *more* adds lines to the text under the pointer, and bars stand *offset*
+    below their rows.
     """
     fields = {field.name: field for field in sheet.fields}
     return [
-        bars(
-            label,
-            range(len(sheet.rows)),
-            [None if (value := row.value(name)) is None else float(value) / scale for row in sheet.rows],
-            i,
-            hovertext=[
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": safe(label),
+            "y": [place + offset for place in range(len(sheet.rows))],
+            "x": [None if (value := row.value(name)) is None else float(value) / scale for row in sheet.rows],
+            "marker": {"color": PALETTE[i % len(PALETTE)]},
+            "width": 0.7,
+            "hovertext": [
                 hover(
                     str(row.value(sheet.fields[0].name)),
                     f"{label}: {fields[name].text(row.cells.get(name))}",
@@ -167,9 +150,10 @@ def bars_of(
                 )
                 for row in sheet.rows
             ],
-            hoverinfo="text",
-            customdata=[row.value("case_id") for row in sheet.rows],
-        )
+            "hoverinfo": "text",
+            "customdata": [row.value("case_id") for row in sheet.rows],
+            **look,
+        }
         for i, (name, label) in enumerate(labels.items())
     ]
 
@@ -193,14 +177,24 @@ def level(x: Sequence[float], y: Sequence[float], name: str = "", width: int = 1
     return scatter(name, x, y, "lines", line={"color": GREY, "width": width}, **quiet)
 
 
-def drawn(traces: list[dict[str, Any]], x: str, y: str, **layout: Any) -> dict[str, Any]:
+def drawn(
+    traces: list[dict[str, Any]], x: str, y: str = "", rows: Sequence[str] = (), **layout: Any
+) -> dict[str, Any]:
     """A chart's data and layout; *x* and *y* are the titles of the axes.
 
+    *rows* stand from top to bottom at 0, 1, 2 ... of the upright axis: places, for two may be called alike.
     *layout* adds to plotly's layout; ``xaxis`` and ``yaxis`` in it add to the axes.
     """
+    places = {
+        "tickvals": list(range(len(rows))),
+        "ticktext": [safe(name) for name in rows],
+        "range": [len(rows) - 0.5, -0.5],
+        "showgrid": False,
+        "zeroline": False,
+    }
     axes = {
         "xaxis": {"title": {"text": x}, **layout.pop("xaxis", {})},
-        "yaxis": {"title": {"text": y}, **layout.pop("yaxis", {})},
+        "yaxis": {"title": {"text": y}, **(places if rows else {}), **layout.pop("yaxis", {})},
     }
     named = [trace for trace in traces if trace.get("showlegend", True)]
     # a legend longer than the chart hides the chart; a line tells its name under the pointer

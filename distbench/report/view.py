@@ -8,7 +8,7 @@ A view is a word of ``distbench show --view``, a chapter of the page and a table
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -53,7 +53,7 @@ class View(ABC):
     def sheet(self, run: AnalysedRun) -> Sheet:
         """The table of *run*; its notes say why it has no rows."""
 
-    def charts(self, run: AnalysedRun) -> Sequence[Chart]:
+    def charts(self, run: AnalysedRun) -> Iterable[Chart]:
         """Charts of *run*, above the table on the page."""
         return ()
 
@@ -96,18 +96,18 @@ class Chapter:
 
 def views() -> dict[str, View]:
     """Views by their words, in the order of the page."""
-    found: dict[str, View] = {name: registry.load("views", name)() for name in registry.names("views")}
+    known: dict[str, View] = {name: registry.load("views", name)() for name in registry.names("views")}
     for name in registry.names("jobs"):
         if view := registry.part("jobs", name, "view", View):
-            found[name] = view()
-    return dict(sorted(found.items(), key=lambda item: (item[1].place, item[0])))
+            known[name] = view()
+    return dict(sorted(known.items(), key=lambda item: (item[1].place, item[0])))
 
 
 def chapters(run: AnalysedRun) -> list[Chapter]:
     """The chapters that have something to show of *run*."""
     made = []
     for name, view in views().items():
-        charts, sheet = view.charts(run), view.sheet(run)
+        charts, sheet = [*view.charts(run)], view.sheet(run)
         if charts or sheet.rows or view.is_asked(run):
             shown = None if view.is_behind and charts else sheet
             made.append(Chapter(name, view.title, charts, shown, bool(charts) and view.folded))

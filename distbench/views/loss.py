@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
 
 from distbench.analysis.curves import progress
 from distbench.analysis.run import AnalysedRun
@@ -26,13 +27,13 @@ _SEE = {
 
 
 class LossView(View):
-    """The training loss over steps, tokens and seconds."""
+    """A row for each step of each case; a chart for each of steps, tokens and seconds that is known."""
 
-    title: ClassVar[str] = "Loss curves"
-    place: ClassVar[int] = 80
-    is_behind: ClassVar[bool] = True
-    caption: ClassVar[str] = _WHAT
-    fields: ClassVar[tuple[Field, ...]] = (
+    title = "Loss curves"
+    place = 80
+    is_behind = True
+    caption = _WHAT
+    fields = (
         *CASE,
         Field("step", "step", "Step, from 1 on, warm-up included.", type="bigint"),
         Field("tokens", "tokens", "Tokens up to the end of the step.", "tokens", format="{:,.0f}".format),
@@ -41,63 +42,60 @@ class LossView(View):
     )
 
     def sheet(self, run: AnalysedRun) -> Sheet:
-        """A row for each step of each case."""
-        rows = [row for row in run.cases if any(loss is not None for loss in row.losses)]
+        rows = [row for row in run.cases if _has_loss(row)]
         names = run.names(rows)
-        made = [each for row in rows for each in _steps(row, names[row.case.id])]
+        made = [step for row in rows for step in _steps(row, names[row.case.id])]
         return self.made(made, [] if made else ["No trial reported a loss."])
 
-    def charts(self, run: AnalysedRun) -> list[Chart]:
-        """A chart for each of steps, tokens and seconds that is known."""
-        rows = [row for row in run.cases if any(loss is not None for loss in row.losses)]
-        if not rows:
-            return []
-        shown, style = Shown.of(rows, run), Style.of(run.cases)
-        curves = [(row, progress(row)) for row in shown.rows]
-        return [_chart(axis, curves, shown, style) for axis in _SEE if any(of[axis] for _, of in curves)]
+    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
+        shown = Shown.of(run, lambda row: progress(row) if _has_loss(row) else None)
+        for axis in _SEE:
+            if any(of[axis] for *_, of in shown.items):
+                yield _chart(axis, shown, Style.of(run.cases))
+
+
+def _has_loss(row: CaseSummary) -> bool:
+    return any(loss is not None for loss in row.losses)
 
 
 def _steps(row: CaseSummary, name: str) -> list[Row]:
     of = progress(row)
+    steps = zip_longest(of["steps"], of["tokens"], of["seconds"], row.losses)
     return [
-        Row(
-            {
-                **case_cells(row.case, name),
-                "step": i + 1,
-                **{axis: of[axis][i] if of[axis] else None for axis in ("tokens", "seconds")},
-                "loss": loss,
-            }
-        )
-        for i, loss in enumerate(row.losses)
+        Row({**case_cells(row.case, name), "step": step, "tokens": tokens, "seconds": seconds, "loss": loss})
+        for step, tokens, seconds, loss in steps
     ]
 
 
-def _chart(
-    axis: str, curves: list[tuple[CaseSummary, dict[str, Sequence[float]]]], shown: Shown, style: Style
-) -> Chart:
-    known = [(i, row, of[axis]) for i, (row, of) in enumerate(curves) if of[axis]]
-    lines = [_line(row, shown.names[row.case.id], places, style, i) for i, row, places in known]
-    steps = _some(max(len(row.losses) for row in shown.rows))
+def _chart(axis: str, shown: Shown[dict[str, Sequence[float]]], style: Style) -> Chart:
+    known = [
+        (row, name, places, style.line(row.case.strategy.name, i))
+        for i, (row, name, of) in enumerate(shown.items)
+        if (places := of[axis])
+    ]
+    steps = _some(max(len(row.losses) for row, *_ in shown.items))
     columns = tuple(Field(f"step_{step}", f"step {step}", format="{:.5g}".format) for step in steps)
     rows = [
         Row(
             {
-                **case_cells(row.case, shown.names[row.case.id]),
+                **case_cells(row.case, name),
                 **{f"step_{step}": _cell(row, places, axis, step) for step in steps},
             }
         )
-        for _, row, places in known
+        for row, name, places, _ in known
     ]
     return Chart(
         f"loss-{axis}",
         f"Loss over {axis}",
         f"{_WHAT} {_SEE[axis]}{shown.left_out}",
-        drawn(lines, axis, "loss", xaxis={"rangemode": "tozero"}),
+        drawn([_line(*each, style) for each in known], axis, "loss", xaxis={"rangemode": "tozero"}),
         Sheet("", "", (*CASE, *columns), tuple(rows)),
     )
 
 
-def _line(row: CaseSummary, name: str, places: Sequence[float], style: Style, i: int) -> dict[str, Any]:
+def _line(
+    row: CaseSummary, name: str, places: Sequence[float], line: dict[str, Any], style: Style
+) -> dict[str, Any]:
     every = -(-len(row.losses) // _MOST_POINTS)
     # the last step is always among them
     kept = range(len(row.losses))[::-1][::every][::-1]
@@ -107,7 +105,7 @@ def _line(row: CaseSummary, name: str, places: Sequence[float], style: Style, i:
         [row.losses[at] for at in kept],
         "lines" if len(kept) > 1 else "markers",
         cases=[row.case.id for _ in kept],
-        line=style.line(row.case.strategy.name, i),
+        line=line,
         marker=style.marker(row.case.strategy.name),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from distbench.analysis.memory import TOLERANCE, Held, held
 from distbench.analysis.run import AnalysedRun
@@ -13,23 +13,13 @@ from distbench.analysis.summary import MEMORY, CaseSummary
 from distbench.analysis.text import listed
 from distbench.case import MODEL_STATES
 from distbench.grouping import gathered
-from distbench.report.figures import GREY, Chart, Shown, bars_height, bars_of, drawn, scatter
+from distbench.report.figures import GREY, Chart, Shown, bars, drawn, scatter
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.strategies.base import MEMORY_KINDS
-from distbench.units import bytes_text
+from distbench.units import bytes_text, parse_bytes
 
 _MIB = 2**20
-_UNITS = ("B", "KiB", "MiB", "GiB")
-_PARTS = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer_state": "optimizer states",
-    "master": "master weights",
-    "buffers": "buffers",
-    "activations": "activations",
-    "other": "other",
-}
 _CAPTION = (
     "{unit} of the rank with the largest model states, lower is better: each kind at its largest over the "
     "phases of one counted step (after forward, backward and optimizer), so not all at the same time. "
@@ -44,70 +34,75 @@ def _bytes(name: str, heading: str, doc: str) -> Field:
     return Field(name, heading, doc, "B", "lower")
 
 
-class MemoryView(View):
-    """What a rank keeps by kind, next to theory."""
+_KINDS = (
+    _bytes("parameters", "params", "Parameters, at their largest over the phases of a step."),
+    _bytes("gradients", "grads", "Gradients, at their largest."),
+    _bytes("optimizer_state", "optim.", "Optimizer states, at their largest."),
+    _bytes("master", "master", "Weights that the optimizer updates in place of the parameters."),
+    _bytes("buffers", "buffers", "Communication buckets and gathered shards, at their largest."),
+    _bytes("activations", "activ.", "What the step adds to all other kinds, at its largest."),
+    _bytes("other", "other", "What no kind explains."),
+)
+_PARTS = {field.name: field.name for field in _KINDS}
+_PARTS |= {"optimizer_state": "optimizer states", "master": "master weights"}
+"""Kind of memory -> what the legend calls it."""
 
-    title: ClassVar[str] = "Where memory goes"
-    place: ClassVar[int] = 40
-    fields: ClassVar[tuple[Field, ...]] = (
+
+class MemoryView(View):
+    """A row for each case with a rank that reports what it keeps, and a chart of it by kind."""
+
+    title = "Where memory goes"
+    place = 40
+    fields = (
         *CASE,
-        _bytes("parameters", "params", "Parameters, at their largest over the phases of a step."),
-        _bytes("gradients", "grads", "Gradients, at their largest."),
-        _bytes("optimizer_state", "optim.", "Optimizer states, at their largest."),
-        _bytes("master", "master", "Weights that the optimizer updates in place of the parameters."),
-        _bytes("buffers", "buffers", "Communication buckets and gathered shards, at their largest."),
-        _bytes("activations", "activ.", "What the step adds to all other kinds, at its largest."),
-        _bytes("other", "other", "What no kind explains."),
+        *_KINDS,
         _bytes("memory_peak", "peak", "Most at once on any rank in the timed steps."),
-        _bytes(
-            "states", "states", "Model states: parameters, gradients, optimizer states and master weights."
-        ),
+        _bytes("states", "states", "Model states: parameters, gradients, optimizer states, master weights."),
         _bytes("theory", "theory", "Model states by ZeRO's table with the dtypes in use."),
         Field("difference", "diff", "Model states over theory, less 1.", format="{:+.1%}".format),
         *(_bytes(f"{kind}_theory", "", f"{_PARTS[kind].capitalize()} by theory.") for kind in MODEL_STATES),
     )
 
     def sheet(self, run: AnalysedRun) -> Sheet:
-        """A row for each case with a rank that reports what it keeps."""
         measured = [row for row in run.cases if row.detail is not None]
         names = run.names(measured)
-        ranks = [(names[row.case.id], row, rank) for row in measured if (rank := held(row.detail))]
-        unit, size = _unit(max((rank.most("allocated") for _, _, rank in ranks), default=0.0))
+        ranks = [(row, names[row.case.id], rank) for row in measured if (rank := held(row.detail))]
+        # one unit for the whole table, so that its numbers compare at a glance
+        unit = bytes_text(max((rank.most("allocated") for *_, rank in ranks), default=0.0)).split()[-1]
+        size = parse_bytes(f"1 {unit}")
         notes = (*_differences(ranks, unit, size), *_host(ranks, unit, size), *_missing(names, measured))
         made = self.made([_row(*each) for each in ranks], notes, _CAPTION.format(unit=unit))
-        # one unit for the whole table, so that its numbers compare at a glance
         in_unit = [replace(f, format=lambda v: f"{v / size:.2f}") if f.unit else f for f in self.fields]
         return replace(made, fields=tuple(in_unit))
 
-    def charts(self, run: AnalysedRun) -> list[Chart]:
-        """Memory by kind, if any rank reports what it keeps."""
-        ranks = {row.case.id: rank for row in run.cases if (rank := held(row.detail))}
-        if not ranks:
-            return []
-        shown = Shown.of([row for row in run.cases if row.case.id in ranks], run)
-        sheet = self.made([_row(shown.names[row.case.id], row, ranks[row.case.id]) for row in shown.rows])
-        traces = bars_of(sheet, _PARTS, _MIB, _theory_of)
+    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
+        shown = Shown.of(run, lambda row: held(row.detail))
+        if not shown.items:
+            return
+        sheet = self.made([_row(*each) for each in shown.items])
         # an upright line is a symbol of strokes alone: its colour is that of its outline
         stroke = {"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": GREY}}
         circle = {"symbol": "circle-open", "size": 9, "line": {"width": 2}, "color": GREY}
-        traces += _marks("model states by theory", sheet, "theory", stroke)
-        traces += _marks("peak in the timed steps", sheet, "memory_peak", circle)
-        return [
-            Chart(
-                "memory-parts",
-                "Memory of a rank by kind",
-                "MiB of the rank with the largest model states, lower is better. Each kind is at its "
-                "largest over the phases of a step, so a bar may be longer than the peak (circle), at "
-                "which they are not all at their largest. The model states are the first four parts; the "
-                f"upright line is what ZeRO's table says they need in the dtypes in use.{shown.left_out}",
-                drawn(traces, "MiB (lower is better)", "", barmode="stack", yaxis=shown.axis(shown.rows)),
-                finding=_furthest(sheet),
-                height=bars_height(len(sheet.rows)),
-            )
+        traces = [
+            *bars(sheet, _PARTS, _MIB, _theory_of),
+            *_marks("model states by theory", sheet, "theory", stroke),
+            *_marks("peak in the timed steps", sheet, "memory_peak", circle),
         ]
+        apart = [(abs(rank.difference), name) for _, name, rank in shown.items if rank.difference is not None]
+        finding = "Furthest from theory: {1}, by {0:.1%} of its model states."
+        yield Chart(
+            "memory-parts",
+            "Memory of a rank by kind",
+            "MiB of the rank with the largest model states, lower is better. Each kind is at its "
+            "largest over the phases of a step, so a bar may be longer than the peak (circle), at "
+            "which they are not all at their largest. The model states are the first four parts; the "
+            f"upright line is what ZeRO's table says they need in the dtypes in use.{shown.left_out}",
+            drawn(traces, "MiB (lower is better)", rows=shown.names, barmode="stack"),
+            finding=finding.format(*max(apart)) if apart else "",
+        )
 
 
-def _row(name: str, row: CaseSummary, rank: Held) -> Row:
+def _row(row: CaseSummary, name: str, rank: Held) -> Row:
     return Row(
         {
             **case_cells(row.case, name),
@@ -132,21 +127,8 @@ def _marks(name: str, sheet: Sheet, column: str, look: dict[str, Any]) -> list[d
     return [scatter(name, sizes, known, hovers=hovers, marker=look)] if known else []
 
 
-def _furthest(sheet: Sheet) -> str:
-    (name, *_) = sheet.fields
-    known = [
-        (abs(float(difference)), name.text(row.cells["case_name"]))
-        for row in sheet.rows
-        if (difference := row.value("difference")) is not None
-    ]
-    if not known:
-        return ""
-    most, case = max(known)
-    return f"Furthest from theory: {case}, by {most:.1%} of its model states."
-
-
-def _differences(found: Sequence[tuple[str, CaseSummary, Held]], unit: str, size: float) -> Iterator[str]:
-    for name, _, rank in found:
+def _differences(ranks: Sequence[tuple[CaseSummary, str, Held]], unit: str, size: float) -> Iterator[str]:
+    for _, name, rank in ranks:
         if rank.difference is None or abs(rank.difference) <= TOLERANCE:
             continue
         kinds = [
@@ -156,11 +138,11 @@ def _differences(found: Sequence[tuple[str, CaseSummary, Held]], unit: str, size
         yield f"{name}: model states differ from theory by {rank.difference:+.1%} ({listed(kinds)}): {why}."
 
 
-def _host(found: Sequence[tuple[str, CaseSummary, Held]], unit: str, size: float) -> Iterator[str]:
-    for name, _, rank in found:
+def _host(ranks: Sequence[tuple[CaseSummary, str, Held]], unit: str, size: float) -> Iterator[str]:
+    for _, name, rank in ranks:
         if host := rank.most("host"):
             yield f"{name}: {host / size:.2f} {unit} of it are in host memory, not on the device."
-    on_cpu = [name for name, row, _ in found if offloads_in_vain(row.case, row.detail)]
+    on_cpu = [name for row, name, _ in ranks if offloads_in_vain(row.case, row.detail)]
     if on_cpu:
         yield f"{listed(on_cpu)}: on a CPU, offloaded states stay in the same memory: nothing is saved."
 
@@ -173,11 +155,3 @@ def _missing(names: dict[str, str], rows: Sequence[CaseSummary]) -> Iterator[str
         if column in row.columns and (reason := row.absent.get(column))
     )
     return (f"{reason} ({listed(of)})." for reason, of in reasons.items())
-
-
-def _unit(largest: float) -> tuple[str, float]:
-    power = 0
-    while largest >= 1024 and power < len(_UNITS) - 1:
-        largest /= 1024
-        power += 1
-    return _UNITS[power], 1024.0**power

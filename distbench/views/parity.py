@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from distbench.analysis.parity import Difference, PeerGroup
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line, short_names
@@ -18,21 +16,20 @@ _KINDS = {
     "strategy": "Intended differences",
 }
 _MOST_NAMES = 20
-_NOT_REPORTED = "not reported"
 _LONGEST = 18
 
 
 class ParityView(View):
-    """Whether the cases of a comparison did the same work, differences first."""
+    """A row for each difference, those that change the work first."""
 
-    title: ClassVar[str] = "Did every case do the same work?"
-    place: ClassVar[int] = 90
-    caption: ClassVar[str] = (
+    title = "Did every case do the same work?"
+    place = 90
+    caption = (
         "What the live engines and processes really did, read back from their objects, against the reference "
         "of each comparison (single, else ddp): cases with the same requested model, data, precision, "
         "optimizer and global batch."
     )
-    fields: ClassVar[tuple[Field, ...]] = (
+    fields = (
         Field("setting", "setting", "Setting of the live engine or process.", type="varchar"),
         Field("reference_case", "", "Name of the reference of the comparison.", type="varchar"),
         Field("kind", "", "work, unknown, speed or strategy: what the difference changes.", type="varchar"),
@@ -42,63 +39,60 @@ class ParityView(View):
     )
 
     def sheet(self, run: AnalysedRun) -> Sheet:
-        """A row for each difference, those that change the work first."""
-        compared = [_Parity(comparison) for comparison in run.parity.comparisons]
-        rows = [row for each in compared for row in each.rows()]
-        return self.made(rows, [note for each in compared for note in each.notes()])
+        compared = [(group, _named(group)) for group in run.parity.comparisons]
+        rows = [row for pair in compared for row in _rows(*pair)]
+        return self.made(rows, [note for pair in compared for note in _notes(*pair)])
 
 
-class _Parity:
-    """One comparison: its differences with the cases that have them."""
+def _named(group: PeerGroup) -> dict[Difference, list[str]]:
+    """Each difference with the names of the cases that have it."""
+    # the reference is often at another world size, which would be in every other name
+    others = [row.case for row in group.cases if row is not group.reference]
+    names = {**short_names([group.reference.case]), **short_names(others)}
+    return gathered(
+        (difference, names[case_id])
+        for case_id, differences in group.differences.items()
+        for difference in differences
+    )
 
-    def __init__(self, comparison: PeerGroup) -> None:
-        self._comparison = comparison
-        # the reference is often at another world size, which would be in every other name
-        reference = comparison.reference
-        others = [row.case for row in comparison.cases if row is not reference]
-        self._names = {**short_names([reference.case]), **short_names(others)}
-        self._reference = one_line(reference.case.name)
-        self._cases = gathered(
-            (difference, self._names[case_id])
-            for case_id, differences in comparison.differences.items()
-            for difference in differences
-        )
 
-    def rows(self) -> list[Row]:
-        """The differences, those that change the work first."""
-        order = sorted(self._cases, key=lambda each: (list(_KINDS).index(each.kind), each.key))
-        return [self._row(each) for each in order]
+def _rows(group: PeerGroup, cases: dict[Difference, list[str]]) -> list[Row]:
+    order = sorted(cases, key=lambda difference: (list(_KINDS).index(difference.kind), difference.key))
+    return [_row(difference, cases[difference], group) for difference in order]
 
-    def notes(self) -> list[str]:
-        """The verdict in a sentence, and which cases a finding touches."""
-        others = len(self._comparison.cases) - 1
-        touched = [row for row in self._comparison.cases if self._comparison.findings(row)]
-        if touched:
-            serious = [each for each in self._cases if each.kind in ("work", "unknown")]
-            return [
-                f"{len(touched)} of the {others + 1} cases differ from the work of {self._reference}.",
-                *(f"{each} ({listed(self._cases[each], _MOST_NAMES)})." for each in serious),
-            ]
-        if not self._comparison.is_known:
-            return [
-                f"Not known: none of {others + 1} cases, such as {self._reference}, reported its settings."
-            ]
-        if not others:
-            return [f"{self._reference} has nothing to be compared with."]
-        others_did = "The case" if others == 1 else f"All {others} cases"
-        return [f"{others_did} compared with {self._reference} did the same work."]
 
-    def _row(self, each: Difference) -> Row:
-        names = self._cases[each]
-        shown = names[0] if len(names) == 1 else f"{len(names)} of {len(self._comparison.cases)}"
-        return Row(
-            {
-                "setting": each.key,
-                "reference_case": self._reference,
-                "kind": each.kind,
-                "reference": Cell(each.expected, one_line(each.expected or _NOT_REPORTED, _LONGEST)),
-                "found": Cell(each.found, one_line(each.found or _NOT_REPORTED, _LONGEST)),
-                "cases": Cell(", ".join(names), shown),
-            },
-            group=f"{_KINDS[each.kind]}, against {self._reference}",
-        )
+def _row(difference: Difference, names: list[str], group: PeerGroup) -> Row:
+    reference = one_line(group.reference.case.name)
+    shown = names[0] if len(names) == 1 else f"{len(names)} of {len(group.cases)}"
+    return Row(
+        {
+            "setting": difference.key,
+            "reference_case": reference,
+            "kind": difference.kind,
+            "reference": _setting(difference.expected),
+            "found": _setting(difference.found),
+            "cases": Cell(", ".join(names), shown),
+        },
+        group=f"{_KINDS[difference.kind]}, against {reference}",
+    )
+
+
+def _setting(value: str | None) -> Cell:
+    return Cell(value, one_line(value or "not reported", _LONGEST))
+
+
+def _notes(group: PeerGroup, cases: dict[Difference, list[str]]) -> list[str]:
+    """The verdict in a sentence, and which cases a finding touches."""
+    reference, others = one_line(group.reference.case.name), len(group.cases) - 1
+    if touched := [row for row in group.cases if group.findings(row)]:
+        serious = [each for each in cases if each.kind in ("work", "unknown")]
+        return [
+            f"{len(touched)} of the {others + 1} cases differ from the work of {reference}.",
+            *(f"{each} ({listed(cases[each], _MOST_NAMES)})." for each in serious),
+        ]
+    if not group.is_known:
+        return [f"Not known: none of {others + 1} cases, such as {reference}, reported its settings."]
+    if not others:
+        return [f"{reference} has nothing to be compared with."]
+    others_did = "The case" if others == 1 else f"All {others} cases"
+    return [f"{others_did} compared with {reference} did the same work."]

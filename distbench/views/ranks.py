@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 from distbench.analysis.ranks import STRAGGLER, Grid, grids
 from distbench.analysis.run import AnalysedRun
@@ -23,17 +24,17 @@ _SCALE = [[0, "#DCEBF7"], [0.5, "#5BA3D0"], [1, "#08306B"]]
 
 
 class RanksView(View):
-    """How long each rank worked, in the few cases that are slowest or most uneven."""
+    """A row for each rank of the few cases that are slowest or most uneven; a heatmap for each of them."""
 
-    title: ClassVar[str] = "Ranks"
-    place: ClassVar[int] = 100
-    is_behind: ClassVar[bool] = True
-    caption: ClassVar[str] = (
+    title = "Ranks"
+    place = 100
+    is_behind = True
+    caption = (
         f"The {_MOST} slowest and most uneven cases. work: mean over the profiled steps of a rank's own "
         "work, or of the timed step where no rank reported its work. ratio: over that of the median rank, "
         "1 is best."
     )
-    fields: ClassVar[tuple[Field, ...]] = (
+    fields = (
         *CASE,
         Field("rank", "rank", "Rank, from 0 on.", type="bigint"),
         Field("column", "of", "work_s, or step_s where no rank reported its work.", type="varchar"),
@@ -42,15 +43,14 @@ class RanksView(View):
     )
 
     def sheet(self, run: AnalysedRun) -> Sheet:
-        """A row for each rank of the cases worth a look; their samples are read, no others."""
+        # the samples of these cases are read, no others
         rows = [row for grid in grids(run.cases, _MOST) for row in _rows(grid, run)]
         return self.made(rows, [] if rows else ["No case of several ranks has a sample of their steps."])
 
-    def charts(self, run: AnalysedRun) -> list[Chart]:
-        """A heatmap for each of the few cases worth a look."""
+    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
         names = run.names([row for row in run.cases if row.measured])
-        found = grids(run.cases, _MOST)
-        return [_heatmap(grid, names[grid.case_id], i) for i, grid in enumerate(found, start=1)]
+        for i, grid in enumerate(grids(run.cases, _MOST), start=1):
+            yield _heatmap(grid, names[grid.case_id], i)
 
 
 def _rows(grid: Grid, run: AnalysedRun) -> list[Row]:
@@ -87,7 +87,7 @@ def _heatmap(grid: Grid, name: str, i: int) -> Chart:
         "xgap": 2,
         "ygap": 2,
     }
-    layout = {
+    layout: dict[str, Any] = {
         "xaxis": {"showgrid": False, **whole},
         "yaxis": {"showgrid": False, "autorange": "reversed", **whole},
     }

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import DEFINITIONS, Budget, Kind, Scaling, ScalingPoint, budget
-from distbench.report.figures import (
-    MOST_CASES,
-    Chart,
-    Style,
-    bars_height,
-    bars_of,
-    drawn,
-    errors,
-    level,
-    rows_axis,
-    scatter,
-)
+from distbench.report.figures import MOST_CASES, Chart, Style, bars, drawn, errors, level, scatter
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import View
 from distbench.units import number_text
@@ -29,8 +18,6 @@ _PARTS = {
     "waiting": "waiting for slower ranks",
     "work": "extra compute per device",
 }
-_THROUGHPUT = ("series", "devices", "tokens_per_s", "lowest", "highest", "trials")
-_EFFICIENCY = ("series", "devices", "tokens_per_s", "efficiency", "efficiency_low", "efficiency_high")
 _BUDGET = (
     "Each bar is the device time of a step. The first part is the efficiency: what one device "
     "alone would have done in it. Then what is lost: communication that no computation hides, split into "
@@ -49,19 +36,19 @@ def _ratio(name: str, heading: str, doc: str) -> Field:
 
 
 class ScalingView(View):
-    """Throughput and efficiency over the number of devices, and where the efficiency goes."""
+    """A row for each series and number of devices; charts of each kind of scaling, and of what is lost."""
 
-    title: ClassVar[str] = "Scaling"
-    place: ClassVar[int] = 20
-    is_behind: ClassVar[bool] = True
-    caption: ClassVar[str] = " ".join(
+    title = "Scaling"
+    place = 20
+    is_behind = True
+    caption = " ".join(
         [
             *DEFINITIONS.values(),
             "transfer, waiting, work: shares of device time lost to exposed transfer, to waiting for slower "
             "ranks and to extra compute; with the efficiency they add up to 100%.",
         ]
     )
-    fields: ClassVar[tuple[Field, ...]] = (
+    fields = (
         Field("series", "series", "Strategy, with what tells series apart.", type="varchar"),
         Field("case_name", "", "Name of the case.", type="varchar"),
         Field("case_id", "", "Id of the case.", type="varchar"),
@@ -80,46 +67,48 @@ class ScalingView(View):
     )
 
     def sheet(self, run: AnalysedRun) -> Sheet:
-        """A row for each series and number of devices."""
         rows = [_row(each, point) for each in run.scaling for point in each.points]
         notes = [] if rows else ["No case was measured both on one device and on more."]
         return self.made(rows, notes)
 
-    def charts(self, run: AnalysedRun) -> list[Chart]:
-        """Throughput and efficiency of each kind of scaling that was measured, and the budget."""
-        style, charts = Style.of(run.cases), []
+    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
+        style = Style.of(run.cases)
         for kind in DEFINITIONS:
             if series := [each for each in run.scaling if each.kind == kind]:
                 sheet = self.made([_row(each, point) for each in series for point in each.points])
-                charts += [_throughput(kind, series, style, sheet), _efficiency(kind, series, style, sheet)]
-        return charts + self._losses(run.scaling)
+                yield _throughput(kind, series, style, sheet)
+                yield _efficiency(kind, series, style, sheet)
+        yield from self._losses(run.scaling)
 
-    def _losses(self, series: Sequence[Scaling]) -> list[Chart]:
-        several = [(each, point) for each in series for point in each.points if point.world_size > 1]
+    def _losses(self, scaling: Sequence[Scaling]) -> Iterator[Chart]:
+        several = [(each, point) for each in scaling for point in each.points if point.world_size > 1]
         known = [(each, point) for each, point in several if isinstance(budget(point), Budget)]
         if not known:
-            return []
-        known.sort(key=lambda each: (each[1].world_size, -each[1].efficiency))
-        sheet = self.made([_row(*each) for each in known])
-        shown = self.made(sheet.rows[:MOST_CASES])
-        names = [f"{each.name}/ws{point.world_size}" for each, point in known[:MOST_CASES]]
+            return
+        known.sort(key=lambda pair: (pair[1].world_size, -pair[1].efficiency))
+        sheet = self.made([_row(*pair) for pair in known])
         cut = f" The first {MOST_CASES} of {len(known)} are drawn." if len(known) > MOST_CASES else ""
-        layout = {"barmode": "relative", "xaxis": {"tickformat": ".0%"}, "yaxis": rows_axis(names)}
-        return [
-            Chart(
-                "scaling-losses",
-                "Where the efficiency goes",
-                _BUDGET + cut,
-                drawn(bars_of(shown, _PARTS), "share of device time", "", **layout),
-                sheet.pick("series", "devices", *_PARTS),
-                height=bars_height(len(names)),
-            )
-        ]
+        yield Chart(
+            "scaling-losses",
+            "Where the efficiency goes",
+            _BUDGET + cut,
+            drawn(
+                bars(self.made(sheet.rows[:MOST_CASES]), _PARTS),
+                "share of device time",
+                rows=[f"{each.name}/ws{point.world_size}" for each, point in known[:MOST_CASES]],
+                barmode="relative",
+                xaxis={"tickformat": ".0%"},
+            ),
+            sheet.pick("series", "devices", *_PARTS),
+        )
 
 
 def _row(series: Scaling, point: ScalingPoint) -> Row:
     speed, lost = point.throughput, budget(point)
-    parts = ("transfer", "waiting", "work")
+    if isinstance(lost, Budget):
+        parts: dict[str, Any] = vars(lost)
+    else:
+        parts = dict.fromkeys(("transfer", "waiting", "work"), Cell(None, reason=lost))
     return Row(
         {
             "series": series.name,
@@ -134,24 +123,27 @@ def _row(series: Scaling, point: ScalingPoint) -> Row:
             "efficiency": point.efficiency,
             "efficiency_low": point.low,
             "efficiency_high": point.high,
-            **{
-                part: getattr(lost, part) if isinstance(lost, Budget) else Cell(None, reason=lost)
-                for part in parts
-            },
+            **parts,
         }
     )
 
 
 def _throughput(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Sheet) -> Chart:
     best = max(series, key=lambda each: each.points[0].throughput.value)
-    ideal = [size * best.points[0].throughput.value for size in _sizes(series)]
+    alone = best.points[0].throughput.value
     return Chart(
         f"scaling-{kind}-throughput",
         f"{kind.capitalize()} scaling: throughput",
         "tokens/s of all devices together, higher is better; bars are the range over trials. The grey line "
         f"is ideal: {best.name} on one device, times the number of devices." + _left_out(series),
-        _chart(series, style, "throughput", ideal, "tokens/s (higher is better)"),
-        sheet.pick(*_THROUGHPUT),
+        _lines(
+            series,
+            style,
+            lambda point: (point.throughput.low, point.throughput.value, point.throughput.high),
+            lambda size: size * alone,
+            "tokens/s (higher is better)",
+        ),
+        sheet.pick("series", "devices", "tokens_per_s", "lowest", "highest", "trials"),
     )
 
 
@@ -163,45 +155,44 @@ def _efficiency(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Shee
         f"{kind.capitalize()} scaling: efficiency",
         f"Higher is better; the grey line at 1 is ideal. {DEFINITIONS[kind]} Error bars: worst and best "
         "ratio over the trials." + _left_out(series),
-        _chart(series, style, "efficiency", [1.0 for _ in _sizes(series)], "efficiency (higher is better)"),
-        sheet.pick(*_EFFICIENCY),
+        _lines(
+            series,
+            style,
+            lambda point: (point.low, point.efficiency, point.high),
+            lambda _: 1.0,
+            "efficiency (higher is better)",
+        ),
+        sheet.pick("series", "devices", "tokens_per_s", "efficiency", "efficiency_low", "efficiency_high"),
         finding=f"Lowest efficiency: {lowest:.2f} ({name} on {size} devices).",
     )
 
 
-def _line(series: Scaling, i: int, style: Style, what: str) -> dict[str, Any]:
-    family, points = series.case.strategy.name, series.points
-    if what == "efficiency":
-        numbers = [(point.low, point.efficiency, point.high) for point in points]
-    else:
-        numbers = [(x.low, x.value, x.high) for x in (point.throughput for point in points)]
-    return scatter(
-        series.name,
-        [point.world_size for point in points],
-        [value for _, value, _ in numbers],
-        "lines+markers",
-        cases=[point.row.case.id for point in points],
-        error_y=errors(numbers),
-        line=style.line(family, i),
-        marker=style.marker(family) | {"size": 9},
-    )
-
-
-def _chart(
-    series: Sequence[Scaling], style: Style, what: str, ideal: Sequence[float], y: str
+def _lines(
+    series: Sequence[Scaling],
+    style: Style,
+    numbers: Callable[[ScalingPoint], tuple[float, float, float]],
+    ideal: Callable[[int], float],
+    y: str,
 ) -> dict[str, Any]:
-    lines = [_line(each, i, style, what) for i, each in enumerate(_shown(series))]
-    traces = [*lines, level(_sizes(series), ideal, "ideal")]
-    axis = {"tickvals": _sizes(series)}
-    return drawn(traces, "world size (devices)", y, xaxis=axis, yaxis={"rangemode": "tozero"})
-
-
-def _sizes(series: Sequence[Scaling]) -> list[int]:
-    return sorted({point.world_size for each in series for point in each.points})
-
-
-def _shown(series: Sequence[Scaling]) -> Sequence[Scaling]:
-    return sorted(series, key=lambda each: -each.points[-1].throughput.value)[:MOST_CASES]
+    """A line for each of the fastest *series*; *numbers* are the lowest, the value and the highest."""
+    fastest = sorted(series, key=lambda each: -each.points[-1].throughput.value)[:MOST_CASES]
+    sizes = sorted({point.world_size for each in series for point in each.points})
+    lines = [
+        scatter(
+            each.name,
+            [point.world_size for point in each.points],
+            [numbers(point)[1] for point in each.points],
+            "lines+markers",
+            cases=[point.row.case.id for point in each.points],
+            error_y=errors([numbers(point) for point in each.points]),
+            line=style.line(each.case.strategy.name, i),
+            marker=style.marker(each.case.strategy.name) | {"size": 9},
+        )
+        for i, each in enumerate(fastest)
+    ]
+    traces = [*lines, level(sizes, [ideal(size) for size in sizes], "ideal")]
+    devices = {"tickvals": sizes}
+    return drawn(traces, "world size (devices)", y, xaxis=devices, yaxis={"rangemode": "tozero"})
 
 
 def _left_out(series: Sequence[Scaling]) -> str:

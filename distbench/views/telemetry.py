@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
@@ -21,51 +20,42 @@ def _giga(value: float) -> str:
     return f"{value / 1e9:.2f} GHz"
 
 
+def _disturbing(name: str, heading: str, doc: str, text: Callable[[float], str] = PERCENT) -> Field:
+    return Field(name, heading, doc, "", "lower", format=text)
+
+
 _COLUMNS = (
-    Field(
-        "host_foreign_cpu",
-        "others' CPU",
-        "Usable CPU time that other processes took.",
-        "",
-        "lower",
-        format=PERCENT,
-    ),
-    Field("host_busy_processes", "busy others", "Other busy processes.", "", "lower", format=number_text),
-    Field("host_steal", "steal", "CPU time that a hypervisor took.", "", "lower", format=PERCENT),
+    _disturbing("host_foreign_cpu", "others' CPU", "Usable CPU time that other processes took."),
+    _disturbing("host_busy_processes", "busy others", "Other busy processes.", number_text),
+    _disturbing("host_steal", "steal", "CPU time that a hypervisor took."),
     Field("host_load", "load", "Load average.", format="{:.1f}".format),
     Field("host_frequency", "clock", "Clock of the CPU.", "Hz", format=_giga),
     Field("gpu_utilisation", "GPU util", "Share of time in which kernels ran.", format=PERCENT),
     Field("gpu_power", "GPU W", "Power of a GPU.", "W", format=number_text),
-    Field(
-        "energy_per_token", "J/token", "Energy of all GPUs per token.", "J/token", "lower", format=number_text
-    ),
+    Field("energy_per_token", "J/token", "Energy of all GPUs.", "J/token", "lower", format=number_text),
     Field("gpu_sm_clock", "SM clock", "Clock of the GPU's multiprocessors.", "Hz", format=_giga),
     Field("gpu_temperature", "GPU °C", "Temperature of a GPU.", "°C", format=number_text),
     Field("gpu_memory_used", "GPU mem", "Memory of the GPU in use.", "B"),
     Field("gpu_memory_own", "own mem", "Memory of the GPU in use by the ranks.", "B"),
-    Field(
-        "gpu_throttle", "throttled", "Share of time throttled by heat or power.", "", "lower", format=PERCENT
-    ),
-    Field("gpu_power_cap", "power cap", "Share of time at the power limit.", "", format=PERCENT),
-    Field(
-        "gpu_other_processes", "GPU others", "Other processes on the GPU.", "", "lower", format=number_text
-    ),
+    _disturbing("gpu_throttle", "throttled", "Share of time throttled by heat or power."),
+    Field("gpu_power_cap", "power cap", "Share of time at the power limit.", format=PERCENT),
+    _disturbing("gpu_other_processes", "GPU others", "Other processes on the GPU.", number_text),
 )
 _NAMES = tuple(each.name for each in _COLUMNS)
 
 
 class TelemetryView(View):
-    """How the machine fared while each case was measured."""
+    """A row for each case with a column of telemetry."""
 
-    title: ClassVar[str] = "Machine conditions"
-    place: ClassVar[int] = 120
-    caption: ClassVar[str] = (
+    title = "Machine conditions"
+    place = 120
+    caption = (
         "What a thread next to the ranks saw in and around the timed window, medians over the trials that "
         "count. Others' CPU (share of the usable CPU time that other processes took) and steal (that a "
         "hypervisor took) disturb a measurement: near 0 is good. A disturbed trial is kept, but is used only "
         "if its case has no undisturbed one; then the case is not compared."
     )
-    fields: ClassVar[tuple[Field, ...]] = (
+    fields = (
         *CASE,
         Field("disturbed", "disturbed", "Trials on a noisy machine.", "", "lower", "bigint"),
         Field("trials", "", "Trials that were measured.", type="bigint"),
@@ -73,7 +63,6 @@ class TelemetryView(View):
     )
 
     def sheet(self, run: AnalysedRun) -> Sheet:
-        """A row for each case with a column of telemetry."""
         rows = [row for row in run.cases if row.measured and any(name in row.columns for name in _NAMES)]
         made = self.made([_row(row) for row in rows], (*_why_disturbed(rows), *_why_missing(rows)))
         # most machines have no GPU, and people need no empty columns

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from distbench.analysis.candidates import fronts
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.text import listed
+from distbench.grouping import grouped
 from distbench.report.figures import GREY, Chart, Style, drawn, errors, facts, hover, safe, scatter
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
@@ -22,16 +23,16 @@ _MIB = 2**20
 
 
 class ThroughputView(View):
-    """Throughput against memory, with the cases that are worth choosing between."""
+    """A row and a mark for each case that may be compared and has both numbers."""
 
-    title: ClassVar[str] = "Throughput against memory"
-    place: ClassVar[int] = 10
-    is_behind: ClassVar[bool] = True
-    caption: ClassVar[str] = (
+    title = "Throughput against memory"
+    place = 10
+    is_behind = True
+    caption = (
         "Medians over trials with their range. front: no case on the same number of devices is both faster "
         "and smaller."
     )
-    fields: ClassVar[tuple[Field, ...]] = (
+    fields = (
         *CASE,
         Field("tokens_per_s", "tokens/s", "Median over trials.", "tokens/s", "higher", format=number_text),
         Field("lowest", "lowest", "Slowest trial.", "tokens/s", "higher", format=number_text),
@@ -42,7 +43,6 @@ class ThroughputView(View):
     )
 
     def sheet(self, run: AnalysedRun) -> Sheet:
-        """A row for each case that may be compared and has both numbers."""
         rows = _rows(run)
         names, efficiency = run.names(rows), _efficiency(run)
         best = {row.case.id for front in fronts(rows) for row in front}
@@ -63,33 +63,30 @@ class ThroughputView(View):
             ]
         )
 
-    def charts(self, run: AnalysedRun) -> list[Chart]:
-        """Every case as a mark, if there is one with both numbers."""
+    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
         rows = _rows(run)
         if not rows:
-            return []
+            return
         found = fronts(rows)[:_MOST_FRONTS]
         # what all cases of a front share is in its name, not next to each mark
         names = [run.names(front) for front in found]
         on_front = {case_id: name for each in names for case_id, name in each.items()}
         labels = on_front if len(on_front) <= _MOST_LABELS else {}
         style, efficiency, ranges = Style.of(run.cases), _efficiency(run), len(rows) <= _MOST_RANGES
-        grouped = {f: [row for row in rows if row.case.strategy.name == f] for f in style.families}
+        families = sorted(grouped(rows, lambda row: row.case.strategy.name).items())
         traces = [_front(front, i) for i, front in enumerate(found) if len(front) > 1]
-        traces += [_marks(of, f, style, labels, efficiency, ranges) for f, of in grouped.items() if of]
-        return [
-            Chart(
-                "throughput-memory",
-                self.title,
-                "Each mark is a case, its shape and colour the strategy; up and to the left is better. "
-                "Bars are the range over trials (up to 200 cases). Grey steps are Pareto fronts: at the "
-                "same device count, no case is both faster and smaller than a point on the line. The axes "
-                "do not begin at 0. Click a point to jump to its row." + _left_out(run.cases),
-                drawn(traces, "peak memory, MiB (lower is better)", "tokens/s (higher is better)"),
-                finding=" ".join(_finding(front, called) for front, called in zip(found, names, strict=True)),
-                height=520,
-            )
-        ]
+        traces += [_marks(family, of, style, labels, efficiency, ranges) for family, of in families]
+        yield Chart(
+            "throughput-memory",
+            self.title,
+            "Each mark is a case, its shape and colour the strategy; up and to the left is better. "
+            "Bars are the range over trials (up to 200 cases). Grey steps are Pareto fronts: at the "
+            "same device count, no case is both faster and smaller than a point on the line. The axes "
+            "do not begin at 0. Click a point to jump to its row." + _left_out(run.cases),
+            drawn(traces, "peak memory, MiB (lower is better)", "tokens/s (higher is better)"),
+            finding=" ".join(_finding(front, called) for front, called in zip(found, names, strict=True)),
+            height=520,
+        )
 
 
 def _rows(run: AnalysedRun) -> list[CaseSummary]:
@@ -129,8 +126,8 @@ def _front(front: Sequence[CaseSummary], i: int) -> dict[str, Any]:
 
 
 def _marks(
-    rows: list[CaseSummary],
     family: str,
+    rows: list[CaseSummary],
     style: Style,
     labels: dict[str, str],
     efficiency: dict[str, float],

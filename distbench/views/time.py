@@ -2,103 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.grouping import gathered
-from distbench.report.figures import Chart, Shown, bars_height, bars_of, drawn
+from distbench.report.figures import Chart, Shown, bars, drawn
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.units import duration_text
 
-_SHARE, _RATIO = "{:.0%}".format, "{:.2f}".format
-_PARTS = {
-    "data": "data",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "exposed_comm": "exposed communication",
-    "other": "other",
-}
+_RATIO = "{:.2f}".format
+
+
+def _share(name: str, heading: str, doc: str) -> Field:
+    return Field(name, heading, f"Share of a profiled step {doc}.", format="{:.0%}".format)
+
+
+_SHARES = (
+    _share("data", "data", "spent waiting for data"),
+    _share("forward", "forw.", "in the forward pass"),
+    _share("backward", "backw.", "in the backward pass"),
+    _share("optimizer", "optim.", "in the optimizer"),
+    replace(_share("exposed_comm", "comm", "in communication that no computation hides"), better="lower"),
+    _share("other", "other", "in everything else"),
+)
+_PARTS = {field.name: field.name for field in _SHARES} | {"exposed_comm": "exposed communication"}
+"""Part of a step -> what the legend calls it."""
 
 
 class TimeView(View):
-    """Where a step goes, and what came before the first one."""
+    """A row for each case with a step time; a chart of the parts of the profiled steps."""
 
-    title: ClassVar[str] = "Where time goes"
-    place: ClassVar[int] = 30
-    caption: ClassVar[str] = (
+    title = "Where time goes"
+    place = 30
+    caption = (
         "step: step time without a profiler, median over trials. The parts are shares of a profiled step "
         "(mean over ranks; they add up to 100%); the profiler slows the step by the factor in column slow, "
         "so read them as shares. comm: communication that no computation hides. imbal.: imbalance, work of "
         "the slowest rank over that of the median rank, 1 is best. first: the very first step; build: model, "
         "engine and optimizer."
     )
-    fields: ClassVar[tuple[Field, ...]] = (
+    fields = (
         *CASE,
         Field("step_s", "step", "Step time without a profiler, median over trials.", "s", "lower"),
-        Field("data", "data", "Share of a profiled step spent waiting for data.", format=_SHARE),
-        Field("forward", "forw.", "Share of a profiled step in the forward pass.", format=_SHARE),
-        Field("backward", "backw.", "Share of a profiled step in the backward pass.", format=_SHARE),
-        Field("optimizer", "optim.", "Share of a profiled step in the optimizer.", format=_SHARE),
-        Field(
-            "exposed_comm",
-            "comm",
-            "Share in communication that no computation hides.",
-            "",
-            "lower",
-            format=_SHARE,
-        ),
-        Field("other", "other", "Share of a profiled step in everything else.", format=_SHARE),
+        *_SHARES,
         Field("profile_slowdown", "slow", "Profiled over unprofiled step time.", format=_RATIO),
-        Field(
-            "imbalance",
-            "imbal.",
-            "Work of the slowest rank over the median rank's.",
-            "",
-            "lower",
-            format=_RATIO,
-        ),
+        Field("imbalance", "imbal.", "Slowest rank's work over the median's.", "", "lower", format=_RATIO),
         Field("first_step_s", "first", "Time of the very first step.", "s", "lower"),
         Field("build_s", "build", "Time to build model, engine and optimizer.", "s", "lower"),
     )
 
     def sheet(self, run: AnalysedRun) -> Sheet:
-        """A row for each case with a step time."""
         measured = [row for row in run.cases if "step_s" in row.values]
         names = run.names(measured)
         return self.made([_row(row, names[row.case.id]) for row in measured], _missing(names, measured))
 
-    def charts(self, run: AnalysedRun) -> list[Chart]:
-        """Parts of the profiled step, if any was profiled."""
-        profiled = [row for row in run.cases if _shares(row)]
-        if not profiled:
-            return []
-        shown = Shown.of(profiled, run)
-        sheet = self.made([_row(row, shown.names[row.case.id]) for row in shown.rows])
-        steps = [
-            duration_text(row.values["step_s"].value) if "step_s" in row.values else "" for row in shown.rows
-        ]
-        layout = {
-            "barmode": "stack",
-            "xaxis": {"tickformat": ".0%", "range": [0, 1.001]},
-            "yaxis": shown.axis(shown.rows, steps),
-        }
-        exposed, name = max((_shares(row)["exposed_comm"], shown.names[row.case.id]) for row in shown.rows)
-        return [
-            Chart(
-                "time-parts",
-                "Parts of a step",
-                "Each bar is one profiled step (mean over ranks; parts in the order of the legend): "
-                "shares, not times, because the profiler takes time too. The step time without a profiler "
-                f"is next to each name; lower is better.{shown.left_out}",
-                drawn(bars_of(sheet, _PARTS), "share of a step", "", **layout),
-                finding=f"Most exposed communication: {name}, {exposed:.0%} of its step.",
-                height=bars_height(len(sheet.rows)),
-            )
-        ]
+    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
+        shown = Shown.of(run, lambda row: _shares(row) or None)
+        if not shown.items:
+            return
+        sheet = self.made([_row(row, name) for row, name, _ in shown.items])
+        exposed, name = max((shares["exposed_comm"], name) for _, name, shares in shown.items)
+        yield Chart(
+            "time-parts",
+            "Parts of a step",
+            "Each bar is one profiled step (mean over ranks; parts in the order of the legend): "
+            "shares, not times, because the profiler takes time too. The step time without a profiler "
+            f"is next to each name; lower is better.{shown.left_out}",
+            drawn(
+                bars(sheet, _PARTS),
+                "share of a step",
+                rows=[f"{name} · {_step_text(row)}" for row, name, _ in shown.items],
+                barmode="stack",
+                xaxis={"tickformat": ".0%", "range": [0, 1.001]},
+            ),
+            finding=f"Most exposed communication: {name}, {exposed:.0%} of its step.",
+        )
+
+
+def _step_text(row: CaseSummary) -> str:
+    return duration_text(row.values["step_s"].value) if "step_s" in row.values else ""
 
 
 def _row(row: CaseSummary, name: str) -> Row:

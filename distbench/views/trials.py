@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import THROUGHPUT, CaseSummary, trials_of
 from distbench.record import Record
-from distbench.report.figures import GREY, Chart, Shown, Style, bars_height, drawn, hover, scatter
+from distbench.report.figures import GREY, MOST_CASES, Chart, Shown, Style, drawn, hover, scatter
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 from distbench.units import number_text
@@ -17,63 +17,56 @@ _OFFSET = 0.12
 
 
 class TrialsView(View):
-    """Every trial, so that nobody has to believe a median."""
+    """A row and a mark for each trial, those of the fastest case first."""
 
-    title: ClassVar[str] = "Trials"
-    place: ClassVar[int] = 110
-    is_behind: ClassVar[bool] = True
-    caption: ClassVar[str] = "Throughput of every measured trial, higher is better."
-    fields: ClassVar[tuple[Field, ...]] = (
+    title = "Trials"
+    place = 110
+    is_behind = True
+    caption = "Throughput of every measured trial, higher is better."
+    fields = (
         *CASE,
         Field("round", "", "Which trial of the case, from 0 on.", type="bigint"),
         Field("trial", "trial", "Number of the trial, from 1 on.", type="bigint"),
-        Field(
-            "tokens_per_s", "tokens/s", "Throughput of all ranks.", "tokens/s", "higher", format=number_text
-        ),
+        Field("tokens_per_s", "tokens/s", "Of all ranks together.", "tokens/s", "higher", format=number_text),
         Field("disturbed", "disturbed", "Why the trial is not compared; empty if it is.", type="varchar"),
     )
 
     def sheet(self, run: AnalysedRun) -> Sheet:
-        """A row for each trial, those of the fastest case first."""
-        trials = trials_of(run.measured, THROUGHPUT)
-        rows = [row for row in run.cases if row.case.id in trials]
-        every = Shown.of(rows, run, len(rows))
-        return self.made([_row(row, every, trial) for row in every.rows for trial in trials[row.case.id]])
+        shown = _shown(run, len(run.cases))
+        return self.made([_row(row, name, trial) for row, name, trials in shown.items for trial in trials])
 
-    def charts(self, run: AnalysedRun) -> list[Chart]:
-        """Every trial as a mark, if any has a throughput."""
-        trials = trials_of(run.measured, THROUGHPUT)
-        rows = [row for row in run.cases if row.case.id in trials]
-        if not rows:
-            return []
-        shown, style = Shown.of(rows, run), Style.of(run.cases)
-        noisy = sum(bool(trial.degraded) for each in trials.values() for trial in each)
-        strips = [_strip(row, i, trials[row.case.id], style) for i, row in enumerate(shown.rows)]
-        return [
-            Chart(
-                "trials-throughput",
-                "Throughput of every trial",
-                "Each mark is one trial, the upright stroke the median that counts; further right is "
-                "better, and marks close together are a steady case. Trials of a case are drawn one below "
-                "the other in the order they ran. Hollow: on a noisy machine, used only if the case has "
-                f"no undisturbed trial. The axis does not begin at 0.{shown.left_out}",
-                drawn(
-                    [*strips, _medians(shown.rows)],
-                    "tokens/s (higher is better)",
-                    "",
-                    yaxis=shown.axis(shown.rows),
-                ),
-                self.sheet(run),
-                finding=f"{sum(map(len, trials.values())):,} trials, {noisy:,} of them disturbed.",
-                height=bars_height(len(shown.rows)),
-            )
-        ]
+    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
+        sheet, shown, style = self.sheet(run), _shown(run), Style.of(run.cases)
+        if not shown.items:
+            return
+        noisy = sum(bool(row.value("disturbed")) for row in sheet.rows)
+        strips = [_strip(row, place, trials, style) for place, (row, _, trials) in enumerate(shown.items)]
+        yield Chart(
+            "trials-throughput",
+            "Throughput of every trial",
+            "Each mark is one trial, the upright stroke the median that counts; further right is "
+            "better, and marks close together are a steady case. Trials of a case are drawn one below "
+            "the other in the order they ran. Hollow: on a noisy machine, used only if the case has "
+            f"no undisturbed trial. The axis does not begin at 0.{shown.left_out}",
+            drawn(
+                [*strips, _medians([row for row, *_ in shown.items])],
+                "tokens/s (higher is better)",
+                rows=shown.names,
+            ),
+            sheet,
+            finding=f"{len(sheet.rows):,} trials, {noisy:,} of them disturbed.",
+        )
 
 
-def _row(row: CaseSummary, shown: Shown, trial: Record) -> Row:
+def _shown(run: AnalysedRun, most: int = MOST_CASES) -> Shown[list[Record]]:
+    trials = trials_of(run.measured, THROUGHPUT)
+    return Shown.of(run, lambda row: trials.get(row.case.id), most)
+
+
+def _row(row: CaseSummary, name: str, trial: Record) -> Row:
     return Row(
         {
-            **case_cells(row.case, shown.names[row.case.id]),
+            **case_cells(row.case, name),
             "round": trial.round,
             "trial": trial.round + 1,
             "tokens_per_s": trial.values[THROUGHPUT],

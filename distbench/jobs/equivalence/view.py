@@ -21,17 +21,7 @@ from distbench.jobs.equivalence.arms import (
     Worst,
     place_text,
 )
-from distbench.report.figures import (
-    MOST_CASES,
-    PALETTE,
-    Chart,
-    Shown,
-    bars_height,
-    drawn,
-    hover,
-    level,
-    scatter,
-)
+from distbench.report.figures import MOST_CASES, PALETTE, Chart, drawn, hover, level, scatter
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 
@@ -100,7 +90,7 @@ class EquivalenceView(View):
             return []
         # those that are furthest are what a reader looks for
         places = sorted(apart, key=lambda pair: pair[1].furthest, reverse=True)[:MOST_CASES]
-        rows = [row for row, _ in places]
+        names = run.names([row for row, _ in places])
         cut = f" The {MOST_CASES} furthest of {len(apart):,} are drawn." if len(apart) > MOST_CASES else ""
         marks = [trace for family in _FAMILIES if (trace := _trace(places, family))["x"]]
         limit = level([1, 1], [-0.5, len(places) - 0.5], width=2)
@@ -115,12 +105,10 @@ class EquivalenceView(View):
                 drawn(
                     [limit, *marks],
                     "fraction of the envelope (lower is better)",
-                    "",
+                    rows=[*names.values()],
                     xaxis={"type": "log"},
-                    yaxis=Shown.of(rows, run).axis(rows),
                 ),
                 finding=_finding([found for _, found in checked]),
-                height=bars_height(len(places)),
             )
         ]
 
