@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from distbench.analysis.comparison import Direction
-from distbench.analysis.history import Break, CaseHistory, HistoryPoint
+from distbench.analysis.history import CaseHistory, HistoryPoint
 from distbench.analysis.text import listed, one_line
 from distbench.files import write_whole, writing
 from distbench.report import html
@@ -17,7 +17,6 @@ from distbench.report.history_view import (
     History,
     break_sentences,
     change_text,
-    sentences,
     sheet,
     step_sentences,
     title,
@@ -31,21 +30,11 @@ _MOST = 60
 """Charts of a metric; the table has all cases."""
 _MOST_DATES = 8
 _MOST_TOLD = 4
-_POINT = ("value", "lowest", "highest")
 _LOOKS: dict[Direction, tuple[str, str, str]] = {
     "worse": ("step, worse", PALETTE[1], "triangle-down"),
     "better": ("step, better", PALETTE[2], "triangle-up"),
     "other": ("step", PALETTE[3], "diamond"),
 }
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What the page says of one metric."""
-
-    title: str
-    said: list[str]
-    chapter: Chapter
 
 
 def write(made: Sequence[History], skipped: Sequence[str], file: Path) -> None:
@@ -54,19 +43,13 @@ def write(made: Sequence[History], skipped: Sequence[str], file: Path) -> None:
     Raises:
         InfrastructureError: the file can't be written.
     """
+    parts = [(one_line(each.metric), _chapter(each, number)) for number, each in enumerate(made, 1)]
+    page = html.render("history.html", [chapter for _, chapter in parts], parts=parts, skipped=skipped)
     with writing(file):
-        write_whole(file, render(made, skipped))
+        write_whole(file, page)
 
 
-def render(made: Sequence[History], skipped: Sequence[str]) -> str:
-    """The page of *made*, one part a metric."""
-    parts = [_part(each, number) for number, each in enumerate(made, 1)]
-    charts = [chart for part in parts for chart in part.chapter.charts]
-    scripts = ("report.js", "tables.js")
-    return html.render("history.html", scripts, charts, {}, parts=parts, skipped=skipped)
-
-
-def _part(made: History, number: int) -> _Part:
+def _chapter(made: History, number: int) -> Chapter:
     # what changed is looked for first
     ordered = sorted(made.series, key=lambda each: (not each.changes, not each.breaks))
     charts = [_chart(each, made, f"history-{number}-{i}") for i, each in enumerate(ordered[:_MOST], 1)]
@@ -74,52 +57,41 @@ def _part(made: History, number: int) -> _Part:
     if len(ordered) > _MOST:
         cut = f" Drawn are {_MOST} of {len(ordered):,} cases, those with steps first."
         behind = replace(behind, caption=behind.caption + cut)
-    # the notes of the table stand above, in words
-    behind = replace(behind, notes=())
-    metric = one_line(made.metric)
-    return _Part(
-        metric,
-        sentences(made),
-        Chapter(f"history-{number}", f"{metric}: case by case", charts, behind, folded=False),
-    )
+    return Chapter(f"history-{number}", f"{one_line(made.metric)}: case by case", charts, behind)
 
 
 def _chart(series: CaseHistory, made: History, id_: str) -> Chart:
     steps = step_sentences(series) or ["no step that noise and drift don't explain"]
     # a break each night says nothing more by its thirtieth
-    said = [*steps, *break_sentences(series)[-_MOST_TOLD:]]
+    findings = [*steps, *break_sentences(series)[-_MOST_TOLD:]]
     return Chart(
         id_,
         made.names[series.case.id],
         "Each mark is a run, bars the range of its trials; lines are the levels between steps, dotted lines "
         "where the environment changed.",
-        drawn(
-            _traces(series),
-            "run",
-            title(made),
-            xaxis=_dates(series.points),
-            showlegend=True,
-        ),
+        drawn(_traces(series), "run", title(made), xaxis=_dates(series.points), showlegend=True),
         _points(series),
-        finding=" ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said),
+        finding=" ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in findings),
     )
 
 
 def _traces(series: CaseHistory) -> list[dict[str, Any]]:
-    found = [_runs(series), _levels(series)]
-    if series.breaks:
-        found.append(_breaks(series))
-    return found + [_steps(series, word) for word in _LOOKS if any(c.word == word for c in series.changes)]
+    traces = [_runs(series), _levels(series), *([_breaks(series)] if series.breaks else [])]
+    return traces + [_steps(series, word) for word in _LOOKS if any(c.word == word for c in series.changes)]
 
 
 def _runs(series: CaseHistory) -> dict[str, Any]:
     values = [point.value for point in series.points]
+    texts = [value_text(value.value, one_line(series.unit)) for value in values]
+    trials = ["1 trial" if value.n == 1 else f"median of {value.n} trials" for value in values]
     return scatter(
         "run",
         range(len(values)),
-        [each.value for each in values],
-        hovers=[hover(when(point), _value(series, point), _trials(point)) for point in series.points],
-        error_y=errors([(each.low, each.value, each.high) for each in values]),
+        [value.value for value in values],
+        hovers=[
+            hover(when(point), *known) for point, *known in zip(series.points, texts, trials, strict=True)
+        ],
+        error_y=errors([(value.low, value.value, value.high) for value in values]),
         marker={"color": PALETTE[0], "size": 7},
     )
 
@@ -128,10 +100,9 @@ def _levels(series: CaseHistory) -> dict[str, Any]:
     """The levels as one line with gaps."""
     edges = [[level.start - 0.4, level.end - 0.6, None] for level in series.levels]
     heights = [y for level in series.levels for y in (level.value, level.value, None)]
-    look = {"color": PALETTE[0], "width": 2}
-    return scatter(
-        "level", [x for edge in edges for x in edge], heights, "lines", hoverinfo="skip", line=look
-    )
+    places = [x for edge in edges for x in edge]
+    line = {"color": PALETTE[0], "width": 2}
+    return scatter("level", places, heights, "lines", hoverinfo="skip", line=line)
 
 
 def _breaks(series: CaseHistory) -> dict[str, Any]:
@@ -140,28 +111,25 @@ def _breaks(series: CaseHistory) -> dict[str, Any]:
     high = max(point.value.high for point in series.points)
     if low == high:
         low = low - abs(low) / 20 if low else -1.0
+    name = "environment changed"
     return scatter(
-        "environment changed",
+        name,
         [x for each in series.breaks for x in (*[each.place - 0.5] * 3, None)],
         [low, low / 2 + high / 2, high, None] * len(series.breaks),
         "lines",
-        [text for each in series.breaks for text in (*[_facts(each)] * 3, "")],
+        [text for each in series.breaks for text in (*[hover(name, *each.facts[:8])] * 3, "")],
         line={"color": GREY, "width": 2, "dash": "dot"},
     )
 
 
-def _facts(of: Break) -> str:
-    return hover("environment changed", *of.facts[:8])
-
-
 def _steps(series: CaseHistory, word: Direction) -> dict[str, Any]:
     name, color, symbol = _LOOKS[word]
-    found = [change for change in series.changes if change.word == word]
-    points = [series.points[change.step.place] for change in found]
-    texts = [change_text(change, series) for change in found]
+    changes = [change for change in series.changes if change.word == word]
+    points = [series.points[change.step.place] for change in changes]
+    texts = [change_text(change, series) for change in changes]
     return scatter(
         name,
-        [change.step.place for change in found],
+        [change.step.place for change in changes],
         [point.value.value for point in points],
         hovers=[hover(when(point), text) for point, text in zip(points, texts, strict=True)],
         marker={"color": color, "size": 14, "symbol": symbol},
@@ -186,15 +154,18 @@ def _points(series: CaseHistory) -> Sheet:
     fields = (
         Field("run_id", "run", "Id of the run.", type="varchar"),
         Field("created", "made", "When it was started.", type="varchar"),
-        *(Field(name, name, f"{name.capitalize()} over the trials.", unit) for name in _POINT),
+        *(
+            Field(name, name, f"{name.capitalize()} over the trials.", unit)
+            for name in ("value", "lowest", "highest")
+        ),
         Field("trials", "trials", "Trials.", type="bigint"),
         Field("changes", "from here on", "Steps and changes of environment.", type="varchar"),
     )
-    return Sheet("", "", fields, tuple(_point(series, place) for place in range(len(series.points))))
+    rows = tuple(_point(series, place, point) for place, point in enumerate(series.points))
+    return Sheet("", "", fields, rows)
 
 
-def _point(series: CaseHistory, place: int) -> Row:
-    point = series.points[place]
+def _point(series: CaseHistory, place: int, point: HistoryPoint) -> Row:
     changes = [change_text(change, series) for change in series.changes if change.step.place == place]
     changes += [listed(each.facts, 8) for each in series.breaks if each.place == place]
     return Row(
@@ -208,11 +179,3 @@ def _point(series: CaseHistory, place: int) -> Row:
             "changes": Cell("; ".join(changes) or None, "; ".join(changes)),
         }
     )
-
-
-def _value(series: CaseHistory, point: HistoryPoint) -> str:
-    return value_text(point.value.value, one_line(series.unit))
-
-
-def _trials(point: HistoryPoint) -> str:
-    return "1 trial" if point.value.n == 1 else f"median of {point.value.n} trials"

@@ -12,7 +12,7 @@ import gzip
 import hashlib
 import importlib.util
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import jinja2
 from markupsafe import Markup
 
 from distbench.analysis.text import plain, shorten
-from distbench.report.figures import Chart
+from distbench.report.view import Chapter
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONGEST_TEXT = 20_000
@@ -30,37 +30,21 @@ _DIGITS = 6
 
 def render(
     template: str,
-    scripts: Sequence[str],
-    charts: Iterable[Chart],
-    blocks: dict[str, Any],
-    filters: dict[str, Callable[..., Any]] | None = None,
+    chapters: Sequence[Chapter],
+    *,
+    scripts: Sequence[str] = (),
+    blocks: Mapping[str, Any] = {},
     **context: Any,
 ) -> str:
-    """The page that *template* makes of *context*.
+    """The page that *template* makes of *chapters* and *context*.
 
-    *scripts* are files beside the templates, *blocks* the data that they find by the id of a script
-    element, *filters* what the template needs besides those of every page.
+    *scripts* are files beside the templates besides those of every page, *blocks* the data that they find
+    by the id of a script element.
     """
-    script = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in scripts)
+    files = [_TEMPLATES / name for name in (*scripts, "report.js", "tables.js")]
+    script = "".join(file.read_text(encoding="utf-8") for file in files)
     library, packed = _plotly()
-    drawn = _rounded({chart.id: chart.figure for chart in charts})
-    text = (
-        _environment(filters or {})
-        .get_template(template)
-        .render(
-            blocks={"chart-data": drawn, **blocks},
-            library=Markup(packed),
-            script=Markup(script),
-            style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
-            script_hashes=" ".join([_hash(library), _hash(script)]),
-            **context,
-        )
-    )
-    # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _environment(filters: dict[str, Callable[..., Any]]) -> jinja2.Environment:
+    figures = {chart.id: chart.figure for chapter in chapters for chart in chapter.charts}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -68,8 +52,18 @@ def _environment(filters: dict[str, Callable[..., Any]]) -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "json": _json, **filters}
-    return environment
+    environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "json": _json}
+    text = environment.get_template(template).render(
+        chapters=chapters,
+        blocks={"chart-data": _rounded(figures), **blocks},
+        library=Markup(packed),
+        script=Markup(script),
+        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        script_hashes=" ".join([_hash(library), _hash(script)]),
+        **context,
+    )
+    # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _clip(text: str, limit: int = _LONGEST_TEXT) -> str:

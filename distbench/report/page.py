@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from distbench.analysis.headlines import ADVICE, sentences
-from distbench.analysis.parity import Footnotes
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import environment, facts
 from distbench.analysis.summary import CaseSummary
@@ -17,9 +16,10 @@ from distbench.files import write_whole, writing
 from distbench.grouping import gathered, grouped
 from distbench.record import Status
 from distbench.report import html
+from distbench.report.overview import spread_text
 from distbench.report.page_data import document, picker
 from distbench.report.view import chapters
-from distbench.units import value_text
+from distbench.units import ABSENT, value_text
 
 _MOST_SENTENCES = 40
 
@@ -38,74 +38,60 @@ def write(folder: Path, run: AnalysedRun) -> Path:
 
 def render(run: AnalysedRun) -> str:
     """The page as HTML."""
-    info, cases, notes = run.info, run.cases, run.parity.footnotes
+    cases = run.cases
     # a check trains in deterministic mode, so its environment is another one
     records = run.measured
-    made = chapters(run)
     columns = {name: column for row in cases for name, column in row.columns.items()}
+    failed = [row for row in cases if row.failed and row.status != Status.UNSUPPORTED]
     offered = picker(run)
     return html.render(
         "report.html",
-        ("picker.js", "report.js", "tables.js"),
-        (chart for each in made for chart in each.charts),
-        {"picker-data": offered.data, "case-data": document(info, cases, columns)},
-        {"cell": _cell},
-        info=info,
+        chapters(run),
+        scripts=("picker.js",),
+        blocks={"picker-data": offered.data, "case-data": document(run.info, cases, columns)},
+        cell=_cell,
+        info=run.info,
         cases=cases,
         picker=offered,
         said=sentences(run)[:_MOST_SENTENCES],
-        notes=notes,
-        chapters=made,
+        notes=run.parity.footnotes,
         columns=columns,
         anchors={name: f"column-{place}" for place, name in enumerate(columns, start=1)},
-        values=_values(cases, list(columns), notes),
-        failed=_by_status(cases),
+        values=_values(run, columns),
+        failed=grouped(failed, lambda row: row.worst),
         advice=ADVICE,
-        statuses=_statuses(cases),
+        statuses=Counter("differs" if row.differs else row.status for row in cases),
         missing=_missing(cases),
         noises=run.noises,
         worker=facts(next((record.environment for record in records if record.environment), {})),
-        others={key: found for key, found in environment(records, {}).items() if len(found) > 1},
-        machine=facts(info.machine),
-        suite=json.dumps(info.suite, indent=2, ensure_ascii=False),
+        others={key: values for key, values in environment(records, {}).items() if len(values) > 1},
+        machine=facts(run.info.machine),
+        suite=json.dumps(run.info.suite, indent=2, ensure_ascii=False),
     )
 
 
 def _cell(row: CaseSummary, name: str, unit: bool = True) -> str:
-    estimate = row.values.get(name)
-    if estimate is None:
-        return "–"
     # what stands over a column need not stand in each of its cells
-    text = value_text(estimate.value, plain(str(row.columns[name]["unit"])) if unit else "")
-    return text if estimate.spread is None else f"{text} ±{estimate.spread:.1%}"
+    shown = plain(str(row.columns[name]["unit"])) if unit and name in row.columns else ""
+    return spread_text(row, name, lambda value: value_text(value, shown), digits=1) or ABSENT
 
 
 def _missing(cases: Sequence[CaseSummary]) -> list[tuple[str, str, list[str]]]:
-    """Return (column, why it has no number, the cases that this is so for)."""
-    found = gathered(
+    """(Column, why it has no number, the cases that this is so for)."""
+    reasons = gathered(
         (known, row.case.name)
         for row in cases
         if row.measured
         for known in {**row.absent, **({"× ddp": row.relative_absent} if row.relative_absent else {})}.items()
     )
-    return [(column, reason, names) for (column, reason), names in found.items()]
+    return [(column, reason, names) for (column, reason), names in reasons.items()]
 
 
-def _by_status(cases: Sequence[CaseSummary]) -> dict[str, list[CaseSummary]]:
-    """The cases of which a trial failed by how it ended."""
-    failed = [row for row in cases if row.failed and row.status != Status.UNSUPPORTED]
-    return grouped(failed, lambda row: row.worst)
-
-
-def _statuses(cases: Sequence[CaseSummary]) -> dict[str, int]:
-    """The words that the table shows as status, with the number of cases that have each."""
-    return dict(Counter("differs" if row.differs else row.status for row in cases))
-
-
-def _values(cases: Sequence[CaseSummary], names: list[str], notes: Footnotes) -> list[list[str]]:
-    """The rows of the table of all values, the name of the case first."""
+def _values(run: AnalysedRun, columns: Iterable[str]) -> list[list[str]]:
+    """The rows of the table of all values, the name of the case and its mark first."""
+    marks = run.parity.footnotes.marks
     return [
-        [row.case.name, notes.marks.get(row.case.id, ""), *(_cell(row, name) for name in names)]
-        for row in cases
+        [row.case.name, marks.get(row.case.id, ""), *(_cell(row, name) for name in columns)]
+        for row in run.cases
         if row.measured
     ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,62 +42,53 @@ class Picker:
 
 def picker(run: AnalysedRun) -> Picker:
     """The picker of *run*."""
-    every = run.candidates
-    energy = any(one.joules for one in every)
+    candidates = run.candidates
+    energy = any(one.joules for one in candidates)
     return Picker(
         answer=answer(run),
         goals={goal: _GOAL_WORDS[goal] for goal in GOALS if energy or goal != "tokens-per-joule"},
-        devices=sorted({one.devices for one in every}),
-        precisions=_once([one.precision for one in every]),
-        works=_once([one.work for one in every]),
-        labels=_once([one.label for one in every]),
-        wish=settle(every, Wish()),
-        data={"candidates": [_data(one) for one in every], "same": SAME_MEMORY, "within": WITHIN},
+        devices=sorted({one.devices for one in candidates}),
+        precisions=list(dict.fromkeys(one.precision for one in candidates)),
+        works=list(dict.fromkeys(one.work for one in candidates)),
+        labels=list(dict.fromkeys(one.label for one in candidates)),
+        wish=settle(candidates, Wish()),
+        data={"candidates": [_data(one) for one in candidates], "same": SAME_MEMORY, "within": WITHIN},
     )
-
-
-def _once(words: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(words))
 
 
 def _data(one: Candidate) -> dict[str, Any]:
     """A candidate for the script; texts short enough to stand in a table."""
-    plain = {
-        field.name: getattr(one, field.name)
-        for field in dataclasses.fields(one)
-        if field.name not in ("speed", "joules")
-    }
-    for name in ("barred", "unknown", "memory_unknown", "joules_unknown"):
-        plain[name] = shorten(plain[name], _LONGEST)
-    return {**plain, "speed": _pair(one.speed), "joules": _pair(one.joules)}
+    shown = vars(one) | {"speed": _pair(one.speed), "joules": _pair(one.joules)}
+    reasons = ("barred", "unknown", "memory_unknown", "joules_unknown")
+    return shown | {name: shorten(shown[name], _LONGEST) for name in reasons}
 
 
 def _pair(interval: Interval | None) -> list[float | None] | None:
     return None if interval is None else [interval.value, interval.half]
 
 
-FACTS = (
-    "case",
-    "case_id",
-    "strategy",
-    "label",
-    "world_size",
-    "global_batch_size",
-    "micro_batch_size",
-    "gradient_accumulation_steps",
-    "precision",
-    "status",
-    "verdict",
-    "reason",
-    "trials",
-    "failed_trials",
-    "degraded_trials",
-    "degraded",
-    "relative_to_ddp",
-)
 _LONGEST_REASON = 2000
 _VERDICT = "equivalence"
 """Kind of the column ``verdict``."""
+_FACTS: dict[str, Callable[[CaseSummary], Any]] = {
+    "case": lambda row: row.case.name,
+    "case_id": lambda row: row.case.id,
+    "strategy": lambda row: row.case.strategy.name,
+    "label": lambda row: row.case.label,
+    "world_size": lambda row: row.case.world_size,
+    "global_batch_size": lambda row: row.case.batch.global_batch_size,
+    "micro_batch_size": lambda row: row.case.batch.micro_batch_size,
+    "gradient_accumulation_steps": lambda row: row.case.batch.gradient_accumulation_steps,
+    "precision": lambda row: row.case.precision.compute,
+    "status": lambda row: row.status,
+    "verdict": lambda row: row.verdicts[_VERDICT].word if _VERDICT in row.verdicts else None,
+    "reason": lambda row: row.reason[:_LONGEST_REASON],
+    "trials": lambda row: row.trials,
+    "failed_trials": lambda row: row.failed,
+    "degraded_trials": lambda row: row.degraded_trials,
+    "degraded": lambda row: row.degraded,
+    "relative_to_ddp": lambda row: row.relative,
+}
 
 
 def document(
@@ -108,42 +98,21 @@ def document(
 
     A value is [median, lowest, highest, trials] over trials, null where there is none.
     """
+    described = ("unit", "better", "over_ranks", "doc")
     return {
         "run_id": info.run_id,
         "suite": info.suite_name,
-        "facts": FACTS,
-        "columns": [{"name": name, **_described(column)} for name, column in columns.items()],
-        "cases": [[_facts(row), [_value(row, name) for name in columns]] for row in cases],
+        "facts": list(_FACTS),
+        "columns": [
+            {"name": name, **{key: column[key] for key in described}} for name, column in columns.items()
+        ],
+        "cases": [
+            [[fact(row) for fact in _FACTS.values()], [_value(row, name) for name in columns]]
+            for row in cases
+        ],
     }
 
 
-def _described(column: dict[str, Any]) -> dict[str, Any]:
-    return {key: column[key] for key in ("unit", "better", "over_ranks", "doc")}
-
-
-def _facts(row: CaseSummary) -> list[Any]:
-    case, batch = row.case, row.case.batch
-    return [
-        case.name,
-        case.id,
-        case.strategy.name,
-        case.label,
-        case.world_size,
-        batch.global_batch_size,
-        batch.micro_batch_size,
-        batch.gradient_accumulation_steps,
-        case.precision.compute,
-        row.status,
-        row.verdicts[_VERDICT].word if _VERDICT in row.verdicts else None,
-        row.reason[:_LONGEST_REASON],
-        row.trials,
-        row.failed,
-        row.degraded_trials,
-        row.degraded,
-        row.relative,
-    ]
-
-
 def _value(row: CaseSummary, name: str) -> list[float] | None:
-    found = row.values.get(name)
-    return None if found is None else [found.value, found.low, found.high, found.n]
+    estimate = row.values.get(name)
+    return [estimate.value, estimate.low, estimate.high, estimate.n] if estimate else None
