@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from pytest_benchmark.plugin import pytest_benchmark_generate_json
@@ -27,20 +27,6 @@ TIME = "step_s"
 _TOLD = ("tokens_per_s", "memory_peak", "comm_bytes")
 
 
-@dataclass(frozen=True)
-class _Source:
-    """What pytest-benchmark reads of the fixture that a benchmark of its own comes from."""
-
-    name: str
-    fullname: str
-    group: str
-    param: str
-    params: dict[str, Any]
-    extra_info: dict[str, Any]
-    cprofile_stats: None = None
-    has_error: bool = False
-
-
 def refused(row: CaseSummary) -> str:
     """Why the times of a case may not be compared; empty: they may."""
     if TIME not in row.values:
@@ -54,20 +40,18 @@ def benchmark_of(suite: str, run_id: str, steps: int, row: CaseSummary) -> Metad
     """A case of *suite* as a benchmark: seconds of a step, a round for each trial.
 
     It is known by suite and case, not by a test's place, so that what was run by pytest and what was
-    exported from a run can be compared.
-
-    Args:
-        suite: Name of the suite.
-        run_id: Id of the run.
-        steps: Timed steps of each trial.
-        row: The case, with a step time.
+    exported from a run can be compared. *steps* are the timed ones of each trial; *row* has a step time.
     """
     case = row.case
-    source = _Source(
+    known = [name for name in _TOLD if name in row.values]
+    # what pytest-benchmark reads of the fixture that a benchmark of its own comes from
+    source = SimpleNamespace(
         name=one_line(case.name),
         fullname=one_line(f"{suite}::{case.name}"),
         group=one_line(suite),
         param=one_line(case.label),
+        cprofile_stats=None,
+        has_error=False,
         params={
             "strategy": one_line(case.label),
             "world_size": case.world_size,
@@ -79,17 +63,14 @@ def benchmark_of(suite: str, run_id: str, steps: int, row: CaseSummary) -> Metad
         extra_info={
             "run_id": run_id,
             "case_id": case.id,
-            **{name: row.values[name].value for name in _TOLD if name in row.values},
-            "units": {name: row.columns[name]["unit"] for name in _TOLD if name in row.values},
-            "absent": {
-                name: row.absent.get(name, "not measured") for name in _TOLD if name not in row.values
-            },
+            **{name: row.values[name].value for name in known},
+            "units": {name: row.columns[name]["unit"] for name in known},
+            "absent": {name: row.absent.get(name, "not measured") for name in _TOLD if name not in known},
             "failed_trials": row.failed,
         },
     )
-    made = Metadata(
-        source, iterations=steps, options={"timer": f"distbench {TIME}, mean over the timed steps"}
-    )
+    timer = f"distbench {TIME}, mean over the timed steps"
+    made = Metadata(source, iterations=steps, options={"timer": timer})
     for seconds in row.values[TIME].trials:
         made.stats.update(seconds)
     return made

@@ -30,14 +30,13 @@ _ENERGY = Field("joules_per_token", "J/token", "Energy of all GPUs.", "J/token",
 
 def sheet(choice: Choice) -> Sheet:
     """The eligible cases, and in the notes why others are excluded."""
-    has_energy = any(each.joules for each in choice.ranked)
-    fields = (*_FIELDS, _ENERGY) if has_energy else _FIELDS
-    rows = tuple(_row(each, _mark(each, choice)) for each in choice.ranked)
+    fields = (*_FIELDS, _ENERGY) if any(each.joules for each in choice.ranked) else _FIELDS
+    rows = tuple(_row(each, choice) for each in choice.ranked)
     return Sheet("Eligible cases", _CAPTION, fields, rows, _left_out(choice))
 
 
 def to_json(answer: Answer, choice: Choice, then: list[tuple[float, Choice]]) -> dict[str, Any]:
-    """Return what ``pick --json`` prints; null for what is not known."""
+    """What ``pick --json`` prints; null for what is not known."""
     return {
         "wish": dataclasses.asdict(choice.wish),
         "pick": _candidate_json(choice.pick),
@@ -67,12 +66,9 @@ def _candidate_json(one: Candidate | None) -> dict[str, Any] | None:
     }
 
 
-def _mark(one: Candidate, choice: Choice) -> str:
-    return "> " if one is choice.pick else "= " if one in choice.alike else "  "
-
-
-def _row(one: Candidate, mark: str) -> Row:
+def _row(one: Candidate, choice: Choice) -> Row:
     assert one.speed is not None
+    mark = "> " if one is choice.pick else "= " if one in choice.alike else "  "
     speed, ends = one.speed.to_json(), f"{number_text(one.speed.low)}–{number_text(one.speed.high)}"
     return Row(
         {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.text import listed, one_line, short_names
 from distbench.grouping import gathered
-from distbench.report.markup import bullets, escaped, folded
+from distbench.report.markup import bullets, document, escaped, folded
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, case_cells
 from distbench.units import value_text
@@ -32,7 +33,6 @@ _CAPTION = (
     "from one device; slower devices raise it too, so read it next to tokens/s. The intervals exclude "
     "run-to-run drift of the machine, so a small difference proves nothing about a change of code."
 )
-_SAME_ENVIRONMENT = "No recorded environment difference."
 
 
 @dataclass(frozen=True)
@@ -84,27 +84,26 @@ def markdown(made: Comparison) -> str:
     """What to know first, what the environments and settings differ in, and the table in a fold."""
     shown = sheet(made)
     first, *others = shown.notes
-    blocks = [
+    return document(
         f"## distbench: {escaped(shown.title)}",
         f"**{escaped(first)}**",
         bullets(others),
         folded(f"All {len(shown.rows)} cases", shown.as_markdown()),
         f"<sub>{escaped(shown.caption)}</sub>",
-    ]
-    return "\n\n".join(block for block in blocks if block)
+    )
 
 
 def sentences(made: Comparison) -> list[str]:
     """Counts of changes, environment differences, and what can't be compared."""
-    said = [_count(made.pairs)]
     facts = [f"{key}: {one_line(old)}, now {one_line(new)}" for key, (old, new) in made.environment.items()]
-    said.append(f"Environment: {listed(facts, most=8)}." if facts else _SAME_ENVIRONMENT)
+    environment = f"Environment: {listed(facts, most=8)}." if facts else "No recorded environment difference."
     notes = gathered(
         (note, one_line(pair.name))
         for pair in made.pairs
         for note in ([f"Not compared: {pair.incomparable}"] if pair.incomparable else pair.notes)
     )
-    return [*said, *(f"{note} ({listed(names)})." for note, names in notes.items())]
+    causes = [f"{note} ({listed(names)})." for note, names in notes.items()]
+    return [_count(made.pairs), environment, *causes]
 
 
 def to_json(made: Comparison) -> dict[str, Any]:
@@ -146,21 +145,17 @@ def _cell(change: Change | None) -> Cell:
 
 
 def _count(pairs: Sequence[Pair]) -> str:
-    changes = [change for pair in pairs if (change := pair.change("tokens_per_s"))]
+    changes = [(pair.name, change) for pair in pairs if (change := pair.change("tokens_per_s"))]
     if not changes:
         return "No case has a comparable throughput in both runs."
-    words = {
-        word: sum(each.word == word for each in changes) for word in ("better", "worse", "same", "unknown")
-    }
+    words = Counter(change.word for _, change in changes)
     counts = [
         f"{words['better']} measurably faster",
         f"{words['worse']} measurably slower",
         f"{words['same']} within the noise",
+        *([f"{words['unknown']} with unknown spread"] if words["unknown"] else []),
     ]
-    if words["unknown"]:
-        counts.append(f"{words['unknown']} with unknown spread")
-    furthest = max(changes, key=lambda each: abs(each.ratio.value - 1))
-    name = next(pair.name for pair in pairs if pair.change("tokens_per_s") is furthest)
+    name, furthest = max(changes, key=lambda pair: abs(pair[1].ratio.value - 1))
     old, new = (value_text(side.value, furthest.unit) for side in (furthest.before, furthest.after))
     return (
         f"Throughput of {len(changes)} cases: {', '.join(counts)}; largest change {one_line(name)}, "

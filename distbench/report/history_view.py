@@ -20,7 +20,6 @@ from distbench.units import count_text, value_text
 
 _MOST_TOLD = 10
 _LARGEST_TOLD = 1000.0
-_WORDS = {"better": "better", "worse": "worse", "other": "neither better nor worse"}
 
 
 @dataclass(frozen=True)
@@ -62,22 +61,22 @@ def sheet(made: History) -> Sheet:
 
 def title(made: History) -> str:
     """The metric with its unit and the direction of better: ``step_s (s, lower is better)``."""
-    last = made.series[-1] if made.series else None
-    words = (
-        [one_line(last.unit), f"{last.better} is better" if last.better in ("higher", "lower") else ""]
-        if last
-        else []
-    )
-    more = ", ".join(each for each in words if each)
+    if not made.series:
+        return one_line(made.metric)
+    last = made.series[-1]
+    words = [one_line(last.unit), f"{last.better} is better" if last.better in ("higher", "lower") else ""]
+    more = ", ".join(word for word in words if word)
     return one_line(made.metric) + (f" ({more})" if more else "")
 
 
 def sentences(made: History) -> list[str]:
     """What to know of a history: the steps, the breaks, and what they rest on."""
-    said = [_count(made)]
-    for each in made.series:
-        said += [f"{made.names[each.case.id]}: {sentence}." for sentence in step_sentences(each)]
-    return [*said, *_breaks(made), *_left_out(made)]
+    steps = [
+        f"{made.names[series.case.id]}: {sentence}."
+        for series in made.series
+        for sentence in step_sentences(series)
+    ]
+    return [_count(made), *steps, *_breaks(made), *_left_out(made)]
 
 
 def step_sentences(series: CaseHistory) -> list[str]:
@@ -104,8 +103,8 @@ def break_sentences(series: CaseHistory) -> list[str]:
 def change_text(change: LevelChange, series: CaseHistory) -> str:
     """A change in words: by how much, from what to what, and whether that is good."""
     before, after = (value_text(v, one_line(series.unit)) for v in (change.step.before, change.step.after))
-    effect = f"{effect_text(change)}, {_WORDS[change.word]}, from {before} to {after}"
-    return f"{one_line(series.metric)} {effect}"
+    word = "neither better nor worse" if change.word == "other" else change.word
+    return f"{one_line(series.metric)} {effect_text(change)}, {word}, from {before} to {after}"
 
 
 def effect_text(change: LevelChange) -> str:
@@ -120,7 +119,7 @@ def when(point: HistoryPoint) -> str:
 
 
 def to_json(made: History) -> dict[str, Any]:
-    """Return what ``history --json`` prints; null for what is not known or not finite."""
+    """What ``history --json`` prints; null for what is not known or not finite."""
     return {
         "metric": made.metric,
         "least": made.least,
@@ -138,7 +137,8 @@ def _series_json(series: CaseHistory) -> dict[str, Any]:
         "points": [_point_json(point) for point in series.points],
         "breaks": [
             {
-                **_place_json(series, each.place),
+                "place": each.place,
+                "run_id": series.points[each.place].run_id,
                 "facts": list(each.facts),
                 "change": _change_json(series, each.change) if each.change else None,
                 "known": each.is_known,
@@ -152,29 +152,23 @@ def _series_json(series: CaseHistory) -> dict[str, Any]:
 
 
 def _point_json(point: HistoryPoint) -> dict[str, Any]:
-    found = point.value
+    value = point.value
     return {
         "run_id": point.run_id,
         "created": point.created.isoformat(),
-        "value": found.value,
-        "low": found.low,
-        "high": found.high,
-        "trials": found.n,
+        "value": value.value,
+        "low": value.low,
+        "high": value.high,
+        "trials": value.n,
     }
-
-
-def _place_json(series: CaseHistory, place: int) -> dict[str, Any]:
-    return {"place": place, "run_id": series.points[place].run_id}
 
 
 def _change_json(series: CaseHistory, change: LevelChange) -> dict[str, Any]:
     step = change.step
     return {
-        **_place_json(series, step.place),
-        "before": step.before,
-        "after": step.after,
+        **dataclasses.asdict(step),
+        "run_id": series.points[step.place].run_id,
         "effect": step.effect if math.isfinite(step.effect) else None,
-        "chance": step.chance,
         "word": change.word,
     }
 
@@ -219,46 +213,44 @@ def _count(made: History) -> str:
         return f"No usable {one_line(made.metric)}: no undisturbed run has one."
     changed = sum(bool(each.changes) for each in made.series)
     dates = sorted(point.created for each in made.series for point in each.points)
-    said = (
+    sentence = (
         f"{count_text(len(made.series), 'case')} in {count_text(len(made.occasions), 'run')}, "
         f"{dates[0]:%Y-%m-%d} to {dates[-1]:%Y-%m-%d}: {changed} with a step that noise and "
         "drift don't explain."
     )
-    short = sum(not any(b - a >= 2 * LEAST_POINTS for a, b in _environments(each)) for each in made.series)
-    if short:
-        said += (
-            f" {count_text(short, 'case')} with too few runs; {2 * LEAST_POINTS} in the same environment are "
-            "needed."
+    needed = 2 * LEAST_POINTS
+    if short := sum(_longest(series) < needed for series in made.series):
+        sentence += (
+            f" {count_text(short, 'case')} with too few runs; {needed} in the same environment are needed."
         )
-    return said
+    return sentence
 
 
-def _environments(series: CaseHistory) -> list[tuple[int, int]]:
+def _longest(series: CaseHistory) -> int:
+    """The most runs in one environment."""
     ends = [0, *(each.place for each in series.breaks), len(series.points)]
-    return list(pairwise(ends))
+    return max(end - start for start, end in pairwise(ends))
 
 
 def _breaks(made: History) -> list[str]:
     """A sentence for each break; one that many cases share is listed once."""
-    found = gathered(
+    breaks = gathered(
         ((when(series.points[each.place]), each.facts), f"{made.names[series.case.id]} {_at(each)}")
         for series in made.series
         for each in series.breaks
     )
     lines = [
         f"Environment changed before run {run}: {listed(facts, 8)}. With it: {listed(cases, 8)}."
-        for (run, facts), cases in found.items()
+        for (run, facts), cases in breaks.items()
     ]
-    left = len(lines) - _MOST_TOLD
-    return lines[-_MOST_TOLD:] + (
-        [f"{left} earlier breaks are in the JSON and on the page."] if left > 0 else []
-    )
+    earlier = f"{len(lines) - _MOST_TOLD} earlier breaks are in the JSON and on the page."
+    return [*lines[-_MOST_TOLD:], *([earlier] if len(lines) > _MOST_TOLD else [])]
 
 
-def _at(found: Break) -> str:
-    if found.change:
-        return f"{effect_text(found.change)} ({found.change.word})"
-    return "no measurable change" if found.is_known else "unknown, too few runs on one side"
+def _at(place: Break) -> str:
+    if place.change:
+        return f"{effect_text(place.change)} ({place.change.word})"
+    return "no measurable change" if place.is_known else "unknown, too few runs on one side"
 
 
 def _left_out(made: History) -> list[str]:

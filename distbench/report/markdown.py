@@ -9,37 +9,32 @@ from distbench.analysis.answer import answer
 from distbench.analysis.headlines import failures, findings, judgements
 from distbench.analysis.run import AnalysedRun
 from distbench.report import overview
-from distbench.report.markup import bullets, escaped, folded
+from distbench.report.markup import bullets, document, escaped, folded
 from distbench.report.sheet import Sheet
 
 
 def page(run: AnalysedRun) -> str:
     """The answer, the table of all cases, key findings and failures."""
-    info, cases, best = run.info, run.cases, answer(run)
-    blocks = [
+    info, best = run.info, answer(run)
+    notes = [f"{mark} {sentence}" for mark, sentence in run.parity.footnotes.sentences.items()]
+    return document(
         f"## distbench: {escaped(info.suite_name)}",
         f"**{escaped(best.headline)}**",
         bullets(best.reasons),
-        folded(f"All {len(cases)} cases", overview.sheet(run).as_markdown()),
-        folded("Key findings", bullets([*_notes(run), *findings(run)])),
+        folded(f"All {len(run.cases)} cases", overview.sheet(run).as_markdown()),
+        folded("Key findings", bullets([*notes, *findings(run)])),
         *(folded(kind.capitalize(), bullets(judgements(run, kind))) for kind in run.kinds),
         folded("Failed or unsupported here", bullets(failures(run))),
         f"<sub>run {escaped(info.run_id)}, {escaped(info.created)}, distbench {escaped(info.version)}; "
         "medians over trials ± half their range; ↑ higher, ↓ lower is better</sub>",
-    ]
-    return "\n\n".join(block for block in blocks if block)
+    )
 
 
 def of_view(sheet: Sheet) -> str:
     """One view: its title, table, caption and notes."""
-    blocks = [
+    return document(
         f"### {escaped(sheet.title)}",
         sheet.as_markdown(),
         bullets(sheet.notes),
         f"<sub>{escaped(sheet.caption)}</sub>",
-    ]
-    return "\n\n".join(block for block in blocks if block)
-
-
-def _notes(run: AnalysedRun) -> list[str]:
-    return [f"{mark} {sentence}" for mark, sentence in run.parity.footnotes.sentences.items()]
+    )

@@ -26,3 +26,8 @@ def bullets(sentences: Sequence[str]) -> str:
 def folded(title: str, content: str) -> str:
     """*content* in a fold; nothing if there is none. Markdown in it needs the empty lines."""
     return f"<details><summary>{title}</summary>\n\n{content}\n\n</details>" if content else ""
+
+
+def document(*blocks: str) -> str:
+    """*blocks* one below the other, without those that are empty."""
+    return "\n\n".join(block for block in blocks if block)

@@ -10,7 +10,7 @@ from distbench.analysis.text import one_line, parts
 from distbench.grouping import grouped
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, case_cells, measured_cell
-from distbench.units import bytes_text, number_text
+from distbench.units import number_text
 
 _CAPTION = (
     "tokens/s: median over trials ± half their range, higher is better; x ddp: tokens/s relative to "
@@ -30,17 +30,8 @@ FIELDS = (
     Field("status", "status", "How the case ended.", type="varchar"),
     Field(THROUGHPUT, "tokens/s", "Median over trials.", "tokens/s", "higher"),
     Field("relative", "x ddp", "Over ddp at the same world size.", "", "higher", format="{:.2f}".format),
-    Field(
-        MEMORY, "peak mem", "Peak memory of the rank with the highest peak.", "B", "lower", format=bytes_text
-    ),
-    Field(
-        COMMUNICATION,
-        "comm/step",
-        "Payload of a rank's collectives per step.",
-        "B",
-        "lower",
-        format=bytes_text,
-    ),
+    Field(MEMORY, "peak mem", "Peak memory of the rank with the highest peak.", "B", "lower"),
+    Field(COMMUNICATION, "comm/step", "Payload of a rank's collectives per step.", "B", "lower"),
     Field(LOSS, "loss", "Loss of the last timed step.", "", "lower", format=_loss),
 )
 

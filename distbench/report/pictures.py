@@ -50,14 +50,11 @@ def write(report: Path, folder: Path) -> list[Path]:
 
 def _draw(page: Page, folder: Path) -> list[Path]:
     files = []
-    charts = page.locator("figure:has(.chart)")
-    for place in range(charts.count()):
-        figure = charts.nth(place)
+    for figure in page.locator("figure:has(.chart)").all():
         figure.scroll_into_view_if_needed()
         # charts are drawn when they come into sight
         figure.locator(".main-svg").first.wait_for()
-        name = figure.locator(".chart").get_attribute("data-chart") or f"chart-{place}"
-        files.append(folder / f"{name}.png")
+        files.append(folder / f"{figure.locator('.chart').get_attribute('data-chart')}.png")
         figure.screenshot(path=files[-1])
     return files
 
@@ -70,7 +67,7 @@ def _browser() -> str:
     """
     if importlib.util.find_spec("playwright") is None:
         raise UsageError("--png: needs playwright; install it with: pip install 'distbench[png]'")
-    found = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
-        raise UsageError(f"--png: needs a browser on the PATH, one of {', '.join(_BROWSERS)}")
-    return found
+    for name in _BROWSERS:
+        if path := shutil.which(name):
+            return path
+    raise UsageError(f"--png: needs a browser on the PATH, one of {', '.join(_BROWSERS)}")

@@ -26,6 +26,7 @@ PERCENT = "{:.1%}".format
 
 _LEAST_NAME = 12
 _LONGEST_CELL = 300
+_DESCRIPTION = ("name", "heading", "type", "unit", "better", "doc")
 _ARROWS = {"higher": " ↑", "lower": " ↓", None: ""}
 
 
@@ -181,7 +182,7 @@ class Sheet:
         return {
             "title": self.title,
             "caption": self.caption,
-            "columns": [_described(each) for each in self.fields],
+            "columns": [{key: getattr(each, key) for key in _DESCRIPTION} for each in self.fields],
             "rows": rows,
             "notes": list(self.notes),
         }
@@ -219,8 +220,3 @@ def _digits(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
-
-
-def _described(field: Field) -> dict[str, Any]:
-    keys = ("name", "heading", "type", "unit", "better", "doc")
-    return {key: getattr(field, key) for key in keys}

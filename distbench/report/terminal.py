@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from distbench.analysis.answer import answer
 from distbench.analysis.headlines import failures, findings, judgements
@@ -26,16 +26,14 @@ def table(run: AnalysedRun, width: int = 80) -> str:
     cases, notes, sheet = run.cases, run.parity.footnotes, overview.sheet(run)
     rows = ["", *sheet.text_rows(width)] if sheet.rows else []
     none = [] if cases else ["", "This run has no cases."]
-    sentences = [line for sentence in findings(run) for line in _wrap(sentence, width, "  ")]
-    failed = [line for sentence in failures(run) for line in _wrap(sentence, width, "  ")]
     blocks = [
         [shorten(sheet.title, width), *rows, *none],
         footnote_lines(notes, width),
         _answer(run, width),
         *_verdicts(run, width),
-        sentences,
-        [*failed, *_logs(cases)],
-        _wrap(sheet.caption, width, "") if rows else [],
+        _wrap(findings(run), width, "  "),
+        [*_wrap(failures(run), width, "  "), *_logs(cases)],
+        _wrap([sheet.caption], width, "") if rows else [],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -45,16 +43,13 @@ def _answer(run: AnalysedRun, width: int) -> list[str]:
     if not any(row.measured for row in run.cases):
         return []
     best = answer(run)
-    return [
-        *_wrap(best.headline, width, "  "),
-        *(line for reason in best.reasons for line in _wrap(f"  - {reason}", width, "    ")),
-    ]
+    reasons = [f"  - {reason}" for reason in best.reasons]
+    return [*_wrap([best.headline], width, "  "), *_wrap(reasons, width, "    ")]
 
 
 def footnote_lines(notes: Footnotes, width: int) -> list[str]:
     """What the marks next to the numbers mean."""
-    sentences = notes.sentences.items()
-    return [line for mark, sentence in sentences for line in _wrap(f"{mark} {sentence}", width, "    ")]
+    return _wrap([f"{mark} {sentence}" for mark, sentence in notes.sentences.items()], width, "    ")
 
 
 def _verdicts(run: AnalysedRun, width: int) -> list[list[str]]:
@@ -65,7 +60,7 @@ def _verdicts(run: AnalysedRun, width: int) -> list[list[str]]:
         if kind in known and known[kind].in_overview
         else [
             f"{kind.capitalize()} (evidence: distbench show --view {kind})",
-            *(line for text in judgements(run, kind) for line in _wrap(f"  {text}", width, "    ")),
+            *_wrap([f"  {text}" for text in judgements(run, kind)], width, "    "),
         ]
         for kind in run.kinds
     ]
@@ -80,5 +75,10 @@ def _logs(cases: Sequence[CaseSummary]) -> list[str]:
     return ["Logs, in the run's folder:", *(f"  {log}" for log in logs[:_MOST_LOGS]), *more]
 
 
-def _wrap(text: str, width: int, indent: str) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+def _wrap(sentences: Iterable[str], width: int, indent: str) -> list[str]:
+    """Lines of *sentences*, those that go on indented."""
+    return [
+        line
+        for sentence in sentences
+        for line in textwrap.wrap(sentence, width, subsequent_indent=indent, break_on_hyphens=False)
+    ]
