@@ -153,8 +153,8 @@ MUTANTS = (
     ),
     Mutant(
         "a lost optimizer state is not looked at",
-        'if self.sees_moments or of == "parameter":',
-        'if of == "parameter":',
+        'and (sees_moments or of == "parameter")]',
+        'and of == "parameter"]',
         (*_in("test_continuations"), "tests/test_checkpoint.py"),
     ),
     # volume
@@ -192,20 +192,20 @@ MUTANTS = (
     # choice
     Mutant(
         "the slowest is the best",
-        'return one.memory or 0.0 if goal == "memory" else -one.speed.value',
-        'return one.memory or 0.0 if goal == "memory" else one.speed.value',
+        'return interval.value if goal == "tokens-per-joule" else -interval.value',
+        "return interval.value",
         _in("test_choice"),
     ),
     Mutant(
         "nothing has the memory of the leanest",
-        "(best.memory or 0.0) * (1 + SAME_MEMORY)",
-        "(best.memory or 0.0) * (1 - SAME_MEMORY)",
+        "less * (1 + SAME_MEMORY)",
+        "less * (1 - SAME_MEMORY)",
         _in("test_choice"),
     ),
     Mutant(
         "the leanest must be faster than the fastest",
-        "least = fastest * (1 - within)",
-        "least = fastest * (1 + within)",
+        "default=0.0) * (1 - wish.within)",
+        "default=0.0) * (1 + wish.within)",
         _in("test_choice"),
     ),
     # gate
