@@ -115,7 +115,11 @@ class Loop:
                     delivery.samples[column] = value if isinstance(value, list) else [value]
                     delivery.passes[column] = session.pass_
         for name, rows in session.tables.items():
-            delivery.tables.setdefault(name, []).extend(rows)
+            if name in delivery.tables:
+                delivery.tables[name] += rows
+            else:
+                # the list itself: a metric of a later pass may put better rows into it, as profile does
+                delivery.tables[name] = rows
 
 
 class Clock:
