@@ -350,6 +350,15 @@ def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run
 
 
 @pytest.mark.train
+def test_ranks_whose_modules_communicate_look_for_it_together(run_suite: RunSuite) -> None:
+    parts = TRAIN.replace("global_batch_size: 8", "global_batch_size: 8, micro_batch_size: 2")
+    finished = run_suite(parts.replace("seeds: 2", "seeds: 1") % ("NotANumberInOneLayer", "[fsdp]", ""))
+    record = next(r for r in Run(finished.folder).records() if r.case.label == "fsdp")
+    assert record.status == "invalid_nan"
+    assert "first not finite: the output of layers.1" in record.reason
+
+
+@pytest.mark.train
 def test_gradients_that_are_not_finite_are_named_before_they_reach_the_loss(run_suite: RunSuite) -> None:
     finished = run_suite(TRAIN % ("BreaksGradients", "[ddp]", ", gradients_every: 1"))
     record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")

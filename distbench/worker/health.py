@@ -85,11 +85,10 @@ class Health:
 
     def trace(self, step: int, rank: int, engine: Engine, batches: list[dict[str, torch.Tensor]]) -> str:
         """Repeat the forward pass of *step* and report the first module of *rank* that was not finite."""
-        first = None
-        for batch in batches:
-            first = first or engine.evaluate(partial(self._first, batch))
+        # every rank repeats all of them, as the modules of some strategies communicate
+        firsts = [engine.evaluate(partial(self._first, batch)) for batch in batches]
         of_ranks: list[Any] = [None] * self._setting.world_size
-        dist.all_gather_object(of_ranks, first)
+        dist.all_gather_object(of_ranks, next(filter(None, firsts), None))
         module, text = of_ranks[rank] or ("", "when the step was repeated, every module was finite")
         self._add(step, rank, module, "not finite", text)
         return text
