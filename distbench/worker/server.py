@@ -7,8 +7,7 @@ initialises CUDA, so that its children can.
 It communicates over a socket, one JSON object per line. In: ``{"launch": {...}}``, ``{"signal": n}``,
 ``{"stop": true}``. Out: ``{"ready": pid, "cuda_touched": bool}``, ``{"pids": [...]}``, ``{"port": n}`` of the
 rendezvous, ``{"exit": rank, "code": n, "at": time}``, ``{"idle": true}`` when all ranks have ended. When
-the other end closes, the run is over: every rank is killed at once, so that a killed command leaves nothing
-behind.
+the other end closes, the run is over, and every rank is killed: a killed command leaves nothing behind.
 """
 
 import gc
@@ -39,8 +38,7 @@ def serve(control: socket.socket, imports: list[str]) -> None:
     # imported objects never become garbage, and a collection in a child would copy all of their pages
     gc.collect()
     gc.freeze()
-    torch = sys.modules.get("torch")
-    Server(control).run(cuda_touched=torch is not None and torch.cuda.is_initialized())
+    Server(control).run()
 
 
 class Server:
@@ -54,13 +52,13 @@ class Server:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
 
-    def run(self, *, cuda_touched: bool) -> None:
-        """Serve until the other end of the control socket closes.
-
-        *cuda_touched* is reported: children of a process that has initialised CUDA can't use it.
-        """
+    def run(self) -> None:
+        """Serve until the other end of the control socket closes."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        # children of a process that has initialised CUDA can't use it
+        torch = sys.modules.get("torch")
+        cuda_touched = torch is not None and torch.cuda.is_initialized()
         self._send({"ready": os.getpid(), "cuda_touched": cuda_touched})
         pending = b""
         while True:

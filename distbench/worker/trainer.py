@@ -152,10 +152,9 @@ class Kept(Watcher):
     def keep(
         self, step: int, of: str, tensors: dict[str, torch.Tensor], *, everywhere: bool = False
     ) -> dict[str, str]:
-        """Keep *tensors* as of the end of *step*; return digests by name, empty if they are not computed.
+        """Keep *tensors* as of the end of *step*, on rank 0.
 
-        Args:
-            everywhere: Compute the digests on every rank, not only on rank 0.
+        Return digests by name; on the other ranks none unless they are asked for *everywhere*.
         """
         if not (self._is_first or everywhere):
             return {}

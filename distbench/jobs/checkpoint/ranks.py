@@ -14,14 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch.distributed as dist
+from safetensors.torch import save_file
 
+from distbench.files import whole
 from distbench.jobs.checkpoint import CheckpointOptions
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Engine, FullState, Setting
 from distbench.trial import Phases, TrialFile
-from distbench.worker import full_state
 from distbench.worker.checks import Refused
 from distbench.worker.feed import Feed
 from distbench.worker.trainer import Delivery, Kept, Rows, Step, Trainer, refuse_dropout
+from distbench.workloads import weights
 
 Load = Callable[[Engine], None]
 
@@ -35,10 +37,12 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
         OSError: a checkpoint could not be written.
     """
     refuse_dropout(setting)
+    options = trial.job.options_as(CheckpointOptions)
     job = _Checkpoints(trial, setting, phases)
-    if trial.job.options.role == "case":
+    if options.role == "case":
         job.own()
-    job.exchanged()
+    if options.source:
+        job.exchanged()
     return job.delivered("checkpoint", parts=job.parts)
 
 
@@ -65,13 +69,11 @@ class _Checkpoints(Kept):
             shutil.rmtree(self._shards, ignore_errors=True)
 
     def exchanged(self) -> None:
-        """Resume from the full state of another case, if the options name one.
+        """Resume from the full state of another case.
 
         Raises:
             Refused: it is missing, and the trial does nothing else.
         """
-        if not self._options.source:
-            return
         source, source_id = self._options.source, self._options.source_id
         lacking = "" if self._reads.is_file() else f"{source} left no full state"
         if lacking and self._options.role == "back":
@@ -131,16 +133,16 @@ class _Checkpoints(Kept):
         with self._timed("consolidate", "full_save_s"):
             state = engine.consolidate()
             if self._setting.rank == 0:
-                full_state.write(state, self._leaves)
+                _write(state, self._leaves)
         self.delivery.samples["full_bytes"] = [float(self._leaves.stat().st_size)]
 
     def _load_full(self, engine: Engine) -> None:
         with self._timed("load full", "full_load_s"):
-            engine.load_full(full_state.read(self._leaves))
+            engine.load_full(_read(self._leaves))
 
     def _load_other(self, engine: Engine) -> None:
         self._at("load full")
-        engine.load_full(full_state.read(self._reads))
+        engine.load_full(_read(self._reads))
 
     def _continue(self, trainer: Trainer, training: str) -> str:
         """Keep the state and continue; return why the optimizer state can't be inspected, or nothing."""
@@ -195,3 +197,26 @@ def _why_not(action: Load, engine: Engine) -> str:
     except NotImplementedError as error:
         return str(error) or type(error).__name__
     return ""
+
+
+def _write(state: FullState, file: Path) -> None:
+    """Write *state* as safetensors, which hold tensors and no code; *file* is whole or absent."""
+    named = {f"parameters/{name}": tensor for name, tensor in state.parameters.items()}
+    named |= {f"buffers/{name}": tensor for name, tensor in state.buffers.items()}
+    for name, moments in state.optimizer.items():
+        named |= {f"optimizer/{moment}/{name}": tensor for moment, tensor in moments.items()}
+    with whole(file) as aside:
+        save_file(weights.apart(named), aside)
+
+
+def _read(file: Path) -> FullState:
+    """State that ``_write`` wrote."""
+    state = FullState()
+    for key, tensor in weights.read(file).items():
+        kind, _, name = key.partition("/")
+        if kind == "optimizer":
+            moment, _, name = name.partition("/")
+            state.optimizer.setdefault(name, {})[moment] = tensor
+        else:
+            (state.parameters if kind == "parameters" else state.buffers)[name] = tensor
+    return state

@@ -7,8 +7,8 @@ deterministic), and up to rounding if another one does, which sums in a differen
 
 What counts as rounding was measured (two cores of a CPU, torch 2.13, DeepSpeed 0.19.8; 44 exchanges of 23
 cases with ``single``, three steps, AdamW and SGD with and without momentum), in units of eps of the
-coarsest dtype: see ``LIMITS``. A lost optimizer state is far above them: the
-parameters are then off by 0.6 to 0.8 of their movement.
+coarsest dtype: see ``LIMITS``. A lost optimizer state is far above: it puts the parameters off by 0.6 to 0.8
+of their movement.
 """
 
 from __future__ import annotations

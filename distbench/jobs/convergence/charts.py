@@ -57,17 +57,13 @@ class _Curves:
         traces = self._traces(axis, "value")
         end = max((max(t["x"]) for t in traces), default=1.0)
         traces.append(level([0, end], [merit.target] * 2, "target"))
+        label = f"{merit.name} ({merit.unit})" if merit.unit else merit.name
         return Chart(
             f"convergence-{self._number}-{axis}",
             f"{self._of}: {merit.name} against {_AXES[axis]}",
             f"{merit.doc} {merit.better.capitalize()} is better; the grey line is the target, "
             f"{merit.target:g}. Lines are means over seeds, bands their range.",
-            drawn(
-                traces,
-                _AXES[axis],
-                f"{merit.name} ({merit.unit})" if merit.unit else merit.name,
-                xaxis={"rangemode": "tozero"},
-            ),
+            drawn(traces, _AXES[axis], label, xaxis={"rangemode": "tozero"}),
             self._sheet("value", "at step", axis),
         )
 

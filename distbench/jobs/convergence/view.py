@@ -59,7 +59,7 @@ class ConvergenceView(View):
         """A row for each reference, and one for each case below its own."""
         trained, names = _trained(run)
         rows: list[Row] = []
-        for same in by_reference(trained):
+        for same in _by_reference(trained):
             rows.append(_row(same[0], same[0].reference, convergence_charts.REFERENCE))
             rows += [_row(each, each.group, names[each.case_id], each) for each in same]
         notes = [*_notes(trained, names), *_batch_notes(trained)] if trained else [_NOTHING]
@@ -68,7 +68,7 @@ class ConvergenceView(View):
     def charts(self, run: AnalysedRun) -> list[Chart]:
         """Curves of each reference and its cases, if any was trained to a target."""
         trained, names = _trained(run)
-        return convergence_charts.charts(by_reference(trained), names, Style.of(run.cases))
+        return convergence_charts.charts(_by_reference(trained), names, Style.of(run.cases))
 
 
 def _trained(run: AnalysedRun) -> tuple[list[Convergence], dict[str, str]]:
@@ -77,7 +77,7 @@ def _trained(run: AnalysedRun) -> tuple[list[Convergence], dict[str, str]]:
     return [convergence for _, convergence in trained], short_names([row.case for row, _ in trained])
 
 
-def by_reference(trained: Sequence[Convergence]) -> list[list[Convergence]]:
+def _by_reference(trained: Sequence[Convergence]) -> list[list[Convergence]]:
     """*trained* in groups of one reference and figure of merit."""
     return list(grouped(trained, lambda each: (each.reference.case.id, each.merit.name)).values())
 

@@ -91,6 +91,7 @@ class EquivalenceView(View):
         # those that are furthest are what a reader looks for
         places = sorted(apart, key=lambda pair: pair[1].furthest, reverse=True)[:MOST_CASES]
         names = run.names([row for row, _ in places])
+        words = [evidence.word for _, evidence in checked]
         cut = f" The {MOST_CASES} furthest of {len(apart):,} are drawn." if len(apart) > MOST_CASES else ""
         marks = [trace for family in _FAMILIES if (trace := _trace(places, family))["x"]]
         limit = level([1, 1], [-0.5, len(places) - 0.5], width=2)
@@ -108,7 +109,8 @@ class EquivalenceView(View):
                     rows=[*names.values()],
                     xaxis={"type": "log"},
                 ),
-                finding=_finding([found for _, found in checked]),
+                finding=f"{len(words):,} cases checked: {words.count(DIFFERS):,} differ, "
+                f"{words.count(EQUIVALENT):,} are bit-identical.",
             )
         ]
 
@@ -180,9 +182,3 @@ def _facts(arm: Arm, worst: Worst) -> list[str]:
         f"{place_text(worst)}, step {worst.place.step}, trained with {arm.optimizer}",
         f"relative error {worst.error:.2g}, {worst.of_limit:.2g} of the envelope",
     ]
-
-
-def _finding(checked: Sequence[Equivalence]) -> str:
-    words = [evidence.word for evidence in checked]
-    exact = words.count(EQUIVALENT)
-    return f"{len(checked):,} cases checked: {words.count(DIFFERS):,} differ, {exact:,} are bit-identical."
