@@ -24,12 +24,7 @@ Device = Literal["cpu", "cuda"]
 
 MODEL_STATES = ("parameters", "gradients", "optimizer_state", "master")
 """What a training keeps between steps, by ZeRO's table: the kinds of memory that have a theory."""
-TORCH_NAMES: dict[str, str] = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-}
+TORCH_NAMES: dict[str, str] = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """What torch calls each dtype."""
 BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of an element of each dtype."""

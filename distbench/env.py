@@ -79,13 +79,10 @@ def gpu_count() -> int:
     total = len(_gpu_names())
     if visible is None or total == 0:
         return total
+    entries = [part.strip() for part in visible.split(",")]
+    invalid = [entry in ("", "-1") or (entry.isdigit() and int(entry) >= total) for entry in entries]
     # CUDA ends its list at the first invalid entry
-    count = 0
-    for entry in (part.strip() for part in visible.split(",")):
-        if not entry or entry == "-1" or (entry.isdigit() and int(entry) >= total):
-            break
-        count += 1
-    return count
+    return [*invalid, True].index(True)
 
 
 def compiler() -> str | None:

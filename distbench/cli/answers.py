@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -20,22 +20,15 @@ _LONGEST_CELL = 40
 def _as_table(answer: Answer) -> str:
     """Answer as lines for people: sensible digits, – for null."""
     rows = [list(map(plain, answer.columns)), *([_cell(value) for value in row] for row in answer.rows)]
-    if _wide(rows) > width():
+    if sum(_sizes(rows)) + 2 * (len(rows[0]) - 1) > width():
         rows = [[shorten(cell, _LONGEST_CELL) for cell in row] for row in rows]
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right = [_is_number(answer, i) for i in range(len(sizes))]
-    lines = [
-        "  ".join(
-            cell.rjust(size) if number else cell.ljust(size)
-            for cell, size, number in zip(row, sizes, right, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    aligned = [f"{'>' if _is_number(answer, i) else '<'}{size}" for i, size in enumerate(_sizes(rows))]
+    lines = ["  ".join(map(format, row, aligned)).rstrip() for row in rows]
     return "\n".join(lines if answer.rows else [*lines, "no rows"])
 
 
-def _wide(rows: list[list[str]]) -> int:
-    return sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
+def _sizes(rows: list[list[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def _is_number(answer: Answer, column: int) -> bool:
@@ -75,11 +68,8 @@ def _as_json(answer: Answer) -> str:
 
 def _as_markdown(answer: Answer) -> str:
     """Answer as a Markdown table, with the digits of the table for people."""
-    lines = [
-        list(answer.columns),
-        [("---:" if _is_number(answer, i) else "---") for i in range(len(answer.columns))],
-    ]
-    lines += [[_cell(value) for value in row] for row in answer.rows]
+    ruled = ["---:" if _is_number(answer, i) else "---" for i in range(len(answer.columns))]
+    lines = [list(answer.columns), ruled, *([_cell(value) for value in row] for row in answer.rows)]
     escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
@@ -117,9 +107,4 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return distinct
 
 
-FORMATS: Mapping[str, Callable[[Answer], str]] = {
-    "table": _as_table,
-    "csv": _as_csv,
-    "json": _as_json,
-    "markdown": _as_markdown,
-}
+FORMATS = {"table": _as_table, "csv": _as_csv, "json": _as_json, "markdown": _as_markdown}

@@ -21,6 +21,7 @@ from distbench.errors import DistbenchError
 
 # typer moves its exceptions from version to version; this one it exports
 _REFUSED: type[Exception] = typer.BadParameter.__bases__[0]
+# of the commands in --help; others come last, by name
 _ORDER = ["run", "plan", "prepare", "list", "show", "report", "pick", "compare", "export", "adopt", "query"]
 _ORDER += ["gate", "calibrate", "history"]
 
@@ -63,7 +64,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
         module = importlib.import_module(f"{commands.__name__}.{modules[command]}")
         app.command(command)(getattr(module, modules[command]))
         return app
-    for name in sorted(modules, key=_place):
+    for name in (*_ORDER, *sorted(modules.keys() - set(_ORDER))):
         app.command(name, help=_summary(modules[name]))(_listed)
     return app
 
@@ -77,11 +78,6 @@ def _summary(module: str) -> str:
 
 def _listed() -> None:
     """Stand-in for a command that is only listed."""
-
-
-def _place(command: str) -> tuple[int, str]:
-    """Sort key of *command* in ``--help``; commands without a place of their own come last, by name."""
-    return (_ORDER.index(command) if command in _ORDER else len(_ORDER), command)
 
 
 def _version(asked: bool) -> None:

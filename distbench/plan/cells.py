@@ -10,7 +10,7 @@ from distbench import registry
 from distbench.errors import SuiteError
 from distbench.suite import Suite
 from distbench.suite.batch import BatchSpec, Indivisible
-from distbench.suite.cells import Axis, Exclude, Include, Origins, StrategyChoice, selections
+from distbench.suite.cells import Axis, Origins, Part, StrategyChoice, selections
 from distbench.suite.checking import defaults
 from distbench.suite.reading import KeyPath
 from distbench.suite.work import PLUGIN_ROOTS, SECTION_ROOTS, Raw, with_loss_scale
@@ -97,7 +97,7 @@ def _blocks(suite: Suite, world_sizes: Sequence[int]) -> Iterator[_Block]:
         )
 
 
-def _axes_of(suite: Suite, include: Include) -> list[Axis]:
+def _axes_of(suite: Suite, include: Part) -> list[Axis]:
     # a field set by an include is fixed, with everything below it; the other axes keep their values
     fixed = [axis.path for axis in include.axes]
     kept = [axis for axis in suite.axes if not any(axis.path[: len(path)] == path for path in fixed)]
@@ -115,34 +115,33 @@ def _cells_of(suite: Suite, block: _Block) -> Iterator[Cell]:
                     yield Cell(strategy, world_size, work, origins, varied, block.origin, block.sizes_given)
 
 
-def _is_excluded(cell: Cell, exclude: Exclude) -> bool:
+def _is_excluded(cell: Cell, exclude: Part) -> bool:
     return (
         fnmatch.fnmatchcase(cell.strategy.label, exclude.strategy)
         and (exclude.world_sizes is None or cell.world_size in exclude.world_sizes)
-        and all(has_one_of(cell.work, cell.world_size, *item) for item in exclude.values.items())
+        and all(_has_one_of(cell, axis) for axis in exclude.axes)
     )
 
 
 def _check_globs(suite: Suite) -> None:
     labels = [strategy.label for strategy in suite.strategies]
-    parts: list[Include | Exclude] = [*suite.include, *suite.exclude]
     message = f"matches no strategy; labels: {', '.join(labels)}"
     wrong = [
         suite.places.mistake((*part.origin, "strategy"), message, part.strategy)
-        for part in parts
+        for part in (*suite.include, *suite.exclude)
         if not fnmatch.filter(labels, part.strategy)
     ]
     if wrong:
         raise SuiteError(wrong)
 
 
-def has_one_of(work: Raw, world_size: int, path: tuple[str, ...], values: Sequence[Any]) -> bool:
-    """Whether the field of *work* at *path* has one of *values*, explicitly or by default."""
-    root, *rest = path
-    actual = _with_defaults(work, root, world_size)
+def _has_one_of(cell: Cell, axis: Axis) -> bool:
+    """Whether the field of *axis* has one of its values in *cell*, explicitly or by default."""
+    root, *rest = axis.path
+    actual = _with_defaults(cell.work, root, cell.world_size)
     for key in rest:
         actual = actual.get(key) if isinstance(actual, dict) else None
-    return any(_is_same(root, rest, actual, value) for value in values)
+    return any(_is_same(root, rest, actual, value) for value in axis.values)
 
 
 def _is_same(root: str, rest: list[str], actual: Any, value: Any) -> bool:

@@ -89,9 +89,8 @@ class Checks:
     def _world_size_place(self, cell: Cell) -> tuple[str | int, ...]:
         if cell.block:
             return (*cell.block, "world_size")
-        given = self._suite.world_sizes
-        is_listed = given is not None and cell.world_size in given
-        return ("world_sizes", given.index(cell.world_size)) if given and is_listed else ("world_sizes",)
+        given = self._suite.world_sizes or ()
+        return ("world_sizes", *([given.index(cell.world_size)] if cell.world_size in given else []))
 
 
 def _named_first(options: Iterable[str], message: str) -> str | None:

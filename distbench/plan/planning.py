@@ -120,16 +120,13 @@ class _Planner:
 
     def _drafts(self) -> list[tuple[Cell, Case, str | None]]:
         checker = WorkChecker(Plugins())
-        drafts = []
-        last: tuple[object, Work | None] = (None, None)
-        for cell in self._cells:
-            # cells with the same work are consecutive
-            if last[0] is not cell.work:
-                work, findings = checker.check(cell.work)
-                self._checks.findings += [located(finding, cell.origins) for finding in findings]
-                last = cell.work, work
-            if last[1] is not None:
-                drafts.append(self._case(cell, last[1]))
+        drafts: list[tuple[Cell, Case, str | None]] = []
+        # cells with the same work are consecutive
+        for _, (first, *others) in itertools.groupby(self._cells, key=lambda cell: id(cell.work)):
+            work, findings = checker.check(first.work)
+            self._checks.findings += [located(finding, first.origins) for finding in findings]
+            if work is not None:
+                drafts += [self._case(cell, work) for cell in (first, *others)]
         return drafts
 
     def _case(self, cell: Cell, work: Work) -> tuple[Cell, Case, str | None]:

@@ -42,10 +42,8 @@ class FinishedRun:
         Raises:
             UsageError: no case matches, or several have the label.
         """
-        for matches in (
-            [row for row in self.cases if row.case.name == name],
-            [row for row in self.cases if row.case.label == name],
-        ):
+        for called in ("name", "label"):
+            matches = [row for row in self.cases if getattr(row.case, called) == name]
             if len(matches) == 1:
                 return matches[0]
         known = [text for row in self.cases for text in (row.case.name, row.case.label)]
@@ -97,12 +95,10 @@ class Runs:
         return self._finished[key]
 
     def _run(self, file: Path, overrides: Overrides) -> FinishedRun:
-        execution = Execution.start(load_suite(file, overrides), self._out(), command(self._config))
+        option = self._config.getoption("distbench_out")
+        out = self._config.invocation_params.dir / option if option else self._folders.mktemp("distbench")
+        execution = Execution.start(load_suite(file, overrides), out, command(self._config))
         if execution.execute(Logged()):
             raise KeyboardInterrupt
         analysed = AnalysedRun.read(execution.run)
         return FinishedRun(execution.run, tuple(analysed.records), analysed.cases)
-
-    def _out(self) -> Path:
-        out = self._config.getoption("distbench_out")
-        return self._config.invocation_params.dir / out if out else self._folders.mktemp("distbench")

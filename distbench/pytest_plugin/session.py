@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench import plan
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
@@ -18,8 +17,8 @@ from distbench.case import Case
 from distbench.job import MEASURE
 from distbench.plan import Task
 from distbench.record import Record, Status, of_kind, round_text, store
-from distbench.record.store import Run, RunInfo
-from distbench.run import Bench, Observer, StopRequest
+from distbench.record.store import Run
+from distbench.run import Bench, Execution, Observer, StopRequest
 from distbench.suite import Suite
 
 _log = logging.getLogger("distbench")
@@ -47,10 +46,8 @@ class SuiteRun:
     """
 
     def __init__(self, suite: Suite, cases: Sequence[Case], out: Path, command: list[str]) -> None:
-        self._suite = _only(suite, cases)
-        self._plan = plan.make(self._suite)
-        self._info = RunInfo.begun(self._suite, self._plan.cases, command)
-        self.run = Run.create(out, self._info, suite.text)
+        started = Execution.start(_only(suite, cases), out, command)
+        self.run, self._info, self._suite, self._plan = started.run, started.info, started.suite, started.plan
         self._stop = StopRequest()
         self._session = ExitStack()
         self._shared: dict[tuple[str, str, str, int], Record] = {}

@@ -103,8 +103,7 @@ class Loading:
         database.execute("drop schema raw cascade")
 
     def _gather_trial(self, stored: Stored) -> None:
-        record, number = stored.record, len(self.keys)
-        self.keys.append(facts.trial_key(record))
+        record, number = stored.record, self._number(stored.record)
         self.trials.append(facts.trial_row(record))
         self.columns += _columns(record, number)
         for name, column in record.columns.items():
@@ -116,11 +115,15 @@ class Loading:
         self._gather_tables(stored, number, list(record.tables))
 
     def _gather_job(self, stored: Stored) -> None:
-        number = len(self.keys)
-        self.keys.append(facts.trial_key(stored.record))
+        number = self._number(stored.record)
         self.jobs.append(facts.job_row(stored.record))
         # the documented tables are those of timed trials
         self._gather_tables(stored, number, [name for name in stored.record.tables if name not in TABLES])
+
+    def _number(self, record: Record) -> int:
+        """The number by which the trial of *record* goes from here on."""
+        self.keys.append(facts.trial_key(record))
+        return len(self.keys) - 1
 
     def _gather_tables(self, stored: Stored, number: int, names: Sequence[str]) -> None:
         record = stored.record

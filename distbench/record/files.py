@@ -53,9 +53,6 @@ class Lazy(Mapping[str, T]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
 
 def write(folder: Path, record: Record) -> dict[str, Any]:
     """Write the files of *record* into *folder*; return their description, for the record.

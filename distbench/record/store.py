@@ -113,9 +113,8 @@ class Run:
         Raises:
             UsageError: the folder can't be created, or its disk is full.
         """
-        return cls.made_at(
-            out / f"{slug(info.suite_name)}-{stamp_of(info.created)}-{info.run_id}", info, suite_text
-        )
+        name = f"{slug(info.suite_name)}-{stamp_of(info.created)}-{info.run_id}"
+        return cls.made_at(out / name, info, suite_text)
 
     @classmethod
     def made_at(cls, folder: Path, info: RunInfo, suite_text: str) -> Run:

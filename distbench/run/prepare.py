@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +20,10 @@ from distbench.suite import Suite
 
 def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Observer) -> dict[str, str]:
     """Build everything a run of *plan* needs, without measuring; return what failed."""
-    stop = StopRequest()
-    with stop.listening():
-        site = registry.make("launchers", suite.launcher).open(run_id)
-        try:
-            cases = [item.case for item in plan.cases if item.problem is None]
-            return Preparation(folder, suite, observer, site, stop).run(cases)
-        finally:
-            site.close()
+    cases = [item.case for item in plan.cases if item.problem is None]
+    launcher = registry.make("launchers", suite.launcher)
+    with StopRequest().listening() as stop, closing(launcher.open(run_id)) as site:
+        return Preparation(folder, suite, observer, site, stop).run(cases)
 
 
 @dataclass(frozen=True)

@@ -71,10 +71,9 @@ class Watch:
     def until_end(self) -> Ending:
         """How the trial ended; none of its processes is left then."""
         try:
-            ending = self._follow()
+            return self._follow()
         finally:
             self._handle.stop()
-        return ending
 
     def _follow(self) -> Ending:
         while True:

@@ -1,11 +1,12 @@
 """Fields of a suite with several values: lists in place, ``axes``, ``include``, ``exclude``."""
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from distbench.case import Choice
 from distbench.errors import did_you_mean
-from distbench.suite.cells import Axis, Exclude, Include, Origins, in_order, located, select
+from distbench.suite.cells import Axis, Origins, Part, in_order, located, select
 from distbench.suite.checking import Finding, is_axis
 from distbench.suite.plugins import axes_of, named, spread
 from distbench.suite.reading import KeyPath
@@ -41,39 +42,22 @@ class AxisReader:
         self._check_values(work, axes)
         return work, tuple(axes)
 
-    def include(self, work: Raw, axes: tuple[Axis, ...]) -> tuple[Include, ...]:
-        """The extra cells."""
-        includes = []
-        for origin, strategy, world_sizes, extra in self._parts("include", work):
-            self._check_extra(work, axes, extra)
-            includes.append(Include(origin, strategy, world_sizes, tuple(extra)))
-        return tuple(includes)
-
-    def exclude(self, work: Raw, axes: tuple[Axis, ...]) -> tuple[Exclude, ...]:
-        """The cells to leave out."""
-        excludes = []
-        for origin, strategy, world_sizes, extra in self._parts("exclude", work):
-            matches: dict[tuple[str, ...], list[Any]] = {}
-            for axis in extra:
-                self._check_extra(work, axes, [axis])
-                is_root = len(axis.path) == 1
-                matches[axis.path] = [normal(axis.path[0], v) if is_root else v for v in axis.values]
-            excludes.append(Exclude(origin, strategy, world_sizes, matches))
-        return tuple(excludes)
-
-    def _parts(
-        self, key: str, work: Raw
-    ) -> Iterator[tuple[KeyPath, str, tuple[int, ...] | None, list[Axis]]]:
-        """Place, strategy glob, world sizes and other fields of each include or exclude."""
+    def parts(self, key: str, work: Raw, axes: tuple[Axis, ...]) -> tuple[Part, ...]:
+        """The cells to add or to leave out: those of ``include`` or ``exclude``."""
+        parts = []
         for i, raw in enumerate(getattr(self._top, key)):
             origin: KeyPath = (key, i)
             strategy, world_sizes, rest = self._which(raw, origin)
-            axes: list[Axis] = []
+            own: list[Axis] = []
             for name, value in rest.items():
                 if path := self._path(name, (*origin, name), work, value):
                     is_list = self._varies(path, value)
-                    axes += self._axis(path, value if is_list else [value], (*origin, name), is_list)
-            yield origin, strategy, world_sizes, axes
+                    own += self._axis(path, value if is_list else [value], (*origin, name), is_list)
+            # an include makes cases of its values, an exclude may hold some that don't go together
+            for checked in [own] if key == "include" else [[axis] for axis in own]:
+                self._check_extra(work, axes, checked)
+            parts.append(Part(origin, strategy, world_sizes, tuple(map(_in_normal_form, own))))
+        return tuple(parts)
 
     def _which(self, raw: Raw, origin: KeyPath) -> tuple[str, tuple[int, ...] | None, Raw]:
         """Strategy glob, world sizes and the other keys of an include or exclude."""
@@ -204,6 +188,12 @@ def sizes(raw: Any, path: KeyPath, findings: list[Finding]) -> tuple[int, ...]:
     if not raw:
         findings.append(Finding(path, "empty; list at least one world size"))
     return tuple(valid)
+
+
+def _in_normal_form(axis: Axis) -> Axis:
+    if len(axis.path) > 1:
+        return axis
+    return replace(axis, values=tuple(normal(axis.path[0], value) for value in axis.values))
 
 
 def _spread_root(path: tuple[str, ...], value: Any) -> list[Any]:

@@ -40,8 +40,8 @@ class StrategyChoice:
 
 
 @dataclass(frozen=True)
-class Include:
-    """Extra cells: the suite with some fields replaced."""
+class Part:
+    """An include, which adds cells with these values, or an exclude: it leaves out those that have all."""
 
     origin: KeyPath
     strategy: str
@@ -49,17 +49,7 @@ class Include:
     world_sizes: tuple[int, ...] | None
     """None: those of the suite."""
     axes: tuple[Axis, ...]
-
-
-@dataclass(frozen=True)
-class Exclude:
-    """Cells to leave out: those with all of these values."""
-
-    origin: KeyPath
-    strategy: str
-    world_sizes: tuple[int, ...] | None
-    values: dict[tuple[str, ...], list[Any]]
-    """Path in the work -> the values that match, in normal form."""
+    """Their values are in normal form."""
 
 
 def selections(work: Raw, axes: Sequence[Axis]) -> Iterator[tuple[Raw, Origins]]:

@@ -87,11 +87,7 @@ def _write_out(tree: dict[str, Any], path: KeyPath, option: str) -> None:
         _write_out_strategy(tree, path, option)
     if len(path) < 2 or root not in (*ROOTS, "launcher") or tree.get(str(root)) is None:
         return
-    raw = tree[str(root)]
-    if root == "launcher":
-        plugin = named(raw, ("launcher",))
-        raw = plugin.to_raw() if not isinstance(plugin, Finding) else raw
-    tree[str(root)] = raw = normal(str(root), raw)
+    tree[str(root)] = raw = normal(str(root), tree[str(root)])
     if root in (*PLUGIN_ROOTS, "launcher") and isinstance(raw, dict) and path[1] not in raw:
         raise _refused(option, path, f"not the suite's {root}; {did_you_mean(path[1], raw)}")
 

@@ -48,11 +48,6 @@ class Places:
         for known in [known for known in self._known if known[: len(path)] == path]:
             del self._known[known]
 
-    def move(self, path: KeyPath, below: KeyPath) -> None:
-        """Record that the value at *path* becomes the value at *below*, which is deeper."""
-        if path in self._known:
-            self._known[below] = self._known[path]
-
     def at(self, path: KeyPath) -> tuple[str, int | None]:
         """Source and line of *path*, or of the closest value that contains it."""
         for length in range(len(path), 0, -1):

@@ -13,7 +13,7 @@ from distbench.case import Choice, Limits, Measure
 from distbench.errors import Mistake, SuiteError
 from distbench.job import MEASURE, kind_of, kinds
 from distbench.suite import overrides as overriding
-from distbench.suite.cells import Axis, Exclude, Include, StrategyChoice
+from distbench.suite.cells import Axis, Part, StrategyChoice
 from distbench.suite.checking import Finding, to_plain
 from distbench.suite.gate import GateRules
 from distbench.suite.overrides import Overrides
@@ -36,8 +36,8 @@ class Suite:
     work: Raw
     """Work of every case, in normal form and without the axes."""
     axes: tuple[Axis, ...]
-    include: tuple[Include, ...]
-    exclude: tuple[Exclude, ...]
+    include: tuple[Part, ...]
+    exclude: tuple[Part, ...]
     only: tuple[str, ...]
     """Globs on the label or name; empty: all."""
     limits: Limits
@@ -122,8 +122,8 @@ class Suite:
             strategies=reader.strategies(),
             work=work,
             axes=axes,
-            include=reader.axes.include(work, axes),
-            exclude=reader.axes.exclude(work, axes),
+            include=reader.axes.parts("include", work, axes),
+            exclude=reader.axes.parts("exclude", work, axes),
             world_sizes=reader.world_sizes(),
             only=tuple(reader.top.only),
             limits=reader.limits(),

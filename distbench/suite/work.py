@@ -50,9 +50,9 @@ class Work:
 
 def normal(root: str, raw: Any) -> Any:
     """Value of *root* with its shorthand expanded: ``bf16`` to ``{compute: bf16}``."""
-    if root in PLUGIN_ROOTS:
+    if root in (*PLUGIN_ROOTS, "launcher"):
         plugin = named(raw, (root,))
-        return plugin.to_raw() if not isinstance(plugin, Finding) else raw
+        return raw if isinstance(plugin, Finding) else plugin.to_raw()
     if root == "precision" and isinstance(raw, str):
         # fp64 compute makes sense only with fp64 states; with 16 bits, states default to fp32
         return dict.fromkeys(_PARTS, raw) if raw == "fp64" else {"compute": raw}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ def adopt(
     if into is not None:
         _write(adopted, into)
     elif as_json:
-        say_json(_to_json(adopted, warnings))
+        say_json({**dataclasses.asdict(adopted), "warnings": warnings})
     else:
         _print(adopted)
     if not as_json:
@@ -159,13 +160,3 @@ def _print_notes(adopted: Adopted, *, in_files: bool) -> None:
             note(f"note: {line}")
     for difference in adopted.differs:
         note(f"differs: {difference}")
-
-
-def _to_json(adopted: Adopted, warnings: Sequence[str]) -> dict[str, Any]:
-    return {
-        "files": adopted.files,
-        "launch": adopted.launch,
-        "notes": list(adopted.notes),
-        "differs": list(adopted.differs),
-        "warnings": list(warnings),
-    }

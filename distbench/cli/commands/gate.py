@@ -21,6 +21,7 @@ from distbench.errors import UsageError
 from distbench.files import write_whole, writing
 from distbench.gate import outputs, view
 from distbench.gate.arms import Arm, opened
+from distbench.gate.forecast import forecast
 from distbench.gate.gate import Gate
 from distbench.gate.verdicts import Result
 from distbench.launchers.base import Place
@@ -179,11 +180,8 @@ def _arms(
 
 
 def _print_forecast(baseline: Arm, candidate: Arm, *, as_json: bool) -> int:
-    from distbench.gate.forecast import forecast
-    from distbench.gate.view import forecast_text
-
     expected = forecast(baseline, candidate)
-    say_json(expected.to_json()) if as_json else say(forecast_text(expected, width()))
+    say_json(expected.to_json()) if as_json else say(view.forecast_text(expected, width()))
     return 0
 
 

@@ -107,13 +107,10 @@ def _print_results(run: Run, analysed: AnalysedRun, *, as_json: bool) -> None:
 
 def _exit_code(run: AnalysedRun, *, strict_parity: bool) -> int:
     """Exit code of a finished run, 1 if a case failed; the reasons are printed."""
-    problems = [*judged_bad(run), *(_different_work(run) if strict_parity else ())]
+    problems = judged_bad(run)
+    if strict_parity:
+        changes = run.parity.other_work().items()
+        problems += [f"--strict-parity: {difference} ({listed(names)})" for difference, names in changes]
     for problem in problems:
         complain(problem)
     return 1 if problems or any(record.status.is_failure for record in run.records) else 0
-
-
-def _different_work(run: AnalysedRun) -> list[str]:
-    """What --strict-parity forbids: every difference that changes the work, once."""
-    changes = run.parity.other_work().items()
-    return [f"--strict-parity: {difference} ({listed(names)})" for difference, names in changes]
