@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 from conftest import Finished, run_in
 
-from distbench.analysis.communication import traffic
-from distbench.analysis.volume import EXPLAINED, volume
+from distbench.analysis.communication import EXPLAINED, traffic, volume
 from distbench.metrics.profile.breakdown import PARTS
 from distbench.record import Record
 from distbench.record.store import Run as RunFolder

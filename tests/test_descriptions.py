@@ -10,9 +10,9 @@ from records import case, info, measured
 
 from distbench import registry
 from distbench.analysis.candidates import candidates
+from distbench.analysis.communication import volume
 from distbench.analysis.settings import description_of, meaning
 from distbench.analysis.summary import summarise
-from distbench.analysis.volume import volume
 from distbench.case import Case, Choice
 from distbench.decode import decoded
 from distbench.record import Record

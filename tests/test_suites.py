@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.volume import EXPLAINED, volume
 from distbench.env import Machine
 from distbench.metrics.profile.breakdown import PARTS
 from distbench.plan import make

@@ -114,15 +114,13 @@ def choose(candidates: Sequence[Candidate], wish: Wish) -> Choice:
 def settle(candidates: Sequence[Candidate], wish: Wish) -> Wish:
     """*wish* with devices, work and precision filled in where it leaves them open."""
     usable = [one for one in candidates if not one.barred and one.speed] or list(candidates)
-    if wish.devices is None:
-        wish = replace(wish, devices=max((one.devices for one in usable), default=None))
-    usable = [one for one in usable if one.devices == wish.devices]
-    if wish.work is None:
-        wish = replace(wish, work=_most([one.work for one in usable]))
-    usable = [one for one in usable if one.work == wish.work]
-    if wish.precision is None:
-        wish = replace(wish, precision=_most([one.precision for one in usable]))
-    return wish
+    largest = max((one.devices for one in usable), default=None)
+    devices = largest if wish.devices is None else wish.devices
+    usable = [one for one in usable if one.devices == devices]
+    work = _most([one.work for one in usable]) if wish.work is None else wish.work
+    usable = [one for one in usable if one.work == work]
+    precision = _most([one.precision for one in usable]) if wish.precision is None else wish.precision
+    return replace(wish, devices=devices, work=work, precision=precision)
 
 
 def turns(candidates: Sequence[Candidate], choice: Choice) -> list[tuple[float, Choice]]:

@@ -122,12 +122,7 @@ def _seconds(row: CaseSummary) -> list[float]:
     """Seconds of each step, warm-up first; empty if any is unknown."""
     if row.detail is None:
         return []
-    slowest: list[float] = []
-    for column in ("warmup_step_s", "step_s"):
-        ranks = row.detail.samples.get(column, [])
-        for step in zip(*ranks, strict=False):
-            known = numbers(step)
-            if len(known) < len(step):
-                return []
-            slowest.append(max(known))
-    return slowest
+    warmup, timed = (row.detail.samples.get(column, []) for column in ("warmup_step_s", "step_s"))
+    steps = [*zip(*warmup, strict=False), *zip(*timed, strict=False)]
+    known = [numbers(step) for step in steps]
+    return [max(step) for step in known] if list(map(len, known)) == list(map(len, steps)) else []

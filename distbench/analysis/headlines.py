@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.ranks import STRAGGLER, work
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import offloads_in_vain
 from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary, comparable, ranked
 from distbench.analysis.text import listed, one_line, parts, shared_parts
 from distbench.analysis.verdict import Verdict
-from distbench.analysis.volume import EXPLAINED, volume
 from distbench.grouping import grouped
 from distbench.metrics.steptime.drift import UNSETTLED_CHANGE, UNSETTLED_P
 from distbench.record import Status

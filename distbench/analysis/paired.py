@@ -50,10 +50,6 @@ class Rule:
         """``effect`` as a logarithm: what the mean must reach, and the allowed half-width of the interval."""
         return math.log1p(self.effect)
 
-    def is_look(self, pairs: int) -> bool:
-        """Whether a series of so many pairs may end."""
-        return pairs >= self.least and (pairs in LOOKS or pairs in (self.least, self.most))
-
 
 @dataclass(frozen=True)
 class Look:
@@ -111,7 +107,8 @@ def has_ended(log_ratios: Sequence[float], rule: Rule) -> bool:
         ValueError: as of ``look``.
     """
     count = len(log_ratios)
-    return count >= rule.most or (rule.is_look(count) and look(log_ratios, rule).ended)
+    is_look = count == rule.least or (count > rule.least and count in LOOKS)
+    return count >= rule.most or (is_look and look(log_ratios, rule).ended)
 
 
 def _word(mean: float, half: float, rule: Rule) -> Word:

@@ -46,16 +46,15 @@ class Calibrated:
         return None if deviation is None else resolvable(deviation, pairs)
 
 
-def fingerprint(machine: Mapping[str, Any] | None = None) -> str:
-    """Id of a machine by what its spread depends on; None: this machine."""
-    facts = env.describe() if machine is None else machine
-    text = json.dumps([facts.get(key) for key in _FINGERPRINT], sort_keys=True)
+def fingerprint(machine: Mapping[str, Any]) -> str:
+    """Id of a machine by what its spread depends on."""
+    text = json.dumps([machine.get(key) for key in _FINGERPRINT], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def file_here() -> Path:
     """File with the calibration of this machine."""
-    return env.cache_folder() / "calibration" / f"{fingerprint()}.json"
+    return env.cache_folder() / "calibration" / f"{fingerprint(env.describe())}.json"
 
 
 def load(measure: Measure) -> dict[str, Calibrated]:

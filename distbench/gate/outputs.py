@@ -13,7 +13,8 @@ from distbench.report.markup import bullets, escaped, folded
 
 # characters that XML 1.0 can't represent
 _NO_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_ANNOTATED = {"inconclusive": "warning", "incomparable": "warning", "improved": "notice"}
+_SKIPPED = ("inconclusive", "incomparable")
+_ANNOTATED = {**dict.fromkeys(_SKIPPED, "warning"), "improved": "notice"}
 _RATIO = "Cost of the candidate over that of the baseline; above 1 is worse."
 
 
@@ -33,7 +34,7 @@ def markdown(result: Result) -> str:
 def junit(result: Result) -> str:
     """One test per case, for GitHub, GitLab and Jenkins; skipped if inconclusive or incomparable."""
     failed = sum(case.word in FAILING for case in result.cases)
-    skipped = sum(_is_skipped(case) for case in result.cases) + len(result.skipped)
+    skipped = sum(case.word in _SKIPPED for case in result.cases) + len(result.skipped)
     suite = ElementTree.Element(
         "testsuite",
         name=_name(f"distbench gate {result.suite}"),
@@ -60,12 +61,8 @@ def _case(suite: ElementTree.Element, case: CaseVerdict, result: Result) -> None
     if case.word in FAILING:
         failure = ElementTree.SubElement(test, "failure", type=case.word, message=_clean(case.said))
         failure.text = _clean("\n".join(case_sentences(case)))
-    elif _is_skipped(case):
+    elif case.word in _SKIPPED:
         ElementTree.SubElement(test, "skipped", message=_clean(f"{case.word}: {case.said}"))
-
-
-def _is_skipped(case: CaseVerdict) -> bool:
-    return case.word in ("inconclusive", "incomparable")
 
 
 def _clean(text: str) -> str:

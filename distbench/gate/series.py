@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count, product
 from typing import NamedTuple
 
 from distbench.analysis.paired import Rule
@@ -107,8 +107,10 @@ class Series:
             candidate_first: Whether the candidate starts the first block.
         """
         self._blocks, self._done, self._started = blocks, 0, time.monotonic()
-        for track in (track for block in blocks for track in block):
-            self._warm_up(track)
+        for track, arm in product(chain(*blocks), (_BASELINE, _CANDIDATE)):
+            # one trial of each arm is made and discarded: it pays for caches, clocks and autotuning
+            if not (track.failure or self.stop.asked):
+                self._trial(track, arm, WARM_UP, keep=False)
         for round_ in count(first_round):
             blocks = [block for block in blocks if self._is_open(block)]
             if not blocks:
@@ -131,12 +133,6 @@ class Series:
         expected = [pairs_expected(track.measured(), self._rules(track)) for track in _alive(block)]
         pairs = max(expected, default=0)
         return 2 * len(block) * (1 + pairs)
-
-    def _warm_up(self, track: Track) -> None:
-        """Run one trial of each arm and discard it: it pays for caches, clocks and autotuning."""
-        for arm in (_BASELINE, _CANDIDATE):
-            if not (track.failure or self.stop.asked):
-                self._trial(track, arm, WARM_UP, keep=False)
 
     def _block(self, block: list[Track], round_: int, *, candidate_first: bool) -> None:
         alive = _alive(block)

@@ -164,7 +164,9 @@ def forecast_text(forecast: Forecast, width: int) -> str:
             {
                 "case": row.case,
                 "trials": Cell(row.trials[1], f"{row.trials[0]}–{row.trials[1]}"),
-                "minutes": _minutes(row.minutes),
+                "minutes": Cell(row.minutes[1], "{:.1f}–{:.1f}".format(*row.minutes))
+                if row.minutes
+                else None,
                 "sees": row.sees,
             }
         )
@@ -172,7 +174,3 @@ def forecast_text(forecast: Forecast, width: int) -> str:
     ]
     table = Sheet(forecast.title, forecast.caption, fields, tuple(rows), tuple(forecast.notes))
     return table.as_text(width)
-
-
-def _minutes(span: tuple[float, float] | None) -> Cell:
-    return Cell(span[1], f"{span[0]:.1f}–{span[1]:.1f}") if span else Cell(None)

@@ -6,11 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distbench.analysis.communication import Bandwidth, Traffic, bandwidths, traffic
+from distbench.analysis.communication import (
+    SCALAR,
+    Bandwidth,
+    Traffic,
+    Volume,
+    bandwidths,
+    explanation,
+    traffic,
+    volume,
+)
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
-from distbench.analysis.volume import SCALAR, Volume, explanation, volume
 from distbench.grouping import grouped
 from distbench.report.figures import Chart, Shown, Style, bars, drawn, hover, scatter
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
