@@ -21,15 +21,15 @@ _COLUMNS = ("work_s", "step_s")
 class Grid:
     """One column of one trial, rank by step."""
 
-    case_id: str
+    row: CaseSummary
     column: str
     """``work_s``; ``step_s`` if no rank reported its work."""
     seconds: list[list[float | None]]
     """Rank -> step -> seconds."""
-    slowest: int
-    """Rank with the most seconds per step."""
-    excess: float
-    """Its mean over that of the median rank; 1: no rank is behind."""
+    means: dict[int, float]
+    """Mean over the steps of each rank that has any."""
+    median: float
+    """Of the means; above 0."""
 
 
 def work(record: Record, column: str = "work_s") -> dict[int, float]:
@@ -58,8 +58,6 @@ def _grid(row: CaseSummary) -> Grid | None:
         return None
     for column in _COLUMNS:
         means = work(row.detail, column)
-        if len(means) > 1 and statistics.median(means.values()) > 0:
-            slowest = max(means, key=lambda rank: means[rank])
-            excess = means[slowest] / statistics.median(means.values())
-            return Grid(row.case.id, column, [*row.detail.samples[column]], slowest, excess)
+        if len(means) > 1 and (median := statistics.median(means.values())) > 0:
+            return Grid(row, column, [*row.detail.samples[column]], means, median)
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,31 +43,27 @@ class RanksView(View):
 
     def sheet(self, run: AnalysedRun) -> Sheet:
         # the samples of these cases are read, no others
-        rows = [row for grid in grids(run.cases, _MOST) for row in _rows(grid, run)]
+        rows = [row for grid in grids(run.cases, _MOST) for row in _rows(grid)]
         return self.made(rows, [] if rows else ["No case of several ranks has a sample of their steps."])
 
     def charts(self, run: AnalysedRun) -> Iterator[Chart]:
         names = run.names([row for row in run.cases if row.measured])
         for i, grid in enumerate(grids(run.cases, _MOST), start=1):
-            yield _heatmap(grid, names[grid.case_id], i)
+            yield _heatmap(grid, names[grid.row.case.id], i)
 
 
-def _rows(grid: Grid, run: AnalysedRun) -> list[Row]:
-    (case,) = (row.case for row in run.cases if row.case.id == grid.case_id)
-    known = [[s for s in steps if s is not None] for steps in grid.seconds]
-    means = {rank: statistics.fmean(steps) for rank, steps in enumerate(known) if steps}
-    middle = statistics.median(means.values())
+def _rows(grid: Grid) -> list[Row]:
     return [
         Row(
             {
-                **case_cells(case),
+                **case_cells(grid.row.case),
                 "rank": rank,
                 "column": grid.column,
                 "mean_s": mean,
-                "ratio": mean / middle if middle else None,
+                "ratio": mean / grid.median,
             }
         )
-        for rank, mean in means.items()
+        for rank, mean in grid.means.items()
     ]
 
 
@@ -115,9 +110,8 @@ def _by_step(z: list[list[float | None]], steps: int) -> Sheet:
 def _finding(grid: Grid) -> str:
     if grid.column != "work_s":
         return ""
-    if grid.excess >= STRAGGLER:
-        return f"Straggler: rank {grid.slowest}, {grid.excess:.2f}x the work of the median rank."
-    return (
-        f"No straggler: slowest rank {grid.slowest} is {grid.excess:.2f}x the median "
-        f"(flagged above {STRAGGLER:g}x)."
-    )
+    slowest, mean = max(grid.means.items(), key=lambda item: item[1])
+    excess = f"{mean / grid.median:.2f}x"
+    if mean / grid.median >= STRAGGLER:
+        return f"Straggler: rank {slowest}, {excess} the work of the median rank."
+    return f"No straggler: slowest rank {slowest} is {excess} the median (flagged above {STRAGGLER:g}x)."
