@@ -52,13 +52,12 @@ def _chart(pairs: Sequence[Pair], column: str, suffix: str) -> Chart | None:
     changes.sort(key=lambda pair: -abs(pair[1].ratio.value - 1))
     names = short_names([pair.after.case for pair, _ in changes[:_MOST] if pair.after])
     title, direction = _CHARTS[column]
-    cut = f" The {_MOST} of {len(changes):,} cases that changed most are drawn."
+    cut = f" The {_MOST} of {len(changes):,} cases that changed most are drawn." if changes[_MOST:] else ""
     return Chart(
         f"compare-{column}{suffix}",
         f"{title}, after over before",
         f"Each mark is a case, furthest from 1 first; {direction}. Bars are 95% intervals from the noise "
-        "of the trials; a bar that crosses the grey line means no measurable change."
-        f"{cut if len(changes) > _MOST else ''}",
+        f"of the trials; a bar that crosses the grey line means no measurable change.{cut}",
         drawn(_traces(changes[:_MOST]), f"ratio ({direction})", rows=[*names.values()]),
     )
 

@@ -48,13 +48,10 @@ class Comparison:
 
 def comparison(before: AnalysedRun, after: AnalysedRun) -> Comparison:
     """What differs between two runs."""
-    records = [side.measured for side in (before, after)]
-    if not all(any(record.environment for record in mine) for mine in records):
-        # ranks tell more than the machine that starts them: only the same can be held together
-        records = [[], []]
-    facts = [
-        environment(mine, side.info.machine) for mine, side in zip(records, (before, after), strict=True)
-    ]
+    sides = (before, after)
+    # ranks tell more than the machine that starts them: only the same can be held together
+    from_ranks = all(any(record.environment for record in side.measured) for side in sides)
+    facts = [environment(side.measured if from_ranks else [], side.info.machine) for side in sides]
     return Comparison(before, after, compare(before.cases, after.cases), differences(*facts))
 
 

@@ -88,9 +88,7 @@ def _runs(series: CaseHistory) -> dict[str, Any]:
         "run",
         range(len(values)),
         [value.value for value in values],
-        hovers=[
-            hover(when(point), *known) for point, *known in zip(series.points, texts, trials, strict=True)
-        ],
+        hovers=map(hover, map(when, series.points), texts, trials),
         error_y=errors([(value.low, value.value, value.high) for value in values]),
         marker={"color": PALETTE[0], "size": 7},
     )
@@ -98,9 +96,8 @@ def _runs(series: CaseHistory) -> dict[str, Any]:
 
 def _levels(series: CaseHistory) -> dict[str, Any]:
     """The levels as one line with gaps."""
-    edges = [[level.start - 0.4, level.end - 0.6, None] for level in series.levels]
+    places = [x for level in series.levels for x in (level.start - 0.4, level.end - 0.6, None)]
     heights = [y for level in series.levels for y in (level.value, level.value, None)]
-    places = [x for edge in edges for x in edge]
     line = {"color": PALETTE[0], "width": 2}
     return scatter("level", places, heights, "lines", hoverinfo="skip", line=line)
 

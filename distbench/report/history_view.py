@@ -38,7 +38,10 @@ class History:
     def of(cls, occasions: Sequence[Occasion], metric: str, least: float) -> History:
         """What *occasions* tell of *metric*."""
         series = history(occasions, metric, least)
-        return cls(metric, least, occasions, series, _names(series))
+        names = short_names([each.case for each in series])
+        count = Counter(names.values())
+        distinct = {id_: name if count[name] == 1 else f"{name} ({id_})" for id_, name in names.items()}
+        return cls(metric, least, occasions, series, distinct)
 
 
 _FIELDS = (
@@ -134,7 +137,17 @@ def _series_json(series: CaseHistory) -> dict[str, Any]:
         "case_id": series.case.id,
         "unit": series.unit,
         "better": series.better,
-        "points": [_point_json(point) for point in series.points],
+        "points": [
+            {
+                "run_id": point.run_id,
+                "created": point.created.isoformat(),
+                "value": point.value.value,
+                "low": point.value.low,
+                "high": point.value.high,
+                "trials": point.value.n,
+            }
+            for point in series.points
+        ],
         "breaks": [
             {
                 "place": each.place,
@@ -148,18 +161,6 @@ def _series_json(series: CaseHistory) -> dict[str, Any]:
         "steps": [_change_json(series, change) for change in series.changes],
         "levels": [dataclasses.asdict(level) for level in series.levels],
         "left_out": [{"run_id": run, "why": why} for run, why in series.left_out],
-    }
-
-
-def _point_json(point: HistoryPoint) -> dict[str, Any]:
-    value = point.value
-    return {
-        "run_id": point.run_id,
-        "created": point.created.isoformat(),
-        "value": value.value,
-        "low": value.low,
-        "high": value.high,
-        "trials": value.n,
     }
 
 
@@ -200,12 +201,6 @@ def _row(series: CaseHistory, name: str) -> Row:
             "last_word": step.word if step else None,
         }
     )
-
-
-def _names(series: Sequence[CaseHistory]) -> dict[str, str]:
-    names = short_names([each.case for each in series])
-    count = Counter(names.values())
-    return {id_: name if count[name] == 1 else f"{name} ({id_})" for id_, name in names.items()}
 
 
 def _count(made: History) -> str:

@@ -48,7 +48,7 @@ def render(run: AnalysedRun) -> str:
         "report.html",
         chapters(run),
         scripts=("picker.js",),
-        blocks={"picker-data": offered.data, "case-data": document(run.info, cases, columns)},
+        blocks={"picker-data": offered["data"], "case-data": document(run.info, cases, columns)},
         cell=_cell,
         info=run.info,
         cases=cases,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.answer import Answer, answer
+from distbench.analysis.answer import answer
 from distbench.analysis.choice import GOALS, SAME_MEMORY, WITHIN, Candidate, Wish, settle
 from distbench.analysis.noise import Interval
 from distbench.analysis.run import AnalysedRun
@@ -22,38 +21,20 @@ _GOAL_WORDS = {
 _LONGEST = 160
 
 
-@dataclass(frozen=True)
-class Picker:
-    """The answer as it stands when the page opens, and what its fields offer."""
-
-    answer: Answer
-    goals: dict[str, str]
-    """Goal -> what a reader calls it."""
-    devices: list[int]
-    precisions: list[str]
-    works: list[str]
-    labels: list[str]
-    """Of the strategies, in the order of the suite."""
-    wish: Wish
-    """What is asked for when the page opens."""
-    data: dict[str, Any]
-    """For the script of the page."""
-
-
-def picker(run: AnalysedRun) -> Picker:
-    """The picker of *run*."""
+def picker(run: AnalysedRun) -> dict[str, Any]:
+    """The answer as it stands when the page opens, and what its fields offer; ``data`` is for its script."""
     candidates = run.candidates
     energy = any(one.joules for one in candidates)
-    return Picker(
-        answer=answer(run),
-        goals={goal: _GOAL_WORDS[goal] for goal in GOALS if energy or goal != "tokens-per-joule"},
-        devices=sorted({one.devices for one in candidates}),
-        precisions=list(dict.fromkeys(one.precision for one in candidates)),
-        works=list(dict.fromkeys(one.work for one in candidates)),
-        labels=list(dict.fromkeys(one.label for one in candidates)),
-        wish=settle(candidates, Wish()),
-        data={"candidates": [_data(one) for one in candidates], "same": SAME_MEMORY, "within": WITHIN},
-    )
+    return {
+        "answer": answer(run),
+        "wish": settle(candidates, Wish()),
+        "goals": {goal: _GOAL_WORDS[goal] for goal in GOALS if energy or goal != "tokens-per-joule"},
+        "devices": sorted({one.devices for one in candidates}),
+        "precisions": list(dict.fromkeys(one.precision for one in candidates)),
+        "works": list(dict.fromkeys(one.work for one in candidates)),
+        "labels": list(dict.fromkeys(one.label for one in candidates)),
+        "data": {"candidates": [_data(one) for one in candidates], "same": SAME_MEMORY, "within": WITHIN},
+    }
 
 
 def _data(one: Candidate) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distbench.analysis.text import one_line
 from distbench.errors import InfrastructureError, UsageError
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_WIDTH, _HEIGHT, _SCALE = 1280, 900, 2
+_LOOK: dict[str, Any] = {
+    "viewport": {"width": 1280, "height": 900},
+    "device_scale_factor": 2,
+    "color_scheme": "light",
+}
 
 
 def write(report: Path, folder: Path) -> list[Path]:
@@ -35,11 +39,7 @@ def write(report: Path, folder: Path) -> list[Path]:
             # the sandbox of Chromium does not start for root; the page is our own and loads nothing
             arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
             started = playwright.chromium.launch(executable_path=browser, args=arguments)
-            page = started.new_page(
-                viewport={"width": _WIDTH, "height": _HEIGHT},
-                device_scale_factor=_SCALE,
-                color_scheme="light",
-            )
+            page = started.new_page(**_LOOK)
             page.goto(report.resolve().as_uri())
             files = _draw(page, folder)
             started.close()

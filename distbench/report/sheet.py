@@ -191,8 +191,7 @@ class Sheet:
         return tuple(each.text(row.cells.get(each.name)) for each in self.shown)
 
     def _reasons(self, row: Row) -> dict[str, str]:
-        cells = {name: cell for name, cell in row.cells.items() if isinstance(cell, Cell)}
-        return {name: cell.reason for name, cell in cells.items() if cell.reason}
+        return {key: cell.reason for key, cell in row.cells.items() if isinstance(cell, Cell) and cell.reason}
 
 
 def _lines(cells: Sequence[str], sizes: Sequence[int], left: Sequence[bool]) -> list[str]:

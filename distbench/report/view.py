@@ -97,9 +97,8 @@ class Chapter:
 def views() -> dict[str, View]:
     """Views by their words, in the order of the page."""
     known: dict[str, View] = {name: registry.load("views", name)() for name in registry.names("views")}
-    for name in registry.names("jobs"):
-        if view := registry.part("jobs", name, "view", View):
-            known[name] = view()
+    parts = {name: registry.part("jobs", name, "view", View) for name in registry.names("jobs")}
+    known |= {name: view() for name, view in parts.items() if view}
     return dict(sorted(known.items(), key=lambda item: (item[1].place, item[0])))
 
 

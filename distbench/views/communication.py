@@ -86,9 +86,8 @@ class CommunicationView(View):
         names = run.names(profiled)
         details = [(row, names[row.case.id], row.detail) for row in profiled if row.detail]
         rows = [_row(row, name, kind) for row, name, detail in details for kind in traffic(detail)]
-        return self.made(
-            rows, [f"{name}: {why}" for _, name, detail in details if (why := explanation(detail))]
-        )
+        notes = [f"{name}: {why}" for _, name, detail in details if (why := explanation(detail))]
+        return self.made(rows, notes)
 
     def charts(self, run: AnalysedRun) -> Iterator[Chart]:
         yield from _volumes(run)

@@ -69,9 +69,7 @@ def _steps(row: CaseSummary, name: str) -> list[Row]:
 
 def _chart(axis: str, shown: Shown[dict[str, Sequence[float]]], style: Style) -> Chart:
     known = [
-        (row, name, places, style.line(row.case.strategy.name, i))
-        for i, (row, name, of) in enumerate(shown.items)
-        if (places := of[axis])
+        (row, name, places, style, i) for i, (row, name, of) in enumerate(shown.items) if (places := of[axis])
     ]
     steps = _some(max(len(row.losses) for row, *_ in shown.items))
     columns = tuple(Field(f"step_{step}", f"step {step}", format="{:.5g}".format) for step in steps)
@@ -82,20 +80,18 @@ def _chart(axis: str, shown: Shown[dict[str, Sequence[float]]], style: Style) ->
                 **{f"step_{step}": _cell(row, places, axis, step) for step in steps},
             }
         )
-        for row, name, places, _ in known
+        for row, name, places, *_ in known
     ]
     return Chart(
         f"loss-{axis}",
         f"Loss over {axis}",
         f"{_WHAT} {_SEE[axis]}{shown.left_out}",
-        drawn([_line(*each, style) for each in known], axis, "loss", xaxis={"rangemode": "tozero"}),
+        drawn([_line(*each) for each in known], axis, "loss", xaxis={"rangemode": "tozero"}),
         Sheet("", "", (*CASE, *columns), tuple(rows)),
     )
 
 
-def _line(
-    row: CaseSummary, name: str, places: Sequence[float], line: dict[str, Any], style: Style
-) -> dict[str, Any]:
+def _line(row: CaseSummary, name: str, places: Sequence[float], style: Style, i: int) -> dict[str, Any]:
     every = -(-len(row.losses) // _MOST_POINTS)
     # the last step is always among them
     kept = range(len(row.losses))[::-1][::every][::-1]
@@ -105,7 +101,7 @@ def _line(
         [row.losses[at] for at in kept],
         "lines" if len(kept) > 1 else "markers",
         cases=[row.case.id for _ in kept],
-        line=line,
+        line=style.line(row.case.strategy.name, i),
         marker=style.marker(row.case.strategy.name),
     )
 

@@ -67,9 +67,8 @@ class TelemetryView(View):
         made = self.made([_row(row) for row in rows], (*_why_disturbed(rows), *_why_missing(rows)))
         # most machines have no GPU, and people need no empty columns
         empty = [name for name in _NAMES if not any(name in row.values for row in rows)]
-        return replace(
-            made, fields=tuple(replace(f, heading="") if f.name in empty else f for f in self.fields)
-        )
+        fields = tuple(replace(f, heading="") if f.name in empty else f for f in self.fields)
+        return replace(made, fields=fields)
 
 
 def _row(row: CaseSummary) -> Row:
