@@ -9,10 +9,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from distbench import registry
 from distbench.case import Case
-from distbench.strategies.base import Engine, Strategy
+from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.worker.feed import Feed
-from distbench.workloads.base import Workload
 
 _HYPER_PARAMETERS = {
     "adamw": ("lr", "betas", "eps", "weight_decay"),
@@ -58,9 +58,10 @@ def check_distinct_data(feed: Feed, processes: int) -> None:
             )
 
 
-def check_effective(effective: dict[str, Any], case: Case, workload: Workload, strategy: Strategy) -> None:
-    """Raise Mismatch unless the effective settings of the engine are those of *case*."""
-    optimizer, kernel = strategy.optimizer(case)
+def check_effective(effective: dict[str, Any], setting: Setting) -> None:
+    """Raise Mismatch unless the effective settings of the engine are the requested ones."""
+    case = setting.case
+    optimizer, kernel = registry.make("strategies", case.strategy).optimizer(case)
     # SGD without momentum keeps no state
     keeps_state = case.optimizer.name == "adamw" or case.optimizer.momentum != 0
     expected: dict[str, Any] = {
@@ -81,7 +82,7 @@ def check_effective(effective: dict[str, Any], case: Case, workload: Workload, s
     }
     own = _HYPER_PARAMETERS[case.optimizer.name]
     expected |= {f"optimizer.{name}": getattr(case.optimizer, name) for name in own}
-    if (parameters := workload.parameters()) is not None:
+    if (parameters := setting.workload.parameters()) is not None:
         expected["parameters"] = parameters
     if case.world_size == 1 and _look_up(effective, "dtypes.reduce") is None:
         # a single device reduces nothing

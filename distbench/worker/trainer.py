@@ -95,9 +95,9 @@ class Trainer:
         gc.collect()
         case = setting.case
         torch.manual_seed(case.seed if seed is None else seed)
-        self.strategy: Strategy = registry.make("strategies", case.strategy)
-        self.engine = self.strategy.build(setting)
-        checks.check_engine(self.strategy, self.engine, case)
+        strategy: Strategy = registry.make("strategies", case.strategy)
+        self.engine = strategy.build(setting)
+        checks.check_engine(strategy, self.engine, case)
         self._feed = feed or Feed(setting)
         self._is_cuda = setting.device.type == "cuda"
         self._seconds = 0.0

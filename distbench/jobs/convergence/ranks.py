@@ -7,7 +7,7 @@ import math
 from distbench import registry
 from distbench.data.base import Merit, Source
 from distbench.jobs.convergence import ConvergeOptions
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Engine, Setting
 from distbench.trial import Phases, TrialFile
 from distbench.worker import checks
 from distbench.worker.evaluation import Evaluation
@@ -32,7 +32,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
         evaluation = Evaluation(setting, Merit(**options.merit), split.held_out)
         trainer = Trainer(setting, feed)
     checks.check_distinct_data(feed, setting.world_size)
-    watcher = _Watcher(setting, trainer.strategy, evaluation, options, phases)
+    watcher = _Watcher(setting, evaluation, options, phases)
     with phases.phase("converge"):
         trainer.train(range(options.max_steps), watcher)
     trainer.engine.close()
@@ -43,14 +43,9 @@ class _Watcher(Watcher):
     """Keeps the curve of the training, whose steps count from 1."""
 
     def __init__(
-        self,
-        setting: Setting,
-        strategy: Strategy,
-        evaluation: Evaluation,
-        options: ConvergeOptions,
-        phases: Phases,
+        self, setting: Setting, evaluation: Evaluation, options: ConvergeOptions, phases: Phases
     ) -> None:
-        self._setting, self._strategy, self._evaluation = setting, strategy, evaluation
+        self._setting, self._evaluation = setting, evaluation
         self._options, self._phases = options, phases
         self._health = Health(setting)
         self._curve: Rows = []
@@ -75,7 +70,7 @@ class _Watcher(Watcher):
         if not self.delivery.effective and engine.skipped_steps < number:
             # the optimizer's state exists from here on, and an evaluation would change the settings in use
             self.delivery.effective = engine.effective()
-            checks.check_effective(self.delivery.effective, setting.case, setting.workload, self._strategy)
+            checks.check_effective(self.delivery.effective, setting)
         self._health.loss(number, step.loss)
         self._health.skipped(number, engine)
         if _due(number, options.replicas_every):

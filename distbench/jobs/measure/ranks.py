@@ -38,7 +38,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
     delivery.warmup_losses = run_pass("warmup", measure.warmup).losses
     # the optimizer's state exists from here on
     delivery.effective = engine.effective()
-    checks.check_effective(delivery.effective, case, setting.workload, strategy)
+    checks.check_effective(delivery.effective, setting)
     run_pass("time", measure.steps)
     run_pass("count", 1)
     run_pass("profile", measure.profile_steps)
