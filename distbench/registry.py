@@ -185,7 +185,7 @@ def _importing(file: str) -> Iterator[None]:
 
 
 def _only_plugin(module: ModuleType, base: type[Any]) -> type[Any]:
-    found = [
+    classes = [
         value
         for name, value in vars(module).items()
         if inspect.isclass(value)
@@ -193,12 +193,12 @@ def _only_plugin(module: ModuleType, base: type[Any]) -> type[Any]:
         and f"{value.__module__}.".startswith(f"{module.__name__}.")
         and not name.startswith("_")
     ]
-    if len(found) != 1:
+    if len(classes) != 1:
         raise UsageError(
             f"{module.__file__}: a plug-in defines exactly one public subclass of "
-            f"{base.__module__}.{base.__name__}, found {len(found)}"
+            f"{base.__module__}.{base.__name__}, found {len(classes)}"
         )
-    return found[0]
+    return classes[0]
 
 
 def _field_docs(plugin: type[Any]) -> dict[str, str]:

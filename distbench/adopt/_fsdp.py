@@ -9,7 +9,8 @@ from distbench.adopt.base import Measured
 from distbench.case import Case
 from distbench.strategies.fsdp import FullyShardedDataParallel
 
-_STRATEGIES = {"full": "FULL_SHARD", "grad_op": "SHARD_GRAD_OP", "hybrid": "HYBRID_SHARD"}
+SHARDING_STRATEGIES = {"full": "FULL_SHARD", "grad_op": "SHARD_GRAD_OP", "hybrid": "HYBRID_SHARD"}
+"""FSDP1's name of each sharding."""
 
 
 def imports(strategy: FullyShardedDataParallel) -> str:
@@ -53,11 +54,6 @@ def wrap(case: Case, strategy: FullyShardedDataParallel) -> str:
     return _fsdp1(case, strategy) if strategy.version == 1 else _fsdp2(case, strategy)
 
 
-def sharding_strategy(strategy: FullyShardedDataParallel) -> str:
-    """FSDP1's name of the sharding."""
-    return _STRATEGIES[strategy.sharding]
-
-
 def policy(case: Case) -> str:
     """Arguments of FSDP's mixed precision policy."""
     precision = case.precision
@@ -94,7 +90,7 @@ def _fsdp1(case: Case, strategy: FullyShardedDataParallel) -> str:
         chosen = {{id(layer) for layer in layers}}
         model = FullyShardedDataParallel(
             model,
-            sharding_strategy=ShardingStrategy.{sharding_strategy(strategy)},
+            sharding_strategy=ShardingStrategy.{SHARDING_STRATEGIES[strategy.sharding]},
             auto_wrap_policy=CustomPolicy(lambda layer: id(layer) in chosen),
             cpu_offload=CPUOffload(offload_params={strategy.cpu_offload}),
             mixed_precision=MixedPrecision({policy(case)}),

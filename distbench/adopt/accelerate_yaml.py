@@ -127,7 +127,7 @@ def _fsdp_config(measured: Measured, fsdp: FullyShardedDataParallel) -> dict[str
     if "transformer_layer_cls_to_wrap" in config:
         config["transformer_layer_cls_to_wrap"] = ",".join(config["transformer_layer_cls_to_wrap"])
     if fsdp.version == 1:
-        config |= {"sharding_strategy": _fsdp.sharding_strategy(fsdp), "forward_prefetch": False}
+        config |= {"sharding_strategy": _fsdp.SHARDING_STRATEGIES[fsdp.sharding], "forward_prefetch": False}
     return {f"fsdp_{key}": value for key, value in config.items()}
 
 

@@ -124,7 +124,7 @@ def _arguments(measured: Measured) -> dict[str, Any]:
     if fsdp := measured.fsdp:
         config = {**_fsdp.config(measured, fsdp), "cpu_offload": fsdp.cpu_offload}
         if fsdp.version == 1:
-            config["reshard_after_forward"] = _fsdp.sharding_strategy(fsdp).lower()
+            config["reshard_after_forward"] = _fsdp.SHARDING_STRATEGIES[fsdp.sharding].lower()
         arguments |= {"fsdp": True, "fsdp_config": config}
         kwargs = {"sync_each_batch": fsdp.reduce_each_micro_batch}
         arguments["accelerator_config"] = {"gradient_accumulation_kwargs": kwargs}

@@ -29,7 +29,7 @@ def unique(cases: Sequence[Case]) -> list[Case]:
     """*cases* with differences added to names that are not unique."""
     named: dict[str, Case] = {}
     for name, group in grouped(cases, lambda case: case.name).items():
-        flat = [_flat(case) for case in group] if len(group) > 1 else []
+        flat = [_flat(_work(case)) for case in group] if len(group) > 1 else []
         every = dict.fromkeys(key for fields in flat for key in fields)
         differing = [key for key in every if len({json.dumps(fields.get(key)) for fields in flat}) > 1]
         keys = _short_keys([tuple(key.split(".")) for key in differing])
@@ -54,16 +54,16 @@ def _text(value: object) -> str:
     return text.rstrip("/").rpartition("/")[2].replace(" ", "").replace('"', "")
 
 
-def _flat(case: Case) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-
-    def add(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and value:
-            for key, inner in value.items():
-                add(f"{prefix}.{key}" if prefix else key, inner)
-        else:
-            flat[prefix] = value
-
+def _work(case: Case) -> dict[str, Any]:
     work = case.to_json()
-    add("", {key: work[key] for key in work if key not in ("name", "label", "world_size", "device")})
+    return {key: work[key] for key in work if key not in ("name", "label", "world_size", "device")}
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """What *value* holds at any depth, by dotted path."""
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        flat |= (
+            _flat(inner, f"{prefix}{key}.") if isinstance(inner, dict) and inner else {prefix + key: inner}
+        )
     return flat

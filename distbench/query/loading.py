@@ -182,10 +182,11 @@ def _fill_table(
     _read(database, columns, source)
     keys = [column.name for column in TRIAL]
     documented = {column.name: column.type for column in columns if column.name not in keys}
-    found = {n: t for n, t in _described(database, "raw.rows") if quoted(n) not in (_TRIAL, _ORDER)}
+    types = {row[0]: row[1] for row in database.execute("describe raw.rows").fetchall()}
+    types = {column: type_ for column, type_ in types.items() if quoted(column) not in (_TRIAL, _ORDER)}
     parts = [
-        f"{_cast(database, n, t, documented.get(n))} as {sql_name}"
-        for (n, t), sql_name in zip(found.items(), unique(found, keys), strict=True)
+        f"{_cast(database, column, type_, documented.get(column))} as {sql_name}"
+        for (column, type_), sql_name in zip(types.items(), unique(types, keys), strict=True)
     ]
     database.execute(
         f"""create table {name} as select {_listed(keys, "k.")}, {", ".join(parts) or "null"}
@@ -240,10 +241,6 @@ def make(
         for column, type_ in zip(unique(types), types.values(), strict=True)
     )
     database.execute(f"create table {name} as select {cast} from ({query})", values)
-
-
-def _described(database: duckdb.DuckDBPyConnection, table: str) -> list[tuple[str, str]]:
-    return [(row[0], row[1]) for row in database.execute(f"describe {table}").fetchall()]
 
 
 def _listed(names: Iterable[str], prefix: str = "") -> str:

@@ -187,7 +187,7 @@ VIEW = "view_"
 def of_views() -> Iterator[Table]:
     """Tables of the views, with the columns of their sheets."""
     for name, view in views().items():
-        columns = (Column(each.name, each.type, each.doc, each.unit) for each in view.fields)
+        columns = (Column(field.name, field.type, field.doc, field.unit) for field in view.fields)
         yield Table(f"{VIEW}{name}", f"The view {name}: {view.title}.", (_RUN_ID, *columns))
 
 

@@ -55,11 +55,14 @@ class BatchSpec:
         Raises:
             Indivisible: the samples can't be divided evenly.
         """
-        field, names, numbers = "global_batch_size", "world size x ", f"{world_size} x "
         if self.per_device_batch_size is not None:
-            field, names, numbers = "per_device_batch_size", "", ""
-
-        per_device = self._per_device(world_size)
+            per_device, field, names, numbers = self.per_device_batch_size, "per_device_batch_size", "", ""
+        else:
+            assert self.global_batch_size is not None
+            field, names, numbers = "global_batch_size", "world size x ", f"{world_size} x "
+            if self.global_batch_size % world_size:
+                raise Indivisible(field, f"is not divisible by world size {world_size}")
+            per_device = self.global_batch_size // world_size
 
         def divided(by: int, name: str) -> int:
             if per_device % by:
@@ -84,14 +87,6 @@ class BatchSpec:
         """The batch of a case that can't run because its batch can't be divided."""
         size = self.global_batch_size or (self.per_device_batch_size or 0) * world_size
         return Batch(size, self.micro_batch_size or 1, self.gradient_accumulation_steps or 1)
-
-    def _per_device(self, world_size: int) -> int:
-        if self.per_device_batch_size is not None:
-            return self.per_device_batch_size
-        assert self.global_batch_size is not None
-        if self.global_batch_size % world_size:
-            raise Indivisible("global_batch_size", f"is not divisible by world size {world_size}")
-        return self.global_batch_size // world_size
 
 
 class Indivisible(Exception):

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from distbench.adopt import FORMATS, Adopted
 from distbench.adopt import adopt as translate
+from distbench.adopt.base import applying
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed, one_line
@@ -95,18 +96,14 @@ def _check(row: CaseSummary, *, force: bool) -> list[str]:
         raise UsageError(f"{name}: {row.status}: {one_line(row.reason)}; there is nothing to export")
     if not row.measured and row.status not in _UNTRIED:
         raise UsageError(f"{name}: {row.status}: {one_line(row.reason)}; it can't be trained as configured")
-    warnings = []
-    if row.differs:
-        warnings.append(f"{name}: not equivalent to its reference (--force)")
-    if not row.measured:
-        warnings.append(f"{name}: checked, but not measured ({one_line(row.reason)})")
-    if row.degraded:
-        warnings.append(f"{name}: measured only on a noisy machine: {one_line(row.degraded)}")
-    if row.measured and row.failed:
-        warnings.append(
-            f"{name}: {row.failed} of {row.trials + row.failed} trials failed: {one_line(row.reason)}"
-        )
-    return warnings
+    failed = f"{row.failed} of {row.trials + row.failed} trials failed: {one_line(row.reason)}"
+    warnings = {
+        f"{name}: not equivalent to its reference (--force)": row.differs,
+        f"{name}: checked, but not measured ({one_line(row.reason)})": not row.measured,
+        f"{name}: measured only on a noisy machine: {one_line(row.degraded)}": row.degraded,
+        f"{name}: {failed}": row.measured and row.failed,
+    }
+    return applying(warnings)
 
 
 def _unfair(row: CaseSummary, run: AnalysedRun) -> list[str]:
