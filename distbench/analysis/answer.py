@@ -88,10 +88,11 @@ def _lead(choice: Choice, pick: Candidate) -> list[str]:
     wish, sentences = choice.wish, []
     others = [one.name for one in choice.alike if one is not pick]
     if others:
-        verb = "is" if len(others) == 1 else "are"
+        best, verb = choice.alike[0], "is" if len(others) == 1 else "are"
+        lead = "" if best is pick else f" ({best.name}: {_against(best, pick, wish.goal)} {pick.name})"
         sentences.append(
-            f"{listed(others, most=4)} {verb} statistically tied with it{_best(choice, pick)}; "
-            f"{pick.name} is the simplest of them."
+            f"{listed(others, most=4)} {verb} statistically tied with it{lead}; {pick.name} is the simplest "
+            "of them."
         )
     rest = [one for one in choice.ranked if one not in choice.alike and _is_beaten(one, pick, wish.goal)]
     if rest:
@@ -107,14 +108,6 @@ def _lead(choice: Choice, pick: Candidate) -> list[str]:
             "set measure.trials to 3 or more."
         )
     return sentences
-
-
-def _best(choice: Choice, pick: Candidate) -> str:
-    """By how much the best of the tied cases seems better than the pick."""
-    best = choice.alike[0]
-    if best is pick:
-        return ""
-    return f" ({best.name}: {_against(best, pick, choice.wish.goal)} {pick.name})"
 
 
 def _is_beaten(one: Candidate, pick: Candidate, goal: Goal) -> bool:

@@ -68,9 +68,8 @@ class Wish:
     devices: int | None = None
     """None: the largest number measured."""
     precision: str | None = None
-    """None: that of most candidates, the first of the suite if several."""
     work: str | None = None
-    """None: that of most candidates, the first of the suite if several."""
+    """None, as of the precision: that of most candidates, the first of the suite if several."""
     avoid: tuple[str, ...] = ()
     """Globs of labels that must not be chosen."""
     within: float = WITHIN

@@ -177,7 +177,6 @@ class _Ledger:
         self._causes: list[Cause] = []
 
     def balance(self) -> Volume:
-        """Difference with its causes."""
         self._reduced_whole()
         self._stood_whole()
         self._scalars()

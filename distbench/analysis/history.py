@@ -97,10 +97,6 @@ class Occasion:
             _efficiencies(run.scaling),
         )
 
-    def value(self, row: CaseSummary, metric: str) -> Estimate | None:
-        """Number of a case; None if it has none."""
-        return self.efficiency.get(row.case.id) if metric == EFFICIENCY else row.values.get(metric)
-
 
 @dataclass(frozen=True)
 class HistoryPoint:
@@ -204,7 +200,7 @@ def _series(
     usable: list[tuple[Occasion, CaseSummary]] = []
     points, left_out = [], []
     for occasion, row in appearances:
-        value = occasion.value(row, metric)
+        value = occasion.efficiency.get(row.case.id) if metric == EFFICIENCY else row.values.get(metric)
         if row.comparable and value is not None:
             usable.append((occasion, row))
             points.append(HistoryPoint(occasion.run_id, occasion.created, value))

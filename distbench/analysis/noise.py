@@ -79,8 +79,10 @@ def noise_of(samples: Sequence[Sequence[float]]) -> Noise | None:
     repeated = [values for values in samples if len(values) > 1]
     if not repeated:
         return None
-    scales = [_deviation(values) / _median_of_chi(len(values) - 1) for values in repeated]
-    return Noise(statistics.median(scales), sum(len(values) - 1 for values in repeated))
+    freedoms = [len(values) - 1 for values in repeated]
+    medians = [math.sqrt(chi2_quantile(0.5, freedom) / freedom) for freedom in freedoms]
+    scales = [_deviation(values) / middle for values, middle in zip(repeated, medians, strict=True)]
+    return Noise(statistics.median(scales), sum(freedoms))
 
 
 def intervals(samples: Sequence[Sequence[float]]) -> list[Interval]:
@@ -104,10 +106,6 @@ def _own(values: Sequence[float]) -> float:
 
 def _deviation(values: Sequence[float]) -> float:
     return statistics.stdev(math.log(value) for value in values)
-
-
-def _median_of_chi(freedom: int) -> float:
-    return math.sqrt(chi2_quantile(0.5, freedom) / freedom)
 
 
 def _of_median(count: int) -> float:

@@ -202,6 +202,6 @@ def _letters(numbers: list[int]) -> str:
 
 
 def _letter(number: int) -> str:
-    """A, b, ... z, aa, ab, ..."""
+    """``a``, ``b``, ... ``z``, ``aa``, ``ab``, ..."""
     head, tail = divmod(number, 26)
     return (_letter(head - 1) if head else "") + chr(ord("a") + tail)

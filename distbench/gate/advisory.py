@@ -58,11 +58,8 @@ def advise(
 ) -> Finding:
     """Finding on the throughput of two runs: pass or inconclusive.
 
-    Args:
-        before: Log step times of the stored run's trials.
-        after: Log step times of the candidate's trials.
-        runs: Those of every stored run of the case on this machine.
-        limit: Allowed slowdown, as a fraction.
+    *before* and *after* are log step times of the stored run's and of the candidate's trials, *runs* those of
+    every stored run of the case on this machine; *limit* is the allowed slowdown, as a fraction.
     """
     name = "tokens_per_s"
     if min(len(before), len(after)) < 2:

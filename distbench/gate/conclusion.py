@@ -35,7 +35,7 @@ _UNEVEN = 0.02
 def track_findings(track: Track, rules: GateRules) -> list[Finding]:
     """Findings on the pairs of *track*, or on why it has none."""
     if track.failure:
-        return [_failed(track.failure)]
+        return [_failed(*track.failure)]
     if not track.pairs:
         return [Finding("trial", "inconclusive", "no pair of trials finished within gate.minutes")]
     case = track.slot.candidate
@@ -99,23 +99,19 @@ def _pace(findings: Sequence[Finding]) -> Finding | None:
 
 def _noisy(pairs: Pairs) -> list[str]:
     """Note on trials on a noisy machine: both arms may have some, and the interval is wider for it."""
-    noisy = [record.degraded for pair in pairs for record in pair if record.degraded]
-    if not noisy:
-        return []
-    return [f"{len(noisy)} of {2 * len(pairs)} trials ran on a noisy machine, e.g. {one_line(noisy[0])}"]
+    reasons = [record.degraded for pair in pairs for record in pair if record.degraded]
+    count = f"{len(reasons)} of {2 * len(pairs)} trials ran on a noisy machine"
+    return [f"{count}, e.g. {one_line(reasons[0])}"] if reasons else []
 
 
-def _failed(failure: tuple[Record | None, Record | None]) -> Finding:
-    baseline, candidate = failure
+def _failed(baseline: Record | None, candidate: Record | None) -> Finding:
+    record = candidate or baseline
+    assert record is not None
+    ending = f"{record.status}: {one_line(record.reason)}"
     if candidate is None:
-        assert baseline is not None
-        return Finding("trial", "incomparable", f"failed twice in the baseline ({_ending(baseline)})")
+        return Finding("trial", "incomparable", f"failed twice in the baseline ({ending})")
     word: Word = "invalid" if candidate.status is Status.INVALID_NAN else "broken"
-    return Finding("trial", word, f"runs in the baseline but failed twice here ({_ending(candidate)})")
-
-
-def _ending(record: Record) -> str:
-    return f"{record.status}: {one_line(record.reason)}"
+    return Finding("trial", word, f"runs in the baseline but failed twice here ({ending})")
 
 
 def demanded(row: CaseSummary | None, rules: GateRules) -> list[Finding]:
@@ -143,11 +139,9 @@ def cause(pace: Finding | None, base: Finding | None, pairs: Pairs) -> str:
 
 
 def _one_device(base: Finding | None) -> list[str]:
-    if base is None or base.ratio is None:
-        return []
-    if base.word == "regressed":
+    if base and base.ratio is not None and base.word == "regressed":
         return [f"computation: a single device is {percent(base.ratio)} slower too"]
-    if base.word in ("pass", "improved"):
+    if base and base.ratio is not None and base.word in ("pass", "improved"):
         return ["communication or imbalance: a single device is not slower"]
     return []
 

@@ -79,8 +79,8 @@ class Gate:
         second: list[Track] = []
         with stop.listening():
             first = self._series(self._match.slots, stop, is_second=False)
-            flagged = [] if self._calibrates else self._flagged(first)
-            if flagged and not stop.asked and not self._clock.is_over:
+            flagged = [track for track in first if any(map(is_flagged, track_findings(track, self._rules)))]
+            if flagged and not (self._calibrates or stop.asked or self._clock.is_over):
                 self._observer.note(f"{len(flagged)} flagged; a fresh series will confirm or clear them")
                 second = self._series(_slots_to_repeat(flagged), stop, is_second=True)
         self._folder.set_state("interrupted" if stop.asked else "finished")
@@ -120,9 +120,6 @@ class Gate:
             if candidate.found(task) is None:
                 self._observer.trial_started(task, done, len(tasks), None)
                 self._observer.trial_ended(candidate.make(task))
-
-    def _flagged(self, tracks: list[Track]) -> list[Track]:
-        return [track for track in tracks if any(map(is_flagged, track_findings(track, self._rules)))]
 
     def _result(self, first: list[Track], second: list[Track], *, interrupted: bool) -> Result:
         runs = self._folder.analysed()

@@ -232,7 +232,8 @@ def _sentence(name: str, seen: Look, rule: Rule, minutes_per_pair: float) -> str
         return f"{span}: too wide for {limit}; {_more(seen, rule, minutes_per_pair)}"
     if seen.word == "pass" and seen.low <= 1 <= seen.high:
         return f"more than {percent(seen.high)} {words[0]} is excluded at 97.5% ({pairs}; limit {limit})"
-    measured = f"{change(seen.ratio, words)} ({_range(seen)}; {pairs}"
+    low, high = (seen.low, seen.high) if seen.ratio >= 1 else (1 / seen.high, 1 / seen.low)
+    measured = f"{change(seen.ratio, words)} ({percent(low)} to {percent(high)}; {pairs}"
     if seen.word == "pass":
         return f"{measured}), within the limit of {limit}"
     return f"{measured}; limit {limit})"
@@ -254,11 +255,6 @@ def _more(seen: Look, rule: Rule, minutes_per_pair: float) -> str:
 def change(ratio: float, words: tuple[str, str]) -> str:
     """A ratio of costs in words: ``3.1% slower``, ``2.0% faster``."""
     return f"{percent(ratio)} {words[0]}" if ratio >= 1 else f"{percent(1 / ratio)} {words[1]}"
-
-
-def _range(seen: Look) -> str:
-    low, high = (seen.low, seen.high) if seen.ratio >= 1 else (1 / seen.high, 1 / seen.low)
-    return f"{percent(low)} to {percent(high)}"
 
 
 def percent(ratio: float) -> str:

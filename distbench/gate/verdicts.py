@@ -18,7 +18,7 @@ FORMAT = 1
 FAILING: tuple[Word, ...] = ("regressed", "missing", "invalid", "broken")
 """Words that make a gate exit with code 1."""
 INCOMPARABLE, INCONCLUSIVE, FAILED = 5, 3, 1
-"""Exit codes; 0: pass or improved, 2: usage error."""
+"""Exit codes; 0: pass or improved, 2: usage error, 4: infrastructure."""
 
 
 @dataclass(frozen=True)
