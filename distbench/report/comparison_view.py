@@ -113,20 +113,19 @@ def to_json(made: Comparison) -> dict[str, Any]:
                 "case": pair.name,
                 "incomparable": pair.incomparable or None,
                 "notes": list(pair.notes),
-                "changes": {each.column: _change_json(each) for each in pair.changes},
+                "changes": {
+                    change.column: {
+                        "unit": change.unit,
+                        "before": change.before.value,
+                        "after": change.after.value,
+                        "ratio": change.ratio.to_json(),
+                        "word": change.word,
+                    }
+                    for change in pair.changes
+                },
             }
             for pair in made.pairs
         ],
-    }
-
-
-def _change_json(change: Change) -> dict[str, Any]:
-    return {
-        "unit": change.unit,
-        "before": change.before.value,
-        "after": change.after.value,
-        "ratio": change.ratio.to_json(),
-        "word": change.word,
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import THROUGHPUT, CaseSummary
+from distbench.analysis.summary import COMMUNICATION, MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, shorten
 from distbench.report.sheet import Row, Sheet
 from distbench.strategies.base import SINGLE
@@ -214,17 +214,15 @@ def hover(title: str, *facts: str) -> str:
 
 def facts(row: CaseSummary, efficiency: float | None = None) -> list[str]:
     """What is known of a case in a few lines."""
-    values = row.values
     lines = ["; ".join([row.status, *(verdict.word for verdict in row.verdicts.values())])]
-    if (throughput := values.get(THROUGHPUT)) is not None:
+    if (throughput := row.values.get(THROUGHPUT)) is not None:
         among = f" ({number_text(throughput.low)} to {number_text(throughput.high)})"
         lines.append(f"{number_text(throughput.value)} tokens/s{among if throughput.n > 1 else ''}")
     if row.relative is not None:
         lines.append(f"{row.relative:.2f} × ddp")
-    if (memory := values.get("memory_peak")) is not None:
-        lines.append(f"{bytes_text(memory.value)} at the peak of a rank")
-    if (moved := values.get("comm_bytes")) is not None:
-        lines.append(f"{bytes_text(moved.value)} communicated per step")
+    for column, words in ((MEMORY, "at the peak of a rank"), (COMMUNICATION, "communicated per step")):
+        if (size := row.values.get(column)) is not None:
+            lines.append(f"{bytes_text(size.value)} {words}")
     if efficiency is not None:
         lines.append(f"scaling efficiency {efficiency:.2f}")
     return lines

@@ -49,8 +49,6 @@ def _pair(interval: Interval | None) -> list[float | None] | None:
 
 
 _LONGEST_REASON = 2000
-_VERDICT = "equivalence"
-"""Kind of the column ``verdict``."""
 _FACTS: dict[str, Callable[[CaseSummary], Any]] = {
     "case": lambda row: row.case.name,
     "case_id": lambda row: row.case.id,
@@ -62,7 +60,7 @@ _FACTS: dict[str, Callable[[CaseSummary], Any]] = {
     "gradient_accumulation_steps": lambda row: row.case.batch.gradient_accumulation_steps,
     "precision": lambda row: row.case.precision.compute,
     "status": lambda row: row.status,
-    "verdict": lambda row: row.verdicts[_VERDICT].word if _VERDICT in row.verdicts else None,
+    "verdict": lambda row: row.verdicts["equivalence"].word if "equivalence" in row.verdicts else None,
     "reason": lambda row: row.reason[:_LONGEST_REASON],
     "trials": lambda row: row.trials,
     "failed_trials": lambda row: row.failed,

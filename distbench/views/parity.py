@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from distbench.analysis.parity import Difference, PeerGroup
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line, short_names
 from distbench.grouping import gathered
-from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.sheet import Cell, Cells, Field, Row, Sheet
 from distbench.report.view import View
 
 _KINDS = {
@@ -56,25 +58,20 @@ def _named(group: PeerGroup) -> dict[Difference, list[str]]:
     )
 
 
-def _rows(group: PeerGroup, cases: dict[Difference, list[str]]) -> list[Row]:
-    order = sorted(cases, key=lambda difference: (list(_KINDS).index(difference.kind), difference.key))
-    return [_row(difference, cases[difference], group) for difference in order]
-
-
-def _row(difference: Difference, names: list[str], group: PeerGroup) -> Row:
+def _rows(group: PeerGroup, cases: dict[Difference, list[str]]) -> Iterator[Row]:
     reference = one_line(group.reference.case.name)
-    shown = names[0] if len(names) == 1 else f"{len(names)} of {len(group.cases)}"
-    return Row(
-        {
+    for difference in sorted(cases, key=lambda each: (list(_KINDS).index(each.kind), each.key)):
+        names = cases[difference]
+        shown = names[0] if len(names) == 1 else f"{len(names)} of {len(group.cases)}"
+        cells: Cells = {
             "setting": difference.key,
             "reference_case": reference,
             "kind": difference.kind,
             "reference": _setting(difference.expected),
             "found": _setting(difference.found),
             "cases": Cell(", ".join(names), shown),
-        },
-        group=f"{_KINDS[difference.kind]}, against {reference}",
-    )
+        }
+        yield Row(cells, f"{_KINDS[difference.kind]}, against {reference}")
 
 
 def _setting(value: str | None) -> Cell:
