@@ -16,11 +16,11 @@ class NVMLError(Exception):
     """Base of all errors of NVML."""
 
 
-class NVMLError_NotSupported(NVMLError):  # noqa: N801 - pynvml's own name
+class NVMLError_NotSupported(NVMLError):
     """The device can't do that."""
 
 
-class NVMLError_FunctionNotFound(NVMLError):  # noqa: N801
+class NVMLError_FunctionNotFound(NVMLError):
     """The driver is older than the function."""
 
 
@@ -62,57 +62,57 @@ class FakeNvml:
         self.opened = 0
         """How often it was initialised and not shut down."""
 
-    def nvmlInit(self) -> None:  # noqa: N802
+    def nvmlInit(self) -> None:
         if self._init_error:
             raise NVMLError(self._init_error)
         self.opened += 1
 
-    def nvmlShutdown(self) -> None:  # noqa: N802
+    def nvmlShutdown(self) -> None:
         self.opened -= 1
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+    def nvmlDeviceGetCount(self) -> int:
         return len(self._gpus)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
         return self._gpus[index]
 
-    def nvmlDeviceGetName(self, handle: FakeGpu) -> str:  # noqa: N802
+    def nvmlDeviceGetName(self, handle: FakeGpu) -> str:
         return handle.name
 
-    def nvmlDeviceGetUUID(self, handle: FakeGpu) -> str:  # noqa: N802
+    def nvmlDeviceGetUUID(self, handle: FakeGpu) -> str:
         return handle.uuid
 
-    def nvmlDeviceGetUtilizationRates(self, handle: FakeGpu) -> Any:  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, handle: FakeGpu) -> Any:
         return SimpleNamespace(gpu=_supported(handle.utilisation), memory=0)
 
-    def nvmlDeviceGetPowerUsage(self, handle: FakeGpu) -> int:  # noqa: N802
+    def nvmlDeviceGetPowerUsage(self, handle: FakeGpu) -> int:
         return _supported(handle.power_mw)
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: FakeGpu) -> int:  # noqa: N802
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: FakeGpu) -> int:
         power = _supported(handle.power_mw if handle.energy else None)
         return int(power * (time.monotonic() - self._began))
 
-    def nvmlDeviceGetClockInfo(self, handle: FakeGpu, kind: int) -> int:  # noqa: N802
+    def nvmlDeviceGetClockInfo(self, handle: FakeGpu, kind: int) -> int:
         return _supported(handle.sm_clock_mhz if kind == self.NVML_CLOCK_SM else None)
 
-    def nvmlDeviceGetTemperature(self, handle: FakeGpu, sensor: int) -> int:  # noqa: N802
+    def nvmlDeviceGetTemperature(self, handle: FakeGpu, sensor: int) -> int:
         return _supported(handle.temperature_c if sensor == self.NVML_TEMPERATURE_GPU else None)
 
-    def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu) -> Any:  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu) -> Any:
         return SimpleNamespace(used=_supported(handle.memory_used), total=80 << 30)
 
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: FakeGpu) -> int:  # noqa: N802
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: FakeGpu) -> int:
         if self._old_driver:
             raise NVMLError_FunctionNotFound("Function Not Found")
         return _supported(handle.reasons)
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: FakeGpu) -> int:  # noqa: N802
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: FakeGpu) -> int:
         return _supported(handle.reasons)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: FakeGpu) -> list[Any]:  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: FakeGpu) -> list[Any]:
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in handle.processes.items()]
 
-    def nvmlDeviceGetMigMode(self, handle: FakeGpu) -> list[int]:  # noqa: N802
+    def nvmlDeviceGetMigMode(self, handle: FakeGpu) -> list[int]:
         return [_supported(None if handle.mig is None else int(handle.mig)), 0]
 
 
