@@ -29,7 +29,7 @@ def suite(model: str, strategies: str = "[ddp]", **more: str) -> str:
 
 MODELS_IN_TROUBLE = (
     *("RaisesInRankOne", "LeavesInRankOne", "LeavesQuietlyInRankOne", "KilledInRankOne", "OutOfMemory"),
-    *("NotANumber", "raises", "no_module", "LeavesAChildBehind"),
+    *("LeavesQuietly", "NotANumber", "raises", "no_module", "LeavesAChildBehind"),
 )
 
 
@@ -88,6 +88,12 @@ def test_a_rank_that_leaves_without_a_word_is_named(troubled: Finished, model: s
     assert record["status"] == "crashed"
     assert record["failure"]["rank"] == 1
     assert told in record["reason"]
+
+
+def test_ranks_that_all_leave_without_a_word_have_measured_nothing(troubled: Finished) -> None:
+    record = record_of(troubled, "LeavesQuietly")
+    assert record["status"] == "crashed"
+    assert "code 0" in record["reason"]
 
 
 def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,14 @@ def test_throughput_is_that_of_the_slowest_rank_of_each_step(finished: Finished)
     tokens = 8 * 32 * len(steps) / sum(steps)
     assert record["values"]["tokens_per_s"] == pytest.approx(tokens)
     assert record["values"]["tokens_per_s_per_device"] == pytest.approx(tokens / 2)
+
+
+def test_a_value_is_the_mean_over_the_steps_of_what_the_ranks_have_together(finished: Finished) -> None:
+    record = finished.record("ddp")
+    losses = [statistics.fmean(step) for step in zip(*record["samples"]["loss"], strict=True)]
+    assert record["values"]["loss"] == pytest.approx(statistics.fmean(losses))
+    slowest = [max(step) for step in zip(*record["samples"]["step_s"], strict=True)]
+    assert record["values"]["step_s"] == pytest.approx(statistics.fmean(slowest))
 
 
 def test_memory_is_counted_to_the_byte_and_the_same_in_every_trial(finished: Finished) -> None:

@@ -87,6 +87,12 @@ class LeavesQuietlyInRankOne(Small):
             os._exit(0)
 
 
+class LeavesQuietly(Small):
+    def trouble(self, calls: int) -> None:
+        if calls == 2:
+            os._exit(0)
+
+
 class KilledInRankOne(Small):
     def trouble(self, calls: int) -> None:
         if RANK == 1 and calls == 2:

@@ -86,7 +86,7 @@ MUTANTS = (
         "a value is that of the slowest step",
         "steps = [over(step) for step in zip(*complete, strict=True)]",
         "steps = [max(over(step) for step in zip(*complete, strict=True))]",
-        _in("test_run", "throughput or counted"),
+        _in("test_run", "mean_over_the_steps"),
     ),
     Mutant(
         "a loss that is not a number is measured",
@@ -105,7 +105,7 @@ MUTANTS = (
         "a rank that leaves has delivered",
         "gone = rank in self._exits and not result_file(self._folder, rank).is_file()",
         "gone = False",
-        _in("test_faults", "without_a_word"),
+        _in("test_faults", "all_leave"),
     ),
     Mutant(
         "a mismatch is a crash",
