@@ -98,6 +98,7 @@ def test_the_bytes_of_every_strategy_are_the_textbooks_or_have_a_known_cause(
         assert found is not None, name
         assert found.unexplained <= EXPLAINED, f"{name}: {found}"
         assert bool(found.measured) == (record.case.world_size > 1), name
+        assert found.left.keys() <= found.theory.keys(), f"{name}: norms and flags are no payload"
         if record.case.label in ("ddp", "zero0", "fsdp-grad-op", "fsdp1-grad-op"):
             assert sum(found.measured.values()) == pytest.approx(sum(found.theory.values()), rel=0.01), name
 

@@ -37,6 +37,16 @@ def pairs(before: Sequence[Record], after: Sequence[Record]) -> dict[str, Pair]:
     return {pair.name: pair for pair in compare(*(one.cases for one in sides))}
 
 
+def test_two_cases_of_one_name_have_numbers_of_their_own() -> None:
+    other = replace(DDP, seed=1)
+    assert (other.name == DDP.name, other.id == DDP.id) == (True, False)
+    before = side(*trials(DDP, 100, 101, 102), *trials(other, 100, 101, 102))
+    after = side(*trials(DDP, 100, 101, 102), *trials(other, 200, 202, 204))
+    changes = [(pair.id, pair.change("tokens_per_s")) for pair in compare(before.cases, after.cases)]
+    words = {key: change.word for key, change in changes if change}
+    assert words == {DDP.id: "same", other.id: "better"}
+
+
 def shown(before: Sequence[Record], after: Sequence[Record]) -> str:
     made = comparison_view.comparison(side(*before), side(*after))
     return " ".join(comparison_view.sheet(made).as_text(100).split())

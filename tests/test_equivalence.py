@@ -243,7 +243,7 @@ check: {steps: 3, perturbed: 4}
 # nothing is asked about these
 NOT_LOOKED_AT = """
 exclude:
-  - {strategy: zero3, workload.user.model: [odd:Unused, odd:Dropout, odd:BatchNorm]}
+  - {strategy: zero3, workload.user.model: [odd:Unused, odd:Dropout, odd:BatchNorm, odd:NotAMeanForOne]}
   - {strategy: zero3, workload.user.model: small:NotANumber}
   - {strategy: ddp, workload.user.model: odd:DrawsInForward}
 """
@@ -253,7 +253,8 @@ exclude:
 def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Verdicts on models whose training is hard to compare, by model and strategy."""
     models = (
-        "Tied Frozen Unused Dropout DrawsInForward BatchNorm ShapesFromData TooLargeForOne TooLargeAtOnce"
+        "Tied Frozen Unused Dropout DrawsInForward BatchNorm ShapesFromData TooLargeForOne TooLargeAtOnce "
+        "NotAMeanForOne"
     )
     named = ", ".join(f"odd:{name}" for name in models.split())
     suite = f"""{ODD}
@@ -286,6 +287,12 @@ def test_a_reference_that_does_not_fit_is_replaced_by_the_smallest_that_does(
     }
     assert all(name.startswith("reference/single/ws1/mb4/") for name in held_against("TooLargeAtOnce"))
     assert all(name.startswith("reference/fsdp/ws2/mb4/") for name in held_against("TooLargeForOne"))
+
+
+@pytest.mark.train
+def test_the_ranks_of_a_reference_decide_alike_what_only_one_of_them_sees(odd: dict[str, Any]) -> None:
+    arms = odd["odd:NotAMeanForOne ddp"]["arms"]
+    assert all("not the mean" in " ".join([arm["cause"] or "", *arm["notes"]]) for arm in arms)
 
 
 @pytest.mark.train

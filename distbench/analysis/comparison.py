@@ -55,6 +55,11 @@ class Pair:
     notes: tuple[str, ...] = ()
     """Settings that differ and change the speed or the strategy, not the work."""
 
+    @property
+    def id(self) -> str:
+        """Id of the case in the second run, where names may repeat; empty if it is in the first alone."""
+        return self.after.case.id if self.after else ""
+
     def change(self, column: str) -> Change | None:
         """Change of *column*; None if it is unknown."""
         return next((change for change in self.changes if change.column == column), None)
@@ -130,33 +135,32 @@ def _with_changes(pairs: list[Pair]) -> list[Pair]:
         for pair in pairs
         if pair.before and pair.after and not pair.incomparable
     ]
-    changes: dict[str, list[Change]] = {pair.name: [] for pair, _, _ in fit}
+    changes: dict[str, list[Change]] = {after.case.id: [] for _, _, after in fit}
     for column in (name for name in COLUMNS if name != EFFICIENCY):
         both = [row for row in fit if row[1].positive(column) and row[2].positive(column)]
         befores = intervals([before.positive(column) for _, before, _ in both])
         afters = intervals([after.positive(column) for _, _, after in both])
-        for (pair, _, row), before, after in zip(both, befores, afters, strict=True):
-            changes[pair.name].append(_change(column, row.columns[column], before, after))
-    made = [pair if pair.incomparable else replace(pair, changes=tuple(changes[pair.name])) for pair in pairs]
+        for (_, _, row), before, after in zip(both, befores, afters, strict=True):
+            changes[row.case.id].append(_change(column, row.columns[column], before, after))
+    made = [replace(pair, changes=tuple(changes.get(pair.id, ()))) for pair in pairs]
     scaled = _efficiencies(made)
-    return [replace(pair, changes=(*pair.changes, *scaled.get(pair.name, ()))) for pair in made]
+    return [replace(pair, changes=(*pair.changes, *scaled.get(pair.id, ()))) for pair in made]
 
 
 def _efficiencies(pairs: list[Pair]) -> dict[str, tuple[Change]]:
     """Change of scaling efficiency (``scaling.DEFINITIONS``) of the cases that have one."""
-    paces = {
-        pair.after.case.id: (pair, pace) for pair in pairs if pair.after and (pace := pair.change(THROUGHPUT))
-    }
+    paces = {pair.id: pace for pair in pairs if (pace := pair.change(THROUGHPUT))}
     changes = {}
-    for _, series in series_of([pair.after.case for pair, _ in paces.values() if pair.after]):
-        _, base = paces[series[0].id]
-        for case in series[1:]:
-            pair, pace = paces[case.id]
+    paced = [pair.after.case for pair in pairs if pair.after and pair.id in paces]
+    for _, (first, *others) in series_of(paced):
+        base = paces[first.id]
+        for case in others:
+            pace = paces[case.id]
             before, after = (
                 replace(here.ratio(alone), value=here.value / (case.world_size * alone.value))
                 for here, alone in ((pace.before, base.before), (pace.after, base.after))
             )
-            changes[pair.name] = (_change(EFFICIENCY, {"unit": "", "better": "higher"}, before, after),)
+            changes[case.id] = (_change(EFFICIENCY, {"unit": "", "better": "higher"}, before, after),)
     return changes
 
 

@@ -72,6 +72,16 @@ class TooLargeForOne(Small):
             raise torch.OutOfMemoryError("tried to allocate more than there is")
 
 
+class NotAMeanForOne(TooLargeForOne):
+    """Its loss is a mean over the rows and its gradient is not; a reference of one rank doesn't fit."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        output = super().forward(tokens)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: gradient * len(tokens))
+        return output
+
+
 class TooLargeAtOnce(Small):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         if len(tokens) > 4:

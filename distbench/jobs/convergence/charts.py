@@ -55,7 +55,7 @@ class _Curves:
     def _merit_chart(self, axis: str) -> Chart:
         merit = self._merit
         traces = self._traces(axis, "value")
-        end = max((max(t["x"]) for t in traces), default=1.0)
+        end = max((x for trace in traces for x in trace["x"]), default=1.0)
         traces.append(level([0, end], [merit.target] * 2, "target"))
         label = f"{merit.name} ({merit.unit})" if merit.unit else merit.name
         return Chart(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 
 from distbench.case import Batch, Case, Precision
@@ -172,7 +173,10 @@ class _Check(Kept):
         return [1]
 
     def _from_fp64(self, training: str) -> float:
-        """Largest relative difference from the fp64 training, in first loss and norms of first gradients."""
+        """Largest relative difference from the fp64 training, in first loss and norms of first gradients.
+
+        A collective call: rank 0 alone has the norms, and all ranks must decide alike.
+        """
         # of the first step, which is read last
         losses: dict[str, float] = {row["training"]: row["loss"] for row in reversed(self.curve)}
         gradients = [row for row in self.tensors if row["of"] == "gradient"]
@@ -181,7 +185,10 @@ class _Check(Kept):
         exact = {name: norm for (of, name), norm in norms.items() if of == "fp64"}
         largest = max(exact.values(), default=0.0) or 1.0
         apart = [abs(losses["fp64"] - losses[training]) / max(abs(losses["fp64"]), 1e-300)]
-        return max(apart + [abs(norm - norms[training, name]) / largest for name, norm in exact.items()])
+        apart += [abs(norm - norms[training, name]) / largest for name, norm in exact.items()]
+        shared = [max(apart)]
+        dist.broadcast_object_list(shared, src=0)
+        return shared[0]
 
 
 def _in_fp64(case: Case) -> Case:
