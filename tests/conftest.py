@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import keeping
 import pytest
 from matrix import SUITES
@@ -27,6 +28,10 @@ from distbench.record.store import read_record
 from distbench.registry import PLUGIN_PATH
 
 pytest_plugins = ["pytester"]
+
+# what an example takes depends on what else the machine does
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 # fixtures are found where they stand in a conftest
 __all__ = ["browser", "see"]

@@ -66,7 +66,7 @@ def test_the_first_step_and_tensor_outside_of_the_envelope_are_named(
     assert found.sentence.startswith(f"differs {told}: relative error ")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(1, 10_000), size=st.floats(3e-5, 1e3))
 def test_what_is_far_outside_is_found_wherever_the_dice_fall(seed: int, size: float) -> None:
     assert verdict(reference(seed), trained(with_error((0, "gradient", "head"), size))).word == DIFFERS
