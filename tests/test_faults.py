@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -178,7 +179,9 @@ class Started:
             time.sleep(0.05)
 
 
-def test_ctrl_c_keeps_what_was_measured_renders_the_report_and_leaves_no_process(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_was_measured_renders_the_report_and_leaves_no_process(
+    tmp_path: Path, distbench: Callable[..., Done]
+) -> None:
     started = Started(tmp_path)
     started.process.send_signal(signal.SIGINT)
     output, _ = started.process.communicate(timeout=60)
@@ -187,6 +190,11 @@ def test_ctrl_c_keeps_what_was_measured_renders_the_report_and_leaves_no_process
     assert (started.folder / "report.html").is_file()
     assert "--resume" in output
     started.nobody_left()
+    (stopped,) = started.folder.glob("trials/ddp-*/0/record.json")
+    assert json.loads(stopped.read_text())["status"] == "cancelled"
+    resumed = distbench("run", "--resume", str(started.folder), "--out", str(started.out))
+    assert resumed.returncode == 0, resumed.stderr
+    assert json.loads(stopped.read_text())["status"] == "measured"
 
 
 def test_a_killed_command_line_leaves_no_process_and_can_be_resumed(

@@ -74,7 +74,7 @@ class Bench:
         Raises:
             RecordError: it can't be read.
         """
-        if self.status(task) in (None, Status.CANCELLED):
+        if self.status(task) in _NOT_RUN:
             return None
         return self._run.record(task.case, task.round, task.job.kind)
 

@@ -237,9 +237,9 @@ MUTANTS = (
     ),
     Mutant(
         "what was stopped counts as made",
-        "if self.status(task) in (None, Status.CANCELLED):",
-        "if self.status(task) is None:",
-        _in("test_gate", "stopped"),
+        "_NOT_RUN = (None, Status.CANCELLED)",
+        "_NOT_RUN = (None,)",
+        _in("test_faults", "ctrl_c"),
     ),
     # picker.js
     Mutant(
