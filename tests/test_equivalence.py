@@ -182,6 +182,7 @@ strategies:
   - zero: {stage: [0, 1, 2, 3]}
   - zero: {stage: 2, offload_optimizer: cpu, optimizer_kernel: deepspeed}
 include:
+  - {strategy: zero3, world_size: 4}
   - {strategy: fsdp, world_size: 4}
 """,
     "bf16": """
@@ -211,7 +212,7 @@ exclude:
 @pytest.mark.train
 @pytest.mark.parametrize(
     ("grid", "cases"),
-    [("fp32", 11), ("bf16", 6), pytest.param("both", 21, marks=pytest.mark.deep)],
+    [("fp32", 12), ("bf16", 6), pytest.param("both", 21, marks=pytest.mark.deep)],
 )
 def test_honest_strategies_are_the_same_training(
     grid: str, cases: int, run_suite: Callable[..., Finished]

@@ -83,6 +83,7 @@ def test_the_strategies_of_a_suite_do_the_same_work():
         ("quickstart", ()),
         # the strategies with a hyphen; the shared matrix has the others
         ("zero", ("--world-sizes=2", "--only=*-*")),
+        ("data_parallel", ("--world-sizes=2",)),
         pytest.param("zero", (), marks=pytest.mark.deep),
         pytest.param("data_parallel", (), marks=pytest.mark.deep),
     ],
