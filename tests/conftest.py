@@ -20,8 +20,9 @@ from typing import Any
 import hypothesis
 import keeping
 import pytest
-from matrix import SUITES
+from matrix import READERS, SUITES
 from pages import browser, see
+from xdist.scheduler import LoadScopeScheduling
 
 from distbench.cli import main
 from distbench.record.store import read_record
@@ -177,10 +178,27 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what looks at a page; refuse what no environment, or more than one, would run."""
     for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
+        names = getattr(item, "fixturenames", ())
+        if "browser" in names:
             item.add_marker("page")
         if item.get_closest_marker("deep") and not item.get_closest_marker("train"):
             raise pytest.UsageError(f"{item.nodeid}: marked deep, but not train")
+        if "matrix" in names and item.path.name not in READERS:
+            raise pytest.UsageError(f"{item.nodeid}: reads the matrix, but is not in matrix.READERS")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """With ``--dist loadfile``, give all files that read the matrix to one worker."""
+    return _Together(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+class _Together(LoadScopeScheduling):
+    """What a file makes for its tests is made once, and so is the matrix."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.split("::")[0]).name
+        return "matrix" if file in READERS else file
 
 
 def pytest_sessionfinish() -> None:

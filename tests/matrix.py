@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+READERS = ("test_communication.py", "test_memory.py", "test_parity.py", "test_strategies.py")
+"""Files whose tests read the runs: one worker has them all, so that each run is made once."""
+
 # many small matrices of equal size: what pads a shard, or lies in two, is less than 1 % of the model
 COMMON = """
 workload:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,13 @@ def test_a_build_lock_that_a_process_holds_is_left_alone(lock: Path) -> None:
     with lock.open("w"):
         assert clear_stale_locks(lock.parent.parent) == []
         assert lock.exists()
+
+
+def test_a_build_lock_that_is_being_released_is_left_to_its_builder(lock: Path) -> None:
+    lock.touch()
+    release = ThreadPoolExecutor().submit(lambda: (time.sleep(0.1), lock.unlink()))
+    assert clear_stale_locks(lock.parent.parent) == []
+    release.result()
 
 
 def test_ops_of_two_environments_do_not_share_a_folder(distbench: Command) -> None:

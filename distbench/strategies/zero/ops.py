@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from distbench.case import Case
 from distbench.strategies.zero import Zero
 
+_RELEASE = 0.5
+"""Seconds within which a builder that has closed its lock file has removed it."""
 _BUILDERS = {"DeepSpeedCPUAdam": ["CPUAdamBuilder"], "FusedAdam": ["FusedAdamBuilder"]}
 
 
@@ -33,13 +36,21 @@ def clear_stale_locks(folder: Path) -> list[Path]:
     """Remove build locks under *folder* that no process holds; return them.
 
     torch's builder waits for a lock file without end, and a build that was killed leaves it.
-    The holder keeps the file open, so an unopened one is stale.
+    The holder keeps the file open until just before it removes it, and raises if it is gone by then:
+    a file is stale if nobody has it open, and still nobody a moment later.
     """
-    held = _open_files()
-    stale = [lock for lock in folder.glob("*/lock") if lock.resolve() not in held]
+    stale = _unheld(folder)
+    if stale:
+        time.sleep(_RELEASE)
+        stale &= _unheld(folder)
     for lock in stale:
         lock.unlink(missing_ok=True)
-    return stale
+    return sorted(stale)
+
+
+def _unheld(folder: Path) -> set[Path]:
+    locks, held = set(folder.glob("*/lock")), _open_files()
+    return {lock for lock in locks if lock.resolve() not in held}
 
 
 def _open_files() -> set[Path]:
