@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 
 from distbench.analysis.communication import EXPLAINED, volume
@@ -12,7 +14,8 @@ from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary,
 from distbench.analysis.text import listed, one_line, parts, shared_parts
 from distbench.analysis.verdict import Verdict
 from distbench.grouping import grouped
-from distbench.metrics.steptime.drift import UNSETTLED_CHANGE, UNSETTLED_P
+from distbench.metrics.steptime.drift import are_unsettled
+from distbench.metrics.telemetry import EFFECT
 from distbench.record import Status
 from distbench.units import bytes_text, count_text, number_text
 
@@ -147,8 +150,10 @@ def _diagnosis(run: AnalysedRun) -> list[str]:
 
 
 def _is_unsettled(row: CaseSummary) -> bool:
-    p, drift = row.values.get("drift_p"), row.values.get("drift")
-    return bool(p and drift and p.low < UNSETTLED_P and drift.low < UNSETTLED_CHANGE)
+    chances, changes = row.values.get("drift_p"), row.values.get("drift")
+    if not chances or not changes:
+        return False
+    return are_unsettled(changes.trials, chances.trials)
 
 
 def _straggler(row: CaseSummary, name: str) -> str:
@@ -164,7 +169,7 @@ def _straggler(row: CaseSummary, name: str) -> str:
 
 def _notes(cases: Sequence[CaseSummary]) -> list[str]:
     measured = [row for row in cases if row.measured]
-    notes = _disturbed(measured)
+    notes = [*_disturbed(measured), *_restless(measured)]
     if any(offloads_in_vain(row.case, row.detail) for row in measured):
         notes.append(
             "On a CPU, offloaded data moves from memory to memory, so offloading saves no memory here."
@@ -174,6 +179,22 @@ def _notes(cases: Sequence[CaseSummary]) -> list[str]:
     if pending := sum(row.status == PENDING for row in cases):
         notes.append(f"{pending} of {len(cases)} cases have no record yet.")
     return notes
+
+
+def _restless(measured: Sequence[CaseSummary]) -> list[str]:
+    """How much sound trials of one case differ, where nothing that was watched explains it."""
+    logs = [[math.log(value) for value in row.positive(THROUGHPUT)] for row in measured if not row.degraded]
+    repeated = [values for values in logs if len(values) > 1]
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in repeated)
+    freedom = sum(len(values) - 1 for values in repeated)
+    spread = math.sqrt(squares / freedom) if freedom else 0.0
+    if spread <= EFFECT:
+        return []
+    return [
+        f"Trials of one case differ by {spread:.1%} (standard deviation), although they are not marked as "
+        "noisy: that no other process was seen does not make a machine quiet. Neighbours behind a "
+        "hypervisor, clocks and memory can't be watched from here; raise measure.trials."
+    ]
 
 
 def _disturbed(measured: Sequence[CaseSummary]) -> list[str]:

@@ -36,8 +36,8 @@ class StepTime(Metric):
         *alike("", None, "first")(
             drift="Change of the step time from the last warm-up steps to the end of the timed window, "
             "over its median (Theil-Sen slope); negative: steps were still speeding up.",
-            drift_p="One-sided p-value of steps becoming faster over that stretch (Mann-Kendall); below "
-            "0.01 the trial had not settled.",
+            drift_p="One-sided p-value of steps becoming faster over that stretch (Mann-Kendall, with the "
+            "variance of autocorrelated steps after Hamed & Rao); a case is judged by all of its trials.",
         ),
     )
 

@@ -13,9 +13,12 @@ from distbench.case import Case
 from distbench.metrics.base import Absent, Column, Metric, Sampler, Trial, or_absent
 from distbench.metrics.telemetry.columns import GPU, HOST, TABLE
 from distbench.metrics.telemetry.gpu import Gpus, gpu_numbers
-from distbench.metrics.telemetry.host import Host, Numbers, Others, host_numbers
+from distbench.metrics.telemetry.host import Host, Numbers, Others, host_numbers, resolution
 from distbench.metrics.telemetry.sampling import Ticker
 from distbench.metrics.telemetry.windows import known
+
+EFFECT = 0.05
+"""Smallest difference in pace that matters, as a fraction, unless a suite says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,16 @@ class Telemetry(Metric):
 
     interval_s: Annotated[float, Bound(0.2, 1)] = 0.2
     """Seconds between two samples, 0.2 to 1; each is a row of the record and GPU."""
-    max_foreign_cpu: float = 0.2
-    """Most of the usable CPUs' time that other processes may take around the timed window. One busy
-    process beside two ranks on two cores takes a third to a half of it and costs up to half of the speed;
-    with cores left idle it may cost little: then raise this."""
-    max_steal: float = 0.05
-    """Most of the CPU time that a hypervisor may take."""
+    effect: Annotated[float, Bound(0, 1, open_low=True)] = EFFECT
+    """Smallest difference in pace that matters, as a fraction: the limits of the host that are not set
+    follow from it."""
+    max_foreign_cpu: float | None = None
+    """Most of the usable CPUs' time that other processes may take around the timed window; null: ``effect``
+    of one CPU (0.025 on two), and what ticks of 10 ms leave unsure. A step waits for its slowest rank,
+    and a process on the CPU of a rank takes its part from that one. With CPUs left idle it may cost
+    little: then raise this."""
+    max_steal: float | None = None
+    """Most of the CPU time that a hypervisor may take; null: as ``max_foreign_cpu``."""
     max_throttle: float = 0.05
     """Most of the samples in which a GPU may lower its clocks to save itself (heat, power supply)."""
     max_other_processes: int = 0
@@ -58,19 +65,28 @@ class Telemetry(Metric):
     def degraded(self, trial: Trial) -> str:
         values, exceeded = self.summary(trial), []
         for name, reason in _REASONS[trial.case.device].items():
-            # the option is named as the column, less host or gpu
-            value, limit = values[name], getattr(self, f"max_{name.partition('_')[2]}")
-            if isinstance(value, float) and value > limit:
+            value = values[name]
+            if isinstance(value, float) and value > (limit := self._limit(name, trial)):
                 exceeded.append(reason.format(value, limit))
         return "; ".join(exceeded)
 
+    def _limit(self, name: str, trial: Trial) -> float:
+        # the option is named as the column, less host or gpu
+        limit: float | None = getattr(self, f"max_{name.partition('_')[2]}")
+        if limit is not None:
+            return limit
+        cpus, unsure = resolution(trial.tables["telemetry"], trial.window)
+        return max(self.effect / cpus, _LEAST_LIMIT) + unsure
 
+
+# below it is what any kernel does by itself
+_LEAST_LIMIT = 0.01
 # device of the ranks -> column -> the reason if a trial exceeds the limit on it
 _REASONS = {
     "cpu": {
-        "host_foreign_cpu": "other processes took {:.0%} of the CPU time around the timed window "
-        "(limit {:.0%})",
-        "host_steal": "the hypervisor took {:.0%} of the CPU time around the timed window (limit {:.0%})",
+        "host_foreign_cpu": "other processes took {:.1%} of the CPU time around the timed window "
+        "(limit {:.1%})",
+        "host_steal": "the hypervisor took {:.1%} of the CPU time around the timed window (limit {:.1%})",
     },
     "cuda": {
         "gpu_throttle": "a GPU lowered its clocks because of heat or power supply in {:.0%} of the samples "

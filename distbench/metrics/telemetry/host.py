@@ -21,6 +21,8 @@ Numbers = dict[str, "float | Absent"]
 
 TICKS = os.sysconf("SC_CLK_TCK")
 """Ticks in a second of CPU time, as ``/proc`` counts it."""
+# each counter is cut to whole ticks, at both ends of the window
+_UNSURE_TICKS = 4
 # one core's clock may take an interrupt to read: a few of them say enough
 _MOST_CLOCKS = 4
 
@@ -134,6 +136,17 @@ def host_numbers(rows: Sequence[Row], window: Window, ranks_cpu_s: float | None)
         "host_foreign_cpu": _foreign(first, last, total, ranks_cpu_s),
         "host_frequency": _frequency(rows, window),
     }
+
+
+def resolution(rows: Sequence[Row], window: Window) -> tuple[float, float]:
+    """Usable CPUs, and the part of their time around *window* that ticks leave unsure.
+
+    Raises:
+        Absent: no two samples reach into the window.
+    """
+    first, last = bracket(known(rows, "total_s"), window)
+    total = last["total_s"] - first["total_s"]
+    return max(1.0, total / (last["at"] - first["at"])), _UNSURE_TICKS / TICKS / total
 
 
 def _foreign(first: Row, last: Row, total: float, ranks_cpu_s: float | None) -> float | Absent:
