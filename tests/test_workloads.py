@@ -186,6 +186,29 @@ def test_the_flops_are_near_those_that_torch_counts(name: str) -> None:
     assert counter.get_total_flops() / 2 == pytest.approx(one.flops_per_sample(), rel=0.03)
 
 
+@pytest.mark.train
+@pytest.mark.parametrize("name", ["transformer", "mlp"])
+def test_what_is_computed_again_is_what_torch_counts_more_with_checkpointed_layers(name: str) -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from distbench.strategies.torch_engine.modules import wrap_layers
+
+    one = workload(name)
+    batch, counts = random_batch(one, rows=2), []
+    for wrap in (
+        lambda module, _: module,
+        lambda module, layers: wrap_layers(module, layers, checkpoint_wrapper),
+    ):
+        module = one.module()
+        wrap(module, one.layers(module))
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            one.loss(module, batch).backward()
+        counts.append(counter.get_total_flops() / 2)
+    assert counts[1] - counts[0] == pytest.approx(one.recomputed_flops_per_sample(), rel=0.03)
+
+
 def test_an_mlp_takes_six_flops_a_weight() -> None:
     one = workload("mlp", in_features=784, hidden=1024, depth=2, classes=10)
     assert one.flops_per_sample() == 6 * (784 * 1024 + 1024 * 1024 + 1024 * 10)

@@ -157,6 +157,8 @@ class Trial:
     """Rows that metrics left in the ranks (each has its ``rank``), and those of samplers."""
     flops_per_sample: int | None = None
     """Model FLOPs of forward and backward for one sample by the workload's formula; None: it has none."""
+    recomputed_flops_per_sample: int | None = None
+    """Those that activation checkpointing computes again, if it is on; None: the workload does not say."""
     window: tuple[float, float] = (0.0, 0.0)
     """``time.time()`` when the first rank began the ``time`` pass and when the last had ended it."""
     effective: dict[str, Any] = field(default_factory=dict)

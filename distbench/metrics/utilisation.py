@@ -58,7 +58,6 @@ _MODEL = (
     "model FLOPs: forward and backward by the workload's formula (PaLM, arXiv 2204.02311, appendix B: no "
     "recomputation, no causal discount)"
 )
-_RECOMPUTED = 4 / 3
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,9 @@ class Utilisation(Metric):
         *alike("", "higher", "first")(
             mfu=f"Model FLOPs utilisation: {_MODEL}, a second, over the devices' published dense peak in the "
             "dtype of the computation (peak_flops).",
-            hfu="Hardware FLOPs utilisation: as mfu, plus what is recomputed: with activation_checkpointing: "
-            "full the forward pass once more, 4/3 of the model FLOPs (8N for 6N, as llm-foundry counts).",
+            hfu="Hardware FLOPs utilisation: as mfu, plus what activation_checkpointing: full computes "
+            "again: the forward pass of the layers, by the workload's formula; head and embedding are not "
+            "among them, so it is less than llm-foundry's 4/3 of the model FLOPs.",
         ),
         *alike("FLOP/s", None, "first")(
             peak_flops="Published dense peak of one device in the dtype of the computation; the record's "
@@ -107,13 +107,15 @@ class Utilisation(Metric):
             raise Absent(f"workload {trial.case.workload.name} has no FLOP formula")
         samples = trial.case.batch.global_batch_size / trial.slowest_mean("step_s")
         rate = samples * trial.flops_per_sample / trial.case.world_size
-        recomputed = _RECOMPUTED if trial.case.activation_checkpointing == "full" else 1.0
+        again = trial.recomputed_flops_per_sample if trial.case.activation_checkpointing == "full" else 0
         peak, matmul = _smallest(trial, "peak_flops"), _smallest(trial, "matmul_flops")
-        unknown = Absent("peak_flops is unknown")
+        unknown = hfu = Absent("peak_flops is unknown")
+        if peak and again is None:
+            hfu = Absent(f"workload {trial.case.workload.name} does not say what its layers compute again")
         return {
             "model_flops_per_s_per_device": rate,
             "mfu": rate / peak if peak else unknown,
-            "hfu": rate * recomputed / peak if peak else unknown,
+            "hfu": rate * (1 + again / trial.flops_per_sample) / peak if peak and again is not None else hfu,
             "mamfu": rate / matmul if matmul else Absent("matmul_flops was not measured"),
         }
 

@@ -46,6 +46,7 @@ def collect(
         case=ended.case,
         tokens_per_sample=workload.tokens_per_sample,
         flops_per_sample=workload.flops_per_sample(),
+        recomputed_flops_per_sample=workload.recomputed_flops_per_sample(),
         samples=_samples(delivered),
         phases={"launch": [rank["began"] - launched for rank in delivered], **_phases(delivered)},
         tables={**_tables(delivered), **sampled},

@@ -49,6 +49,14 @@ class Workload(ABC):
         """
         return None
 
+    def recomputed_flops_per_sample(self) -> int | None:
+        """Model FLOPs that ``activation_checkpointing: full`` computes again for one sample, or None.
+
+        The forward pass of ``layers``, up to where torch stops it: at the last tensor that the
+        backward pass wants, so the product that ends a layer is not made again. None: no formula.
+        """
+        return None
+
     @abstractmethod
     def module(self) -> nn.Module:
         """Model on the current default device (meta too). Runs in the worker."""

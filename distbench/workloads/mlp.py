@@ -49,6 +49,10 @@ class Mlp(Workload):
         """
         return 6 * self._weights()
 
+    def recomputed_flops_per_sample(self) -> int:
+        """None at all: a layer is one product, and only its input is needed to go back."""
+        return 0
+
     def module(self) -> nn.Module:
         from torch import nn
 
