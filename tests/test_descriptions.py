@@ -10,7 +10,7 @@ from records import case, info, measured
 
 from distbench import registry
 from distbench.analysis.candidates import candidates
-from distbench.analysis.communication import volume
+from distbench.analysis.communication import Volume, volume
 from distbench.analysis.settings import description_of, meaning
 from distbench.analysis.summary import summarise
 from distbench.case import Case, Choice
@@ -78,3 +78,42 @@ def test_the_simpler_of_two_strategies_is_preferred_whoever_wrote_it() -> None:
     rows = summarise(info(case("ddp"), of), records)
     simplicity = {row.label: row.simplicity for row in candidates(rows, {})}
     assert simplicity["foreign"] < simplicity["ddp"]
+
+
+ELEMENTS = 1_000_000
+SETTINGS = {"parameters": ELEMENTS, "max_live_parameters": 3 * ELEMENTS, "max_reuse_distance": 0}
+
+
+def gathers_of_zero3(times: float, **effective: int) -> Volume:
+    """Return the volume of a step of ZeRO-3 in fp32 that gathers *times* what theory says."""
+    of = case(strategy=Choice("zero", {"stage": 3}))
+    theory = 2.0 * ELEMENTS * 4
+    row = {"rank": 0, "op": "all_gather", "bytes": times * theory, "group_size": 2, "step": 0, "place": 0}
+    tables = {"collectives": [row], "collectives_theory": [{"rank": 0, "op": "all_gather", "bytes": theory}]}
+    record = dataclasses.replace(
+        measured(of, comm_bytes_theory=theory), tables=tables, effective={**SETTINGS, **effective}
+    )
+    found = volume(record)
+    assert found is not None
+    return found
+
+
+def test_ten_times_the_textbook_is_more_than_the_thresholds_of_zero_3_allow() -> None:
+    found = gathers_of_zero3(10, prefetch_bucket_size=ELEMENTS // 4, shared_parameters=ELEMENTS // 8)
+    assert found.unexplained == pytest.approx(9 - 3 / 8)
+    unlimited = gathers_of_zero3(10, prefetch_bucket_size=1000 * ELEMENTS, shared_parameters=0)
+    assert unlimited.unexplained == pytest.approx(8), "no threshold makes a pass gather all twice"
+
+
+def test_what_is_prefetched_too_early_and_what_two_modules_share_has_a_known_cause() -> None:
+    found = gathers_of_zero3(1.375, prefetch_bucket_size=ELEMENTS // 4, shared_parameters=ELEMENTS // 8)
+    assert found.unexplained == 0
+    assert "gathered more than once in a pass" in found.causes[0].text
+    more = gathers_of_zero3(1.375, prefetch_bucket_size=0, shared_parameters=ELEMENTS // 8)
+    assert more.unexplained == pytest.approx(0.25)
+
+
+def test_checkpointed_layers_are_gathered_once_more_for_each_micro_batch() -> None:
+    more = {"prefetch_bucket_size": 0, "shared_parameters": 0}
+    assert gathers_of_zero3(1.5, **more, checkpointed_layers=4).unexplained == 0
+    assert gathers_of_zero3(1.5, **more, checkpointed_layers=0).unexplained == pytest.approx(0.5)

@@ -13,6 +13,7 @@ from distbench.case import BYTES
 from distbench.grouping import gathered, grouped
 from distbench.metrics.communication.traffic import bus_factor
 from distbench.record import Record
+from distbench.strategies.description import Deviation
 from distbench.units import bytes_text
 
 SCALAR = 1024
@@ -204,8 +205,7 @@ class _Ledger:
             return
         # two passes over the layers need every parameter; what theory gathers once stays gathered by design
         passes = 2 * self._record.case.batch.gradient_accumulation_steps
-        size = BYTES[self._record.case.precision.compute]
-        needed = passes * self._record.effective["parameters"] * size
+        needed = passes * self._record.effective["parameters"] * self._element
         saved = standing - (needed - self._theory["all_gather"])
         if saved > 0:
             self._book(
@@ -220,11 +220,27 @@ class _Ledger:
     def _known_deviations(self) -> None:
         effective = self._record.effective
         for deviation in description_of(self._record.case, self._record).deviations:
-            extra = self._left.get(deviation.of, 0.0)
+            extra = min(self._left.get(deviation.of, 0.0), self._most(deviation))
             if extra > 0:
                 values = ", ".join(f"{name} = {effective.get(name)}" for name in deviation.settings)
                 text = f"{bytes_text(extra)} {deviation.why}" + (f" ({values})" if values else "")
                 self._book(deviation.of, extra, text)
+
+    def _most(self, deviation: Deviation) -> float:
+        """Bytes that *deviation* can explain of a step, by the settings of the live engine."""
+        if not deviation.allowed:
+            return math.inf
+        effective, case = self._record.effective, self._record.case
+        in_a_pass: float = sum(effective.get(name) or 0 for name in deviation.allowed)
+        elements = 2 * min(in_a_pass, effective["parameters"])
+        if effective.get("checkpointed_layers"):
+            # the layers' forward pass is made again, with gathers of its own
+            elements += effective["parameters"]
+        return float(elements * self._element * case.batch.gradient_accumulation_steps)
+
+    @property
+    def _element(self) -> int:
+        return BYTES[self._record.case.precision.compute]
 
     def _sum_by_op(self, most: float = float("inf")) -> dict[str, float]:
         """Bytes of a rank per step by operation, of collectives of at most *most* bytes each."""

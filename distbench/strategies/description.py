@@ -27,6 +27,9 @@ class Deviation:
     why: str
     settings: tuple[str, ...] = ()
     """Keys of ``effective`` whose values explain it."""
+    allowed: tuple[str, ...] = ()
+    """Keys of ``effective``, in elements, whose sum is the most that it explains in each pass over the
+    layers; empty: it explains any amount."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ _GATHERED_TWICE = Deviation(
     "all_gather",
     "were gathered more than once in a pass, released in between",
     ("max_live_parameters", "max_reuse_distance"),
+    # a module releases what another one needs again, and what was prefetched too early is lost
+    ("shared_parameters", "prefetch_bucket_size"),
 )
 _IN_TWO_PARTITIONS = Deviation(
     "gradients",
@@ -54,7 +56,7 @@ class Zero(Strategy):
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points("the strategy itself", "optimizer_wrapper"),
         **points(SHARDING, "zero_stage", "param_persistence_threshold"),
-        **points(KEEPING, "max_live_parameters", "max_reuse_distance"),
+        **points(KEEPING, "max_live_parameters", "max_reuse_distance", "shared_parameters"),
         **points(PORTIONS, "reduce_bucket_size", "allgather_bucket_size", "prefetch_bucket_size"),
         **points(TIMING, "overlap_comm"),
         **points(PLACE, "offload"),

@@ -234,6 +234,15 @@ def _gathered(parameter: nn.Parameter) -> torch.Tensor:
         return parameter.detach().clone()
 
 
+def _shared(module: Any) -> int:
+    """Elements of parameters that more than one module owns, for each owner but the first.
+
+    Each owner gathers its parameters and releases them: a tied embedding is gathered as the head, too.
+    """
+    owned = sum(p.ds_numel for part in module.modules() for p in part.parameters(recurse=False))
+    return int(owned - sum(p.ds_numel for p in module.parameters()))
+
+
 def _gradients_dtype(engine: Any) -> str:
     """Dtype in which the live engine accumulates gradients; it has freed the tensors themselves."""
     # stages 1 to 3 keep it, the optimizer of bf16 with fp32 gradients under another name; in
@@ -269,4 +278,5 @@ def _describe_zero(engine: Any) -> dict[str, Any]:
     }
     if engine.zero_optimization_stage() == 3:
         settings |= {key: getattr(zero, key) for key in _STAGE_3}
+        settings["shared_parameters"] = _shared(engine.module)
     return settings
