@@ -50,6 +50,9 @@ class Converge:
     """Held-out samples of each evaluation, the same in all of them; fewer if there are fewer."""
     seeds: Annotated[int, Bound(1, 1000)] = 3
     """Trainings of each case; the reference gets twice as many."""
+    max_slowdown: Annotated[float, Bound(0, open_low=True)] = 0.2
+    """Fraction of more steps to the target that must be excluded, with 95% confidence, for a case to
+    converge as its reference; what excludes less is inconclusive."""
     gradients_every: Annotated[int, Bound(0, 1_000_000)] = 20
     """Steps between looks at the gradient of each tensor; 0: never."""
     replicas_every: Annotated[int, Bound(0, 1_000_000)] = 50

@@ -10,8 +10,10 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line, short_names
 from distbench.grouping import grouped
 from distbench.jobs.convergence import charts as convergence_charts
+from distbench.jobs.convergence.compared import P_VALUE
 from distbench.jobs.convergence.large_batch import effects
-from distbench.jobs.convergence.verdict import P_VALUE, Convergence, Group
+from distbench.jobs.convergence.trainings import Group
+from distbench.jobs.convergence.verdict import Convergence
 from distbench.report.figures import Chart, Style
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
@@ -19,6 +21,7 @@ from distbench.report.view import CASE, View, case_cells
 _NOTHING = "This run trains to no target: its suite has no section converge."
 _MOST_FINDINGS = 10
 _P = "{:.2g}".format
+_SHARE = "{:.1%}".format
 
 
 def _mean(name: str, heading: str, doc: str, unit: str = "") -> tuple[Field, Field]:
@@ -37,8 +40,9 @@ class ConvergenceView(View):
         "Trainings to a target on held-out data, each case with several seeds next to its reference: one "
         "process, the same global batch, twice the seeds. Means over seeds ± standard deviation; steps "
         "and seconds (of training alone) until the target was first reached, to within one evaluation; "
-        "the value at the end. p: chance of a result as bad or worse if the case trains as its reference "
-        f"does, one-sided; below {P_VALUE:g} the case is worse."
+        "the value at the end. p: chance of a result as bad or worse, seed by seed, if the case trains as "
+        f"its reference does, adjusted for the number of tests; below {P_VALUE:g} the case is worse. "
+        "excluded: more steps than that, as a fraction, are excluded with 95% confidence."
     )
     fields: ClassVar[tuple[Field, ...]] = (
         *CASE,
@@ -50,6 +54,9 @@ class ConvergenceView(View):
         Field("reached", "", "Trainings that reached the target.", type="bigint"),
         *_mean("steps", "steps", "Steps to the target"),
         Field("p_steps", "p steps", "Chance of as many steps or more.", format=_P),
+        Field(
+            "excluded", "excluded", "Fraction of more steps to the target that is excluded.", format=_SHARE
+        ),
         *_mean("seconds", "seconds", "Seconds of training to the target", "s"),
         *_mean("final", "at the end", "Value at the end"),
         Field("p_final", "p end", "Chance of a value as bad or worse.", format=_P),
@@ -104,6 +111,7 @@ def _row(of: Convergence, group: Group, name: str, tested: Convergence | None = 
             "reached": len(reached),
             **_spread("steps", reached, "{:.0f}".format),
             "p_steps": tested.steps.p_worse if tested and tested.steps else None,
+            "excluded": tested.steps.most if tested and tested.steps else None,
             **_spread("seconds", group.to_target("seconds"), "{:.2f}".format),
             **_spread("final", group.finals, "{:.3f}".format),
             "p_final": tested.final.p_worse if tested and tested.final else None,
@@ -136,13 +144,10 @@ def _notes(trained: Sequence[Convergence], names: dict[str, str]) -> list[str]:
     notes += [one_line(text) for text in findings[:_MOST_FINDINGS]]
     if (more := len(findings) - _MOST_FINDINGS) > 0:
         notes.append(f"{more} more findings are in the records (converge_findings).")
-    by_chance = 2 * P_VALUE * len(trained)
     return [
         *notes,
-        f"Each of {len(trained)} cases is tested twice at p = {P_VALUE:g}, without a correction for their "
-        f"number: with seeds of their own up to {by_chance:.1f} of them would be called worse by chance. The "
-        "first seeds of a reference are those of its cases, which makes that far rarer where a strategy "
-        "trains as it should.",
+        f"The chances of all {len(trained)} cases are adjusted for the number of tests (Holm): if all train "
+        f"as their reference, any of them is called worse in at most {P_VALUE:.0%} of runs.",
     ]
 
 
