@@ -14,6 +14,7 @@ from choices import DDP, FSDP, KNOWN, MIB, OFFLOAD, ZERO2, ZERO3, trials
 from records import case, failed, info, measured
 
 from distbench.analysis.answer import answer
+from distbench.analysis.candidates import OUTSIDE
 from distbench.analysis.choice import Choice, Wish, choose, turns
 from distbench.analysis.noise import intervals
 from distbench.analysis.run import AnalysedRun
@@ -168,6 +169,22 @@ def test_turns_name_every_budget_at_which_the_answer_changes():
         (300, "zero3"),
         (200, ""),
     ]
+
+
+# -- memory of a device
+
+
+def needed(device: str, **values: float) -> float | None:
+    of = case("ddp", device=device)
+    return run_of(*trials(of, 1000, mib=100, **values)).candidates[0].memory
+
+
+def test_a_device_must_hold_more_than_torchs_allocator_does() -> None:
+    reserved = 300.0 * MIB
+    assert needed("cuda", memory_reserved_peak=reserved) == reserved + OUTSIDE
+    assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=900.0 * MIB) == 900 * MIB
+    assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=200.0 * MIB) == reserved
+    assert needed("cpu") == 100 * MIB
 
 
 # -- intervals

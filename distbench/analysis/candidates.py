@@ -14,7 +14,10 @@ from distbench.case import CHOICES, Axis, Precision
 from distbench.grouping import grouped
 from distbench.units import number_text
 
-RESERVED, ENERGY = "memory_reserved_peak", "energy_per_token"
+RESERVED, OWN, ENERGY = "memory_reserved_peak", "gpu_memory_own", "energy_per_token"
+OUTSIDE = 2**30
+"""Bytes of a GPU that a process takes outside of torch's allocator (CUDA's context, kernels, the buffers of
+NCCL and cuBLAS), where NVML did not tell: the middle of the half to two GiB that are common."""
 
 
 def candidates(cases: Sequence[CaseSummary], unfair: Mapping[str, Sequence[Difference]]) -> list[Candidate]:
@@ -71,9 +74,15 @@ def _barred(row: CaseSummary, differences: Sequence[Difference]) -> str:
 
 
 def _needed(row: CaseSummary) -> float | None:
-    """Memory that a device must have: on CUDA the allocator's segments, else the tensors."""
-    peak = row.values.get(RESERVED) or row.values.get(MEMORY)
-    return peak.high if peak else None
+    """Memory that a device must have.
+
+    On a GPU all that the ranks held of it, by NVML, and no less than the allocator's segments, which a
+    large device lets grow beyond need; on a CPU the tensors.
+    """
+    peak, own = row.values.get(RESERVED) or row.values.get(MEMORY), row.values.get(OWN)
+    if peak is None or row.case.device == "cpu":
+        return peak.high if peak else None
+    return max(peak.high, own.high) if own else peak.high + OUTSIDE
 
 
 def _intervals(cases: Sequence[CaseSummary], column: str) -> dict[str, Interval]:
