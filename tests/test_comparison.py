@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import QUICK, Finished, call
+from histories import stored
 from records import case, failed, info, measured
 
 from distbench.analysis.comparison import Pair, compare
+from distbench.analysis.days import Days, days
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case
 from distbench.cli import main
@@ -76,6 +80,63 @@ def test_of_memory_less_is_better_and_the_same_is_the_same():
     found = pairs(BEFORE, after)
     assert found[DDP.name].change("memory_peak").word == "worse"
     assert found[FSDP.name].change("memory_peak").word == "same"
+
+
+def told_of_days(spread: float, *, is_known: bool) -> float:
+    """Part of the comparisons of the same code on two days that find a difference, if days so differ."""
+    rng = np.random.default_rng(7)
+    found = []
+    for _ in range(150):
+        offsets = rng.normal(0, spread, 12)
+        trials_of_days = 1000 * np.exp(offsets[:, None] + rng.normal(0, 0.005, (12, 3)))
+        *earlier, before, after = trials_of_days.tolist()
+        known = days([[statistics.median(trials_of_day) for trials_of_day in earlier]])
+        assert known is not None
+        past = {(DDP.id, "tokens_per_s"): known} if is_known else {}
+        rows = (side(*trials(DDP, *speeds)).cases for speeds in (before, after))
+        (pair,) = compare(*rows, past)
+        found.append(pair.change("tokens_per_s").word != "same")
+    return float(np.mean(found))
+
+
+def test_days_that_differ_are_no_change_of_code_where_other_days_say_how_much() -> None:
+    assert told_of_days(0.02, is_known=False) > 0.3
+    # two standard errors of a share of 150
+    assert told_of_days(0.02, is_known=True) <= 0.05 + 0.036
+
+
+def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on() -> None:
+    past = {(DDP.id, "tokens_per_s"): Days(0.01, 6)}
+    before, after = side(*trials(DDP, 1000, 1001, 999)), side(*trials(DDP, 800, 801, 799))
+    (pair,) = compare(before.cases, after.cases, past)
+    change = pair.change("tokens_per_s")
+    assert (change.word, change.days) == ("worse", 6)
+    assert change.ratio.half == pytest.approx(2.447 * 2**0.5 * 0.01, rel=1e-3)
+    made = comparison_view.comparison(before, after, past)
+    assert "hold how much earlier runs of them differ where nothing changed (6 degrees" in " ".join(
+        comparison_view.sentences(made)
+    )
+    unknown = comparison_view.comparison(before, after)
+    assert "is not known" in " ".join(comparison_view.sentences(unknown))
+
+
+def test_runs_before_and_after_a_step_do_not_make_days_differ() -> None:
+    assert days([[100.0, 101.0, 99.0], [50.0, 50.5, 49.5]]).deviation == pytest.approx(0.01, rel=0.01)
+    assert days([[100.0, 101.0], [50.0]]) is None
+    assert days([[0.0, 101.0, 100.0]]) is None
+
+
+def test_compare_reads_how_much_other_runs_of_the_case_differ(tmp_path: Path, capsys) -> None:
+    folders = [
+        stored(tmp_path / f"{day}", day, *trials(DDP, speed, speed * 1.001)).folder
+        for day, speed in enumerate((1000, 1030, 970, 1020, 980, 1010, 950))
+    ]
+    assert main(["compare", str(folders[0]), str(folders[-1]), "--out", str(tmp_path), "--json"]) == 0
+    change = json.loads(capsys.readouterr().out)[0]["cases"][0]["changes"]["tokens_per_s"]
+    assert (change["word"], change["days"]) == ("same", 4)
+    assert (
+        main(["compare", str(folders[0]), str(folders[-1]), "--out", str(tmp_path / "none"), "--json"]) == 0
+    )
 
 
 def test_from_one_trial_each_no_difference_is_called_better_or_worse():

@@ -1,17 +1,20 @@
 """Two runs, case by case: what changed, by how much, and whether they may be compared at all.
 
-The intervals cover how trials of one run differ. Two runs are two occasions: a different day, a
-different neighbour on the machine, and that difference is in no interval here. A comparison informs;
-gating needs arms that run side by side.
+Two runs are two occasions: a different day, a different neighbour on the machine. Where enough other runs
+have the same case, the intervals hold how much those differ; else only how trials of one run do.
+A comparison informs; gating needs arms that run side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
-from distbench.analysis.noise import Interval, intervals
+from distbench.analysis.days import Days
+from distbench.analysis.noise import CONFIDENCE, Interval, intervals
 from distbench.analysis.scaling import series_of
 from distbench.analysis.settings import facts, meaning, settings, text
 from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, CaseSummary
@@ -23,6 +26,8 @@ COLUMNS = (THROUGHPUT, EFFICIENCY, "step_s", MEMORY, COMMUNICATION, LOSS)
 """What is compared if both runs have it; the efficiency follows from the throughputs."""
 _LEAST = 0.0005
 """A smaller change of a counted number would be shown as 1.000; the gate sees it."""
+Past = Mapping[tuple[str, str], Days]
+"""Case id and column -> how much its runs have differed."""
 Direction = Literal["better", "worse", "other"]
 Word = Direction | Literal["same", "unknown"]
 
@@ -38,8 +43,11 @@ class Change:
     ratio: Interval
     """After over before."""
     word: Word
-    """same: within the noise of the trials, or less than 0.05%; other: different, in a column without a
+    """same: within the noise, or less than 0.05%; other: different, in a column without a
     better direction; unknown: not equal, and no case has a second trial to measure the noise."""
+    days: int = 0
+    """Degrees of freedom of what is known of the difference between runs; 0: nothing, so the interval is
+    that of the trials alone."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +73,13 @@ class Pair:
         return next((change for change in self.changes if change.column == column), None)
 
 
-def compare(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> list[Pair]:
+def compare(
+    before: Sequence[CaseSummary], after: Sequence[CaseSummary], past: Past = MappingProxyType({})
+) -> list[Pair]:
     """Every case of two runs, in the order of the second; cases of the first alone at the end.
 
     Cases are the same if their configuration is (equal ids); those that only have the same name are
-    shown side by side and never compared.
+    shown side by side and never compared. *past* is how much other runs of them have differed.
     """
     by_id = {row.case.id: row for row in before}
     by_name = {row.case.name: row for row in before}
@@ -77,7 +87,7 @@ def compare(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> list
     taken = {mate.case.id for mate in mates if mate}
     gone = [row for row in before if row.case.id not in taken]
     alone = [Pair(row.case.name, row, None, "only in the first run") for row in gone]
-    return _with_changes([*map(_pair, mates, after), *alone])
+    return _with_changes([*map(_pair, mates, after), *alone], past)
 
 
 def _pair(before: CaseSummary | None, after: CaseSummary) -> Pair:
@@ -128,8 +138,8 @@ def settings_apart(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[
     return (f"different work: {work[0]}" if work else ""), tuple(notes)
 
 
-def _with_changes(pairs: list[Pair]) -> list[Pair]:
-    """*pairs* with their numbers; the noise of a number is that of all its trials of one run."""
+def _with_changes(pairs: list[Pair], past: Past) -> list[Pair]:
+    """*pairs* with their numbers; the noise of a number is that of all its trials of one run, and of runs."""
     fit = [
         (pair, pair.before, pair.after)
         for pair in pairs
@@ -141,13 +151,14 @@ def _with_changes(pairs: list[Pair]) -> list[Pair]:
         befores = intervals([before.positive(column) for _, before, _ in both])
         afters = intervals([after.positive(column) for _, _, after in both])
         for (_, _, row), before, after in zip(both, befores, afters, strict=True):
-            changes[row.case.id].append(_change(column, row.columns[column], before, after))
+            known = past.get((row.case.id, column))
+            changes[row.case.id].append(_change(column, row.columns[column], before, after, known))
     made = [replace(pair, changes=tuple(changes.get(pair.id, ()))) for pair in pairs]
-    scaled = _efficiencies(made)
+    scaled = _efficiencies(made, past)
     return [replace(pair, changes=(*pair.changes, *scaled.get(pair.id, ()))) for pair in made]
 
 
-def _efficiencies(pairs: list[Pair]) -> dict[str, tuple[Change]]:
+def _efficiencies(pairs: list[Pair], past: Past) -> dict[str, tuple[Change]]:
     """Change of scaling efficiency (``scaling.DEFINITIONS``) of the cases that have one."""
     paces = {pair.id: pace for pair in pairs if (pace := pair.change(THROUGHPUT))}
     changes = {}
@@ -160,18 +171,25 @@ def _efficiencies(pairs: list[Pair]) -> dict[str, tuple[Change]]:
                 replace(here.ratio(alone), value=here.value / (case.world_size * alone.value))
                 for here, alone in ((pace.before, base.before), (pace.after, base.after))
             )
-            changes[case.id] = (_change(EFFICIENCY, {"unit": "", "better": "higher"}, before, after),)
+            described, known = {"unit": "", "better": "higher"}, past.get((case.id, EFFICIENCY))
+            changes[case.id] = (_change(EFFICIENCY, described, before, after, known),)
     return changes
 
 
-def _change(column: str, described: dict[str, Any], before: Interval, after: Interval) -> Change:
+def _change(
+    column: str, described: dict[str, Any], before: Interval, after: Interval, known: Days | None
+) -> Change:
     ratio = after.ratio(before)
+    if known and ratio.half is not None:
+        # what runs differ by holds the noise of their trials, too
+        ratio = replace(ratio, half=max(ratio.half, known.half(CONFIDENCE)))
     word: Word = direction(before.value, after.value, described["better"])
-    if not after.is_apart_from(before) or abs(after.value / before.value - 1) < _LEAST:
+    is_apart = abs(math.log(ratio.value)) > (ratio.half or 0.0)
+    if not is_apart or abs(after.value / before.value - 1) < _LEAST:
         word = "same"
     elif ratio.half is None:
         word = "unknown"
-    return Change(column, described["unit"], before, after, ratio, word)
+    return Change(column, described["unit"], before, after, ratio, word, known.freedom if known else 0)
 
 
 def direction(before: float, after: float, better: str | None) -> Direction:

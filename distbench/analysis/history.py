@@ -8,14 +8,15 @@ run side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
 from distbench.analysis import change_points
 from distbench.analysis.change_points import Step
-from distbench.analysis.comparison import EFFICIENCY, Direction, direction, settings_apart
+from distbench.analysis.comparison import COLUMNS, EFFICIENCY, Direction, direction, settings_apart
+from distbench.analysis.days import Days, days
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import Scaling
 from distbench.analysis.settings import differences, environment
@@ -80,6 +81,10 @@ class Occasion:
     """Of each case id."""
     efficiency: dict[str, Estimate]
     """Case id -> scaling efficiency, of cases also measured on one device."""
+
+    def of_cases(self, ids: Collection[str]) -> Occasion:
+        """The same with the cases of *ids* alone."""
+        return replace(self, cases=tuple(row for row in self.cases if row.case.id in ids))
 
     @classmethod
     def of(cls, run: AnalysedRun) -> Occasion:
@@ -161,6 +166,11 @@ class CaseHistory:
         """Number of each point."""
         return [point.value.value for point in self.points]
 
+    @property
+    def days(self) -> Days | None:
+        """How much its runs differ where nothing changed; None if too few have."""
+        return days([self.values[level.start : level.end] for level in self.levels])
+
 
 def metrics(occasions: Iterable[Occasion]) -> list[str]:
     """Every metric of which a run has a number."""
@@ -182,6 +192,12 @@ def history(occasions: Iterable[Occasion], metric: str, least: float = LEAST) ->
     )
     every = (_series(appearances, metric, least) for appearances in by_case.values())
     return [series for series in every if series]
+
+
+def days_of(occasions: Sequence[Occasion]) -> dict[tuple[str, str], Days]:
+    """How much runs of a case have differed, by its id and the column, of what ``compare`` compares."""
+    series = ((name, each) for name in COLUMNS for each in history(occasions, name))
+    return {(each.case.id, name): found for name, each in series if (found := each.days)}
 
 
 def _why_not(row: CaseSummary, metric: str) -> str:

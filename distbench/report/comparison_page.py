@@ -56,8 +56,8 @@ def _chart(pairs: Sequence[Pair], column: str, suffix: str) -> Chart | None:
     return Chart(
         f"compare-{column}{suffix}",
         f"{title}, after over before",
-        f"Each mark is a case, furthest from 1 first; {direction}. Bars are 95% intervals from the noise "
-        f"of the trials; a bar that crosses the grey line means no measurable change.{cut}",
+        f"Each mark is a case, furthest from 1 first; {direction}. Bars are 95% intervals; a bar that "
+        f"crosses the grey line means no measurable change.{cut}",
         drawn(_traces(changes[:_MOST]), f"ratio ({direction})", rows=[*names.values()]),
     )
 

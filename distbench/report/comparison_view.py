@@ -6,9 +6,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
-from distbench.analysis.comparison import COLUMNS, Change, Pair, compare
+from distbench.analysis.comparison import COLUMNS, Change, Pair, Past, compare
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.text import listed, one_line, short_names
@@ -28,10 +29,10 @@ _HEADINGS = {
 }
 _SIGNS = {"better": "+", "worse": "!", "other": "~", "same": "", "unknown": "?"}
 _CAPTION = (
-    "Ratio of the second run to the first, with its 95% interval from trial-to-trial variation. +: "
-    "better, !: worse, ~: changed, ?: spread unknown; no sign: within the noise. efficiency: of scaling "
-    "from one device; slower devices raise it too, so read it next to tokens/s. The intervals exclude "
-    "run-to-run drift of the machine, so a small difference proves nothing about a change of code."
+    "Ratio of the second run to the first, with its 95% interval. +: better, !: worse, ~: changed, ?: spread "
+    "unknown; no sign: within the noise. efficiency: of scaling from one device; slower devices raise it "
+    "too, so read it next to tokens/s. Two runs are two occasions: to decide about a change of code, run "
+    "both sides side by side (distbench gate)."
 )
 
 
@@ -46,13 +47,13 @@ class Comparison:
     """Fact -> what it was in each run; only those that differ."""
 
 
-def comparison(before: AnalysedRun, after: AnalysedRun) -> Comparison:
-    """What differs between two runs."""
+def comparison(before: AnalysedRun, after: AnalysedRun, past: Past = MappingProxyType({})) -> Comparison:
+    """What differs between two runs, given how much other runs of their cases have differed."""
     sides = (before, after)
     # ranks tell more than the machine that starts them: only the same can be held together
     from_ranks = all(any(record.environment for record in side.measured) for side in sides)
     facts = [environment(side.measured if from_ranks else [], side.info.machine) for side in sides]
-    return Comparison(before, after, compare(before.cases, after.cases), differences(*facts))
+    return Comparison(before, after, compare(before.cases, after.cases, past), differences(*facts))
 
 
 def sheet(made: Comparison) -> Sheet:
@@ -100,7 +101,28 @@ def sentences(made: Comparison) -> list[str]:
         for note in ([f"Not compared: {pair.incomparable}"] if pair.incomparable else pair.notes)
     )
     causes = [f"{note} ({listed(names)})." for note, names in notes.items()]
-    return [_count(made.pairs), environment, *causes]
+    return [_count(made.pairs), *_occasions(made.pairs), environment, *causes]
+
+
+def _occasions(pairs: Sequence[Pair]) -> list[str]:
+    """What the intervals hold of the difference between two occasions."""
+    paces = [change for pair in pairs if (change := pair.change("tokens_per_s"))]
+    known = [change.days for change in paces if change.days]
+    if not paces:
+        return []
+    if not known:
+        return [
+            "How much runs of these cases differ from day to day is not known (it takes 3 other runs of a "
+            "case in one environment), so the intervals hold the differences of trials alone and a small "
+            "change proves nothing."
+        ]
+    of = "the cases" if len(known) == len(paces) else f"{len(known)} of {len(paces)} cases"
+    most = f"{min(known)} to {max(known)}" if min(known) < max(known) else f"{min(known)}"
+    rest = "" if len(known) == len(paces) else "; those of the others hold the differences of trials alone"
+    return [
+        f"The intervals of {of} hold how much earlier runs of them differ where nothing changed ({most} "
+        f"degrees of freedom){rest}."
+    ]
 
 
 def to_json(made: Comparison) -> dict[str, Any]:
@@ -120,6 +142,7 @@ def to_json(made: Comparison) -> dict[str, Any]:
                         "after": change.after.value,
                         "ratio": change.ratio.to_json(),
                         "word": change.word,
+                        "days": change.days,
                     }
                     for change in pair.changes
                 },

@@ -11,20 +11,16 @@ from pathlib import Path
 from typing import Annotated
 
 from distbench.analysis.history import LEAST, Occasion, metrics
-from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import THROUGHPUT
 from distbench.analysis.text import one_line
+from distbench.cli.occasions import occasions as read
 from distbench.cli.options import REPORTS, Json, Out, argument, check_word, option, parsed
 from distbench.cli.output import note, say, say_json, width
-from distbench.errors import DistbenchError, UsageError, did_you_mean
+from distbench.errors import UsageError, did_you_mean
 from distbench.record import runs
-from distbench.record.store import Run
 from distbench.report import history_page
 from distbench.report.history_view import History, sheet, to_json
 from distbench.units import parse_fraction
-
-# what code that expects distbench's records may raise on another tool's: wrong types, values, depths, sizes
-_FOREIGN = (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError, OSError)
 
 # files with a run's numbers; logs and traces may be a hundred times as large
 _WANTED = (".json", ".parquet")
@@ -100,13 +96,10 @@ def _read(places: Mapping[Path, str]) -> tuple[list[Occasion], list[str]]:
     """
     occasions: dict[tuple[str, str], Occasion] = {}
     skipped: list[str] = []
-    for run in {run.folder: run for place in places for run in runs.below(place)}.values():
-        try:
-            occasion = _occasion(run)
-        except DistbenchError as error:
-            skipped.append(_as_called(str(error), places))
-        except _FOREIGN as error:
-            skipped.append(_as_called(f"{run.folder}: not a readable run: {error!r}", places))
+    found = {run.folder: run for place in places for run in runs.below(place)}
+    for occasion in read(found.values()):
+        if isinstance(occasion, str):
+            skipped.append(_as_called(occasion, places))
         else:
             # a bucket may hold copies of local runs; one run is one point
             occasions.setdefault((occasion.run_id, occasion.created.isoformat()), occasion)
@@ -122,16 +115,6 @@ def _as_called(reason: str, places: Mapping[Path, str]) -> str:
     for folder, name in places.items():
         reason = reason.replace(str(folder), name)
     return one_line(reason)
-
-
-def _occasion(run: Run) -> Occasion:
-    info = run.info()
-    # samples are not needed here, and loading those of a hundred runs takes time
-    records = [
-        dataclasses.replace(record, samples={}, warmup_losses=[]) if record.job.kind == "measure" else record
-        for record in run.records()
-    ]
-    return Occasion.of(AnalysedRun(info, records))
 
 
 @contextmanager

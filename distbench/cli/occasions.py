@@ -1,0 +1,35 @@
+"""Runs as occasions: as much of them as a history needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from distbench.analysis.history import Occasion
+from distbench.analysis.run import AnalysedRun
+from distbench.errors import DistbenchError
+from distbench.record.store import Run
+
+# what code that expects distbench's records may raise on another tool's: wrong types, values, depths, sizes
+_FOREIGN = (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError, OSError)
+
+
+def occasions(runs: Iterable[Run]) -> Iterator[Occasion | str]:
+    """Each of *runs* as an occasion, or why it can't be read."""
+    for run in runs:
+        try:
+            yield _occasion(run)
+        except DistbenchError as error:
+            yield str(error)
+        except _FOREIGN as error:
+            yield f"{run.folder}: not a readable run: {error!r}"
+
+
+def _occasion(run: Run) -> Occasion:
+    info = run.info()
+    # samples are not needed here, and loading those of a hundred runs takes time
+    records = [
+        dataclasses.replace(record, samples={}, warmup_losses=[]) if record.job.kind == "measure" else record
+        for record in run.records()
+    ]
+    return Occasion.of(AnalysedRun(info, records))
