@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from noise_model import NOISY, QUIET, TYPICAL, Noise, launches
@@ -58,6 +60,46 @@ def test_noise_alone_is_no_step(noise: Noise) -> None:
 def test_drift_alone_is_no_step(noise: Noise) -> None:
     rng = np.random.default_rng(SEED)
     assert share_called(points(noise, 200, 100, rng, drifts=True)) <= 0.05
+
+
+def outliers(rng: np.random.Generator) -> np.ndarray:
+    """Return histories of which every twentieth day is a fifth slower."""
+    values = np.exp(rng.normal(0, 0.024, (400, 100)))
+    return np.where(rng.random(values.shape) < 0.05, 0.8 * values, values)
+
+
+def heavy_tails(rng: np.random.Generator) -> np.ndarray:
+    return np.exp(0.024 * rng.standard_t(3, (400, 100)))
+
+
+def random_walk(rng: np.random.Generator) -> np.ndarray:
+    return np.exp(np.cumsum(rng.normal(0, 0.01, (400, 100)), axis=1) + rng.normal(0, 0.01, (400, 100)))
+
+
+def decline(rng: np.random.Generator) -> np.ndarray:
+    """Return histories that lose a tenth evenly."""
+    return np.exp(rng.normal(0, 0.024, (400, 100)) + np.linspace(0, np.log(0.9), 100))
+
+
+@pytest.mark.parametrize("made", [outliers, heavy_tails, random_walk, decline])
+def test_what_is_not_a_change_of_level_is_no_step(made: Callable[[np.random.Generator], np.ndarray]) -> None:
+    # of 2,000 each, 0.3 to 1.0%
+    assert share_called(made(np.random.default_rng(SEED))) <= 0.02
+
+
+def test_a_step_among_outliers_is_found_as_it_is_without() -> None:
+    histories = outliers(np.random.default_rng(SEED))[:60]
+    histories[:, 60:] /= 1.1
+    assert np.mean([is_found(values, 60) for values in histories]) >= 0.9
+
+
+def test_a_step_of_three_points_is_told_from_as_many_outliers_in_a_row() -> None:
+    rng = np.random.default_rng(SEED)
+    values = np.exp(rng.normal(0, 0.01, 60))
+    values[57:] *= 0.8
+    assert is_found(values, 57)
+    values[[5, 17, 25, 33, 48]] *= 0.8
+    assert not is_found(values, 57), "one day in twelve is as bad, so three in a row may be, too"
 
 
 def test_drift_is_what_least_squares_alone_take_for_a_step() -> None:

@@ -4,15 +4,18 @@ Days differ: a machine is a little slower for a week and then is not. Nearby poi
 that reason alone, and a method that takes them for independent finds steps in every second history. So
 ruptures proposes steps (the splits with the least squares), which are then tested against every
 mixture of white noise and drift that the series may come from: drift is an autoregression of first
-order, and the mixtures that count are those inside the 95 % interval of their likelihood (of the
-residuals: Patterson & Thompson 1971). A step is called if the least favourable of them makes it a
-matter of less than three histories in a thousand, all possible places included; with a hundred
-points that is p = 3e-5 per place.
+order, up to a random walk, and the mixtures that count are those inside the 95% interval of their
+likelihood (of the residuals: Patterson & Thompson 1971). A step is called if the least favourable of
+them makes it a matter of less than three histories in a thousand, all possible places included; with a
+hundred points that is p = 3e-5 per place. Three more things are no step: a few bad days (Hampel 1974), as
+many of them in a row as a history with such days may have, and what a straight line describes about
+as well.
 
-Measured on simulated histories of 100 points of 5 launches, with typical noise (2.4% per point): called in
-none of 300 with noise alone and in 0.3% with drift from day to day of 0.8, 4% with drift if every other
-day of a hundred is looked at; a step of 10% is found within 5 points in 93%, of 5% in 11% (28% within
-10). With drift on top: 79% and 9%.
+Measured on 2,000 simulated histories of 100 points each: called in 0.1% with typical noise (2.4% a
+point) and with drift from day to day of 0.8, in 0.5% if every twentieth day is 20% slower, 1.0% with the
+tails of Student's t with 3 degrees of freedom, 0.3 to 1.5% of random walks, and 0.5% if the numbers fall
+evenly by 10%. Of 300 histories a step of 10% is found within 5 points in 91%, of 5% in 13% (22% within
+10). With drift on top: 72% and 6%.
 """
 
 from __future__ import annotations
@@ -31,18 +34,26 @@ LEAST_POINTS = 3
 """On each side of a step. Fewer may be bad luck, and have no known spread."""
 CHANCE = 3e-3
 """Chance that a step is reported in a history that has none."""
-PERSISTENCE = 0.9
-"""Correlation of the drift from one point to the next: above what is seen from day to day (0.8), for
-slower drift looks more like a step."""
-
-_SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""Fraction of the variance of a point that is drift."""
+_DRIFT = tuple((share, 0.9) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
+"""Mixtures: fraction of the variance of a point that is drift, and the correlation of drift from one point to
+the next: above what is seen from day to day (0.8), for slower drift looks more like a step."""
+_WALK = tuple((share, 0.99) for share in (0.5, 0.8, 0.9, 0.97, 1.0))
+"""Mixtures with what is a random walk over a hundred points."""
+_CLEARLY = 3.0
+"""By how much the log likelihood of levels must be above that of a straight line."""
+_FAR = 4.0
+"""A point so many robust standard deviations from its neighbours is an outlier."""
+_BESIDE = 2
+"""Neighbours on each side: of five points a lasting level has three, an outlier has no majority."""
+_OF_MEDIAN = 1 / 0.4895
+"""Standard deviation of normal values over their median distance from the median of five."""
 _PLAUSIBLE = chi2_quantile(0.95, 1) / 2
 """How far the log likelihood of a mixture may be below the best."""
 _SMALLEST_DEVIATION = 1e-9
 """Counted numbers, such as bytes, have no spread; any step in them is certain."""
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
+Mixtures = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -71,11 +82,12 @@ def steps(values: Sequence[float], least: float) -> list[Step]:
     Raises:
         ValueError: a value is not finite.
     """
-    ends = [*_places(_scaled(values), values, least), len(values)]
+    series = _Cleaned.of(values)
+    ends = [*_places(series, least), len(values)]
     starts = [0, *ends[:-1]]
     # once all are known, each is measured by the levels on both sides
     return [
-        _step(values[start:end], middle - start, first=start, searched=len(values))
+        _step(series.part(start, end), middle - start, first=start, searched=len(values))
         for start, (middle, end) in zip(starts, pairwise(ends), strict=False)
     ]
 
@@ -84,7 +96,7 @@ def step_at(values: Sequence[float], place: int) -> Step | None:
     """Change at a *place* that was known beforehand; None with too few points on a side."""
     if min(place, len(values) - place) < LEAST_POINTS:
         return None
-    return _step(values, place, first=0, searched=1)
+    return _step(_Cleaned.of(values), place, first=0, searched=1)
 
 
 def level(values: Sequence[float]) -> float:
@@ -98,17 +110,65 @@ def level(values: Sequence[float]) -> float:
     return float(np.mean(np.asarray(values) / largest) * largest)
 
 
-def _places(scaled: Numbers, values: Sequence[float], least: float, first: int = 0) -> list[int]:
+def _places(series: _Cleaned, least: float, first: int = 0) -> list[int]:
     """Places of steps: a single one, or two around a level that came and went."""
     for count in (1, 2):
-        if len(values) < LEAST_POINTS * (count + 1):
+        if len(series.values) < LEAST_POINTS * (count + 1):
             break
-        ends = _splits(scaled, count)
-        if _is_called(scaled, values, ends, least):
-            parts = list(pairwise([0, *ends]))
-            within = [_places(scaled[a:b], values[a:b], least, first + a) for a, b in parts]
+        ends = _splits(series.values, count)
+        if _is_called(series, ends, least):
+            parts = [(series.part(a, b), a) for a, b in pairwise([0, *ends])]
+            within = [_places(part, least, first + start) for part, start in parts]
             return sorted([*(place for part in within for place in part), *(first + e for e in ends[:-1])])
     return []
+
+
+@dataclass(frozen=True)
+class _Cleaned:
+    """A series whose outliers stand where their neighbours are (Hampel, JASA 69, 1974).
+
+    One bad day is no level, and would make a noise look large that is small on all other days.
+    """
+
+    values: Numbers
+    """On the scale of ``_scaled``."""
+    plain: Sequence[float]
+    """The values as they were, those of outliers replaced likewise."""
+    is_outlier: Numbers
+    rate: float
+    """Outliers in each point of the whole series."""
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> _Cleaned:
+        """*values* without their outliers.
+
+        Raises:
+            ValueError: a value is not finite.
+        """
+        scaled = _scaled(values)
+        if len(values) <= 2 * LEAST_POINTS:
+            return cls(scaled, values, np.zeros(len(values), bool), 0.0)
+        places = [range(max(0, i - _BESIDE), min(len(values), i + _BESIDE + 1)) for i in range(len(values))]
+        # the lower middle: a value that was there, on either scale
+        middles = [sorted(near, key=lambda place: scaled[place])[(len(near) - 1) // 2] for near in places]
+        distances = np.abs(scaled - scaled[middles])
+        is_outlier = distances > max(_FAR * _OF_MEDIAN * float(np.median(distances)), _SMALLEST_DEVIATION)
+        sources = np.where(is_outlier, middles, np.arange(len(values)))
+        return cls(
+            scaled[sources],
+            [values[place] for place in sources],
+            is_outlier,
+            float((is_outlier.sum() + 1) / (len(values) + 2)) if is_outlier.any() else 0.0,
+        )
+
+    def part(self, start: int, end: int) -> _Cleaned:
+        """The points from *start* to before *end*."""
+        return _Cleaned(self.values[start:end], self.plain[start:end], self.is_outlier[start:end], self.rate)
+
+    def chance_of_spell(self, ends: Sequence[int]) -> float:
+        """Chance that as many outliers followed one another as the shortest part up to *ends* has points."""
+        shortest = min(int((~self.is_outlier[a:b]).sum()) for a, b in pairwise([0, *ends]))
+        return float(min(1.0, len(self.values) * self.rate**shortest)) if self.rate else 0.0
 
 
 def _splits(scaled: Numbers, count: int) -> list[int]:
@@ -121,16 +181,28 @@ def _splits(scaled: Numbers, count: int) -> list[int]:
     return [int(end) for end in search.fit(scaled.reshape(-1, 1)).predict(n_bkps=count)]
 
 
-def _is_called(scaled: Numbers, values: Sequence[float], ends: Sequence[int], least: float) -> bool:
-    levels = [level(values[a:b]) for a, b in pairwise([0, *ends])]
-    large = all(abs(Step(0, a, b, 0).effect) >= least for a, b in pairwise(levels))
-    return large and max(_chances(scaled, ends)) * _room(len(values)) <= CHANCE
+def _is_called(series: _Cleaned, ends: Sequence[int], least: float) -> bool:
+    values, room = series.values, _room(len(series.values))
+    levels = [level(series.plain[a:b]) for a, b in pairwise([0, *ends])]
+    if not all(abs(Step(0, a, b, 0).effect) >= least for a, b in pairwise(levels)):
+        return False
+    # what is quick first: most histories have no step
+    return (
+        max(_chances(values, ends, _DRIFT)) * room <= CHANCE
+        and max(_chances(values, ends)) * room + series.chance_of_spell(ends) <= CHANCE
+        and not _is_trend(values, ends)
+    )
 
 
-def _step(values: Sequence[float], place: int, *, first: int, searched: int) -> Step:
-    (chance,) = _chances(_scaled(values), [place, len(values)])
-    sides = level(values[:place]), level(values[place:])
-    return Step(first + place, *sides, min(1.0, chance * _room(searched)))
+def _step(series: _Cleaned, place: int, *, first: int, searched: int) -> Step:
+    ends = [place, len(series.values)]
+    (chance,) = _chances(series.values, ends)
+    sides = level(series.plain[:place]), level(series.plain[place:])
+    return Step(
+        first + place,
+        *sides,
+        min(1.0, chance * _room(searched) + series.chance_of_spell(ends) * (searched > 1)),
+    )
 
 
 def _room(points: int) -> int:
@@ -149,41 +221,73 @@ def _scaled(values: Sequence[float]) -> Numbers:
     return plain / largest if largest else plain
 
 
-def _chances(scaled: Numbers, ends: Sequence[int]) -> list[float]:
+def _chances(scaled: Numbers, ends: Sequence[int], mixtures: Mixtures = _DRIFT + _WALK) -> list[float]:
     """p of each step between the parts up to *ends*, under the worst plausible mixture."""
-    fits = [_fit(scaled, ends, share) for share in _SHARES]
-    best = max(likelihood for likelihood, _ in fits)
-    plausible = [chances for likelihood, chances in fits if likelihood >= best - _PLAUSIBLE]
+    fits = _fits(scaled, _levels(ends), mixtures)
+    best = max(fit.restricted for fit in fits)
+    plausible = [fit.chances() for fit in fits if fit.restricted >= best - _PLAUSIBLE]
     return [max(same) for same in zip(*plausible, strict=True)]
 
 
-def _fit(scaled: Numbers, ends: Sequence[int], share: float) -> tuple[float, list[float]]:
-    """Log likelihood of a mixture, up to a constant, and the p of each step under it.
+def _is_trend(scaled: Numbers, ends: Sequence[int]) -> bool:
+    """Whether a straight line, with any mixture, is about as likely as the levels up to *ends*."""
+    line = np.column_stack([np.ones(len(scaled)), np.linspace(-1, 1, len(scaled))])
+    flat, sloped = (max(fit.likelihood for fit in _fits(scaled, each)) for each in (_levels(ends), line))
+    return flat - sloped < _CLEARLY
 
-    Generalised least squares with a level for each part, and Student's t of each difference.
-    """
-    parts = np.repeat(np.eye(len(ends)), np.diff([0, *ends]), axis=0)
-    weighted, log_determinant = _weighted(np.column_stack([parts, scaled]), share)
-    information = parts.T @ weighted[:, :-1]
-    levels = linalg.solve(information, parts.T @ weighted[:, -1], assume_a="pos")
-    freedom = len(scaled) - len(ends)
-    squares = float((scaled - parts @ levels) @ (weighted[:, -1] - weighted[:, :-1] @ levels))
+
+def _levels(ends: Sequence[int]) -> Numbers:
+    return np.repeat(np.eye(len(ends)), np.diff([0, *ends]), axis=0)
+
+
+def _fits(scaled: Numbers, design: Numbers, mixtures: Mixtures = _DRIFT + _WALK) -> list[_Fit]:
+    return [_fit(scaled, design, *mixture) for mixture in mixtures]
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Generalised least squares of a series on a design, under one mixture."""
+
+    restricted: float
+    """Log likelihood of the residuals, up to a constant of the design."""
+    likelihood: float
+    """Log likelihood, up to a constant of the series."""
+    estimates: Numbers
+    covariance: Numbers
+    freedom: int
+
+    def chances(self) -> list[float]:
+        """p of the difference between each two neighbouring columns, by Student's t."""
+        contrasts = np.diff(np.eye(len(self.estimates)), axis=0)
+        errors = np.sqrt(np.diag(contrasts @ self.covariance @ contrasts.T))
+        return [t_two_sided(value, self.freedom) for value in contrasts @ self.estimates / errors]
+
+
+def _fit(scaled: Numbers, design: Numbers, share: float, persistence: float) -> _Fit:
+    weighted, log_determinant = _weighted(np.column_stack([design, scaled]), share, persistence)
+    information = design.T @ weighted[:, :-1]
+    estimates = linalg.solve(information, design.T @ weighted[:, -1], assume_a="pos")
+    points, freedom = len(scaled), len(scaled) - design.shape[1]
+    squares = float((scaled - design @ estimates) @ (weighted[:, -1] - weighted[:, :-1] @ estimates))
     variance = max(squares / freedom, _SMALLEST_DEVIATION**2)
-    of_levels = float(np.linalg.slogdet(information)[1])
-    likelihood = -(log_determinant + of_levels + freedom * np.log(variance)) / 2
-    contrasts = np.diff(np.eye(len(ends)), axis=0)
-    errors = np.sqrt(np.diag(contrasts @ (variance * np.linalg.inv(information)) @ contrasts.T))
-    return float(likelihood), [t_two_sided(value, freedom) for value in contrasts @ levels / errors]
+    of_design = float(np.linalg.slogdet(information)[1])
+    return _Fit(
+        restricted=-(log_determinant + of_design + freedom * float(np.log(variance))) / 2,
+        likelihood=-(log_determinant + points * float(np.log(variance * freedom / points))) / 2,
+        estimates=estimates,
+        covariance=variance * np.linalg.inv(information),
+        freedom=freedom,
+    )
 
 
-def _weighted(columns: Numbers, share: float) -> tuple[Numbers, float]:
+def _weighted(columns: Numbers, share: float, persistence: float) -> tuple[Numbers, float]:
     """Inverse of the mixture's covariance times *columns*, and the log of its determinant.
 
     The inverse of drift's own covariance is Q, of three diagonals; that of the mixture is
-    Q (share + (1 - share) Q)^-1. The determinant is up to a constant that all shares have in common.
+    Q (share + (1 - share) Q)^-1.
     """
-    unit = 1 / (1 - PERSISTENCE**2)
-    main, beside = np.full(len(columns), (1 + PERSISTENCE**2) * unit), -PERSISTENCE * unit
+    unit = 1 / (1 - persistence**2)
+    main, beside = np.full(len(columns), (1 + persistence**2) * unit), -persistence * unit
     main[[0, -1]] = unit
     bands = np.zeros((2, len(columns)))
     bands[0] = share + (1 - share) * main
@@ -193,4 +297,5 @@ def _weighted(columns: Numbers, share: float) -> tuple[Numbers, float]:
     weighted = main[:, None] * solved
     weighted[1:] += beside * solved[:-1]
     weighted[:-1] += beside * solved[1:]
-    return weighted, float(2 * np.log(root[0]).sum())
+    # the determinant of Q is 1 / (1 - persistence^2) for each point but the first
+    return weighted, float(2 * np.log(root[0]).sum() - (len(columns) - 1) * np.log(unit))
