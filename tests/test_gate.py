@@ -30,7 +30,7 @@ strategies: [{ddp: {bucket_cap_mb: 25}}]
 world_sizes: [2]
 measure: {warmup: 1, steps: 2, profile_steps: 1}
 limits: {step: 30}
-gate: {tokens_per_s: false, efficiency: false}
+gate: {tokens_per_s: false, efficiency: false, peak_memory: false}
 launcher: kept
 """
 # steps that mostly sleep, and what a machine that others use can tell of them in a few pairs
@@ -63,7 +63,8 @@ def gate(folder: Path, *arguments: str, suite: str = SUITE, **variables: str) ->
 
 
 def test_two_equal_arms_pass(tmp_path: Path) -> None:
-    done = gate(tmp_path, "--self-test", suite=OWN_PACE, SMALL_SLEEPS="0.1")
+    text = OWN_PACE.replace("peak_memory: false", "peak_memory: 1%")
+    done = gate(tmp_path, "--self-test", suite=text, SMALL_SLEEPS="0.1")
     assert done.code == 0, done.errors
     assert done.findings == dict.fromkeys(("tokens_per_s", "peak_memory", "comm_bytes", "comm_calls"), "pass")
     folder = Path(done.result["folder"])
@@ -74,6 +75,30 @@ def test_two_equal_arms_pass(tmp_path: Path) -> None:
         (case,) = json.loads(shown.stdout)["cases"]
         assert case["trials"] == done.result["cases"][0]["findings"][0]["pairs"]
     assert not list(folder.glob("*/scratch"))
+
+
+def test_a_model_whose_logits_are_one_percent_larger_is_another_training(tmp_path: Path) -> None:
+    """Same parameters, bytes and calls, and each arm is equivalent to its own reference."""
+    done = gate(tmp_path, "--env", "SMALL_SCALES=1.01")
+    assert (done.code, done.result["word"]) == (1, "invalid")
+    assert "another training: at step 1 " in done.result["cases"][0]["said"]
+
+
+@pytest.mark.deep
+def test_busy_neighbours_make_no_regression_of_equal_arms(tmp_path: Path) -> None:
+    """FSDP2 on gloo, whose peak memory has two levels, beside three processes that never rest."""
+    text = OWN_PACE.replace("{ddp: {bucket_cap_mb: 25}}", "fsdp").replace(
+        "tokens_per_s: 100%", "tokens_per_s: 5%"
+    )
+    spin = [sys.executable, "-c", "while True: pass"]
+    neighbours = [subprocess.Popen(spin) for _ in range(3)]
+    try:
+        words = [set(gate(tmp_path, "--self-test", suite=text).findings.values()) for _ in range(3)]
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+            neighbour.wait()
+    assert not set.union(*words) & {"regressed", "invalid", "broken"}
 
 
 def test_a_slower_model_is_flagged_and_confirmed_by_processes_of_their_own(tmp_path: Path) -> None:
@@ -340,7 +365,9 @@ EXAMPLE = Path(__file__).parent.parent / "docs" / "ci" / "example" / "try.sh"
 )
 def test_the_example_is_stopped_where_it_says_so(tmp_path: Path, change: str, regressed: set[str]) -> None:
     """By what is counted, for the pace of a machine that others use tells little in so few trials."""
-    counted = ("--set", "gate.tokens_per_s=false", "--set", "gate.efficiency=false")
+    counted = ["--set", "gate.tokens_per_s=false", "--set", "gate.efficiency=false"]
+    if "peak_memory" not in regressed:
+        counted += ["--set", "gate.peak_memory=false"]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [EXAMPLE, change, *counted, "--world-sizes", "2", "--json"],

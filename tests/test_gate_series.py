@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import records
 
-from distbench.case import Case
+from distbench.case import Batch, Case
 from distbench.gate.conclusion import case_verdict, without_efficiency
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.plan import Task
@@ -34,6 +34,10 @@ class PretendedBench:
     fails: int = 0
     """How many of the first trials that are kept crash."""
     stored: dict[tuple[str, int], Record] = field(default_factory=dict)
+    renewed: int = 0
+
+    def renew(self) -> None:
+        self.renewed += 1
 
     def found(self, task: Task) -> Record | None:
         return self.stored.get((task.case.id, task.round))
@@ -113,6 +117,16 @@ def test_what_was_made_before_is_not_made_again() -> None:
     assert [b.round for _, b in track.pairs] == [0, 1, 2]
 
 
+def test_both_arms_get_new_warm_parents_every_three_pairs() -> None:
+    """What one parent adds to all of its trials would be in the mean and in no spread."""
+    log: list[tuple[str, int, int]] = []
+    arms = PretendedBench("A", log), PretendedBench("B", log)
+    blocks = tracks_of([Slot(TWO, TWO)], efficiency=False)
+    gate = GateRules(min_pairs=7, max_pairs=7)
+    Series(cast("tuple[Bench, Bench]", arms), gate, Quiet(), StopRequest(), Clock(None)).run(blocks)
+    assert [arm.renewed for arm in arms] == [2, 2]
+
+
 def test_a_series_without_a_verdict_ends_at_its_last_pair() -> None:
     wide = [0.5, 2.0]
     log: list[tuple[str, int, int]] = []
@@ -182,6 +196,17 @@ def test_a_regression_needs_a_second_series() -> None:
     again = Track(Slot(TWO, TWO), pairs=[(one, one) for one, _ in pairs])
     cleared = case_verdict(Track(Slot(TWO, TWO), pairs=pairs), again, ({}, {}), GateRules(), confirms=True)
     assert cleared.word == "pass"
+
+
+def test_a_case_of_a_strong_and_a_weak_series_is_held_against_the_strong_one() -> None:
+    """Both series share the case on two devices; the weak one's base used to replace the strong one's."""
+    shared = records.case("ddp", 2, batch=Batch(8, 4, 1))
+    strong, weak = records.case("ddp", 1, batch=Batch(8, 8, 1)), records.case("ddp", 1, batch=Batch(4, 4, 1))
+    slots = [Slot(case, case) for case in (weak, shared, strong)]
+    tracks = {
+        track.slot.candidate.id: track for block in tracks_of(slots, efficiency=True) for track in block
+    }
+    assert tracks[shared.id].base is tracks[strong.id]
 
 
 def test_an_efficiency_that_can_not_be_judged_is_named_where_it_is_gated() -> None:

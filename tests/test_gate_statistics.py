@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 
 import noise_model
 import numpy as np
 import pytest
+import records
+from gate_simulation import efficiency_alone, ended
 from noise_model import LAUNCHES_ONLY, NOISY, QUIET, STEPS, TYPICAL, Noise
 from scipy import stats
 
-from distbench.analysis.paired import Look, Rule, has_ended, look, pairs_for, resolvable
+from distbench.analysis.paired import Look, Rule, gate_stops, has_ended, look, pairs_for, resolvable
+from distbench.analysis.paired import stopped as stopped_loss
+from distbench.gate import judging
+from distbench.gate.judging import Measured, rules
+from distbench.record import Record
+from distbench.suite.gate import GateRules, Tolerances
 
 SERIES, CASES = 3000, 20
+CASE = records.case("ddp")
 LEVELS = {"quiet": QUIET, "typical": TYPICAL, "noisy": NOISY}
 METRICS = ("throughput", "efficiency")
 everywhere = pytest.mark.parametrize("level", LEVELS)
@@ -38,7 +47,16 @@ def told(log_ratios: np.ndarray, rule: Rule) -> Look:
 
 
 def share(series: np.ndarray, effect: float = 0.03, word: str = "regressed") -> float:
-    return [told(pairs, Rule(effect)).word for pairs in series].count(word) / len(series)
+    return ended(series, Rule(effect)).share(word)
+
+
+@everywhere
+@of_each
+def test_series_are_simulated_as_the_gate_looks_at_them(level, metric):
+    series, rule = unchanged(level)[metric][:150] + np.log(1.03), Rule(0.03)
+    at_once, each = ended(series, rule), [told(pairs, rule) for pairs in series]
+    assert at_once.words.tolist() == [seen.word for seen in each]
+    assert at_once.pairs.tolist() == [seen.pairs for seen in each]
 
 
 @functools.cache
@@ -67,6 +85,104 @@ def test_with_a_second_series_2_percent_of_suites_have_a_false_alarm_at_most(lev
     # launched anew: whether it is wrong a second time has nothing to do with the first
     confirmed = false_alarms(level, metric) * false_alarms(level, metric, seed=7)
     assert 1 - (1 - confirmed) ** CASES <= 0.02
+
+
+def stopped(level: str, loss: float, effect: float = 0.03) -> float:
+    """Share of gates that a true loss of throughput fails: both series have to see it."""
+    shares = [share(unchanged(level, seed)["throughput"] + np.log1p(loss), effect) for seed in (6, 7)]
+    return shares[0] * shares[1]
+
+
+def test_twice_the_default_tolerance_is_stopped_in_nine_gates_of_ten_on_a_typical_machine():
+    """A loss of efficiency is one of throughput: what is lost between devices is lost by all of them."""
+    own = Tolerances()
+    assert stopped("typical", 2 * own.tokens_per_s) >= 0.9
+    assert stopped("typical", 2 * own.efficiency) >= 0.9
+
+
+def test_an_efficiency_alone_is_stopped_likewise_where_the_throughput_is_not_gated():
+    limit = Tolerances().efficiency
+    words = [efficiency_alone(blocks(seed, 2 * limit), Rule(limit)).share("regressed") for seed in (6, 7)]
+    assert words[0] * words[1] >= 0.9
+
+
+def blocks(seed: int, lost: float = 0.0) -> np.ndarray:
+    """Blocks on a typical machine whose N devices lose *lost* and one device nothing."""
+    of_pace, of_efficiency = (unchanged("typical", seed)[metric] for metric in METRICS)
+    return np.stack([of_pace - of_efficiency, of_pace + np.log1p(lost)], axis=-1)
+
+
+def test_efficiencies_are_simulated_as_the_gate_judges_them():
+    own = replace(Tolerances(), tokens_per_s=None)
+    drawn = blocks(6, 0.05)[:60]
+    at_once = efficiency_alone(drawn, Rule(own.efficiency))
+    assert at_once.words.tolist() == [verdict(block, own) for block in drawn]
+    assert len(set(at_once.words.tolist())) > 1
+
+
+def verdict(block: np.ndarray, own: Tolerances) -> str:
+    """Word on the efficiency of one series of blocks, (pairs, one or N devices), made of records."""
+    by = rules(GateRules(), own)
+    one, many = ([timed(ratio) for ratio in block[:, i].tolist()] for i in (0, 1))
+    count = next(n for n in range(1, 21) if judging.has_ended(Measured(many[:n], one[:n]), by))
+    found = judging.findings(Measured(many[:count], one[:count]), GateRules(), own)
+    return next(finding.word for finding in found if finding.metric == "efficiency")
+
+
+def timed(log_ratio: float) -> tuple[Record, Record]:
+    before = replace(records.measured(CASE), values={"step_s": 1.0})
+    return before, replace(before, values={"step_s": math.exp(log_ratio)})
+
+
+@everywhere
+@pytest.mark.parametrize("loss", [0.03, 0.06, 0.10])
+def test_the_power_that_is_printed_is_that_of_both_series(level, loss):
+    """By its formula, from the spread alone, beside gates that were simulated."""
+    spread = float(np.std(unchanged(level)["throughput"]))
+    assert gate_stops(spread, loss, Rule(0.03)) == pytest.approx(stopped(level, loss), abs=0.06)
+
+
+@pytest.mark.parametrize("level", ["quiet", "typical"])
+def test_the_loss_that_is_said_to_be_stopped_in_90_percent_is(level):
+    spread = float(np.std(unchanged(level)["throughput"]))
+    assert stopped(level, stopped_loss(spread, Rule(0.03))) == pytest.approx(0.9, abs=0.05)
+
+
+def test_no_suite_of_20_equal_cases_in_a_hundred_fails_or_is_praised_on_a_typical_machine():
+    limits = {"throughput": Tolerances().tokens_per_s, "efficiency": Tolerances().efficiency}
+    for word in ("regressed", "improved"):
+        each = [
+            share(unchanged("typical", 6)[metric], limit, word)
+            * share(unchanged("typical", 7)[metric], limit, word)
+            for metric, limit in limits.items()
+        ]
+        assert 1 - (1 - sum(each)) ** CASES <= 0.01, word
+
+
+def test_losses_that_creep_pass_one_by_one_and_are_stopped_against_a_pinned_baseline():
+    """Ten changes of 2 %: each is below the tolerance, all together cost 22 %."""
+    assert (1 - stopped("typical", 0.02)) ** 10 >= 0.5
+    assert stopped("typical", 1.02**10 - 1) >= 0.99
+
+
+# the peak memory
+
+
+def two_levels(cases: int, seed: int, more: float = 0.0) -> np.ndarray:
+    """Log ratios of peaks at either of two levels 2.8 % apart, as those of FSDP2 on gloo; (cases, pairs)."""
+    highs = np.random.default_rng(seed).random((cases, Rule(0.01).most, 2)) < 0.5
+    return np.log1p(0.028) * (highs[..., 1] * 1.0 - highs[..., 0]) + np.log1p(more)
+
+
+def of_memory(word: str, seed: int, more: float = 0.0) -> float:
+    rule = rules(GateRules(), Tolerances())["peak_memory"]
+    return ended(two_levels(4000, seed, more), rule).share(word)
+
+
+def test_a_memory_of_two_levels_makes_no_false_alarm_and_hides_no_growth():
+    assert of_memory("regressed", 1) * of_memory("regressed", 2) <= 0.0005
+    assert of_memory("regressed", 1, more=0.02) * of_memory("regressed", 2, more=0.02) >= 0.9
+    assert of_memory("inconclusive", 1) <= 0.2
 
 
 def test_a_slow_down_of_6_percent_is_seen_on_a_typical_machine():

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from scipy import special
 
 from distbench.analysis.quantiles import t_quantile
 
@@ -30,6 +31,8 @@ BEYOND_DOUBT = 0.999
 """Of the interval that may end a series early."""
 MOST = 10_000
 """Largest number of pairs considered: a spread that needs more will not be averaged away."""
+POWER = 0.9
+"""Chance with which a gate stops the losses that it is said to stop."""
 LOOKS = (5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 """Numbers of pairs after which a series may end."""
 
@@ -127,6 +130,39 @@ def half_width(deviation: float, pairs: int, confidence: float = CONFIDENCE) -> 
 def resolvable(deviation: float, pairs: int) -> float:
     """Smallest effect, as a fraction, that *pairs* of this deviation can distinguish from none."""
     return _exp(half_width(deviation, pairs)) - 1
+
+
+def series_stops(deviation: float, loss: float, rule: Rule) -> float:
+    """Chance that one series calls a true *loss*, as a fraction, ``regressed``.
+
+    Its mean is normal around the loss and has to reach the tolerance, and the half-width of its interval
+    where that is the larger: at the pairs that this *deviation* asks for, as far as *rule* allows them.
+    """
+    if not deviation:
+        return float(loss > 0 and math.log1p(loss) >= rule.limit)
+    pairs = _pairs_made(deviation, rule)
+    needed = max(rule.limit, half_width(deviation, pairs))
+    return float(special.ndtr((math.log1p(loss) - needed) * math.sqrt(pairs) / deviation))
+
+
+def gate_stops(deviation: float, loss: float, rule: Rule) -> float:
+    """Chance that a gate stops a true *loss*, as a fraction: both of its series have to see it."""
+    return series_stops(deviation, loss, rule) ** 2
+
+
+def stopped(deviation: float, rule: Rule, power: float = POWER) -> float:
+    """Smallest true loss, as a fraction, that a gate stops with a chance of *power* (``gate_stops``)."""
+    pairs = _pairs_made(deviation, rule)
+    needed = max(rule.limit, half_width(deviation, pairs))
+    error = deviation / math.sqrt(pairs)
+    return _exp(needed + float(special.ndtri(math.sqrt(power))) * error) - 1
+
+
+def _pairs_made(deviation: float, rule: Rule) -> int:
+    """Pairs of a series with this *deviation*: those at its first look after they are enough."""
+    looks = [rule.least, *(count for count in LOOKS if rule.least < count < rule.most)]
+    needed = pairs_for(deviation, rule.effect)
+    return next((count for count in looks if count >= needed), rule.most)
 
 
 def pairs_for(deviation: float, effect: float) -> int:

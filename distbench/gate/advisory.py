@@ -11,21 +11,25 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from distbench.analysis.comparison import compare
 from distbench.analysis.paired import CONFIDENCE
 from distbench.analysis.quantiles import t_quantile
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment
+from distbench.gate import losses
 from distbench.gate.calibration import fingerprint
 from distbench.gate.conclusion import demanded
-from distbench.gate.judging import change, counted, percent
+from distbench.gate.judging import Measured, findings
 from distbench.gate.matching import verdict
-from distbench.gate.verdicts import CaseVerdict, Finding, Result
+from distbench.gate.pairs import Pairs
+from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word, is_flagged
+from distbench.gate.wording import change, percent
 from distbench.grouping import gathered, grouped
 from distbench.job import MEASURE
 from distbench.record.store import new_run_id
-from distbench.suite.gate import GateRules
+from distbench.suite.gate import GateRules, Tolerances
 
 LEAST_RUNS = 3
 """Runs of a case needed to estimate how much runs differ."""
@@ -118,8 +122,8 @@ def judged(
             runs = [run[case.id] for run in past if case.id in run]
             pace = [advise(before.get(case.id, []), after.get(case.id, []), runs, own.tokens_per_s)]
         pairs = list(zip(*(side.get(case.id, []) for side in records), strict=False))
-        findings = (*pace, *counted(pairs, own), *demanded(row, rules))
-        cases.append(CaseVerdict(case.name, case.label, case.world_size, findings, notes=pair.notes))
+        found = (*pace, *_of_pairs(pairs, rules, own), *demanded(row, rules))
+        cases.append(CaseVerdict(case.name, case.label, case.world_size, found, notes=pair.notes))
     return Result(
         gate_id=new_run_id(),
         suite=candidate.info.suite_name,
@@ -131,6 +135,20 @@ def judged(
         ),
         notes=(f"Scaling efficiency is not judged against a stored run; {_DECIDE}.",),
     )
+
+
+def _of_pairs(pairs: Pairs, rules: GateRules, own: Tolerances) -> list[Finding]:
+    """Findings on all that does not depend on the occasion: memory, counts and losses."""
+    found = findings(Measured(pairs), rules, replace(own, tokens_per_s=None, efficiency=None))
+    return [*map(_told_once, found), *losses.findings(pairs, rules.loss)]
+
+
+def _told_once(finding: Finding) -> Finding:
+    """*finding* of a single series: what varied from trial to trial is not decided by it."""
+    if not is_flagged(finding) or not finding.deviation:
+        return finding
+    word: Word = "pass" if finding.word == "improved" else "inconclusive"
+    return replace(finding, word=word, said=f"{finding.said}; {_DECIDE}", notable=True)
 
 
 def _incomparable(baseline: AnalysedRun, candidate: AnalysedRun, same_machine: bool) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench import env
-from distbench.analysis.paired import Rule, pairs_for, resolvable
+from distbench.analysis.paired import Rule, pairs_for, resolvable, stopped
 from distbench.case import Case, Measure
 from distbench.decode import decoded
 from distbench.errors import RecordError, UsageError
@@ -41,9 +41,14 @@ class Calibrated:
     when: str
 
     def smallest(self, metric: str, pairs: int) -> float | None:
-        """Smallest effect, as a fraction, that *pairs* resolve; None if *metric* was not calibrated."""
+        """Tightest tolerance, as a fraction, that *pairs* resolve; None if *metric* was not calibrated."""
         deviation = self.deviations.get(metric)
         return None if deviation is None else resolvable(deviation, pairs)
+
+    def stops(self, metric: str, rule: Rule) -> float | None:
+        """Smallest true loss, as a fraction, that a gate by *rule* stops in 90%; None: not calibrated."""
+        deviation = self.deviations.get(metric)
+        return None if deviation is None else stopped(deviation, rule)
 
 
 def fingerprint(machine: Mapping[str, Any]) -> str:

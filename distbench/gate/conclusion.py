@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from distbench.analysis.comparison import settings_apart
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed, one_line
 from distbench.analysis.verdict import INCONCLUSIVE, judges
-from distbench.gate.judging import Pairs, findings, median, percent
+from distbench.gate import losses
+from distbench.gate.judging import findings
+from distbench.gate.pairs import Pairs, median
 from distbench.gate.series import Track
-from distbench.gate.verdicts import CaseVerdict, Finding, Word, confirmed, unconfirmed
+from distbench.gate.verdicts import FAILING, CaseVerdict, Finding, Word, confirmed, unconfirmed
+from distbench.gate.wording import percent
 from distbench.record import Record, Status
 from distbench.suite.gate import GateRules
 from distbench.units import bytes_text, duration_text, number_text
@@ -43,14 +47,21 @@ def track_findings(track: Track, rules: GateRules) -> list[Finding]:
 
 
 def case_verdict(
-    track: Track, repeat: Track | None, summaries: Summaries, rules: GateRules, *, confirms: bool
+    track: Track,
+    repeat: Track | None,
+    summaries: Summaries,
+    rules: GateRules,
+    *,
+    launches: Finding | None = None,
+    confirms: bool,
 ) -> CaseVerdict:
     """Verdict on the case of *track*.
 
     Args:
-        repeat: Its track in the second series, if it was flagged.
+        repeat: Its track in the second series, if it was flagged, or its launches failed.
         summaries: What both runs recorded, for differing settings and required checks.
-        confirms: Whether a regression needs a second series to stand.
+        launches: Finding on its launches, if any failed.
+        confirms: Whether a regression or an improvement needs a second series to stand.
     """
     case = track.slot.candidate
     own = track_findings(track, rules)
@@ -60,13 +71,13 @@ def case_verdict(
     elif confirms:
         own = [unconfirmed(finding) for finding in own]
     before, after = summaries[0].get(track.slot.baseline.id), summaries[1].get(case.id)
+    pairs = [*track.pairs, *(repeat.pairs if repeat else [])]
     work, notes = settings_apart(before, after) if before and after else ("", ())
-    if work:
-        own = [Finding("trial", "incomparable", work)]
+    own = [Finding("trial", "incomparable", work)] if work else _of_one_training(own, pairs, rules)
+    own += [launches] if launches and not _has_failed(track, repeat) else []
     own += demanded(after, rules)
     # the base of the series that the pace finding comes from: a confirmed loss is from the second
     base = repeat.base if repeat and repeat.base and repeat.base.pairs else track.base
-    pairs = [*track.pairs, *(repeat.pairs if repeat else [])]
     return CaseVerdict(
         case=case.name,
         label=case.label,
@@ -77,6 +88,23 @@ def case_verdict(
         minutes_per_pair=track.measured().minutes_per_pair,
         first=first,
     )
+
+
+def _of_one_training(own: list[Finding], pairs: Pairs, rules: GateRules) -> list[Finding]:
+    """*own* and what the losses say; nothing that another training does better is an improvement."""
+    apart = losses.findings(pairs, rules.loss)
+    if not any(finding.word in FAILING for finding in apart):
+        return [*own, *apart]
+    praised = "another training, so this is no improvement"
+    return [
+        *(
+            replace(finding, word="incomparable", said=f"{praised}: {finding.said}")
+            if finding.word == "improved"
+            else finding
+            for finding in own
+        ),
+        *apart,
+    ]
 
 
 def without_efficiency(tracks: Sequence[Track], rules: GateRules) -> tuple[str, ...]:
@@ -91,6 +119,10 @@ def without_efficiency(tracks: Sequence[Track], rules: GateRules) -> tuple[str, 
         return ()
     why = "the suite has no matching case on one device (world_sizes: [1, ...])"
     return (f"Scaling efficiency not judged for {listed(names)}: {why}.",)
+
+
+def _has_failed(*tracks: Track | None) -> bool:
+    return any(track.failure for track in tracks if track)
 
 
 def _pace(findings: Sequence[Finding]) -> Finding | None:

@@ -1,4 +1,7 @@
-"""The folder of a gate: ``arms.json``, one run per arm, and ``gate.json``."""
+"""The folder of a gate: ``arms.json``, one run per arm, and ``gate.json``.
+
+If launches failed, there is also ``failures.json``: a second try replaces the record of the first.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line
 from distbench.errors import UsageError
 from distbench.gate.arms import Arm
+from distbench.gate.failures import FailureLog
 from distbench.gate.verdicts import Result
 from distbench.plan import Plan
 from distbench.record import read_json
@@ -22,6 +26,7 @@ Arms = tuple[Arm, Arm]
 _NAMES = ("baseline", "candidate")
 _ARMS_FILE = "arms.json"
 _RESULT_FILE = "gate.json"
+_FAILURES_FILE = "failures.json"
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,11 @@ class GateFolder:
         """Write *state* to both runs."""
         for run in self.runs:
             run.write_info(dataclasses.replace(run.info(), state=state))
+
+    @property
+    def failures(self) -> FailureLog:
+        """Launches that failed so far."""
+        return FailureLog(self.path / _FAILURES_FILE)
 
     def write_result(self, result: Result) -> None:
         """Write ``gate.json``."""

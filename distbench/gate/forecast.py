@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distbench import plan
@@ -29,7 +29,7 @@ class Row:
     minutes: tuple[float, float] | None
     """Shortest and longest time in minutes; None: not calibrated on this machine."""
     sees: float | None
-    """Smallest slowdown, as a fraction, that the most pairs resolve."""
+    """Smallest slowdown, as a fraction, that the gate stops in 90%, its second series included."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def forecast_of(baseline: Arm, candidate: Arm, matched: Match, known: Mapping[st
         title=" ".join(map(one_line, (candidate.suite.name + ":", candidate.title, "vs.", baseline.title))),
         caption=(
             f"{min(rules.min_pairs, most)} to {most} pairs of trials per case{_budget(rules, most)}; the "
-            "arms alternate. A flagged case runs a second series. sees: the smallest slowdown per step that "
-            "the most pairs detect at 95%."
+            "arms alternate. A flagged case runs a second series. stops: the smallest true slowdown per step "
+            "that both series together stop in 90% of gates."
         ),
         rows=rows,
         notes=tuple(notes),
@@ -113,4 +113,9 @@ def _row(case: Case, rules: GateRules, most: int, spread: Calibrated | None) -> 
     needed = [pairs_for(known[metric], rule.effect) for metric, rule in gated if metric in known]
     likely = min(max([least, *needed]), most)
     minutes = ((1 + likely) * spread.minutes_per_pair, (1 + most) * spread.minutes_per_pair)
-    return Row(case.name, trials, minutes, spread.smallest("tokens_per_s", most) if most > 1 else None)
+    pace = rules_of(rules, rules.of(case.label, case.name)).get("tokens_per_s")
+    if pace is None or most < 2:
+        return Row(case.name, trials, minutes, None)
+    return Row(
+        case.name, trials, minutes, spread.stops("tokens_per_s", replace(pace, least=least, most=most))
+    )

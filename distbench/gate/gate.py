@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from distbench import plan
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.verdict import judges
 from distbench.errors import InfrastructureError
+from distbench.gate import failures
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import load, refuse_blind
 from distbench.gate.conclusion import case_verdict, track_findings, without_efficiency
@@ -18,6 +19,8 @@ from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import Result, is_flagged
 from distbench.record import SECOND_SERIES
 from distbench.run import Bench, Observer, StopRequest
+
+_NONE: failures.Arms = failures.Launches(), failures.Launches()
 
 
 class Gate:
@@ -79,7 +82,7 @@ class Gate:
         second: list[Track] = []
         with stop.listening():
             first = self._series(self._match.slots, stop, is_second=False)
-            flagged = [track for track in first if any(map(is_flagged, track_findings(track, self._rules)))]
+            flagged = [track for track in first if self._is_flagged(track)]
             if flagged and not (self._calibrates or stop.asked or self._clock.is_over):
                 self._observer.note(f"{len(flagged)} flagged; a fresh series will confirm or clear them")
                 second = self._series(_slots_to_repeat(flagged), stop, is_second=True)
@@ -87,6 +90,10 @@ class Gate:
         result = self._result(first, second, interrupted=stop.asked)
         self._folder.write_result(result)
         return result
+
+    def _is_flagged(self, track: Track) -> bool:
+        flagged = any(map(is_flagged, track_findings(track, self._rules)))
+        return flagged or (not track.failure and failures.is_suspicious(track.launches))
 
     def _series(self, slots: list[Slot], stop: StopRequest, *, is_second: bool) -> list[Track]:
         """Tracks of a series of *slots*, run in fresh processes."""
@@ -101,7 +108,14 @@ class Gate:
                 bench.prepare([slot[side] for slot in slots])
             if not is_second:
                 self._required_jobs(candidate, stop)
-            series = Series((baseline, candidate), self._rules, self._observer, stop, self._clock)
+            series = Series(
+                (baseline, candidate),
+                self._rules,
+                self._observer,
+                stop,
+                self._clock,
+                self._folder.failures,
+            )
             # rounds of its own: a resumed gate with more pairs would take others for those of the first
             first_round = SECOND_SERIES if is_second else 0
             series.run(blocks, first_round=first_round, candidate_first=is_second)
@@ -125,12 +139,16 @@ class Gate:
         runs = self._folder.analysed()
         before, after = ({row.case.id: row for row in run.cases} for run in runs)
         repeated = {track.slot.candidate.id: track for track in second}
+        unreliable = failures.findings(
+            {track.slot.candidate.name: _launches(track, repeated) for track in first}
+        )
         cases = [
             case_verdict(
                 track,
                 repeated.get(track.slot.candidate.id),
                 (before, after),
                 self._rules,
+                launches=unreliable.get(track.slot.candidate.name),
                 confirms=not self._calibrates,
             )
             for track in first
@@ -151,6 +169,13 @@ class Gate:
             state="interrupted" if interrupted else "finished",
             folder=str(self._folder.path),
         )
+
+
+def _launches(track: Track, repeated: Mapping[str, Track]) -> failures.Arms:
+    """Launches of a case in both series."""
+    again = repeated.get(track.slot.candidate.id)
+    (before, after), (more_before, more_after) = track.launches, again.launches if again else _NONE
+    return before + more_before, after + more_after
 
 
 def _slots_to_repeat(flagged: list[Track]) -> list[Slot]:

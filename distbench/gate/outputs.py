@@ -27,12 +27,22 @@ def markdown(result: Result) -> str:
         bullets(sentences(result)),
         folded(f"All {len(result.cases)} cases", sheet(result).as_markdown()),
         f"<sub>{escaped(CAPTION)}</sub>",
+        markdown(result.since) if result.since else "",
     ]
     return "\n\n".join(block for block in blocks if block)
 
 
 def junit(result: Result) -> str:
     """One test per case, for GitHub, GitLab and Jenkins; skipped if inconclusive or incomparable."""
+    root = ElementTree.Element("testsuites")
+    for each in (result, result.since):
+        if each:
+            root.append(_suite(each))
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _suite(result: Result) -> ElementTree.Element:
     failed = sum(case.word in FAILING for case in result.cases)
     skipped = sum(case.word in _SKIPPED for case in result.cases) + len(result.skipped)
     suite = ElementTree.Element(
@@ -50,10 +60,7 @@ def junit(result: Result) -> str:
         test = ElementTree.SubElement(suite, "testcase", classname=_name(result.suite), name=_name(name))
         ElementTree.SubElement(test, "skipped", message=_clean(why))
     ElementTree.SubElement(suite, "system-out").text = _clean(headline(result))
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    return suite
 
 
 def _case(suite: ElementTree.Element, case: CaseVerdict, result: Result) -> None:
@@ -97,6 +104,8 @@ def github(result: Result) -> Iterator[str]:
             message = "\n".join(case_sentences(case)) or case.said
             title = _property(f"distbench: {case.word}: {one_line(case.case)}")
             yield f"::{level} title={title}::{_data(message)}"
+    if result.since:
+        yield from github(result.since)
 
 
 def _data(text: str) -> str:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from distbench.analysis.paired import Rule
 from distbench.analysis.scaling import families, series_of
 from distbench.case import Case
+from distbench.gate.failures import FailureLog, Launches
 from distbench.gate.judging import Measured, has_ended, pairs_expected, rules
 from distbench.plan import Task
 from distbench.record import WARM_UP, Record, Status
@@ -23,6 +24,9 @@ from distbench.run import Bench, Observer, StopRequest
 from distbench.suite.gate import GateRules
 
 _BASELINE, _CANDIDATE = 0, 1
+_OF_ONE_PARENT = 3
+"""Pairs whose trials are forked from the same warm parents; then both arms start new ones. What a parent's
+memory layout and placement add to all of its trials would otherwise be in the mean and not in the spread."""
 
 
 class Slot(NamedTuple):
@@ -43,6 +47,8 @@ class Track:
     failure: tuple[Record | None, Record | None] | None = None
     """Records that ended the track: that of the arm that failed twice."""
     seconds: float = 0.0
+    launches: tuple[Launches, Launches] = field(default_factory=lambda: (Launches(), Launches()))
+    """Those of the baseline and of the candidate, warm-up included."""
 
     def measured(self) -> Measured:
         """Its pairs, as the rules judge them."""
@@ -76,7 +82,8 @@ def tracks_of(slots: Sequence[Slot], *, efficiency: bool) -> list[list[Track]]:
     cases = [slot.candidate for slot in slots]
     for _, (base, *others) in series_of(cases):
         for case in others:
-            tracks[case.id].base = tracks[base.id]
+            # of a strong and a weak series that share a case, the first decides: strong scaling
+            tracks[case.id].base = tracks[case.id].base or tracks[base.id]
     bases = {track.base.slot.candidate.id for track in tracks.values() if track.base}
     blocks = []
     for family in families(cases):
@@ -95,6 +102,7 @@ class Series:
     observer: Observer
     stop: StopRequest
     clock: Clock
+    failures: FailureLog = field(default_factory=FailureLog)
     _blocks: list[list[Track]] = field(default_factory=list, init=False)
     _done: int = field(default=0, init=False)
     _started: float = field(default=0.0, init=False)
@@ -120,6 +128,9 @@ class Series:
                     return
                 self._block(block, round_, candidate_first=candidate_first)
             candidate_first = not candidate_first
+            if (round_ - first_round + 1) % _OF_ONE_PARENT == 0:
+                for bench in self.benches:
+                    bench.renew()
 
     def _is_open(self, block: list[Track]) -> bool:
         return any(not has_ended(track.measured(), self._rules(track)) for track in _alive(block))
@@ -161,14 +172,24 @@ class Series:
         bench = self.benches[arm]
         record = (bench.found(task) if keep else None) or bench.make(task, keep=keep)
         if record.status.is_failure and record.status is not Status.CANCELLED:
+            self.failures.note(arm, record)
             # retry once: a single failure may be the machine's and not the code's
             record = bench.make(task, keep=keep)
         self._done += 1
+        self._count(track.launches[arm], arm, record)
         track.seconds += record.wall_s
         if record.status is not Status.MEASURED and record.status is not Status.CANCELLED:
             track.failure = (record, None) if arm == _BASELINE else (None, record)
         self.observer.trial_ended(record)
         return record
+
+    def _count(self, launches: Launches, arm: int, record: Record) -> None:
+        """Count the launches of a trial, of which *record* is the last."""
+        if record.status is Status.MEASURED:
+            launches.worked += 1
+        elif record.status is not Status.CANCELLED:
+            self.failures.note(arm, record)
+        launches.failed += self.failures.of(arm, record.case_id, record.round)
 
 
 def _alive(block: list[Track]) -> list[Track]:

@@ -17,6 +17,8 @@ FORMAT = 1
 
 FAILING: tuple[Word, ...] = ("regressed", "missing", "invalid", "broken")
 """Words that make a gate exit with code 1."""
+_CONFIRMED: tuple[Word, ...] = ("regressed", "improved")
+"""Words that take two series, if they rest on pairs."""
 INCOMPARABLE, INCONCLUSIVE, FAILED = 5, 3, 1
 """Exit codes; 0: pass or improved, 2: usage error, 4: infrastructure."""
 
@@ -86,8 +88,8 @@ def gravest(words: Sequence[Word]) -> Word:
 
 
 def is_flagged(finding: Finding) -> bool:
-    """Whether a finding needs a second series: it is measured, and beyond its tolerance."""
-    return finding.word == "regressed" and finding.low is not None
+    """Whether a finding needs a second series: it is judged over pairs, and beyond its tolerance."""
+    return finding.word in _CONFIRMED and finding.low is not None
 
 
 def unconfirmed(finding: Finding) -> Finding:
@@ -95,6 +97,8 @@ def unconfirmed(finding: Finding) -> Finding:
     if not is_flagged(finding):
         return finding
     why = f"flagged ({finding.said}), but the gate stopped before a fresh series could confirm it"
+    if finding.word == "improved":
+        return replace(finding, word="pass", said=why, notable=True)
     return replace(finding, word="inconclusive", said=why)
 
 
@@ -104,17 +108,26 @@ def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
     combined = []
     for finding in first:
         repeat = repeated.get(finding.metric)
-        if repeat is None or not is_flagged(finding):
-            combined.append(finding)
-        elif repeat.word == "regressed":
-            # the numbers of the second: the first was selected for being large, so it overstates the change
-            why = f"confirmed by a fresh series: {repeat.said}; first: {finding.said}"
-            combined.append(replace(repeat, said=why))
-        else:
-            why = f"flagged once ({finding.said}) and not confirmed by a fresh series: {repeat.said}"
-            combined.append(replace(repeat, said=why, notable=True))
+        is_open = is_flagged(finding) and repeat is not None
+        combined.append(_of_both(finding, repeat) if is_open and repeat else finding)
     # a trial that failed in the second series is no less broken
     return combined + [finding for finding in second if finding.metric == "trial"]
+
+
+def _of_both(first: Finding, second: Finding) -> Finding:
+    """Finding that two series make together; *first* was flagged."""
+    # the numbers of the second: the first was selected for being large, so it overstates the change
+    if second.word == first.word:
+        return replace(second, said=f"confirmed by a fresh series: {second.said}; first: {first.said}")
+    why = f"flagged once ({first.said}) and not confirmed by a fresh series: {second.said}"
+    word: Word = second.word
+    if second.word in _CONFIRMED and second.low is not None:
+        # one better and one worse
+        word = "inconclusive"
+    elif first.word == "improved" and second.word == "inconclusive":
+        # a gain that is uncertain is no reason to ask for more
+        word = "pass"
+    return replace(second, word=word, said=why, notable=True)
 
 
 @dataclass(frozen=True)
@@ -136,6 +149,8 @@ class Result:
     minutes: float = 0.0
     state: Literal["finished", "interrupted"] = "finished"
     folder: str = ""
+    since: Result | None = None
+    """Result against an older, pinned baseline, if one was given: what many small losses add up to."""
 
     @property
     def word(self) -> Word:
@@ -144,7 +159,7 @@ class Result:
 
     def exit_code(self, inconclusive: Literal["pass", "fail", "tell"] = "tell") -> int:
         """Exit code: 0 pass or improved, 1 failed, 5 incomparable; inconclusive: 3, or 0 or 1 if so asked."""
-        words = {case.word for case in self.cases}
+        words = {case.word for case in (*self.cases, *(self.since.cases if self.since else ()))}
         if words & set(FAILING):
             return FAILED
         if "incomparable" in words or not words:
@@ -155,7 +170,10 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain JSON types, format number first."""
-        plain = dataclasses.asdict(self)
+        plain = dataclasses.asdict(replace(self, since=None))
+        plain.pop("since")
+        if self.since:
+            plain["since"] = self.since.to_json()
         for case, data in zip(self.cases, plain["cases"], strict=True):
             data |= {"word": case.word, "said": case.said}
         return {"format": FORMAT, "word": self.word, **plain}

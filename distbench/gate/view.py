@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distbench.analysis.paired import pairs_for
+from distbench.analysis.paired import Rule, pairs_for, resolvable, stopped
 from distbench.analysis.text import listed, one_line
 from distbench.gate.calibration import Calibrated
 from distbench.gate.verdicts import CaseVerdict, Finding, Result
+from distbench.gate.wording import WORDS, change
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.units import duration_text
 
@@ -53,7 +54,8 @@ def sheet(result: Result) -> Sheet:
 def text(result: Result, width: int) -> str:
     """Table of all cases, sentences on those that did not pass, and the verdict."""
     verdict = "\n".join(textwrap.wrap(headline(result), width))
-    return _no_commands(f"{sheet(result).as_text(width)}\n\n{verdict}")
+    shown = _no_commands(f"{sheet(result).as_text(width)}\n\n{verdict}")
+    return f"{shown}\n\n{text(result.since, width)}" if result.since else shown
 
 
 def _no_commands(text: str) -> str:
@@ -81,8 +83,35 @@ def sentences(result: Result) -> list[str]:
         lines.append(f"Environment: {listed(facts, most=8)}.")
     for case in result.cases:
         lines += case_sentences(case)
+    lines += _behind_passes(result)
     lines += [f"{one_line(name)}: not run: {one_line(why)}." for name, why in result.skipped.items()]
     return [*lines, *(one_line(note, 600) for note in result.notes)]
+
+
+def _behind_passes(result: Result) -> list[str]:
+    """What may still be lost where a number passes, and which loss such a gate stops."""
+    passes = [
+        (case, finding)
+        for case in result.cases
+        for finding in case.findings
+        if finding.word == "pass" and finding.high is not None and finding.high > 1
+    ]
+    hidden = []
+    for metric, words in WORDS.items():
+        highs = {case.case: item.high for case, item in passes if item.metric == metric and item.high}
+        if highs:
+            case = max(highs, key=highs.__getitem__)
+            hidden.append(f"{change(highs[case], words)} ({one_line(case)})")
+    losses = [
+        # the spread and the pairs of this gate
+        stopped(item.deviation, Rule(item.limit, item.pairs, item.pairs))
+        for _, item in passes
+        if item.metric == "tokens_per_s" and item.deviation is not None and item.limit is not None
+    ]
+    if not hidden:
+        return []
+    stops = f"; a slowdown of {max(losses):.1%} is stopped in 90% of such gates" if losses else ""
+    return [f"What a pass can't exclude (97.5% bounds): up to {', '.join(hidden)}{stops}."]
 
 
 def case_sentences(case: CaseVerdict) -> list[str]:
@@ -120,8 +149,9 @@ def calibration_sheet(calibrations: Sequence[Calibrated]) -> Sheet:
         _CASE,
         Field("number", "number", "Gated number.", type="varchar"),
         Field("spread", "spread", "Standard deviation of the ratio of two equal trials.", format=PERCENT),
-        Field("resolves", "resolves", f"Smallest change that {_MOST_PAIRS} pairs detect.", format=PERCENT),
-        *(Field(f"{effect:g}", f"{effect:.0%}", "Pairs needed to detect it.") for effect in _EFFECTS),
+        Field("resolves", "resolves", f"Tightest tolerance for {_MOST_PAIRS} pairs.", format=PERCENT),
+        Field("stops", "stops", "Smallest true loss that it then stops in 90% of gates.", format=PERCENT),
+        *(Field(f"{effect:g}", f"{effect:.0%}", "Pairs for such a tolerance.") for effect in _EFFECTS),
     )
     rows = [
         Row(
@@ -130,6 +160,7 @@ def calibration_sheet(calibrations: Sequence[Calibrated]) -> Sheet:
                 "number": COLUMNS[metric],
                 "spread": deviation,
                 "resolves": item.smallest(metric, _MOST_PAIRS) or 0.0,
+                "stops": _stopped(deviation, _MOST_PAIRS),
                 **{f"{effect:g}": _pairs(item, deviation, effect) for effect in _EFFECTS},
             }
         )
@@ -139,11 +170,17 @@ def calibration_sheet(calibrations: Sequence[Calibrated]) -> Sheet:
     return Sheet(
         "Resolution of this machine",
         "spread: standard deviation of the ratio of two equal trials run back to back. resolves: the "
-        f"smallest change that {_MOST_PAIRS} pairs detect at 95%. The other columns: pairs needed to detect "
-        "a change of that size, and their time.",
+        f"tightest tolerance for which {_MOST_PAIRS} pairs are enough. stops: the smallest true loss that a "
+        "gate with that tolerance stops in 90%, both series included. The other columns: pairs that a "
+        "tolerance of that size takes in a series, and their time.",
         fields,
         tuple(rows),
     )
+
+
+def _stopped(deviation: float, pairs: int) -> float:
+    """Smallest true loss that a gate stops in 90% with the tightest tolerance for *pairs*."""
+    return stopped(deviation, Rule(resolvable(deviation, pairs), pairs, pairs))
 
 
 def _pairs(item: Calibrated, deviation: float, effect: float) -> Cell:
@@ -157,7 +194,7 @@ def forecast_text(forecast: Forecast, width: int) -> str:
         _CASE,
         Field("trials", "trials", "Trials, at most."),
         Field("minutes", "minutes", "Minutes, at most."),
-        Field("sees", "sees", "Smallest change that it detects.", format=PERCENT),
+        Field("sees", "stops", "Smallest true slowdown that it stops in 90% of gates.", format=PERCENT),
     )
     rows = [
         Row(

@@ -95,6 +95,9 @@ class Site(ABC):
             LaunchError: they can't be started.
         """
 
+    def renew(self) -> None:  # noqa: B027  # most sites keep nothing of the sort
+        """End what trials are forked from, so that the next one starts from a new process."""
+
     @abstractmethod
     def close(self) -> None:
         """End what is kept between trials; afterwards no process of the run is left."""

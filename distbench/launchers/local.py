@@ -63,10 +63,13 @@ class _LocalSite(Site):
         server.launch(launch, Share(launch.processes, count=launch.processes))
         return _LocalHandle(server, launch.processes, self._sweep)
 
-    def close(self) -> None:
+    def renew(self) -> None:
         for server in self._servers.values():
             server.close()
         self._servers.clear()
+
+    def close(self) -> None:
+        self.renew()
         kill_tagged(self._run_id)
 
     def _server(self, launch: Launch) -> Server:

@@ -85,6 +85,10 @@ class Bench:
         )
         self._unprepared |= preparation.run(list({case.id: case for case in cases}.values()))
 
+    def renew(self) -> None:
+        """Start the next trial from new processes: no warm parent's memory layout is in all of them."""
+        self._site.renew()
+
     def make(self, task: Task, *, keep: bool = True) -> Record:
         """Run *task*, or its fallbacks when memory runs out; return the last record.
 

@@ -29,7 +29,7 @@ class Tolerances:
     efficiency: float | None = 0.05
     """Loss of scaling efficiency, which has the noise of four trials and is harder to resolve."""
     peak_memory: float | None = 0.01
-    """Growth of the peak memory per rank."""
+    """Growth of the peak memory per rank; it may vary from trial to trial, so it is judged over pairs."""
     comm_bytes: float | None = 0.0
     """Growth of the bytes communicated per step."""
     comm_calls: float | None = 0.0
@@ -43,6 +43,8 @@ class GateRules:
     tolerances: Tolerances = field(default_factory=Tolerances)
     strategies: dict[str, Tolerances] = field(default_factory=dict)
     """Glob on the label or name of a case -> its tolerances; the first match applies."""
+    loss: Demand = "required"
+    """required: at each step, the candidate must have the baseline's loss but for rounding."""
     equivalence: Demand = "ignored"
     """required: the candidate must be equivalent to its reference (turns on check)."""
     convergence: Demand = "ignored"
@@ -62,6 +64,23 @@ class GateRules:
         own = tuple(kind for kind in ("equivalence", "convergence") if getattr(self, kind) == "required")
         return own + self.required
 
+    @property
+    def since(self) -> "GateRules":
+        """These rules against an older, pinned baseline: of all that may have changed since, what creeps."""
+
+        def measured(own: Tolerances) -> Tolerances:
+            return dataclasses.replace(own, comm_bytes=None, comm_calls=None)
+
+        return dataclasses.replace(
+            self,
+            tolerances=measured(self.tolerances),
+            strategies={glob: measured(own) for glob, own in self.strategies.items()},
+            loss="ignored",
+            equivalence="ignored",
+            convergence="ignored",
+            required=(),
+        )
+
     def of(self, label: str, name: str) -> Tolerances:
         """Tolerances of the case with that label and name."""
         for glob, own in self.strategies.items():
@@ -76,11 +95,13 @@ class GateRules:
         return {**shown, **plain, "strategies": {k: _shown(own) for k, own in plain["strategies"].items()}}
 
 
-NOISY = ("tokens_per_s", "efficiency")
-"""Numbers that vary from trial to trial; the others are counted, so one trial suffices."""
+_NOISY = ("tokens_per_s", "efficiency")
+"""Numbers that are never the same twice, so that a tolerance of 0 can't be met."""
+PAIRED = (*_NOISY, "peak_memory")
+"""Numbers that may vary from trial to trial, so they are judged over pairs; the others are counted."""
 _TOLERANCES = tuple(field.name for field in dataclasses.fields(Tolerances))
 _RULES = {field.name: field for field in dataclasses.fields(GateRules)}
-_PLAIN = ("equivalence", "convergence", "min_pairs", "max_pairs", "minutes")
+_PLAIN = ("loss", "equivalence", "convergence", "min_pairs", "max_pairs", "minutes")
 _Keys = dataclasses.make_dataclass(
     "_Keys",
     [
@@ -160,7 +181,7 @@ def _tolerance(key: str, value: Any) -> float | None:
         return None
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         fraction = parse_fraction(str(value))
-        if not fraction and key in NOISY:
+        if not fraction and key in _NOISY:
             raise ValueError(
                 "must be above 0, such as 3%, because no measurement is exact; or false for no gate"
             )

@@ -116,6 +116,10 @@ class HangsIfAsked(Small):
 class Changed(Small):
     """What a change of code does to it stands in variables, so that the arms of a gate may differ."""
 
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(tokens)
+        return logits * float(os.environ["SMALL_SCALES"]) if "SMALL_SCALES" in os.environ else logits
+
     def trouble(self, calls: int) -> None:
         time.sleep(float(os.environ.get("SMALL_SLEEPS", "0")))
         if "SMALL_RAISES" in os.environ:

@@ -122,11 +122,40 @@ MUTANTS = (
     ),
     Mutant(
         "efficiency is the product of two costs",
-        "[_log_ratio(many) - _log_ratio(single) for",
-        "[_log_ratio(many) + _log_ratio(single) for",
+        "[many - single for many, single in both]",
+        "[many + single for many, single in both]",
         _in("test_gate_judging"),
     ),
-    Mutant("a dilution is a regression", "if pace.high < 1:", "if pace.high < 0:", _in("test_gate_judging")),
+    Mutant(
+        "a dilution is a regression",
+        "if pace.high is not None and pace.high < 1:",
+        "if pace.high is not None and pace.high < 0:",
+        _in("test_gate_judging"),
+    ),
+    Mutant(
+        "a gain of one device is a regression",
+        'if pace.ratio is None or efficiency.ratio is None or pace.word == "regressed":',
+        'if pace.ratio is None or efficiency.ratio is None or pace.word == "pass":',
+        _in("test_gate_judging"),
+    ),
+    Mutant(
+        "the losses of the arms are not compared",
+        "return [_finding(apart, demand, len(pairs))] if apart else []",
+        "return []",
+        _in("test_gate_losses"),
+    ),
+    Mutant(
+        "a launch that worked at the second try is forgotten",
+        "launches.failed += self.failures.of(arm, record.case_id, record.round)",
+        "launches.failed += []",
+        _in("test_gate_failures"),
+    ),
+    Mutant(
+        "an improvement needs no second series",
+        "return finding.word in _CONFIRMED and finding.low is not None",
+        'return finding.word == "regressed" and finding.low is not None',
+        _in("test_gate_judging"),
+    ),
     Mutant(
         "an interval that holds 1 regresses",
         "if mean - half > 0 and mean >= rule.limit:",

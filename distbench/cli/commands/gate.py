@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +34,9 @@ def gate(
     suite: options.Suite,
     baseline: Annotated[
         str, option("--baseline", "REF|ENV|RUN", "Git revision, Python environment or stored run.")
+    ] = "",
+    since: Annotated[
+        str, option("--since", "REF|ENV", "Also compare with this older baseline: losses that creep.")
     ] = "",
     set_: options.Set = [],
     set_baseline: Annotated[
@@ -89,18 +92,31 @@ def gate(
     is_changed = bool(before.changes or env)
     if stored := runs.find_stored(baseline, out):
         _check_stored(is_changed=is_changed, dry_run=dry_run, resume=resume)
+        _check_since(since, is_alone=True)
         result = gate_stored(stored, after.load(suite), out, context.obj, quiet=quiet)
     else:
         _check_difference(is_different=is_changed or bool(baseline), self_test=self_test)
+        _check_since(since, is_alone=dry_run or bool(resume) or not baseline)
         with _arms(suite, baseline, before, after, self_test=self_test) as arms:
             if dry_run:
                 return _print_forecast(*arms, as_json=as_json)
             with observer(quiet=quiet) as watcher:
                 result = Gate(out, *arms, watcher, command=context.obj, resume=resume).run()
+        if since and result.state == "finished" and result.exit_code("pass") == 0:
+            with (
+                _arms(suite, since, before, after, self_test=False) as (older, arm),
+                observer(quiet=quiet) as watcher,
+            ):
+                pinned = Gate(out, older, _pinned(arm), watcher, command=context.obj).run()
+            result = replace(result, since=pinned, state=pinned.state)
     _print(result, markdown=markdown, as_json=as_json)
     _write(result, junit=junit, metrics=metrics, github=github)
     if result.state == "interrupted":
-        note("stopped" if stored else f"stopped; resume with the same command and --resume {result.folder}")
+        note(
+            "stopped"
+            if stored or since
+            else f"stopped; resume with the same command and --resume {result.folder}"
+        )
         return INTERRUPTED
     return result.exit_code(inconclusive)  # type: ignore[arg-type]  # checked above
 
@@ -147,6 +163,20 @@ def _check_stored(*, is_changed: bool, dry_run: bool, resume: Path | None) -> No
         raise UsageError("--dry-run does not apply to a stored baseline; see distbench plan")
     if resume:
         raise UsageError("--resume: a gate against a stored run can't be resumed")
+
+
+def _check_since(since: str, *, is_alone: bool) -> None:
+    """Raise UsageError if --since is given without a revision or an environment as the baseline beside it."""
+    if since and is_alone:
+        raise UsageError(
+            "--since needs --baseline with a revision or an environment, and can't be combined with --resume "
+            "and --dry-run; to compare with the older baseline alone, give it as --baseline"
+        )
+
+
+def _pinned(arm: Arm) -> Arm:
+    """*arm* with the rules for an older baseline."""
+    return replace(arm, suite=replace(arm.suite, gate=arm.suite.gate.since))
 
 
 def _check_difference(*, is_different: bool, self_test: bool) -> None:

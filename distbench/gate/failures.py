@@ -1,0 +1,145 @@
+"""Launches that failed, counted by arm: a candidate that crashes now and then is a finding of its own.
+
+A trial that fails is launched once more, since a single failure may be the machine's. So a change that
+crashes every fifth launch would mostly get through, with nothing said, if only the last record counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import comb
+from pathlib import Path
+from typing import Any
+
+from distbench.analysis.text import one_line
+from distbench.gate.verdicts import Finding
+from distbench.record import Record, read_json
+from distbench.record.store import write_json
+
+CHANCE = 0.05
+"""Chance that a candidate as reliable as its baseline is called less reliable in some case, and likewise in
+all cases together."""
+SUSPICIOUS = 2
+"""Launches that fail in the candidate beyond those in the baseline before a second series looks again."""
+
+
+@dataclass
+class Launches:
+    """Launches of one case in one arm."""
+
+    worked: int = 0
+    failed: list[str] = field(default_factory=list)
+    """How each that failed ended."""
+
+    @property
+    def total(self) -> int:
+        """All launches."""
+        return self.worked + len(self.failed)
+
+    def __add__(self, other: Launches) -> Launches:
+        return Launches(self.worked + other.worked, [*self.failed, *other.failed])
+
+
+Arms = tuple[Launches, Launches]
+"""Launches of the baseline and of the candidate."""
+
+
+def fisher(baseline: tuple[int, int], candidate: tuple[int, int]) -> float:
+    """Chance of so many failures in the candidate, or more, if both arms fail equally often.
+
+    Fisher's exact test, one-sided (Fisher 1935): the tail of the hypergeometric distribution. Each argument
+    is (failures, launches) of an arm.
+    """
+    (other, others), (failures, launches) = baseline, candidate
+    every = other + failures
+    ways = sum(comb(launches, k) * comb(others, every - k) for k in range(failures, min(every, launches) + 1))
+    return ways / comb(launches + others, every)
+
+
+def is_suspicious(arms: Arms) -> bool:
+    """Whether more launches are worth their time: the candidate failed more often, and not for certain."""
+    return len(arms[1].failed) - len(arms[0].failed) >= SUSPICIOUS
+
+
+def findings(cases: Mapping[str, Arms]) -> dict[str, Finding]:
+    """Findings on the launches of each of *cases* that had any that failed.
+
+    The candidate is less reliable in a case if that case shows it, after Holm's (1979) correction for their
+    number, or if all cases together do.
+    """
+    of_case = {name: _chance(arms) for name, arms in cases.items()}
+    both = tuple(sum((arms[side] for arms in cases.values()), Launches()) for side in (0, 1))
+    together = _chance((both[0], both[1])) <= CHANCE
+    worse = _rejected(of_case)
+    return {
+        name: _finding(arms, of_case[name], is_worse=name in worse or (together and _is_worse(arms)))
+        for name, arms in cases.items()
+        if arms[0].failed or arms[1].failed
+    }
+
+
+def _chance(arms: Arms) -> float:
+    before, after = ((len(arm.failed), arm.total) for arm in arms)
+    return fisher(before, after)
+
+
+def _is_worse(arms: Arms) -> bool:
+    return len(arms[1].failed) * arms[0].total > len(arms[0].failed) * arms[1].total
+
+
+def _rejected(chances: Mapping[str, float]) -> set[str]:
+    """Cases whose chance is too small, with Holm's step-down correction."""
+    rejected: set[str] = set()
+    for i, (name, chance) in enumerate(sorted(chances.items(), key=lambda item: item[1])):
+        if chance > CHANCE / (len(chances) - i):
+            break
+        rejected.add(name)
+    return rejected
+
+
+def _finding(arms: Arms, chance: float, *, is_worse: bool) -> Finding:
+    counts = (
+        f"{len(arms[1].failed)} of {arms[1].total} launches failed in the candidate and "
+        f"{len(arms[0].failed)} of {arms[0].total} in the baseline"
+    )
+    last = (arms[1].failed or arms[0].failed)[-1]
+    odds = f"p = {chance:.2g}, Fisher's exact test"
+    if is_worse:
+        return Finding("trial", "broken", f"less reliable: {counts} ({odds}): {last}")
+    meaning = f", which may be chance ({odds})" if arms[1].failed else ""
+    return Finding("trial", "pass", f"{counts}{meaning}; each was launched once more: {last}", notable=True)
+
+
+@dataclass
+class FailureLog:
+    """Launches that failed, kept in a file, for the record of a second try replaces that of the first."""
+
+    file: Path | None = None
+    """None: kept in memory only."""
+    _entries: list[dict[str, Any]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        if self.file and self.file.is_file():
+            self._entries = read_json(self.file)
+
+    def note(self, arm: int, record: Record) -> None:
+        """Keep that *record* of *arm* (0: baseline) is of a launch that failed, once."""
+        entry = {**_key(arm, record.case_id, record.round), "started": record.started, "how": _how(record)}
+        if entry not in self._entries:
+            self._entries.append(entry)
+            if self.file:
+                write_json(self.file, self._entries)
+
+    def of(self, arm: int, case_id: str, round_: int) -> list[str]:
+        """How each failed launch of a trial ended."""
+        key = _key(arm, case_id, round_)
+        return [str(entry["how"]) for entry in self._entries if key.items() <= entry.items()]
+
+
+def _key(arm: int, case_id: str, round_: int) -> dict[str, Any]:
+    return {"arm": arm, "case_id": case_id, "round": round_}
+
+
+def _how(record: Record) -> str:
+    return f"{record.status}: {one_line(record.reason)}"

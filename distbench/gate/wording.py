@@ -1,0 +1,68 @@
+"""Findings of a gate in words: how much changed, how certain that is, and what it would take to know."""
+
+from __future__ import annotations
+
+from distbench.analysis.paired import MOST, Look, Rule
+from distbench.analysis.text import one_line
+from distbench.units import count_text, number_text, value_text
+
+WORDS = {
+    "tokens_per_s": ("slower", "faster"),
+    "efficiency": ("less efficient", "more efficient"),
+    "peak_memory": ("more memory", "less memory"),
+}
+"""Number that is judged over pairs -> what a higher and a lower cost is called."""
+
+
+def sentence(name: str, seen: Look, rule: Rule, minutes_per_pair: float) -> str:
+    """How much a cost has changed, how certain that is, and what to do if it is inconclusive.
+
+    A pass says which loss may still hide behind it.
+    """
+    words = WORDS[name]
+    pairs, limit = count_text(seen.pairs, "pair"), f"{rule.effect * 100:g}%"
+    if seen.word == "inconclusive":
+        span = f"from {change(seen.low, words)} to {change(seen.high, words)} after {pairs}"
+        return f"{span}: too wide for {limit}; {_more(seen, rule, minutes_per_pair)}"
+    if seen.word == "pass" and seen.low == seen.high == 1:
+        return "unchanged"
+    if seen.word == "pass" and seen.low <= 1 <= seen.high:
+        hidden = change(seen.high, words)
+        return f"no change shown; up to {hidden} may hide (97.5% bound; {pairs}; limit {limit})"
+    ends = sorted((seen.low, seen.high), key=lambda end: abs(end - 1))
+    measured = f"{change(seen.ratio, words)} ({' to '.join(map(percent, ends))}; {pairs}"
+    if seen.word == "pass":
+        return f"{measured}), within the limit of {limit}"
+    return f"{measured}; limit {limit})"
+
+
+def _more(seen: Look, rule: Rule, minutes_per_pair: float) -> str:
+    """Pairs needed for a verdict, and how to get it."""
+    minutes = max(1, round((seen.needed - seen.pairs) * minutes_per_pair))
+    time = f" (about {count_text(minutes, 'more minute')})" if minutes_per_pair else ""
+    if seen.needed <= rule.most:
+        return f"{seen.needed} pairs would suffice{time}: raise gate.minutes"
+    count = f"about {seen.needed:,}" if seen.needed < MOST else f"{MOST:,} or more"
+    return (
+        f"{count} pairs would be needed{time}: raise gate.max_pairs, the tolerance or measure.steps, or use "
+        "a quieter machine"
+    )
+
+
+def change(ratio: float, words: tuple[str, str]) -> str:
+    """A ratio of costs in words: ``3.1% slower``, ``2.0% faster`` for a step that takes 0.98x as long."""
+    return f"{percent(ratio)} {words[ratio < 1]}"
+
+
+def percent(ratio: float) -> str:
+    """Distance of a ratio from 1, as tables show it: ``3.1%``."""
+    value = abs(ratio - 1) * 100
+    return f"{value:.1f}%" if value < 10_000 else f"{value:.0e}%"
+
+
+def before_and_after(before: float, after: float, unit: str) -> str:
+    """Both values, with enough digits to see that they differ."""
+    texts = [value_text(value, unit) if unit else number_text(value) for value in (after, before)]
+    if texts[0] == texts[1]:
+        texts = [f"{value:,.15g} {unit}".rstrip() for value in (after, before)]
+    return one_line(f"{texts[0]}, was {texts[1]}")

@@ -1,0 +1,80 @@
+"""Thousands of series of a gate at once: where each ends, and what it says there.
+
+The same as ``paired.has_ended`` and ``paired.look`` for each series alone, which a test compares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distbench.analysis.paired import BEYOND_DOUBT, CONFIDENCE, LOOKS, Rule
+from distbench.analysis.quantiles import t_quantile
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How series ended."""
+
+    words: np.ndarray
+    pairs: np.ndarray
+
+    def share(self, word: str) -> float:
+        """Share of the series with that word."""
+        return float(np.mean(self.words == word))
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Every look at every series: (series, pairs)."""
+
+    words: np.ndarray
+    ends: np.ndarray
+    """Whether the series would end here."""
+
+
+def looks(series: np.ndarray, rule: Rule) -> Looks:
+    """Looks at *series*, (series, pairs) of log ratios, after each of their pairs."""
+    counts = np.arange(1, rule.most + 1)
+    means = np.cumsum(series[:, : rule.most], axis=1) / counts
+    squares = np.cumsum(series[:, : rule.most] ** 2, axis=1) - counts * means**2
+    errors = np.sqrt(np.maximum(squares, 0) / np.maximum(counts - 1, 1) / counts)
+    # a single pair has no spread
+    errors[:, 0] = np.inf
+    half, sure = (
+        errors * [t_quantile((1 + level) / 2, max(n - 1, 1)) for n in counts.tolist()]
+        for level in (CONFIDENCE, BEYOND_DOUBT)
+    )
+    words = np.where(half <= rule.limit, "pass", "inconclusive").astype("<U12")
+    words[(means - half > 0) & (means >= rule.limit)] = "regressed"
+    words[(means + half < 0) & (means <= -rule.limit)] = "improved"
+    is_look = (counts == rule.least) | ((counts > rule.least) & np.isin(counts, LOOKS))
+    enough = (half <= rule.limit) | (np.abs(means) >= np.maximum(rule.limit, sure))
+    return Looks(words, (counts >= rule.most) | (is_look & enough))
+
+
+def ended(series: np.ndarray, rule: Rule) -> Ended:
+    """How each of *series* ends."""
+    seen = looks(series, rule)
+    return _at(seen.words, seen.ends)
+
+
+def efficiency_alone(blocks: np.ndarray, rule: Rule) -> Ended:
+    """How the efficiency of *blocks*, (series, pairs, one or N devices), ends where it alone is gated.
+
+    It ends with its own interval, or with a throughput that lost nothing; a lower one counts only if the
+    throughput on all devices lost something, too.
+    """
+    pace, cost = looks(blocks[..., 1], rule), looks(blocks[..., 1] - blocks[..., 0], rule)
+    words = np.where(np.isin(cost.words, ("regressed", "inconclusive")), "pass", cost.words)
+    words[pace.words == "regressed"] = cost.words[pace.words == "regressed"]
+    words[(pace.words == "inconclusive") & np.isin(cost.words, ("regressed", "inconclusive"))] = (
+        "inconclusive"
+    )
+    return _at(words, cost.ends | (pace.ends & np.isin(pace.words, ("pass", "improved"))))
+
+
+def _at(words: np.ndarray, ends: np.ndarray) -> Ended:
+    first = ends.argmax(axis=1)
+    return Ended(words[np.arange(len(words)), first], first + 1)

@@ -1,0 +1,142 @@
+"""Whether a gate sees another training: the arms' losses, step by step, beside what rounding may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import pytest
+import records
+
+from distbench.case import Precision
+from distbench.gate.conclusion import case_verdict
+from distbench.gate.losses import first_apart, rounding
+from distbench.gate.series import Slot, Track
+from distbench.gate.verdicts import CaseVerdict
+from distbench.record import Record
+from distbench.suite.gate import GateRules
+
+CASE = records.case("ddp")
+WARMUP, STEPS, TRIALS = 2, 30, 5
+CURVE = 2.0 + 3.5 * np.exp(-np.arange(WARMUP + STEPS) / 12)
+
+
+def trial(losses: np.ndarray, step_s: float = 1.0, **changes: object) -> Record:
+    known = [float(loss) for loss in losses]
+    values = {**records.measured(CASE).values, "step_s": step_s}
+    record = replace(
+        records.measured(CASE),
+        values=values,
+        # the two ranks see other rows, so only their mean is the loss of the step
+        warmup_losses=[[loss + shift for loss in known[:WARMUP]] for shift in (-0.1, 0.1)],
+        samples={"loss": [[loss + shift for loss in known[WARMUP:]] for shift in (-0.1, 0.1)]},
+    )
+    return replace(record, **changes)
+
+
+def judged(
+    before: list[Record], after: list[Record], loss: Literal["required", "ignored"] = "required"
+) -> CaseVerdict:
+    track = Track(Slot(CASE, CASE), pairs=list(zip(before, after, strict=True)))
+    return case_verdict(track, track, ({}, {}), GateRules(loss=loss), confirms=True)
+
+
+def same(losses: np.ndarray, **changes: object) -> list[Record]:
+    return [trial(losses, 1.0 + 1e-4 * i, **changes) for i in range(TRIALS)]
+
+
+def faster(losses: np.ndarray) -> list[Record]:
+    return [trial(losses, 0.85 + 1e-4 * i) for i in range(TRIALS)]
+
+
+def test_a_candidate_that_learns_nothing_is_another_training_and_no_improvement() -> None:
+    """The audit's: a loss of 11.0 for 2.5 and a step that is 15 % shorter, all else the same."""
+    verdict = judged(same(CURVE), faster(np.full_like(CURVE, 11.0)))
+    assert verdict.word == "invalid"
+    assert "another training: at step 1 " in verdict.said
+    assert "gate.loss: ignored" in verdict.said
+    pace = next(one for one in verdict.findings if one.metric == "tokens_per_s")
+    assert (pace.word, pace.ratio) == ("incomparable", pytest.approx(0.85, rel=1e-3))
+    assert "no improvement" in pace.said
+
+
+def test_another_training_that_is_meant_is_told_and_passes() -> None:
+    verdict = judged(same(CURVE), faster(CURVE + 1.0), "ignored")
+    assert verdict.word == "improved"
+    (told,) = (one for one in verdict.findings if one.metric == "trial")
+    assert told.notable and "another training" in told.said and "ignored by gate.loss" in told.said
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 20, WARMUP + STEPS])
+def test_the_first_step_that_differs_is_named(step: int) -> None:
+    other = CURVE.copy()
+    other[step - 1 :] *= 1.3
+    assert f"another training: at step {step} " in judged(same(CURVE), same(other)).said
+
+
+def test_what_rounding_does_is_the_same_training() -> None:
+    """A difference of an ulp that doubles every four steps, as strategies beside each other have."""
+    drift = 1 + 1e-7 * 2 ** (np.arange(len(CURVE)) / 4)
+    assert judged(same(CURVE), same(CURVE * drift)).word == "pass"
+
+
+@pytest.mark.parametrize(
+    ("precision", "environment", "word"),
+    [
+        (Precision(), {}, "invalid"),
+        (Precision(compute="bf16"), {}, "pass"),
+        (Precision(), {"tf32": True}, "pass"),
+        (Precision(), {"matmul_precision": "high"}, "pass"),
+    ],
+)
+def test_a_coarser_dtype_rounds_more(precision: Precision, environment: dict[str, object], word: str) -> None:
+    case = replace(CASE, precision=precision)
+    off = CURVE * (1 + 1e-4)
+    arms = (same(losses, case=case, environment=environment) for losses in (CURVE, off))
+    assert judged(*arms).word == word
+
+
+def scattered(random: np.random.Generator, trials: int, sd: float) -> np.ndarray:
+    """Losses of trials whose kernels are not deterministic: differences that grow as a training goes on."""
+    growth = sd * 1.2 ** np.arange(len(CURVE)) / 1.2 ** len(CURVE)
+    return CURVE * (1 + growth * random.normal(size=(trials, len(CURVE))))
+
+
+def share_apart(change: Callable[[np.ndarray], np.ndarray], sd: float, gates: int = 200) -> float:
+    random = np.random.default_rng(13)
+    arms = [(scattered(random, 5, sd), change(scattered(random, 5, sd))) for _ in range(gates)]
+    return sum(first_apart(before, after, "fp32") is not None for before, after in arms) / gates
+
+
+def test_kernels_that_are_not_deterministic_make_no_other_training() -> None:
+    assert share_apart(lambda losses: losses, sd=0.3) <= 0.01
+
+
+def test_another_training_is_seen_through_kernels_that_are_not_deterministic() -> None:
+    assert share_apart(lambda losses: losses * 1.02, sd=0.02) >= 0.99
+
+
+def test_a_loss_near_zero_has_the_rounding_of_what_it_was() -> None:
+    learned = np.linspace(3, 1e-7, len(CURVE))
+    assert first_apart(learned[None], learned[None] + 5e-7, "fp32") is None
+    assert first_apart(-learned[None], -learned[None] + 1.0, "fp32") is not None
+
+
+def test_no_dtype_explains_a_fifth_of_the_loss() -> None:
+    assert max(rounding(dtype, 10**6) for dtype in ("fp64", "fp32", "tf32", "fp16", "bf16")) < 0.2
+
+
+def test_losses_that_only_the_baseline_reports_are_missing() -> None:
+    silent = [replace(record, samples={}, warmup_losses=[]) for record in same(CURVE)]
+    assert judged(same(CURVE), silent).word == "missing"
+    for after in (silent, same(CURVE)):
+        verdict = judged(silent, after)
+        assert verdict.word == "pass"
+        assert [one.notable for one in verdict.findings if "were not compared" in one.said] == [True]
+
+
+def test_the_warm_up_is_compared_where_no_metric_keeps_the_timed_losses() -> None:
+    arms = ([replace(record, samples={}) for record in same(losses)] for losses in (CURVE, CURVE * 1.01))
+    assert judged(*arms).word == "invalid"
