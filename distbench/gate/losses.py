@@ -31,9 +31,9 @@ CHANCE = 1e-3
 """Chance that the spread of trials alone makes any step of an equal training look different."""
 _FIRST = {"fp64": 1e-12, "fp32": 2e-6, "tf32": 5e-4, "fp16": 5e-4, "bf16": 2e-3}
 """Compute dtype -> largest relative difference of the first loss by rounding."""
-_GROWTH = 1.8
-"""Growth of that per step. Updates carry a difference on: at small learning rates hardly, at one that is
-nearly too large two- to fivefold."""
+_GROWTH = {"fp64": 1.8, "fp32": 1.8, "tf32": 1.6, "fp16": 1.6, "bf16": 1.4}
+"""Compute dtype -> growth of that per step. Updates carry a difference on: at small learning rates hardly, at
+one that is nearly too large up to fivefold, until the two have parted; fewer bits start nearer to that."""
 _MOST = 0.1
 """Largest relative difference by rounding: twice that of honest trainings that have parted altogether."""
 
@@ -56,7 +56,7 @@ class Apart:
 def rounding(dtype: str, step: int) -> float:
     """Largest relative difference of the losses of *step*, from 0 on, that rounding in *dtype* explains."""
     # the exponent is bounded, for a float is
-    return min(_MOST, _FIRST[dtype] * _GROWTH ** min(step, 500))
+    return min(_MOST, _FIRST[dtype] * _GROWTH[dtype] ** min(step, 500))
 
 
 def findings(pairs: Pairs, demand: Demand) -> list[Finding]:
@@ -121,9 +121,10 @@ def _losses(records: Sequence[Record]) -> np.ndarray | None:
 def _of_trial(record: Record) -> list[float]:
     """Its losses up to the first that is not known; those of the warm-up if no metric keeps the others."""
     timed, warmup = record.samples.get("loss", []), record.warmup_losses
-    ranks_losses = [[*a, *b] for a, b in zip_longest(warmup, timed, fillvalue=[])]
+    none: list[float | None] = []
+    by_rank = [[*first, *then] for first, then in zip_longest(warmup, timed, fillvalue=none)]
     losses = []
-    for ranks in zip(*ranks_losses, strict=False):
+    for ranks in zip(*by_rank, strict=False):
         known = [loss for loss in ranks if loss is not None and math.isfinite(loss)]
         if len(known) < len(ranks):
             break
