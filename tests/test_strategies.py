@@ -172,3 +172,19 @@ def test_collectives_are_those_of_the_textbook(run: tuple[str, Path]) -> None:
 
 def test_nothing_is_left_in_shared_memory(run: tuple[str, Path]) -> None:
     assert not list(Path("/dev/shm").glob("deepspeed_allreduce_buffer_*"))
+
+
+def test_the_buckets_of_ddp_are_torchs_own_unless_they_are_set(tmp_path: Path) -> None:
+    suite = """
+workload: {transformer: {preset: tiny, seq_len: 32}}
+batch: {global_batch_size: 2}
+measure: {warmup: 2, steps: 1, trials: 1, profile_steps: 0}
+strategies: [{ddp: {bucket_cap_mb: [25, 24]}}]
+world_sizes: [2]
+"""
+    finished = run_in(tmp_path, suite)
+    assert finished.code == 0, finished.errors
+    calls = {row["label"]: row["values"]["comm_calls"]["value"] for row in finished.cases.values()}
+    # 4 MiB of gradients: torch's first bucket has 1 MiB, to begin earlier; a size that is set is of all
+    assert calls == {"ddp": 2, "ddp+24mb": 1}
+    assert finished.record("ddp")["effective"]["smaller_first_bucket"] is True

@@ -193,11 +193,12 @@ def _arguments(measured: Measured) -> str:
         policy = f"{_policy_class(fsdp)}({_fsdp.policy(case)})"
         own = f"fsdp_plugin=FullyShardedDataParallelPlugin(\n    mixed_precision_policy={policy}\n),"
     if ddp:
+        asked = ddp.bucket_cap_asked
         hook = f"    comm_hook=DDPCommunicationHookType.{case.precision.reduce.upper()},"
         own = lines(
             "kwargs_handlers=[DistributedDataParallelKwargs(",
             hook if _python.compresses(measured) else "",
-            f"    bucket_cap_mb={ddp.bucket_cap_mb!r},",
+            f"    bucket_cap_mb={asked!r}," if asked else "",
             f"    gradient_as_bucket_view={ddp.gradient_as_bucket_view},",
             f"    static_graph={ddp.static_graph},",
             ")],",

@@ -113,7 +113,7 @@ def _replicate(measured: Measured) -> str:
         model = DistributedDataParallel(
             model,
             device_ids={"[device]" if case.device == "cuda" else None},
-            bucket_cap_mb={ddp.bucket_cap_mb!r},
+            bucket_cap_mb={ddp.bucket_cap_asked!r},
             gradient_as_bucket_view={ddp.gradient_as_bucket_view},
             static_graph={ddp.static_graph},
         )

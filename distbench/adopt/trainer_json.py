@@ -116,8 +116,8 @@ def _arguments(measured: Measured) -> dict[str, Any]:
     if measured.zero:
         arguments["deepspeed"] = deepspeed_json.FILE
     if ddp := measured.ddp:
-        if ddp.bucket_cap_mb.is_integer():
-            arguments["ddp_bucket_cap_mb"] = int(ddp.bucket_cap_mb)
+        if (asked := ddp.bucket_cap_asked) and asked.is_integer():
+            arguments["ddp_bucket_cap_mb"] = int(asked)
         arguments["ddp_static_graph"] = ddp.static_graph
         arguments["ddp_find_unused_parameters"] = False
         arguments["ddp_broadcast_buffers"] = True

@@ -12,6 +12,9 @@ from distbench.strategies._model_states import Replicated
 from distbench.strategies.base import Engine, Setting
 from distbench.strategies.description import PORTIONS, TIMING, Meaning, points
 
+# an id of a case holds it, so that "unset" can't be another value
+TORCH_BUCKET_MB = 25.0
+
 
 @dataclass(frozen=True)
 class DistributedDataParallel(Replicated):
@@ -21,12 +24,13 @@ class DistributedDataParallel(Replicated):
     simplicity = 10
     early = ("distbench.strategies.ddp.engine",)
     settings: ClassVar[Mapping[str, Meaning]] = {
-        **points(PORTIONS, "bucket_bytes_cap"),
+        **points(PORTIONS, "bucket_bytes_cap", "smaller_first_bucket"),
         **points(TIMING, "gradient_as_bucket_view", "static_graph"),
     }
 
-    bucket_cap_mb: float = 25.0
-    """Size in MiB of the buckets in which gradients are all-reduced (torch's default)."""
+    bucket_cap_mb: float = TORCH_BUCKET_MB
+    """Size in MiB of the buckets in which gradients are all-reduced. 25, torch's own, leaves them to torch,
+    which makes the first bucket smaller (1 MiB), to begin earlier; any other size is that of all of them."""
     gradient_as_bucket_view: bool = False
     """Let gradients be views into the buckets: saves one copy of the gradients."""
     static_graph: bool = False
@@ -34,10 +38,15 @@ class DistributedDataParallel(Replicated):
 
     @property
     def label(self) -> str:
-        changed = [f"{self.bucket_cap_mb:g}mb"] if self.bucket_cap_mb != 25.0 else []
+        changed = [f"{self.bucket_cap_mb:g}mb"] if self.bucket_cap_asked else []
         changed += ["view"] if self.gradient_as_bucket_view else []
         changed += ["static"] if self.static_graph else []
         return "+".join(["ddp", *changed])
+
+    @property
+    def bucket_cap_asked(self) -> float | None:
+        """Size of the buckets in MiB as DDP is asked for it; None: torch's own, with a smaller first one."""
+        return None if self.bucket_cap_mb == TORCH_BUCKET_MB else self.bucket_cap_mb
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         if case.precision.reduce not in (case.precision.master, "bf16", "fp16"):

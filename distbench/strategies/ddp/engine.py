@@ -37,6 +37,7 @@ class DdpEngine(WrappedEngine):
         return {
             **super().effective(),
             "bucket_bytes_cap": self.module.bucket_bytes_cap,
+            "smaller_first_bucket": self.module.bucket_bytes_cap_default,
             "gradient_as_bucket_view": self.module.gradient_as_bucket_view,
             "static_graph": self.module.static_graph,
         }
@@ -59,7 +60,7 @@ def build_ddp(strategy: ddp.DistributedDataParallel, setting: Setting) -> DdpEng
     wrapped = DistributedDataParallel(
         module,
         device_ids=[setting.device] if setting.device.type == "cuda" else None,
-        bucket_cap_mb=strategy.bucket_cap_mb,
+        bucket_cap_mb=strategy.bucket_cap_asked,
         gradient_as_bucket_view=strategy.gradient_as_bucket_view,
         static_graph=strategy.static_graph,
     )
