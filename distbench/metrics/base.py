@@ -117,7 +117,7 @@ class Session:
     folder: Path
     """The trial's folder, for files too large for a record."""
     effective: dict[str, Any] = field(default_factory=dict)
-    """What the live engine really does; known once the warm-up has ended."""
+    """What the live engine really does; known once the ``time`` pass has ended."""
     keep_traces: bool = False
     """Whether traces were asked for."""
     steps: list[float] = field(default_factory=list)
@@ -185,13 +185,16 @@ class Trial:
         return steps
 
     def slowest_mean(self, column: str) -> float:
-        """Mean of ``slowest_steps``.
+        """Mean over the steps of the slowest rank: the ranks begin together, so its window is the trial's.
+
+        The mean of ``slowest_steps`` would be longer where ranks are loosely coupled and take turns in being
+        late, although the trial is not.
 
         Raises:
             Absent: a rank gave no such number.
         """
-        steps = self.slowest_steps(column)
-        return math.fsum(steps) / len(steps)
+        steps = self.by_step(column)
+        return max(map(math.fsum, zip(*steps, strict=True))) / len(steps)
 
 
 class Sampler(ABC):

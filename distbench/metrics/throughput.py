@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from distbench.metrics.base import Column, Metric, Trial, alike
 
-_WINDOW = "over the timed window, which the slowest rank of each step defines"
+_WINDOW = "over the timed window of the slowest rank"
 
 
 @dataclass(frozen=True)

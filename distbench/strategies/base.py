@@ -70,7 +70,7 @@ class Engine(ABC):
 
     span: Span = nullcontext
     """``with self.span("forward")``: marks the part of a step, ``forward``, ``backward`` or
-    ``optimizer``. Does nothing in the ``time`` pass; the worker replaces it when a metric observes steps."""
+    ``optimizer``. The worker's own in every pass and job; in the ``time`` pass it does nothing."""
 
     @property
     @abstractmethod
@@ -159,7 +159,8 @@ class Engine(ABC):
         ``clip_grad_norm``, ``loss_scale`` (None where it changes nothing), ``global_batch_size``,
         ``micro_batch_size``, ``gradient_accumulation_steps``, ``activation_checkpointing``; more where
         the strategy has more to say, and ``Strategy.settings`` what that means for a fair comparison.
-        Called once, after warm-up: optimizers make their state in the first step.
+        Called after steps, never before the first: optimizers make their state in it. In a measured
+        trial that is after the timed window, so that it tells nobody where timing begins.
         """
 
     def save(self, folder: Path) -> None:

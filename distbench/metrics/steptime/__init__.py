@@ -18,8 +18,8 @@ class StepTime(Metric):
     passes = frozenset({"warmup", "time"})
     columns = (
         *alike("s", "lower", "max", per_step=True)(
-            step_s="Wall time of a step: perf_counter on a CPU, CUDA events on a GPU. The slowest rank "
-            "defines each step; the trial's value is the mean over its timed steps.",
+            step_s="Wall time of a step: perf_counter on a CPU, CUDA events on a GPU. The trial's value "
+            "is the window of its slowest rank over the number of timed steps.",
         ),
         *alike("s", "lower", "max")(
             cpu_s="CPU time of the process per timed step, all threads (process_time): next to the wall "
