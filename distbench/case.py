@@ -103,7 +103,7 @@ class Optimizer:
     name: Literal["adamw", "sgd"] = "adamw"
     """AdamW (decoupled weight decay, Loshchilov & Hutter 2019) or SGD."""
     lr: Positive = 1e-3
-    """Learning rate, constant throughout the run."""
+    """Learning rate; with a schedule the largest of it."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""
     eps: Positive = 1e-8
@@ -116,6 +116,20 @@ class Optimizer:
     """Clip the global L2 norm of the gradients to this; null: no clipping."""
     kernel: Literal["fused", "foreach", "loop"] = "fused"
     """Which of torch's implementations steps the parameters, the same in every strategy."""
+    schedule: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"] = field(
+        default="constant", metadata={"since": 4}
+    )
+    """How the learning rate goes on after its warm-up: linear and cosine fall until total_steps, wsd
+    (warmup-stable-decay) over the last decay_steps of them, inverse_sqrt with the number of updates."""
+    warmup_steps: Annotated[int, Bound(0)] = field(default=0, metadata={"since": 4})
+    """Updates over which the learning rate rises linearly, the first of them included."""
+    total_steps: Annotated[int, Bound(1)] | None = field(default=None, metadata={"since": 4})
+    """Update at which linear, cosine and wsd have fallen to final_lr_fraction, where they stay. That of the
+    real training: what is timed or checked is its beginning."""
+    decay_steps: Annotated[int, Bound(1)] | None = field(default=None, metadata={"since": 4})
+    """Updates over which wsd falls, the last of total_steps."""
+    final_lr_fraction: Annotated[float, Bound(0, 1)] = field(default=0.0, metadata={"since": 4})
+    """Fraction of the learning rate that linear, cosine and wsd end with."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +152,7 @@ class Precision:
 class Measure:
     """How a case is measured."""
 
-    # optimizers make their state in the first step, and what they hold is checked before timing
+    # optimizers make their state in the first step, which is no step to be timed
     warmup: Annotated[int, Bound(1, 1_000_000)] = 3
     """Steps per trial before the timed window."""
     steps: Annotated[int, Bound(1, 1_000_000)] = 10

@@ -21,7 +21,7 @@ from records import case, failed, info, measured, unsupported
 from ruamel.yaml import YAML
 
 from distbench.adopt import FORMATS, Measured, adopt, formats_for
-from distbench.analysis.summary import losses_of
+from distbench.analysis.losses import losses_of
 from distbench.case import Batch, Case, Choice, Optimizer, Precision
 from distbench.cli import main
 from distbench.errors import UsageError
@@ -393,7 +393,8 @@ measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}
 limits: {step: 60}
 world_sizes: [2]
 # no biases or norms without decay, no other clipping, no other rate could pass for these
-optimizer: {lr: 0.01, betas: [0.8, 0.9], weight_decay: 2.0, clip_grad_norm: 0.5}
+optimizer:
+  {lr: 0.01, betas: [0.8, 0.9], weight_decay: 2.0, clip_grad_norm: 0.5, schedule: cosine, total_steps: 4}
 strategies: [ddp, fsdp, {zero: {stage: 2}}]
 """
 

@@ -37,6 +37,7 @@ def test_the_answer_comes_first_and_the_rest_is_folded():
     assert re.findall(r"<summary>(.*?)</summary>", text) == [
         "All 3 cases",
         "Key findings",
+        "Losses",
         "Failed or unsupported here",
     ]
     assert text.count("<details>") == text.count("</details>")

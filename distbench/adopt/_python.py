@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
+from distbench import schedule
 from distbench.adopt import base
 from distbench.adopt.base import Measured
 from distbench.case import TORCH_NAMES, Case, Optimizer
@@ -63,9 +64,39 @@ def optimizer(spec: Optimizer) -> tuple[str, str]:
 
 
 def make_optimizer(case: Case) -> str:
-    """Statement that creates the optimizer of *case* for all parameters of ``model``."""
+    """Statements that create the optimizer of *case* for all parameters of ``model``, with its schedule."""
     class_, arguments = optimizer(case.optimizer)
-    return f"optimizer = {class_}(\n    model.parameters(), {arguments}\n)"
+    made = f"optimizer = {class_}(\n    model.parameters(), {arguments}\n)"
+    return lines(made, follow_schedule(case.optimizer))
+
+
+def rate(spec: Optimizer) -> str:
+    """The function that gives the learning rate of each update as a fraction; empty if it is constant."""
+    if not schedule.is_scheduled(spec):
+        return ""
+    warm, begin, end = spec.warmup_steps, schedule.begin_of_decay(spec), spec.total_steps or 0
+    progress = f"progress = min(max((update - {begin}) / {max(end - begin, 1)}, 0.0), 1.0)"
+    fallen = f"return {spec.final_lr_fraction!r} + {1 - spec.final_lr_fraction!r} * "
+    after = {
+        "constant": "return 1.0",
+        "inverse_sqrt": f"return math.sqrt({max(warm, 1)} / (update + 1))",
+        "linear": lines(progress, f"{fallen}(1 - progress)"),
+        "wsd": lines(progress, f"{fallen}(1 - progress)"),
+        "cosine": lines(progress, f"{fallen}(0.5 * (1 + math.cos(math.pi * progress)))"),
+    }
+    warming = f"if update < {warm}:\n    return (update + 1) / {warm}" if warm else ""
+    doc = f"Return the fraction of the learning rate that an update has, from 0 on: {schedule.text(spec)}."
+    return function("rate(update)", doc, lines(warming, after[spec.schedule]))
+
+
+def follow_schedule(spec: Optimizer) -> str:
+    """Statements by which ``optimizer`` follows ``rate``; empty if its learning rate is constant."""
+    if not schedule.is_scheduled(spec):
+        return ""
+    return lines(
+        "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)",
+        "optimizer.register_step_post_hook(lambda *_: scheduler.step())  # after each update",
+    )
 
 
 def cast_to_master(case: Case, to: str = "") -> str:

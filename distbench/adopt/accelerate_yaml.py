@@ -143,8 +143,10 @@ def _yaml(config: dict[str, Any]) -> str:
 
 def _script(measured: Measured) -> str:
     wraps = measured.case.activation_checkpointing == "full" and not measured.fsdp
+    rate = "" if measured.zero else _python.rate(measured.case.optimizer)
     parts = (
         lines(
+            "import math\n" if "math." in rate else "",
             "import torch",
             "from accelerate import Accelerator",
             f"from accelerate.utils import {', '.join([*_names(measured), 'GradientAccumulationPlugin'])}",
@@ -152,6 +154,7 @@ def _script(measured: Measured) -> str:
             _python.checkpoint_imports(measured.case) if wraps else "",
         ),
         _setup(measured),
+        rate,
         _python.WRAP_LAYERS if wraps else "",
         _prepare(measured, wraps),
         _train(measured),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distbench import registry
+from distbench import registry, schedule
 from distbench.analysis.text import one_line
 from distbench.case import Case, Optimizer
 from distbench.errors import UsageError
@@ -23,8 +23,8 @@ _STRATEGIES = (Single, DataParallel, DistributedDataParallel, FullyShardedDataPa
 
 COMMON_NOTES = (
     "train.py is your script. Weight decay applies to every parameter, including biases and norms, and the "
-    "learning rate is constant; with a scheduler or exempt parameters the training is not equivalent to the "
-    "measured case.",
+    "learning rate has the schedule named above; with another one or exempt parameters the training is not "
+    "equivalent to the measured case.",
     "With a different number of processes, change the micro-batch size or accumulation to keep the global "
     "batch size.",
 )
@@ -188,4 +188,5 @@ def _optimizer_text(spec: Optimizer) -> str:
         own = f"AdamW, lr {spec.lr!r}, betas {list(spec.betas)}, eps {spec.eps!r}"
     else:
         own = f"SGD, lr {spec.lr!r}, momentum {spec.momentum!r}"
-    return f"{own}, weight decay {spec.weight_decay!r} on all parameters, torch's {spec.kernel} kernel"
+    decay = f"weight decay {spec.weight_decay!r} on all parameters"
+    return f"{own}, {decay}, schedule {schedule.text(spec)}, torch's {spec.kernel} kernel"

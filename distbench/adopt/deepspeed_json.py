@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from distbench import schedule
 from distbench.adopt import base
 from distbench.adopt.base import Adopted, Measured
 from distbench.strategies.zero import Zero
@@ -48,8 +49,11 @@ def files(measured: Measured) -> dict[str, str]:
     return {FILE: base.as_json(config)}
 
 
-def differs(measured: Measured) -> list[str]:
-    """Settings of a case that DeepSpeed's configuration can't express; none for another strategy."""
+def differs(measured: Measured, *, with_schedule: bool = False) -> list[str]:
+    """Settings of a case that DeepSpeed's configuration can't express; none for another strategy.
+
+    *with_schedule*: a script beside the configuration sets the schedule of the learning rate.
+    """
     case = measured.case
     if not (zero := measured.zero):
         return []
@@ -61,6 +65,11 @@ def differs(measured: Measured) -> list[str]:
     starts_late = zero.stage == 0 and case.precision.compute in ("bf16", "fp16")
     is_cpu_adam = zero.optimizer_kernel == "deepspeed" and case.device == "cpu"
     sentences = {
+        f"the case's learning rate follows {schedule.text(case.optimizer)}, which none of DeepSpeed's own "
+        "schedulers does; this file has none, so it is constant. Pass lr_scheduler=lambda optimizer: "
+        "LambdaLR(optimizer, rate) to deepspeed.initialize, with rate as --as torch writes it": (
+            schedule.is_scheduled(case.optimizer) and not with_schedule
+        ),
         "in stage 0 with 16-bit parameters DeepSpeed (observed with 0.19.8) starts with a step without "
         "gradients, which decays the weights and counts as a step in Adam; the measured case reverted "
         "it. From this file the first update is 0.7x as large": starts_late,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distbench import schedule
 from distbench.adopt import _fsdp, _python, base, deepspeed_json
 from distbench.adopt._python import lines
 from distbench.adopt.base import Adopted, Measured
@@ -27,7 +28,8 @@ def problems(measured: Measured) -> list[str]:  # noqa: ARG001 - the same call a
 
 def write(measured: Measured) -> Adopted:
     """The case as a module to paste, with DeepSpeed's configuration if DeepSpeed is the engine."""
-    notes, differs = (*_NOTES, *deepspeed_json.notes(measured)), deepspeed_json.differs(measured)
+    notes = (*_NOTES, *deepspeed_json.notes(measured))
+    differs = deepspeed_json.differs(measured, with_schedule=True)
     start = base.command(measured, "python", "train.py")
     launch = start if _alone(measured) else base.torchrun(measured)
     text = base.header(measured.case, launch, notes, differs) + "\n" + _script(measured)
@@ -47,6 +49,7 @@ def _script(measured: Measured) -> str:
         _python.setup(case, alone=_alone(measured), join=join),
         _python.CAST if casts else "",
         _python.WRAP_LAYERS if wraps else "",
+        _python.rate(case.optimizer),
         _python.prepare(_prepare(measured)),
         _python.zero_train(case) if zero else _python.train(measured),
     )
@@ -56,6 +59,7 @@ def _script(measured: Measured) -> str:
 
 _STANDARD = {
     "itertools.": "import itertools",
+    "math.": "import math",
     "os.environ": "import os",
     "nullcontext(": "from contextlib import nullcontext",
 }
@@ -86,11 +90,14 @@ def _prepare(measured: Measured) -> str:
     checkpoint = _python.CHECKPOINT if case.activation_checkpointing == "full" else ""
     make = _python.make_optimizer(case)
     if measured.zero:
-        initialize = _python.block(f"""
-            model, optimizer, *_ = deepspeed.initialize(
-                model=model, model_parameters=model.parameters(), config="{deepspeed_json.FILE}"
-            )
-        """)
+        scheduled = schedule.is_scheduled(case.optimizer)
+        rate = "lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, rate)"
+        initialize = lines(
+            "model, optimizer, *_ = deepspeed.initialize(",
+            f'    model=model, model_parameters=model.parameters(), config="{deepspeed_json.FILE}",',
+            f"    lr_scheduler={rate}," if scheduled else "",
+            ")",
+        )
         return lines(checkpoint, initialize)
     if measured.fsdp:
         return lines(_python.cast_to_master(case), checkpoint, _fsdp.wrap(case, measured.fsdp), make)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from distbench import schedule
 from distbench.adopt import base
 from distbench.adopt.base import Adopted, Measured
-from distbench.case import TORCH_NAMES
+from distbench.case import TORCH_NAMES, Optimizer
 
 FILE = "torchtitan.toml"
 
@@ -37,6 +38,9 @@ def problems(measured: Measured) -> list[str]:
         "torchtitan computes in fp32 or bf16, reduces in fp32 and keeps fp32 weights; the case has "
         "compute {}, reduce {}, master {}".format(*dtypes): dtypes not in _DTYPES,
         _EACH_MICRO_BATCH: fsdp and not fsdp.reduce_each_micro_batch,
+        "torchtitan's learning rate does not fall with the inverse square root of the updates": (
+            case.optimizer.schedule == "inverse_sqrt"
+        ),
     }
     return base.applying(sentences)
 
@@ -80,9 +84,10 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
             "weight_decay": spec.weight_decay,
             "implementation": {"loop": "for-loop"}.get(spec.kernel, spec.kernel),
         },
-        # constant: no warm-up, and a decay that ends where it starts
-        "lr_scheduler": {"warmup_steps": 0, "min_lr_factor": 1.0},
+        "lr_scheduler": _scheduler(spec),
         "training": {
+            # by which its decay ends
+            **({"steps": spec.total_steps} if spec.total_steps else {}),
             "local_batch_size": batch.micro_batch_size,
             "global_batch_size": batch.global_batch_size,
             # it always clips; infinity only measures
@@ -103,6 +108,19 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
         "activation_checkpoint": {"mode": case.activation_checkpointing},
         "compile": {"enable": False},
         "debug": {"seed": case.seed},
+    }
+
+
+def _scheduler(spec: Optimizer) -> dict[str, Any]:
+    """By torchtitan's formula: update k has (k + 1) / warmup_steps, and the decay ends at training.steps."""
+    if spec.schedule not in schedule.ENDING or not spec.total_steps:
+        # a decay that ends where it starts
+        return {"warmup_steps": spec.warmup_steps, "min_lr_factor": 1.0}
+    return {
+        "warmup_steps": spec.warmup_steps,
+        "decay_ratio": 1 - schedule.begin_of_decay(spec) / spec.total_steps,
+        "decay_type": "cosine" if spec.schedule == "cosine" else "linear",
+        "min_lr_factor": spec.final_lr_fraction,
     }
 
 

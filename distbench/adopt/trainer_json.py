@@ -159,4 +159,17 @@ def _trainer(measured: Measured) -> str:
                     {arguments}
                 )
     """)
-    return f"import torch\nfrom transformers import Trainer\n\n\n{setup}\n\n{body}\n"
+    rate = _python.rate(measured.case.optimizer)
+    if rate:
+        body = f"{rate}\n\n{body}\n{_SCHEDULER}"
+    math = "import math\n\n" if "math." in rate else ""
+    return f"{math}import torch\nfrom transformers import Trainer\n\n\n{setup}\n\n{body}\n"
+
+
+_SCHEDULER = """
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        # Trainer's own schedules warm up from a rate of 0
+        if self.lr_scheduler is None:
+            made = self.optimizer if optimizer is None else optimizer
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(made, rate)
+        return self.lr_scheduler"""

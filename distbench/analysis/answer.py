@@ -75,12 +75,20 @@ def _nothing(every: Sequence[Candidate], choice: Choice) -> str:
 
 
 def _why_none(choice: Choice) -> str:
-    """The most frequent reason against a case, and how many cases have it."""
+    """The most frequent kind of reason against a case, how many cases have it, and the first of them."""
     reasons = [why for _, why in choice.left_out]
     if not reasons:
         return f"no case of {choice.wish.work or 'this work'} in {choice.wish.precision}"
-    ((why, count),) = Counter(reasons).most_common(1)
-    return why if len(reasons) == 1 else f"{count} of {len(reasons)} cases: {why}"
+    # each case that differs does so by numbers of its own, so that whole sentences would not add up
+    ((kind, count),) = Counter(map(_kind, reasons)).most_common(1)
+    alike = [why for why in reasons if _kind(why) == kind]
+    example = alike[0] if len(set(alike)) == 1 else f"{kind}; the first: {alike[0]}"
+    return alike[0] if len(reasons) == 1 else f"{count} of {len(reasons)} cases: {example}"
+
+
+def _kind(reason: str) -> str:
+    """What a reason begins with: a status, or what judged."""
+    return reason.partition(":")[0]
 
 
 def _lead(choice: Choice, pick: Candidate) -> list[str]:

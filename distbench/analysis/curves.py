@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from distbench.analysis.summary import THROUGHPUT, CaseSummary, numbers
+from distbench.analysis.losses import numbers
+from distbench.analysis.summary import THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, plain, shorten
 from distbench.files import slug
 from distbench.job import kinds

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
+from distbench.analysis.losses import losses_of, numbers
 from distbench.analysis.settings import unsteady
 from distbench.analysis.verdict import Gravity, Verdict, verdicts
 from distbench.case import CHOICES, Axis, Case
@@ -162,11 +161,6 @@ def comparable(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:
     return sorted(groups.values(), key=lambda rows: rows[0].case.world_size)
 
 
-def numbers(values: Iterable[float | None]) -> list[float]:
-    """Those of *values* that are finite numbers."""
-    return [value for value in values if value is not None and math.isfinite(value)]
-
-
 def ranked(rows: Sequence[CaseSummary], column: str, *, reverse: bool = False) -> list[CaseSummary]:
     """*rows* that have a number of *column*, the lowest first, or in *reverse* the highest."""
     known = [row for row in rows if column in row.values]
@@ -178,14 +172,6 @@ def trials_of(records: Sequence[Record], column: str) -> dict[str, list[Record]]
     measured = [record for record in records if record.status is Status.MEASURED]
     known = [record for record in measured if numbers([record.values.get(column)])]
     return grouped(sorted(known, key=lambda record: record.round), lambda record: record.case_id)
-
-
-def losses_of(record: Record) -> list[float | None]:
-    """Loss of each step of a trial, from its first warm-up step on, mean over ranks."""
-    timed = record.samples.get("loss", [])
-    # with no warm-up steps a record may have no list of them at all
-    ranks = [[*(warm or []), *(rest or [])] for warm, rest in zip_longest(record.warmup_losses, timed)]
-    return [_mean(step) for step in zip_longest(*ranks)]
 
 
 def _unknown(case: Case, info: RunInfo) -> CaseSummary:
@@ -252,11 +238,6 @@ def _why_absent(records: list[Record], name: str) -> str:
     if any(name in record.values for record in records):
         return "not a finite number"
     return next((record.absent[name] for record in records if name in record.absent), "not measured")
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = numbers(values)
-    return math.fsum(known) / len(known) if len(known) == len(values) else None
 
 
 def _log(record: Record) -> str:

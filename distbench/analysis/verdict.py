@@ -1,6 +1,7 @@
 """What a judgement comes to, in one shape for all kinds of jobs: exit codes, gates, pages and JSON follow.
 
-Each kind of job judges its own records; here the kinds are asked, and none is named.
+Each kind of job judges its own records; here the kinds are asked. What is measured is judged beside them, for
+it is held against the others' references.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from distbench import registry
+from distbench.analysis import timed_losses
+from distbench.analysis.timed_losses import Expected
 from distbench.decode import finite
+from distbench.job import MEASURE
 from distbench.record import Record, of_kind
 
 if TYPE_CHECKING:
     from distbench.jobs.base import Kind
 
 Gravity = Literal["ok", "unknown", "bad"]
+LOSSES = "losses"
+"""Kind of the verdicts on what was timed, which nobody has to ask for and no plug-in makes."""
 INCONCLUSIVE = "inconclusive"
 """Word of a judgement that was tried and can't tell. Any other unknown could not be tried."""
 
@@ -33,7 +39,7 @@ class Verdict:
     """What the judgement of one case comes to."""
 
     kind: str
-    """Plug-in of the kind of job, such as ``equivalence``."""
+    """Plug-in of the kind of job, such as ``equivalence``, or ``LOSSES``."""
     word: str
     """One of the few words of the kind, for programs."""
     gravity: Gravity
@@ -66,8 +72,18 @@ def judges() -> dict[str, Kind]:
 def verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dict[str, dict[str, Verdict]]:
     """Verdicts by case id, then by kind, of the *records* of a run of the resolved *suite*."""
     by_case: dict[str, dict[str, Verdict]] = {}
+    expected: dict[str, Expected] = {}
     for kind, judge in judges().items():
         if own := of_kind(records, judge.name):
+            expected |= judge.expected_losses(own)
             for case_id, verdict in judge.judge(suite.get(judge.name) or {}, own).items():
                 by_case.setdefault(case_id, {})[kind] = verdict
+    for case_id, found in timed_losses.timed_losses(of_kind(records, MEASURE), expected).items():
+        by_case.setdefault(case_id, {})[LOSSES] = _of_timed(found)
     return by_case
+
+
+def _of_timed(found: timed_losses.TimedLosses) -> Verdict:
+    gravity: Gravity = "bad" if found.is_other else "unknown" if found.word == timed_losses.UNKNOWN else "ok"
+    extent = (found.furthest, "of the allowed deviation")
+    return Verdict(LOSSES, found.word, gravity, found.sentence(), found, voids=found.is_other, extent=extent)

@@ -20,6 +20,7 @@ from distbench.trial import SKETCH
 
 if TYPE_CHECKING:
     from distbench.analysis.curves import CurvePoint
+    from distbench.analysis.timed_losses import Expected
     from distbench.analysis.verdict import Verdict
     from distbench.record import Record
     from distbench.strategies.base import Setting
@@ -100,6 +101,13 @@ class Kind(ABC):
 
         *settings* is the section of the suite as the run stored it. A kind that judges nothing, like
         ``measure``, leaves this out.
+        """
+        return {}
+
+    def expected_losses(self, records: Sequence[Record]) -> dict[str, Expected]:
+        """Losses, by case id, of trainings in *records* of this kind that the timed trials must have too.
+
+        A kind that trains no such reference leaves this out.
         """
         return {}
 

@@ -54,6 +54,8 @@ class FullState:
     optimizer: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     """Parameter -> torch's names of its optimizer state: ``exp_avg``, ``exp_avg_sq`` (of the parameter's
     shape) and ``step`` (a number) of AdamW, ``momentum_buffer`` of SGD; none of SGD without momentum."""
+    updates: int = 0
+    """Updates that a learning-rate schedule has counted; 0 without one."""
 
 
 MEMORY_KINDS = (*MODEL_STATES, "buffers")

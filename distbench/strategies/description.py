@@ -69,6 +69,8 @@ _WORK = {
     "optimizer.class": "different optimizer class",
     "optimizer.kernel": "different implementation of the update",
     "optimizer.steps": "different number of updates before the timed window",
+    "optimizer.schedule": "different learning-rate schedule",
+    "optimizer.next_lr": "different learning rate after the same number of updates",
     "optimizer.variants": "different variant of the algorithm",
     "clip_grad_norm": "different gradient clipping",
     "activation_checkpointing": "recomputes a different part of the forward pass",

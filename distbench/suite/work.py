@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from distbench import schedule
 from distbench.bounds import Bound
 from distbench.case import Optimizer, Precision, newer
 from distbench.suite.batch import BatchSpec
@@ -159,7 +160,15 @@ def _crosswise(value: Any) -> list[Finding]:
     elif isinstance(value, Precision) and value.compute != "fp16" and value.loss_scale is not None:
         message = f"only fp16 has a loss scale, but precision.compute is {value.compute}"
         return [Finding(("precision", "loss_scale"), message, value.loss_scale, ("compute", "loss_scale"))]
-    if isinstance(value, Optimizer) and value.name != "sgd" and value.momentum:
+    return _of_optimizer(value) if isinstance(value, Optimizer) else []
+
+
+def _of_optimizer(value: Optimizer) -> list[Finding]:
+    findings = []
+    if value.name != "sgd" and value.momentum:
         message = f"only sgd has momentum, not {value.name}"
-        return [Finding(("optimizer", "momentum"), message, value.momentum, ("momentum", "name"))]
-    return []
+        findings.append(Finding(("optimizer", "momentum"), message, value.momentum, ("momentum", "name")))
+    return findings + [
+        Finding(("optimizer", key), message, getattr(value, key), (key, "schedule"))
+        for key, message in schedule.problems(value)
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from distbench import registry
+from distbench import registry, schedule
 from distbench.case import Case
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.worker.feed import Feed
@@ -58,8 +58,11 @@ def check_distinct_data(feed: Feed, processes: int) -> None:
             )
 
 
-def check_effective(effective: dict[str, Any], setting: Setting) -> None:
-    """Raise Mismatch unless the effective settings of the engine are the requested ones."""
+def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -> None:
+    """Raise Mismatch unless the effective settings of the engine are the requested ones.
+
+    *updates* is the number of updates that it has taken: by it the learning rate of the next one is known.
+    """
     case = setting.case
     optimizer, kernel = registry.make("strategies", case.strategy).optimizer(case)
     # SGD without momentum keeps no state
@@ -82,6 +85,8 @@ def check_effective(effective: dict[str, Any], setting: Setting) -> None:
     }
     own = _HYPER_PARAMETERS[case.optimizer.name]
     expected |= {f"optimizer.{name}": getattr(case.optimizer, name) for name in own}
+    if schedule.is_scheduled(case.optimizer):
+        expected["optimizer.next_lr"] = case.optimizer.lr * schedule.factor(case.optimizer, updates)
     if (parameters := setting.workload.parameters()) is not None:
         expected["parameters"] = parameters
     if case.world_size == 1 and _look_up(effective, "dtypes.reduce") is None:

@@ -5,8 +5,9 @@ hooks that a metric really overrides.
 """
 
 import itertools
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -15,8 +16,10 @@ import torch.distributed as dist
 
 from distbench.metrics.base import Absent, Left, Metric, Pass, Session
 from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.torch_engine.reading import dtype_name
 from distbench.trial import Progress
 from distbench.worker.feed import Feed
+from distbench.worker.spans import Spans
 from distbench.worker.trainer import Delivery
 
 Hook = Callable[..., Any]
@@ -30,10 +33,13 @@ class Loop:
     ) -> None:
         self._setting, self._strategy, self._engine, self._feed = setting, strategy, engine, feed
         self._keep_traces = keep_traces
+        self._spans = Spans.of(engine)
         self._passed_on: dict[type[Left], Left] = {}
         self._earlier: dict[Pass, list[float]] = {}
         self.losses: list[float] = []
         """Of every step so far."""
+        self.loss_dtype = ""
+        """In which the engine gave those of the last pass."""
         self.delivery = Delivery()
         """What the passes have given so far."""
 
@@ -48,7 +54,7 @@ class Loop:
         before = _overridden("before_step", active, states)
         after = _overridden("after_step", active, states)
         if name != "time" and (around := _overridden("around", active, states)):
-            self._engine.span = _spans(session, around)
+            self._spans.inner = _observed(session, around)
         clock = Clock(self._setting.device)
         losses = []
         # all ranks start the window together, so that the first step includes no waiting for set-up
@@ -67,9 +73,10 @@ class Loop:
         session.steps = clock.seconds()
         if name == "time":
             self.delivery.window = (began, time.time())
-        self._engine.__dict__.pop("span", None)
-        session.losses = [float(loss) for loss in losses]
+        self._spans.inner = nullcontext
+        session.losses = [_mean(parts) for parts in losses]
         self.losses += session.losses
+        self.loss_dtype = dtype_name(loss.dtype for parts in losses for loss in parts)
         self._collect(session, active, states)
         self._earlier[name] = session.steps
         return session
@@ -92,14 +99,15 @@ class Loop:
             earlier=self._earlier,
         )
 
-    def _step(self, step: int, checked: Session | None) -> torch.Tensor:
+    def _step(self, step: int, checked: Session | None) -> list[torch.Tensor]:
+        """Losses of the micro-batches: averaging them belongs to no step."""
         with self._engine.span("data"):
             batches = self._feed.micro_batches(step)
         losses = [self._engine.forward_backward(batch) for batch in batches]
         if checked:
             checked.grad_norms.append(self._engine.grad_norm())
         self._engine.step()
-        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+        return losses
 
     def _collect(self, session: Session, metrics: dict[str, Metric], states: dict[str, Any]) -> None:
         delivery = self.delivery
@@ -158,7 +166,12 @@ def _overridden(name: str, metrics: dict[str, Metric], states: dict[str, Any]) -
     ]
 
 
-def _spans(session: Session, around: list[tuple[Any, Any]]) -> Any:
+def _mean(losses: Sequence[torch.Tensor]) -> float:
+    """Mean in fp64, as the jobs that inspect a training take it: a mean in bf16 would round it."""
+    return math.fsum(float(loss) for loss in losses) / len(losses)
+
+
+def _observed(session: Session, around: list[tuple[Any, Any]]) -> Any:
     """Context manager around each part of a step, for all metrics that hook into it."""
 
     @contextmanager

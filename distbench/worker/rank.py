@@ -89,7 +89,7 @@ def _run(trial: TrialFile, folder: Path, rank: int, phases: Phases, listener: in
     workload: Workload = registry.make("workloads", case.workload)
     setting = Setting(case, workload, Path(trial.weights), device, rank, processes, scratch=folder)
     delivery = kind.in_rank()(trial, setting, phases)
-    environment = {**_surroundings(device), "warm": os.getpid() != _IMPORTED_BY}
+    environment = {**_surroundings(device), "warm": os.getpid() != _IMPORTED_BY, **delivery.facts}
     result = {**vars(delivery), "environment": environment, "phases": phases.seconds}
     # no rank may leave while another still communicates with it
     dist.barrier()

@@ -21,6 +21,7 @@ from distbench.worker import checks
 from distbench.worker.checks import Refused
 from distbench.worker.feed import Batch, Feed
 from distbench.worker.sketch import describe
+from distbench.worker.spans import Spans
 from distbench.workloads import weights
 
 Rows = list[dict[str, Any]]
@@ -44,6 +45,8 @@ class Delivery:
     """Effective settings of the live engine."""
     window: tuple[float, float] = (0.0, 0.0)
     """``time.time()`` at both ends of the timed steps."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the record's environment of this rank gets besides what every job tells."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class Trainer:
         torch.manual_seed(case.seed if seed is None else seed)
         strategy: Strategy = registry.make("strategies", case.strategy)
         self.engine = strategy.build(setting)
+        Spans.of(self.engine)
         checks.check_engine(strategy, self.engine, case)
         self._feed = feed or Feed(setting)
         self._is_cuda = setting.device.type == "cuda"

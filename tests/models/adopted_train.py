@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench import registry
+from distbench import registry, schedule
 from distbench.case import Case
 from distbench.decode import decoded
 from distbench.strategies.base import Setting
@@ -75,7 +75,13 @@ def by_deepspeed() -> list[float]:
     torch.manual_seed(CASE.seed)
     module = WORKLOAD.module()
     engine, *_ = deepspeed.initialize(
-        model=module, model_parameters=module.parameters(), config="ds_config.json"
+        model=module,
+        model_parameters=module.parameters(),
+        config="ds_config.json",
+        # which the file can't express, as is told beside it
+        lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda update: schedule.factor(CASE.optimizer, update)
+        ),
     )
     losses = []
     for batch in micro_batches(dist.get_rank()):

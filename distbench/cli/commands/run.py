@@ -12,9 +12,10 @@ from distbench import plan
 from distbench.analysis.headlines import judged_bad
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed
+from distbench.analysis.unchecked import unchecked
 from distbench.cli import options
 from distbench.cli.options import argument, flag, option
-from distbench.cli.output import INTERRUPTED, complain, note, say, say_json, width
+from distbench.cli.output import INTERRUPTED, UNCHECKED, complain, note, say, say_json, width
 from distbench.cli.progress import observer
 from distbench.errors import UsageError
 from distbench.record import runs
@@ -106,11 +107,19 @@ def _print_results(run: Run, analysed: AnalysedRun, *, as_json: bool) -> None:
 
 
 def _exit_code(run: AnalysedRun, *, strict_parity: bool) -> int:
-    """Exit code of a finished run, 1 if a case failed; the reasons are printed."""
+    """Exit code of a finished run; the reasons are printed.
+
+    1 if a case failed or was judged bad; ``UNCHECKED`` if a judgement was asked for and there is none.
+    """
     problems = judged_bad(run)
     if strict_parity:
         changes = run.parity.other_work().items()
         problems += [f"--strict-parity: {difference} ({listed(names)})" for difference, names in changes]
     for problem in problems:
         complain(problem)
-    return 1 if problems or any(record.status.is_failure for record in run.records) else 0
+    silent = unchecked(run)
+    for each in silent:
+        complain(each)
+    if problems or any(record.status.is_failure for record in run.records):
+        return 1
+    return UNCHECKED if silent else 0

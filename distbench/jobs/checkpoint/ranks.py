@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
@@ -199,10 +200,16 @@ def _why_not(action: Load, engine: Engine) -> str:
     return ""
 
 
+_UPDATES = "updates"
+"""Key of the number of updates in the file, among those of tensors, which have a kind before a slash."""
+
+
 def _write(state: FullState, file: Path) -> None:
     """Write *state* as safetensors, which hold tensors and no code; *file* is whole or absent."""
     named = {f"parameters/{name}": tensor for name, tensor in state.parameters.items()}
     named |= {f"buffers/{name}": tensor for name, tensor in state.buffers.items()}
+    if state.updates:
+        named[_UPDATES] = torch.tensor(state.updates)
     for name, moments in state.optimizer.items():
         named |= {f"optimizer/{moment}/{name}": tensor for moment, tensor in moments.items()}
     with whole(file) as aside:
@@ -211,8 +218,9 @@ def _write(state: FullState, file: Path) -> None:
 
 def _read(file: Path) -> FullState:
     """State that ``_write`` wrote."""
-    state = FullState()
-    for key, tensor in weights.read(file).items():
+    tensors = weights.read(file)
+    state = FullState(updates=int(tensors.pop(_UPDATES, 0)))
+    for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
         if kind == "optimizer":
             moment, _, name = name.partition("/")

@@ -70,7 +70,7 @@ class _Watcher(Watcher):
         if not self.delivery.effective and engine.skipped_steps < number:
             # the optimizer's state exists from here on, and an evaluation would change the settings in use
             self.delivery.effective = engine.effective()
-            checks.check_effective(self.delivery.effective, setting)
+            checks.check_effective(self.delivery.effective, setting, number - engine.skipped_steps)
         self._health.loss(number, step.loss)
         self._health.skipped(number, engine)
         if _due(number, options.replicas_every):

@@ -16,9 +16,11 @@ from distbench.job import REFERENCE, Job, Options
 from distbench.jobs.base import STEP, TRAINING, Kind, training_tables
 from distbench.metrics.base import TableColumn, TableSpec
 from distbench.plan.tasks import Task, reference_of, trusted
+from distbench.schedule import corners
 from distbench.strategies.base import SHARDED, SINGLE, Strategy
 
 if TYPE_CHECKING:
+    from distbench.analysis.timed_losses import Expected
     from distbench.analysis.verdict import Verdict
     from distbench.record import Record
 
@@ -88,7 +90,7 @@ class Equivalence(Kind):
             for arm, armed in trainings(case, section):
                 reference = reference_of(armed)
                 options = CheckOptions(
-                    role="case", of=case.id, reference=reference.id, steps=section.steps, arm=arm
+                    role="case", of=case.id, reference=reference.id, steps=_steps(section, case), arm=arm
                 )
                 if reference.id not in groups:
                     groups[reference.id] = [_reference(section, reference, options, cases, machine)]
@@ -102,7 +104,16 @@ class Equivalence(Kind):
 
         return verdicts(records, settings.get("false_alarm", Check.false_alarm))
 
+    def expected_losses(self, records: Sequence[Record]) -> dict[str, Expected]:
+        from distbench.jobs.equivalence.losses import expected_losses
 
+        return expected_losses(records)
+
+
+MOST_STEPS = 200
+"""The last corner of a learning-rate schedule that a check is made longer for."""
+# an update by the new law, a loss that shows it, and one more
+_PAST = 3
 SGD = "sgd"
 """The arm next to that of the suite's own optimizer."""
 
@@ -112,10 +123,23 @@ def trainings(case: Case, check: Check) -> list[tuple[str, Case]]:
     own = case.optimizer.name
     if own == SGD:
         return [(own, case)]
-    sgd = Optimizer(
-        name="sgd", lr=check.sgd_lr, clip_grad_norm=case.optimizer.clip_grad_norm, kernel="foreach"
+    # clipping and the schedule stay
+    sgd = dataclasses.replace(
+        case.optimizer,
+        name="sgd",
+        lr=check.sgd_lr,
+        kernel="foreach",
+        betas=Optimizer.betas,
+        eps=Optimizer.eps,
+        weight_decay=Optimizer.weight_decay,
     )
     return [(own, case), (SGD, dataclasses.replace(case, optimizer=sgd))]
+
+
+def _steps(check: Check, case: Case) -> int:
+    """Steps to train: those asked for, or more that lead past the corners of a schedule within reach."""
+    within = [corner for corner in corners(case.optimizer) if corner <= MOST_STEPS]
+    return max([check.steps, *(corner + _PAST for corner in within)])
 
 
 def _reference(

@@ -8,6 +8,7 @@ from typing import Any
 
 from distbench.analysis.verdict import Gravity, Verdict
 from distbench.grouping import grouped
+from distbench.jobs.equivalence import MOST_STEPS
 from distbench.jobs.equivalence.arms import (
     DIFFERS,
     EQUIVALENT,
@@ -20,6 +21,7 @@ from distbench.jobs.equivalence.arms import (
 )
 from distbench.jobs.equivalence.envelope import Envelope, Place, Training, trainings
 from distbench.record import Record, Status
+from distbench.schedule import corners
 
 # from the best to the worst: the worst arm decides
 _GRAVITY: dict[str, Gravity] = {EQUIVALENT: "ok", ROUNDING: "ok", NOT_CHECKED: "unknown", DIFFERS: "bad"}
@@ -135,6 +137,9 @@ class _Judge:
         mine, theirs = _kernel(record), _kernel(self._record)
         if mine != theirs:
             notes.append(f"different optimizer kernel: {mine}, the reference uses {theirs}")
+        beyond = [corner for corner in corners(record.case.optimizer) if corner > MOST_STEPS]
+        if beyond:
+            notes.append(f"the learning rate changes its law at update {beyond[0]}, which no check reaches")
         if not _is_same(self._repeat, self.envelope.reference):
             notes.append("the reference is not bit-reproducible")
         return notes

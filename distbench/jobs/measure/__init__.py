@@ -40,7 +40,7 @@ class Measuring(Kind):
 
     def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
         from distbench.analysis.curves import CurvePoint
-        from distbench.analysis.summary import losses_of
+        from distbench.analysis.losses import losses_of
 
         if record.status != "measured":
             return "", ()

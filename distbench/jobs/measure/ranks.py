@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from distbench import registry
+from typing import Any
+
+import torch
+
+from distbench import registry, schedule
+from distbench.case import Case
 from distbench.metrics.base import Metric, Pass, Session
 from distbench.strategies.base import Setting, Strategy
-from distbench.trial import Phases, TrialFile
+from distbench.trial import DRAWS, LOSS_DTYPE, Phases, TrialFile
 from distbench.worker import checks
 from distbench.worker.feed import Feed
 from distbench.worker.passes import Loop
@@ -35,11 +40,17 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
             return loop.run(name, steps, metrics, phases.progress)
 
     delivery = loop.delivery
+    drawn = _random_state(setting.device)
     delivery.warmup_losses = run_pass("warmup", measure.warmup).losses
-    # the optimizer's state exists from here on
-    delivery.effective = engine.effective()
-    checks.check_effective(delivery.effective, setting)
+    # nothing but steps in between: a strategy can't tell where the timed window begins
     run_pass("time", measure.steps)
+    delivery.facts[LOSS_DTYPE] = loop.loss_dtype
+    if not torch.equal(drawn, _random_state(setting.device)):
+        delivery.facts[DRAWS] = True
+    delivery.effective = engine.effective()
+    updates = measure.warmup + measure.steps - engine.skipped_steps
+    checks.check_effective(delivery.effective, setting, updates)
+    delivery.effective = _before_the_window(delivery.effective, case, measure.steps)
     run_pass("count", 1)
     run_pass("profile", measure.profile_steps)
     norms = run_pass("check", measure.check_steps).grad_norms
@@ -48,3 +59,22 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
     if broken := first_not_finite(enumerate(loop.losses)):
         delivery.not_finite = {**broken, "phase": "time"}
     return delivery
+
+
+def _random_state(device: torch.device) -> torch.Tensor:
+    """State of the generator that modules of the model draw from: it moves when they do."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _before_the_window(effective: dict[str, Any], case: Case, steps: int) -> dict[str, Any]:
+    """*effective*, read after *steps* timed steps, without what depends on how many they were.
+
+    The optimizer's updates are those that it counted before them, and the learning rate of the next update,
+    once it is known to be right, is the schedule that it shows. So runs that differ in the steps compare.
+    """
+    optimizer = dict(effective.get("optimizer") or {})
+    if isinstance(counted := optimizer.get("steps"), int):
+        optimizer["steps"] = counted - steps
+    if optimizer.pop("next_lr", None) is not None:
+        optimizer["schedule"] = schedule.text(case.optimizer)
+    return {**effective, "optimizer": optimizer}

@@ -22,21 +22,22 @@ from distbench.strategies.base import FullState
 from distbench.workloads.weights import plain_name
 
 
-def save(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Write *module* and *optimizer* in shards into *folder*."""
+def save(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, updates: int) -> None:
+    """Write *module*, *optimizer* and the *updates* of its schedule in shards into *folder*."""
     model, moments = get_state_dict(module, optimizer)
-    dcp.save({"model": model, "optimizer": moments}, checkpoint_id=folder)
+    dcp.save({"model": model, "optimizer": moments, "updates": updates}, checkpoint_id=folder)
 
 
-def load(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Take over what ``save`` wrote.
+def load(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> int:
+    """Take over what ``save`` wrote; return the updates of the schedule.
 
     DCP reads its metadata and hyper-parameters by pickle, so *folder* must be one of our own.
     """
     model, moments = get_state_dict(module, optimizer)
-    state = {"model": model, "optimizer": moments}
+    state: dict[str, Any] = {"model": model, "optimizer": moments, "updates": 0}
     dcp.load(state, checkpoint_id=folder)
     set_state_dict(module, optimizer, model_state_dict=model, optim_state_dict=moments)
+    return int(state["updates"])
 
 
 def gather_optimizer(

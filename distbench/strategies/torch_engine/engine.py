@@ -27,6 +27,7 @@ class TorchEngine(Engine):
         self._loss = setting.workload.loss
         self.module = module
         self._optimizer = optimizer.make_optimizer(module.parameters(), self._case.optimizer)
+        self._scheduler = optimizer.make_scheduler(self._optimizer, self._case.optimizer)
         self._accumulation = self._case.batch.gradient_accumulation_steps
         self._micro = 0
         self._scale = self._case.precision.loss_scale or 1.0
@@ -59,6 +60,8 @@ class TorchEngine(Engine):
             if self._clip is not None:
                 self.clip(self._clip)
             self._optimizer.step()
+            if self._scheduler:
+                self._scheduler.step()
 
     def grad_norm(self) -> float:
         return float(reading.full(self.total_norm())) / self._scale
@@ -109,20 +112,22 @@ class TorchEngine(Engine):
         }
 
     def save(self, folder: Path) -> None:
-        checkpoint.save(self.module, self._optimizer, folder)
+        checkpoint.save(self.module, self._optimizer, folder, optimizer.scheduled_updates(self._scheduler))
 
     def load(self, folder: Path) -> None:
-        checkpoint.load(self.module, self._optimizer, folder)
+        optimizer.schedule_from(self._scheduler, checkpoint.load(self.module, self._optimizer, folder))
 
     def consolidate(self) -> FullState:
         return FullState(
             self.full_state(),
             {plain_name(name): buffer.detach().cpu() for name, buffer in self.module.named_buffers()},
             checkpoint.gather_optimizer(self.module, self._optimizer),
+            optimizer.scheduled_updates(self._scheduler),
         )
 
     def load_full(self, state: FullState) -> None:
         checkpoint.spread(self.module, self._optimizer, state)
+        optimizer.schedule_from(self._scheduler, state.updates)
 
     def memory(self) -> dict[str, int]:
         ledger = reading.Ledger(self._setting.device)

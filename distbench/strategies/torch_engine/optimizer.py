@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
+from distbench import schedule
 from distbench.case import Optimizer
 from distbench.strategies.torch_engine.reading import dtype_name
 
@@ -24,17 +26,44 @@ def make_optimizer(parameters: Iterable[torch.Tensor], spec: Optimizer) -> torch
     return torch.optim.SGD(parameters, momentum=spec.momentum, **shared)
 
 
+def make_scheduler(optimizer: torch.optim.Optimizer, spec: Optimizer) -> LambdaLR | None:
+    """Torch's scheduler of the learning rate of *optimizer*; None if it never changes.
+
+    To be stepped after each update that was taken, and after no other.
+    """
+    if not schedule.is_scheduled(spec):
+        return None
+    return LambdaLR(optimizer, lambda update: schedule.factor(spec, update))
+
+
+def scheduled_updates(scheduler: LambdaLR | None) -> int:
+    """Updates that *scheduler* has counted; 0 if there is none."""
+    return scheduler.last_epoch if scheduler else 0
+
+
+def schedule_from(scheduler: LambdaLR | None, updates: int) -> None:
+    """Let *scheduler*, if there is one, go on as after that many *updates*."""
+    if scheduler is None:
+        return
+    scheduler.last_epoch = updates
+    for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
+        group["lr"] = group["initial_lr"] * factor(updates)
+
+
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Class, kernel and hyper-parameters of a live optimizer.
 
     Raises:
         ValueError: its parameter groups differ, so there is no one answer.
     """
-    names = ("lr", "betas", "eps", "momentum", "weight_decay", "fused", "foreach", *_VARIANTS)
+    names = ("lr", "initial_lr", "betas", "eps", "momentum", "weight_decay", "fused", "foreach", *_VARIANTS)
     groups = [{k: group[k] for k in names if k in group} for group in optimizer.param_groups]
     if any(group != groups[0] for group in groups):
         raise ValueError(f"parameter groups with different hyper-parameters: {groups}")
     settings = groups[0]
+    if "initial_lr" in settings:
+        # a scheduler keeps there what it multiplies
+        settings |= {"lr": settings.pop("initial_lr"), "next_lr": settings["lr"]}
     kernel = _kernel(optimizer, settings.pop("fused", None), settings.pop("foreach", None))
     variants = [name for name in _VARIANTS if settings.pop(name, None)]
     if "betas" in settings:

@@ -14,6 +14,7 @@ from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
+from distbench import schedule
 from distbench.strategies.base import Engine, FullState, Setting
 from distbench.strategies.torch_engine import modules, optimizer, reading
 from distbench.strategies.zero import Zero, checkpoint
@@ -130,10 +131,12 @@ class ZeroEngine(Engine):
             self.full_state(),
             {weights.plain_name(name): buffer.detach().cpu() for name, buffer in buffers},
             checkpoint.gather_optimizer(self._engine),
+            optimizer.scheduled_updates(self._engine.lr_scheduler),
         )
 
     def load_full(self, state: FullState) -> None:
         checkpoint.spread(self._engine, masters(self._engine), state)
+        optimizer.schedule_from(self._engine.lr_scheduler, state.updates)
 
     def memory(self) -> dict[str, int]:
         ledger = reading.Ledger(self._setting.device)
@@ -157,6 +160,8 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
     engine, *_ = deepspeed.initialize(
         model=module,
         optimizer=_optimizer(strategy, setting, module),
+        # it steps it after each update that it takes, and after no other
+        lr_scheduler=_scheduler(setting),
         config=config,
         dist_init_required=False,
     )
@@ -205,6 +210,13 @@ def _optimizer(strategy: Zero, setting: Setting, module: nn.Module) -> Any:
     if strategy.offload_optimizer != "none" or setting.device.type == "cpu":
         return deepspeed.ops.adam.DeepSpeedCPUAdam(module.parameters(), adamw_mode=True, **shared)
     return deepspeed.ops.adam.FusedAdam(module.parameters(), adam_w_mode=True, **shared)
+
+
+def _scheduler(setting: Setting) -> Callable[[torch.optim.Optimizer], Any] | None:
+    spec = setting.case.optimizer
+    if not schedule.is_scheduled(spec):
+        return None
+    return lambda made: optimizer.make_scheduler(made, spec)
 
 
 def masters(engine: Any) -> list[torch.Tensor]:

@@ -1,0 +1,27 @@
+"""The loss curve of a trial, from the samples of its ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+from distbench.record import Record
+
+
+def losses_of(record: Record) -> list[float | None]:
+    """Loss of each step of a trial, from its first warm-up step on, mean over ranks."""
+    timed = record.samples.get("loss", [])
+    # with no warm-up steps a record may have no list of them at all
+    ranks = [[*(warm or []), *(rest or [])] for warm, rest in zip_longest(record.warmup_losses, timed)]
+    return [_mean(step) for step in zip_longest(*ranks)]
+
+
+def numbers(values: Iterable[float | None]) -> list[float]:
+    """Those of *values* that are finite numbers."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = numbers(values)
+    return math.fsum(known) / len(known) if len(known) == len(values) else None

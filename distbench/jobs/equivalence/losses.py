@@ -1,0 +1,56 @@
+"""What the reference of a check says about the losses of the timed trials, which train the same batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distbench.analysis.timed_losses import Expected
+from distbench.grouping import gathered
+from distbench.record import Record, Status
+
+# of the largest distance so far of the reference's perturbed trainings: one more of them came to 2.5 at most,
+# and the timed pass takes other kernels, which round elsewhere and more often (docs/equivalence.md)
+_MARGIN = 5.0
+# a loss is an fp32 number at most, of a sum as long as the batch
+_RESOLUTION = 8 * float(np.finfo(np.float32).eps)
+
+
+def expected_losses(records: Sequence[Record]) -> dict[str, Expected]:
+    """Losses of the reference of each case by its id, with how far rounding may lead from them.
+
+    A deviation is allowed up to a multiple of the largest that any perturbed training of the reference has
+    had up to that step. Only the training with the case's own optimizer is the one that is timed.
+    """
+    references = {
+        record.job.provides: record
+        for record in records
+        if record.job.provides and record.status is Status.MEASURED
+    }
+    curves = {provided: _expected(record) for provided, record in references.items()}
+    own = [
+        record
+        for record in records
+        if record.job.options.role == "case" and record.case_id == record.job.options.of
+    ]
+    return {
+        record.case_id: curves[record.job.options.reference]
+        for record in own
+        if record.job.options.reference in curves
+    }
+
+
+def _expected(record: Record) -> Expected:
+    rows = record.tables.get("check_curve", [])
+    ordered = sorted(rows, key=lambda row: row["step"])
+    curves = {
+        name: np.array(losses, dtype=np.float64)
+        for name, losses in gathered((row["training"], row["loss"]) for row in ordered).items()
+    }
+    reference = curves["reference"]
+    perturbed = [curve for name, curve in curves.items() if name.startswith("perturbed ")]
+    apart = np.max([np.abs(curve - reference) for curve in perturbed], axis=0)
+    resolution = _RESOLUTION * np.abs(reference)
+    allowed = _MARGIN * np.fmax.accumulate(np.fmax(apart, resolution))
+    return Expected(f"the check's {record.case.name}", reference, allowed)

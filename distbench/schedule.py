@@ -1,0 +1,113 @@
+"""Learning-rate schedules: how large the rate of each update is, the same function for every engine.
+
+Warm-up is linear and comes before any of them: update k of W has (k + 1) / W of the rate, as in torchtitan,
+so that the first one is not lost. After it
+
+- ``constant`` stays;
+- ``linear`` and ``cosine`` fall to the final fraction at ``total_steps`` (cosine: Loshchilov & Hutter 2017,
+  arXiv:1608.03983, one period);
+- ``wsd`` stays and falls linearly over the last ``decay_steps`` (warmup-stable-decay: Hu et al. 2024,
+  arXiv:2404.06395; Hägele et al. 2024, arXiv:2405.18392);
+- ``inverse_sqrt`` falls as sqrt(W / (k + 1)) (Vaswani et al. 2017, arXiv:1706.03762, section 5.3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from distbench.case import Optimizer
+
+ENDING = ("linear", "cosine", "wsd")
+"""Schedules that fall towards the end of the training, so that they must know it."""
+
+
+def is_scheduled(spec: Optimizer) -> bool:
+    """Whether the rate ever changes."""
+    return spec.schedule != "constant" or spec.warmup_steps > 0
+
+
+def factor(spec: Optimizer, update: int) -> float:
+    """Fraction of the learning rate that *update* has, the first update being 0."""
+    warm = spec.warmup_steps
+    if update < warm:
+        return (update + 1) / warm
+    after = _AFTER.get(spec.schedule)
+    return after(spec, update) if after else 1.0
+
+
+def corners(spec: Optimizer) -> list[int]:
+    """Updates, in their order, from which on another law gives the rate."""
+    found = {spec.warmup_steps, *([spec.total_steps or 0] if spec.schedule in ENDING else [])}
+    if spec.schedule == "wsd":
+        found.add(begin_of_decay(spec))
+    return sorted(found - {0})
+
+
+def text(spec: Optimizer) -> str:
+    """The schedule in words: ``cosine to 0.1 at 1000, warm-up 20``."""
+    words: str = spec.schedule
+    if spec.schedule in ENDING:
+        words += f" to {spec.final_lr_fraction:g} at {spec.total_steps}"
+    if spec.schedule == "wsd":
+        words += f" from {begin_of_decay(spec)} on"
+    return f"{words}, warm-up {spec.warmup_steps}" if spec.warmup_steps else words
+
+
+def problems(spec: Optimizer) -> Iterator[tuple[str, str]]:
+    """Options that don't belong to the schedule, or that it lacks: each with what is wrong and what to do."""
+    name, total = spec.schedule, spec.total_steps
+    if name in ENDING and total is None:
+        yield "total_steps", f"missing: {name} falls until that update; set it to that of the real training"
+    if name not in ENDING:
+        asked = {"total_steps": total is not None, "final_lr_fraction": spec.final_lr_fraction != 0}
+        for key in (key for key, is_set in asked.items() if is_set):
+            yield key, f"schedule = {name} never ends; only {', '.join(ENDING)} have it"
+    if name == "wsd" and spec.decay_steps is None:
+        yield "decay_steps", "missing: wsd falls over that many updates, often a tenth of total_steps"
+    if name != "wsd" and spec.decay_steps is not None:
+        yield "decay_steps", f"only wsd has it, not {name}"
+    if total is not None and spec.warmup_steps + (spec.decay_steps or 0) > total:
+        yield "total_steps", "must be at least warmup_steps and decay_steps together"
+
+
+def begin_of_decay(spec: Optimizer) -> int:
+    """Update from which on a schedule that ends falls."""
+    if spec.schedule != "wsd":
+        return spec.warmup_steps
+    return (spec.total_steps or 0) - (spec.decay_steps or 0)
+
+
+def _linear(spec: Optimizer, update: int) -> float:
+    return _fallen(spec, 1 - _progress(spec, update))
+
+
+def _cosine(spec: Optimizer, update: int) -> float:
+    return _fallen(spec, 0.5 * (1 + math.cos(math.pi * _progress(spec, update))))
+
+
+def _wsd(spec: Optimizer, update: int) -> float:
+    return _fallen(spec, 1 - _progress(spec, update))
+
+
+def _inverse_sqrt(spec: Optimizer, update: int) -> float:
+    return math.sqrt(max(spec.warmup_steps, 1) / (update + 1))
+
+
+def _progress(spec: Optimizer, update: int) -> float:
+    """Fraction of the way from the begin of the decay to its end, from 0 to 1."""
+    begin, end = begin_of_decay(spec), spec.total_steps or 0
+    return min(max((update - begin) / max(end - begin, 1), 0.0), 1.0)
+
+
+def _fallen(spec: Optimizer, part: float) -> float:
+    """Between the final fraction (*part* 0) and all of the rate (*part* 1)."""
+    return spec.final_lr_fraction + (1 - spec.final_lr_fraction) * part
+
+
+_AFTER: dict[str, Callable[[Optimizer, int], float]] = {
+    "linear": _linear,
+    "cosine": _cosine,
+    "wsd": _wsd,
+    "inverse_sqrt": _inverse_sqrt,
+}

@@ -1,0 +1,24 @@
+"""What an engine has as its ``span`` in every pass of every job, so that it can't tell them apart by it."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from distbench.strategies.base import Engine, Span
+
+
+class Spans:
+    """Context manager around each part of a step; does nothing unless somebody observes steps."""
+
+    def __init__(self) -> None:
+        self.inner: Span = nullcontext
+        """What is done around a part, by its name."""
+
+    def __call__(self, name: str) -> AbstractContextManager[Any]:
+        """Context around the part *name*."""
+        return self.inner(name)
+
+    @classmethod
+    def of(cls, engine: Engine) -> "Spans":
+        """New spans, which *engine* has from now on."""
+        spans = engine.span = cls()
+        return spans

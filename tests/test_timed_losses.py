@@ -1,0 +1,285 @@
+"""Whether the timed trials are the same training: their losses against a reference's, or each other's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Finished
+from evidence import DDP, LOSSES, SINGLE, reference, rounding, trained
+from records import case, failed, info, measured
+
+from distbench.analysis.answer import answer
+from distbench.analysis.headlines import judged_bad
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.timed_losses import DIFFERS, DISAGREE, SAME, UNKNOWN
+from distbench.analysis.unchecked import unchecked
+from distbench.analysis.verdict import Verdict
+from distbench.case import Batch, Case, Precision
+from distbench.jobs.equivalence.arms import NOT_CHECKED
+from distbench.record import Record, Status
+from distbench.trial import DRAWS
+
+FSDP, ZERO = case("fsdp"), case("zero")
+WARMUP, STEPS = 3, 10
+TRUTH = 5.5 * np.exp(-0.03 * np.arange(WARMUP + STEPS))
+BF16 = Precision(compute="bf16")
+
+
+def rounded(seed: int, size: float = 1e-7, growth: float = 1.3) -> np.ndarray:
+    """Losses of an honest training: rounding that training amplifies, drawn by *seed*."""
+    drawn = np.random.default_rng(seed).normal(size=len(TRUTH))
+    return TRUTH * (1 + size * growth ** np.arange(len(TRUTH)) * drawn)
+
+
+def wrong_from(step: int, by: float, seed: int = 9, size: float = 1e-7) -> np.ndarray:
+    """An honest training up to *step*, from which on its losses are larger *by* that fraction."""
+    return rounded(seed, size) * (1 + by * (np.arange(len(TRUTH)) >= step))
+
+
+def timed(of: Case, losses: np.ndarray, round_: int = 0, **changes: Any) -> Record:
+    """A trial with *losses* on every rank, the first of them those of the warm-up."""
+    ranks = range(of.world_size)
+    record = measured(of, round_=round_)
+    return dataclasses.replace(
+        record,
+        samples={"loss": [losses[WARMUP:].tolist() for _ in ranks]},
+        warmup_losses=[losses[:WARMUP].tolist() for _ in ranks],
+        **changes,
+    )
+
+
+def run_of(*records: Record) -> AnalysedRun:
+    cases = {record.case_id: record.case for record in records if record.job.kind == "measure"}
+    return AnalysedRun(info(*cases.values()), records)
+
+
+def judged(*records: Record) -> dict[str, Verdict]:
+    """The verdicts on the timed losses by label."""
+    found = {row.case.label: row.verdicts.get("losses") for row in run_of(*records).cases}
+    return {label: verdict for label, verdict in found.items() if verdict}
+
+
+def words(*records: Record) -> dict[str, str]:
+    return {label: verdict.word for label, verdict in judged(*records).items()}
+
+
+@pytest.mark.parametrize("by", [0.03, -0.2])
+@pytest.mark.parametrize("step", [0, WARMUP + 1, WARMUP + STEPS - 1])
+def test_a_mistake_of_the_timed_pass_is_found_at_its_step_and_keeps_the_case_from_being_picked(
+    step: int, by: float
+) -> None:
+    run = run_of(
+        timed(SINGLE, rounded(1)), timed(DDP, wrong_from(step, by)), timed(FSDP, rounded(2)), measured(ZERO)
+    )
+    by_label = {row.case.label: row for row in run.cases}
+    verdict = by_label["ddp"].verdicts["losses"]
+    assert (verdict.word, verdict.gravity, verdict.voids) == (DIFFERS, "bad", True)
+    assert f"from step {step} on" in verdict.sentence and "single/ws1" in verdict.sentence
+    assert by_label["fsdp"].verdicts["losses"].word == SAME
+    assert [line for line in judged_bad(run) if "ddp/ws2" in line and DIFFERS in line]
+    (barred,) = [one.barred for one in run.candidates if one.label == "ddp"]
+    assert barred.startswith("losses: another training")
+
+
+def test_one_trial_of_three_is_enough() -> None:
+    sane = [timed(FSDP, rounded(i), i) for i in range(3)]
+    racing = [timed(DDP, wrong_from(5, 0.01) if i == 1 else rounded(i + 5), i) for i in range(3)]
+    found = judged(timed(SINGLE, rounded(1)), *sane, *racing)
+    assert found["fsdp"].word == SAME
+    assert "another training in 1 of 3 trials: from step 5 on" in found["ddp"].sentence
+
+
+@pytest.mark.parametrize(
+    ("precision", "size", "growth"),
+    [
+        (Precision(), 2e-7, 1.2),
+        (Precision(), 5e-8, 1.6),
+        (BF16, 1e-4, 1.2),
+        (Precision(compute="fp16", loss_scale=1024.0), 1e-4, 1.1),
+        (Precision("fp64", "fp64", "fp64", "fp64"), 1e-15, 1.5),
+    ],
+)
+def test_what_rounding_does_is_not_called_another_training(
+    precision: Precision, size: float, growth: float
+) -> None:
+    cases = [
+        case(label, 1 if label == "single" else 2, precision=precision) for label in ("single", "ddp", "fsdp")
+    ]
+    for seed in range(60):
+        records = [
+            timed(each, rounded(100 * seed + i, size, growth), i)
+            for i, each in enumerate([*cases, *cases[1:]])
+        ]
+        assert set(words(*records).values()) == {SAME}
+        assert set(words(*records[1:]).values()) == {SAME}, "without single, by each other"
+
+
+def test_without_a_single_process_the_odd_one_out_is_named() -> None:
+    found = judged(timed(DDP, rounded(1)), timed(FSDP, wrong_from(4, 0.01)), timed(ZERO, rounded(3)))
+    assert {label: verdict.word for label, verdict in found.items()} == {
+        "ddp": SAME,
+        "fsdp": DIFFERS,
+        "zero": SAME,
+    }
+    assert "most of the 3 cases of the same work" in found["fsdp"].sentence
+
+
+def test_two_that_disagree_are_both_kept_from_being_picked_as_nobody_knows_which_is_right() -> None:
+    records = [timed(DDP, rounded(1)), timed(FSDP, wrong_from(4, 0.01))]
+    assert words(*records) == {"ddp": DISAGREE, "fsdp": DISAGREE}
+    assert all(one.barred for one in run_of(*records).candidates)
+    assert answer(run_of(*records)).headline.startswith("No recommendation")
+
+
+def test_trials_of_one_case_that_disagree_with_each_other_are_told() -> None:
+    racing = [timed(DDP, wrong_from(4, 0.01) if i == 2 else rounded(i), i) for i in range(3)]
+    assert words(*racing) == {"ddp": DISAGREE}
+    assert words(*racing[:2]) == {}, "agreeing with oneself is no evidence"
+
+
+def test_cases_of_other_work_are_not_held_against_each_other() -> None:
+    other = case("fsdp", seed=2)
+    assert words(timed(DDP, rounded(1)), timed(other, wrong_from(0, 0.1))) == {}
+
+
+def test_a_loss_that_is_no_mean_over_parts_of_the_batch_is_not_called_a_mistake_of_all() -> None:
+    apart = [timed(of, wrong_from(0, 0.02, seed)) for seed, of in enumerate([DDP, FSDP], 1)]
+    found = judged(timed(SINGLE, rounded(1)), *apart)
+    assert {found[label].word for label in ("ddp", "fsdp")} == {UNKNOWN}
+    assert "--check tells" in found["ddp"].sentence
+    later = [timed(of, wrong_from(4, 0.02, seed)) for seed, of in enumerate([DDP, FSDP], 1)]
+    assert judged(timed(SINGLE, rounded(1)), *later)["ddp"].word == DIFFERS, (
+        "no way to divide a batch begins late"
+    )
+    four = dataclasses.replace(case("ddp", 4), label="on-four", batch=Batch(8, 2, 1))
+    alone = words(timed(DDP, rounded(1)), timed(four, wrong_from(0, 0.02)))
+    assert alone == {"ddp": UNKNOWN, "on-four": UNKNOWN}
+
+
+def test_a_model_that_draws_random_numbers_is_not_compared() -> None:
+    drawing = [
+        timed(of, wrong_from(0, i / 10), environment={DRAWS: True}) for i, of in enumerate([SINGLE, DDP])
+    ]
+    assert words(*drawing) == {"single": UNKNOWN, "ddp": UNKNOWN}
+
+
+def checked(losses: np.ndarray) -> list[Record]:
+    """Check and one trial of a case, whose reference has the losses of ``evidence``."""
+    return [reference(), trained(rounding), timed(DDP, losses)]
+
+
+def test_where_a_check_trained_a_reference_that_is_what_counts() -> None:
+    truth = np.array([*LOSSES, *[1.9] * (WARMUP + STEPS - len(LOSSES))])
+    (same,) = judged(*checked(truth)).values()
+    assert same.word == SAME and "the check's single/ws1" in same.sentence
+    wrong = truth.copy()
+    wrong[4] *= 1 + 1e-4
+    (found,) = judged(*checked(wrong)).values()
+    assert found.word == DIFFERS and "from step 4 on" in found.sentence
+    # the reference trained five steps; beyond them there is nobody else
+    wrong = truth.copy()
+    wrong[5:] *= 2
+    assert judged(*checked(wrong))["ddp"].word == SAME
+
+
+def test_beyond_the_steps_of_the_check_the_other_cases_count() -> None:
+    truth = np.array([*LOSSES, *[1.9] * (WARMUP + STEPS - len(LOSSES))])
+    wrong = truth * (1 + 0.05 * (np.arange(len(truth)) > 6))
+    records = [reference(), trained(rounding), timed(DDP, wrong), timed(FSDP, truth), timed(ZERO, truth)]
+    assert words(*records) == {"ddp": DIFFERS, "fsdp": SAME, "zero": SAME}
+
+
+def not_checked(*cases: Case) -> list[Record]:
+    return [
+        dataclasses.replace(
+            trained(rounding, status=Status.UNSUPPORTED, reason="no dropout, please"),
+            case=of,
+            case_id=of.id,
+            job=dataclasses.replace(
+                trained(rounding).job, options=dataclasses.replace(trained(rounding).job.options, of=of.id)
+            ),
+        )
+        for of in cases
+    ]
+
+
+def test_a_run_in_which_nothing_could_be_checked_says_so() -> None:
+    silent = run_of(timed(DDP, rounded(1)), timed(FSDP, rounded(2)), *not_checked(DDP, FSDP))
+    assert {row.verdicts["equivalence"].word for row in silent.cases} == {NOT_CHECKED}
+    (said,) = unchecked(silent)
+    assert "none of 2 cases could be judged: not checked: no dropout, please" in said
+    partly = run_of(
+        timed(DDP, rounded(1)), timed(FSDP, rounded(2)), reference(), trained(rounding), *not_checked(FSDP)
+    )
+    assert unchecked(partly) == []
+
+
+def test_no_recommendation_names_the_reason_of_most() -> None:
+    labels = [f"zero{i}" for i in range(4)]
+    crashed = [failed(case(label), "rank 1: the same end") for label in ("apart", "along")]
+    # each differs by numbers of its own, from single
+    others = [timed(case(label), wrong_from(4, 0.01 * (i + 1))) for i, label in enumerate(labels)]
+    single = timed(case("single", 1), rounded(1))
+    run = AnalysedRun(info(*(one.case for one in [*others, *crashed])), [single, *others, *crashed])
+    headline = answer(run_of(*others, *crashed)).headline
+    assert "4 of 6 cases: losses; the first: losses: " in headline
+    assert run
+
+
+SMALL = """
+workload: {user: {model: "small:Small", length: 32}}
+data: text
+batch: {global_batch_size: 8}
+optimizer: {lr: 0.03}
+measure: {warmup: 2, steps: 5, trials: 1, profile_steps: 0}
+world_sizes: [2]
+"""
+MISTAKES = ("race", "missing-wait", "stale-gather", "half-batch", "skips-fourth")
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_mistakes_that_are_made_only_while_nobody_looks_are_found(
+    precision: str, run_suite: Callable[..., Finished]
+) -> None:
+    planted = f"{{unwatched: {{mistake: [none, {', '.join(MISTAKES)}]}}}}"
+    finished = run_suite(f"{SMALL}precision: {precision}\nstrategies: [single, ddp, fsdp, {planted}]\n")
+    found = {row["label"]: row["verdicts"]["losses"]["word"] for row in finished.cases.values()}
+    honest = dict.fromkeys(("single", "ddp", "fsdp", "unwatched-none"), SAME)
+    assert found == {**honest, **{f"unwatched-{mistake}": DIFFERS for mistake in MISTAKES}}
+    assert finished.code == 1
+    assert "Losses: another training in 5 of 9 cases" in finished.errors
+
+
+@pytest.mark.train
+def test_beside_a_check_that_heals_what_it_looks_at_the_timed_losses_are_held_against_its_reference(
+    run_suite: Callable[..., Finished],
+) -> None:
+    planted = "{unwatched: {mistake: [race, half-batch]}}"
+    check = "check: {steps: 7, perturbed: 4}"
+    finished = run_suite(f"{SMALL}{check}\nstrategies: [ddp, {planted}]\n")
+    rows = {row["label"]: row["verdicts"] for row in finished.cases.values()}
+    assert {label: each["equivalence"]["gravity"] for label, each in rows.items()} == dict.fromkeys(
+        rows, "ok"
+    )
+    assert {label: each["losses"]["word"] for label, each in rows.items()} == {
+        "ddp": SAME,
+        "unwatched-race": DIFFERS,
+        "unwatched-half-batch": DIFFERS,
+    }
+    assert "the check's reference/single/ws1" in rows["unwatched-race"]["losses"]["sentence"]
+    assert finished.code == 1
+
+
+@pytest.mark.train
+def test_a_run_in_which_nothing_could_be_checked_does_not_end_like_one_that_was(
+    run_suite: Callable[..., Finished],
+) -> None:
+    suite = SMALL.replace("small:Small", "odd:Dropout").replace("trials: 1", "trials: 0")
+    finished = run_suite(f"{suite}check: {{steps: 1, perturbed: 4}}\nstrategies: [ddp]\n")
+    assert finished.code == 3
+    assert "none of 1 case could be judged: not checked" in finished.errors
