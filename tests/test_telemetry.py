@@ -150,6 +150,18 @@ def test_a_trial_that_is_not_marked_was_not_slowed_by_more_than_the_effect_that_
     assert np.mean(stayed) < effect / 1.5
 
 
+@pytest.mark.parametrize(("spread", "told"), [(0.02, False), (0.09, True)])
+def test_trials_that_differ_although_none_is_marked_show_that_the_machine_is_not_quiet(
+    spread: float, told: bool
+) -> None:
+    speeds = [1000 * factor for factor in (1 - spread, 1, 1 + spread)]
+    records = [measured(of, speed, round_=i) for of in (DDP, FSDP) for i, speed in enumerate(speeds)]
+    found = " ".join(sentences(AnalysedRun(info(DDP, FSDP), records)))
+    assert ("although they are not marked as noisy" in found) == told
+    marked = [replace(record, degraded="others computed") for record in records]
+    assert "although they are not marked" not in " ".join(sentences(AnalysedRun(info(DDP, FSDP), marked)))
+
+
 def test_a_busy_host_does_not_disturb_ranks_on_gpus() -> None:
     assert Telemetry().degraded(trial(host(9.0), host(13.0, busy=8.0), of=CUDA)) == ""
 
