@@ -170,7 +170,7 @@ def test_of_many_honest_cases_none_is_called_worse_in_19_of_20_suites(correlatio
 
 
 def curve(of: Case, number: int, level: float, role: str) -> Record:
-    """Return a training whose value falls as a power of its step, and ends two deviations below the target."""
+    """Return a training whose value falls as a power of its step, to two deviations below the target."""
     record = trained(of, number, STEPS, 0.0, role=role)
     fall = np.log10(3) + 2 * SPREAD / np.log(10)
     rows = [

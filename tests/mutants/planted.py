@@ -200,6 +200,52 @@ MUTANTS = (
         "for op, size in self._sum_by_op(0).items():",
         _in("test_communication", "textbooks"),
     ),
+    Mutant(
+        "a surplus of gathers is explained whatever its size",
+        'elements = 2 * min(in_a_pass, effective["parameters"])',
+        'elements = 2000 * effective["parameters"]',
+        _in("test_descriptions"),
+    ),
+    # judgements
+    Mutant(
+        "steps of a trial are independent",
+        "variance *= _inflation(n, _persistence(values))",
+        "variance *= 1.0",
+        _in("test_drift"),
+    ),
+    Mutant(
+        "one trial decides for its case",
+        "math.fsum(map(_NORMAL.inv_cdf, bounded)) / math.sqrt(len(bounded))",
+        "min(map(_NORMAL.inv_cdf, bounded))",
+        _in("test_drift"),
+    ),
+    Mutant(
+        "chances of many cases are those of one",
+        "min(1.0, (len(chances) - rank) * chances[place])",
+        "chances[place]",
+        _in("test_convergence", "not train"),
+    ),
+    Mutant(
+        "what is not worse converges",
+        "if most > side.asked.max_slowdown:",
+        "if most > 1e9:",
+        _in("test_convergence", "little"),
+    ),
+    Mutant(
+        "days do not differ",
+        "half=max(ratio.half, known.half(CONFIDENCE))",
+        "half=ratio.half",
+        _in("test_comparison", "days"),
+    ),
+    Mutant(
+        "a bad day is a level",
+        "is_outlier = distances > max(",
+        "is_outlier = distances > 1e9 + max(",
+        _in("test_change_points"),
+    ),
+    Mutant(
+        "a decline is a step", "return flat - sloped < _CLEARLY", "return False", _in("test_change_points")
+    ),
     # memory kinds
     Mutant(
         "tied and viewed storages are booked twice",
