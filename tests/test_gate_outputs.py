@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import resources
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ import records
 from markdown_it import MarkdownIt
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from distbench.analysis.paired import Rule, gate_stops, stopped
 from distbench.gate import outputs, view
 from distbench.gate.verdicts import CaseVerdict, Finding, Result, Word
 from distbench.record.store import write_json
@@ -99,6 +101,27 @@ def test_a_case_is_as_grave_as_its_gravest_number_and_says_why():
     assert CaseVerdict("ddp/ws2", "ddp", 2, ()).word == "incomparable"
 
 
+def test_below_the_table_stands_the_largest_loss_that_may_hide_and_the_one_that_is_stopped():
+    wide, narrow = (replace(finding("pass"), low=0.99, high=high) for high in (1.08, 1.01))
+    memory = replace(finding("pass", metric="peak_memory"), low=0.99, high=1.005)
+    cases = [CaseVerdict(name, "ddp", 2, (pace, memory)) for name, pace in (("a", wide), ("b", narrow))]
+    (line,) = (line for line in view.sentences(result(*cases)) if line.startswith("What a pass"))
+    # at a spread of 2 % and 8 pairs
+    stops = stopped(0.02, Rule(0.03, 8, 8))
+    bounds = "What a pass can't exclude (97.5% bounds): up to 8.0% slower (a), 0.5% more memory (a)"
+    assert line == f"{bounds}; a slowdown of {stops:.1%} is stopped in 90% of such gates."
+    assert gate_stops(0.02, stops, Rule(0.03, 8, 8)) == pytest.approx(0.9)
+    unchanged = CaseVerdict("a", "ddp", 2, (replace(finding("pass"), low=1.0, high=1.0),))
+    assert not [line for line in view.sentences(result(unchanged)) if "pass" in line]
+
+
+def test_what_crept_in_since_an_older_baseline_stands_in_every_form():
+    told = result(verdict("pass"), since=result(verdict("regressed"), baseline="v1.0"))
+    assert [suite.get("failures") for suite in ElementTree.fromstring(outputs.junit(told))] == ["0", "1"]
+    assert any(line.startswith("::error ") for line in outputs.github(told))
+    assert "vs. v1.0" in view.text(told, 120) and "vs. v1.0" in outputs.markdown(told)
+
+
 # JSON
 
 
@@ -113,6 +136,7 @@ def test_the_json_is_what_its_schema_says(tmp_path):
         result(*map(verdict, ("pass", "broken"))),
         all_hostile(HOSTILE[2]),
         result(CaseVerdict("ddp/ws2", "ddp", 2, (Finding("trial", "broken", ""),), first=(finding("pass"),))),
+        result(verdict("pass"), since=result(verdict("regressed"), baseline="v1.0")),
     ]
     for each in told:
         write_json(tmp_path / "gate.json", each.to_json())
