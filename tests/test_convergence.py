@@ -243,9 +243,9 @@ def test_a_case_of_which_little_is_known_does_not_converge_as_its_reference_yet(
 def test_a_case_that_converges_says_which_slow_down_it_excludes() -> None:
     found = verdict(*(trained(DDP, i, at, 0.92) for i, at in enumerate((40, 50, 60))))
     assert found.verdict.sentence == (
-        "matches the reference: more than 0.1% more steps to the target are excluded"
+        "matches the reference: over 0.1% more steps to the target can be ruled out"
     )
-    assert found.verdict.extent == (pytest.approx(0, abs=1e-6), "more steps to the target not excluded")
+    assert found.verdict.extent == (pytest.approx(0, abs=1e-6), "more steps to the target not ruled out")
 
 
 def test_a_target_is_passed_between_evaluations_and_not_at_one() -> None:

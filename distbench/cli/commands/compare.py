@@ -24,7 +24,7 @@ from distbench.report import comparison_view
 from distbench.run import Execution
 from distbench.suite import load
 
-_MOST_RUNS = 50
+_MOST_RUNS = 30
 """So many other runs tell how much runs differ, and are read in a few seconds."""
 
 

@@ -24,10 +24,11 @@ from distbench.jobs.convergence.compared import LEAST, P_VALUE, Compared, Sides,
 from distbench.jobs.convergence.trainings import Group, Target
 from distbench.record import Record
 
+AS_REFERENCE = "converges as the reference"
 _STEPS, _FINAL = "steps to the target", "value at the end"
 
 _WORDS: dict[str, tuple[Gravity, str]] = {
-    "converges as the reference": ("ok", "matches the reference"),
+    AS_REFERENCE: ("ok", "matches the reference"),
     "suspiciously better": ("ok", "suspiciously better"),
     INCONCLUSIVE: ("unknown", INCONCLUSIVE),
     "worse": ("bad", "worse"),
@@ -57,8 +58,9 @@ class Convergence:
     def verdict(self) -> Verdict:
         """What this comes to."""
         gravity, shown = _WORDS[self.word]
-        may_lose = self.steps.most if self.steps and self.word == "converges as the reference" else None
-        extent = None if may_lose is None else (max(may_lose, 0.0), "more steps to the target not excluded")
+        extent = None
+        if self.steps and self.word == AS_REFERENCE:
+            extent = max(self.steps.most, 0.0), "more steps to the target not ruled out"
         return Verdict("convergence", self.word, gravity, f"{shown}: {self.why}", self, extent=extent)
 
     def to_json(self) -> dict[str, Any]:
@@ -132,8 +134,7 @@ def _unless_too_little(side: Sides, tests: Tests) -> tuple[str, str]:
             f"{most:.0%} more steps to the target are possible (converge.max_slowdown = "
             f"{side.asked.max_slowdown:g}); raise converge.seeds, or lower converge.eval_every"
         )
-    least = max(most, LEAST)
-    return "converges as the reference", f"more than {least:.1%} more steps to the target are excluded"
+    return AS_REFERENCE, f"over {max(most, LEAST):.1%} more steps to the target can be ruled out"
 
 
 def _missed(side: Sides, chance: float) -> str:

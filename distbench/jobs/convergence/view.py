@@ -13,7 +13,7 @@ from distbench.jobs.convergence import charts as convergence_charts
 from distbench.jobs.convergence.compared import P_VALUE
 from distbench.jobs.convergence.large_batch import effects
 from distbench.jobs.convergence.trainings import Group
-from distbench.jobs.convergence.verdict import Convergence
+from distbench.jobs.convergence.verdict import AS_REFERENCE, Convergence
 from distbench.report.figures import Chart, Style
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
@@ -42,7 +42,7 @@ class ConvergenceView(View):
         "and seconds (of training alone) until the target was first reached, to within one evaluation; "
         "the value at the end. p: chance of a result as bad or worse, seed by seed, if the case trains as "
         f"its reference does, adjusted for the number of tests; below {P_VALUE:g} the case is worse. "
-        "excluded: more steps than that, as a fraction, are excluded with 95% confidence."
+        "ruled out: more steps to the target than that, as a fraction, with 95% confidence."
     )
     fields: ClassVar[tuple[Field, ...]] = (
         *CASE,
@@ -54,9 +54,7 @@ class ConvergenceView(View):
         Field("reached", "", "Trainings that reached the target.", type="bigint"),
         *_mean("steps", "steps", "Steps to the target"),
         Field("p_steps", "p steps", "Chance of as many steps or more.", format=_P),
-        Field(
-            "excluded", "excluded", "Fraction of more steps to the target that is excluded.", format=_SHARE
-        ),
+        Field("excluded", "ruled out", "Fraction of more steps to the target ruled out.", format=_SHARE),
         *_mean("seconds", "seconds", "Seconds of training to the target", "s"),
         *_mean("final", "at the end", "Value at the end"),
         Field("p_final", "p end", "Chance of a value as bad or worse.", format=_P),
@@ -131,7 +129,9 @@ def _spread(name: str, values: Sequence[float], form: Callable[[float], str]) ->
 
 
 def _notes(trained: Sequence[Convergence], names: dict[str, str]) -> list[str]:
-    notes = [f"{names[each.case_id]}: {each.verdict.sentence}." for each in trained if each.why]
+    notes = [
+        f"{names[each.case_id]}: {each.verdict.sentence}." for each in trained if each.word != AS_REFERENCE
+    ]
     references = {each.reference.case.id: each.reference for each in trained}
     groups = [("reference", group) for group in references.values()]
     groups += [(names[each.case_id], each.group) for each in trained]
