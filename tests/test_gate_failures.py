@@ -149,6 +149,12 @@ def test_a_candidate_that_crashes_in_every_third_launch_is_stopped() -> None:
     assert stopped >= 36
 
 
+def test_a_warm_up_that_failed_in_the_first_series_is_not_counted_in_the_second() -> None:
+    log = FailureLog()
+    first, second = ran(at(0), log=log), ran(never, log=log)
+    assert [len(track.launches[1].failed) for track in (first, second)] == [1, 0]
+
+
 def test_what_failed_before_a_gate_was_resumed_is_not_forgotten(tmp_path: Path) -> None:
     """The record of the second try has replaced that of the first."""
     file = tmp_path / "failures.json"

@@ -118,6 +118,7 @@ class FailureLog:
     file: Path | None = None
     """None: kept in memory only."""
     _entries: list[dict[str, Any]] = field(default_factory=list, init=False)
+    _taken: list[dict[str, Any]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         if self.file and self.file.is_file():
@@ -131,10 +132,12 @@ class FailureLog:
             if self.file:
                 write_json(self.file, self._entries)
 
-    def of(self, arm: int, case_id: str, round_: int) -> list[str]:
-        """How each failed launch of a trial ended."""
-        key = _key(arm, case_id, round_)
-        return [str(entry["how"]) for entry in self._entries if key.items() <= entry.items()]
+    def take(self, arm: int, case_id: str, round_: int) -> list[str]:
+        """How each failed launch of a trial ended, given once: the warm-ups of both series share a round."""
+        key = _key(arm, case_id, round_).items()
+        taken = [entry for entry in self._entries if key <= entry.items() and entry not in self._taken]
+        self._taken += taken
+        return [str(entry["how"]) for entry in taken]
 
 
 def _key(arm: int, case_id: str, round_: int) -> dict[str, Any]:

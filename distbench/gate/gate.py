@@ -63,6 +63,7 @@ class Gate:
             if resume
             else GateFolder.create(out, self._arms, self._plans, command)
         )
+        self._failures = self._folder.failures
 
     def run(self) -> Result:
         """Run both arms until each case has its verdict, and write the result to the folder.
@@ -114,7 +115,7 @@ class Gate:
                 self._observer,
                 stop,
                 self._clock,
-                self._folder.failures,
+                self._failures,
             )
             # rounds of its own: a resumed gate with more pairs would take others for those of the first
             first_round = SECOND_SERIES if is_second else 0

@@ -189,7 +189,7 @@ class Series:
             launches.worked += 1
         elif record.status is not Status.CANCELLED:
             self.failures.note(arm, record)
-        launches.failed += self.failures.of(arm, record.case_id, record.round)
+        launches.failed += self.failures.take(arm, record.case_id, record.round)
 
 
 def _alive(block: list[Track]) -> list[Track]:

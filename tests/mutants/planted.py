@@ -146,7 +146,7 @@ MUTANTS = (
     ),
     Mutant(
         "a launch that worked at the second try is forgotten",
-        "launches.failed += self.failures.of(arm, record.case_id, record.round)",
+        "launches.failed += self.failures.take(arm, record.case_id, record.round)",
         "launches.failed += []",
         _in("test_gate_failures"),
     ),
