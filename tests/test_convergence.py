@@ -248,6 +248,18 @@ def test_a_case_that_converges_says_which_slow_down_it_excludes() -> None:
     assert found.verdict.extent == (pytest.approx(0, abs=1e-6), "more steps to the target not ruled out")
 
 
+def test_a_training_whose_value_is_no_number_in_the_end_broke_down() -> None:
+    good = [trained(DDP, i, 50, 0.92) for i in range(2)]
+    found = verdict(*good, trained(DDP, 2, 50, float("nan")))
+    assert (found.word, found.why) == (
+        "broke down",
+        "1 of 3 trainings: seed 3: nats_per_token is not finite at the end",
+    )
+    lost = [*USUAL[:5], trained(REFERENCE, 5, 50, float("inf"), role="reference")]
+    alone = verdict(*good, trained(DDP, 2, 50, 0.93), beside=lost)
+    assert alone.why.startswith("the reference has 5 of 6 trainings: seed 6: nats_per_token is not finite")
+
+
 def test_a_target_is_passed_between_evaluations_and_not_at_one() -> None:
     slow = trained(DDP, 0, 50, 0.92)
     rows = slow.tables["converge_curve"]

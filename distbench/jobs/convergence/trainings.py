@@ -76,18 +76,29 @@ class Group:
 def group_of(records: Sequence[Record], merit: Target, instead: Sequence[Record]) -> Group:
     """The trainings in *records*; without any, none of the case of *instead*."""
     ordered = sorted(records, key=lambda record: record.round)
-    done = [record for record in ordered if record.status is Status.MEASURED]
-    lost = [record for record in ordered if record.status not in (Status.MEASURED, Status.CANCELLED)]
+    finished = [record for record in ordered if record.status is Status.MEASURED]
+    done = [training for record in finished if math.isfinite((training := _training(record, merit)).final)]
+    lost = {record.case.seed: f"{record.status}: {record.reason}" for record in ordered if _is_lost(record)}
+    whole = {training.seed for training in done}
+    lost |= {
+        record.case.seed: f"{merit.name} is not finite at the end"
+        for record in finished
+        if record.case.seed not in whole
+    }
     return Group(
         case=(ordered or instead)[0].case,
-        trainings=tuple(_training(record, merit) for record in done),
-        broken=tuple(f"seed {record.case.seed}: {record.status}: {record.reason}" for record in lost),
+        trainings=tuple(done),
+        broken=tuple(f"seed {seed}: {why}" for seed, why in lost.items()),
         findings=tuple(
             {**row, "seed": record.case.seed}
             for record in ordered
             for row in record.tables.get("converge_findings", [])
         ),
     )
+
+
+def _is_lost(record: Record) -> bool:
+    return record.status not in (Status.MEASURED, Status.CANCELLED)
 
 
 def _training(record: Record, merit: Target) -> Training:
@@ -103,7 +114,7 @@ def _training(record: Record, merit: Target) -> Training:
 
 def _crossed(before: Row | None, reached: Row, target: float) -> float:
     """Step at which the value passed the target, on a line from the evaluation *before*."""
-    if before is None:
+    if before is None or not math.isfinite(before["value"]):
         return float(reached["step"])
     part = (target - before["value"]) / (reached["value"] - before["value"])
     return float(before["step"] + part * (reached["step"] - before["step"]))
