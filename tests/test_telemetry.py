@@ -487,7 +487,7 @@ def test_another_busy_process_makes_a_real_trial_degraded(run_suite: Run) -> Non
     record = finished.record("ddp")
     assert record["status"] == "measured"
     assert record["values"]["host_foreign_cpu"] > 0.1
-    assert "(limit 5%)" in record["degraded"]
+    assert "(limit 5.0%)" in record["degraded"]
     assert record["values"]["host_busy_processes"] >= 2
     (shown,) = finished.cases.values()
     assert shown["degraded"] == record["degraded"]
