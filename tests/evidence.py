@@ -13,6 +13,7 @@ from distbench.record import Record
 from distbench.trial import SKETCH
 
 TENSORS = ("embedding", "layer", "head")
+BUFFER = "running_mean"
 STEPS = 5
 LOSSES = (4.0, 3.0, 2.5, 2.2, 2.0)
 """Of the reference, step by step: the first are those of the trials of ``records.measured``."""
@@ -37,15 +38,18 @@ def training(name: str, random: np.random.Generator, noise: Noise) -> tuple[list
     truth = np.random.default_rng(0)
     directions = {tensor: truth.normal(size=(2, len(SKETCH))) for tensor in TENSORS}
 
-    def drawn(step: int, kind: str, tensor: str, exact: np.ndarray) -> np.ndarray:
+    def drawn(step: int, kind: str, tensor: str, exact: np.ndarray, of: np.ndarray) -> np.ndarray:
         size = noise(step, kind, tensor)
-        return exact + size * np.linalg.norm(exact) / 4 * random.normal(size=exact.shape) if size else exact
+        return exact + size * np.linalg.norm(of) / 4 * random.normal(size=exact.shape) if size else exact
 
     def number(step: int, kind: str, exact: float) -> float:
-        return float(drawn(step, kind, "", np.array([exact]))[0])
+        return float(drawn(step, kind, "", np.array([exact]), np.array([exact]))[0])
 
-    def row(step: int, of: str, tensor: str, exact: np.ndarray) -> dict[str, Any]:
-        sketch = drawn(step, of, tensor, exact)
+    def row(
+        step: int, of: str, tensor: str, exact: np.ndarray, *, relative_to: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        kind = "parameter" if of == "update" else of
+        sketch = drawn(step, kind, tensor, exact, exact if relative_to is None else relative_to)
         place = {"training": name, "step": step, "of": of, "tensor": tensor}
         told = {"norm": float(np.linalg.norm(exact)), "digest": sketch.tobytes().hex()[:16]}
         return {**place, **told, **dict(zip(SKETCH, sketch.tolist(), strict=True))}
@@ -58,7 +62,12 @@ def training(name: str, random: np.random.Generator, noise: Noise) -> tuple[list
         for tensor, (start, move) in directions.items():
             if step == 0:
                 tensors.append(row(step, "gradient", tensor, move))
-            tensors.append(row(step, "parameter", tensor, start + 0.1 * (step + 1) * move))
+            moved = 0.1 * (step + 1) * move
+            if step < 0:
+                tensors.append(row(step, "parameter", tensor, start))
+            else:
+                tensors.append(row(step, "update", tensor, moved, relative_to=start + moved))
+        tensors.append(row(step, "buffer", BUFFER, np.ones(len(SKETCH))))
     return curve, tensors
 
 

@@ -37,7 +37,7 @@ def with_error(where: tuple[int, str, str], size: float) -> Noise:
 
 def test_a_training_without_any_difference_is_equivalent() -> None:
     found = verdict(reference(), trained(none))
-    assert (found.word, found.sentence) == (EQUIVALENT, "equivalent")
+    assert (found.word, found.sentence) == (EQUIVALENT, "equivalent (adamw)")
 
 
 def test_trainings_that_differ_by_rounding_are_not_called_different() -> None:

@@ -228,7 +228,8 @@ def judgements(run: AnalysedRun, kind: str) -> list[str]:
     """Verdicts of that *kind*: the good ones in a line for each word, all others in a line of their own."""
     judged = [(row, row.verdicts[kind]) for row in run.cases if kind in row.verdicts]
     good = [verdict for _, verdict in judged if verdict.gravity == "ok"]
-    groups = grouped(good, lambda verdict: verdict.word).values()
+    # what one line says of several cases must be true of each of them
+    groups = grouped(good, lambda verdict: (verdict.word, verdict.extent and verdict.extent[1])).values()
     return [
         *(_together(same, len(judged)) for same in groups),
         *(_alone(row, verdict) for row, verdict in judged if verdict.gravity != "ok"),

@@ -40,7 +40,7 @@ def training_tables(prefix: str) -> tuple[TableSpec, TableSpec]:
         TableColumn("grad_norm", "double", "Norm of the whole gradient, before clipping."),
     )
     tensors = (
-        TableColumn("of", "varchar", "gradient, parameter or optimizer state."),
+        TableColumn("of", "varchar", "gradient, parameter, update, buffer or optimizer state."),
         TableColumn("tensor", "varchar", "Name of the tensor."),
         TableColumn("norm", "double", "Its L2 norm."),
         TableColumn("digest", "varchar", "Hash of its bits: equal for bit-identical tensors."),

@@ -30,6 +30,8 @@ from distbench.strategies.description import Description
 
 FORMAT = 3
 _OLDEST_READABLE = 1
+NO_REFERENCE = "its reference has no result"
+"""How the reason of a trial begins that was not launched, because what it would be compared with failed."""
 
 Samples = dict[str, list[list[float | None]]]
 Row = dict[str, Any]

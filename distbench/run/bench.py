@@ -14,7 +14,7 @@ from distbench.job import kind_of
 from distbench.launchers.base import HERE, LaunchError, Place, Site
 from distbench.metrics.base import Metric
 from distbench.plan import Plan, Task
-from distbench.record import Failure, Record, Status
+from distbench.record import NO_REFERENCE, Failure, Record, Status
 from distbench.record.store import Run, storing, utc_now
 from distbench.run.collect import Tables, collect
 from distbench.run.control import Observer, StopRequest
@@ -134,7 +134,7 @@ class Bench:
 
     def _attempt(self, task: Task) -> Record:
         if task.needs and (reason := self._references.get(task.needs, "not run yet")):
-            return self._unlaunched(task, Status.UNSUPPORTED, f"its reference has no result: {reason}")
+            return self._unlaunched(task, Status.UNSUPPORTED, f"{NO_REFERENCE}: {reason}")
         if problem := self._preparation_problem(task.case):
             return self._unlaunched(task, Status.PREPARE_FAILED, problem)
         return self._trial(task)

@@ -119,6 +119,14 @@ class Engine(ABC):
             NotImplementedError: it can't be gathered; the message is the reason.
         """
 
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Every buffer of this rank's module, on the CPU, by plain name; nothing is gathered.
+
+        Raises:
+            NotImplementedError: the engine of a plug-in that shows none; the message is the reason.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not show its buffers")
+
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
         """``judge(module)`` with the module in evaluation mode and no gradients kept.
 

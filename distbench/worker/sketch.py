@@ -26,12 +26,17 @@ def describe(name: str, tensor: torch.Tensor) -> dict[str, Any]:
     padded = torch.zeros(-(-exact.numel() // len(SKETCH)) * len(SKETCH), dtype=torch.float64)
     torch.mul(exact, _signs(name, exact.numel()), out=padded[: exact.numel()])
     sums = padded.view(-1, len(SKETCH)).sum(dim=0)
-    bits = hashlib.blake2b(values.view(torch.uint8).numpy().data, digest_size=8)
     return {
         "norm": float(exact.norm()),
-        "digest": bits.hexdigest(),
+        "digest": digest(values),
         **dict(zip(SKETCH, sums.tolist(), strict=True)),
     }
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """Hash of the bits of *tensor*."""
+    values = tensor.detach().to("cpu").contiguous().flatten()
+    return hashlib.blake2b(values.view(torch.uint8).numpy().data, digest_size=8).hexdigest()
 
 
 def _signs(name: str, count: int) -> torch.Tensor:

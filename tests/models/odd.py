@@ -36,6 +36,22 @@ class BatchNorm(Small):
         return self.norm(logits.flatten(0, 1)).view_as(logits)
 
 
+class Keeping(Small):
+    """Keeps the running mean of what it has seen, and takes it off what it sees next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(16))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        logits = self.head(self.layers[1](self.layers[0](x - self.mean.to(x.dtype))))
+        if self.training:
+            with torch.no_grad():
+                self.mean.lerp_(x.mean((0, 1)).to(self.mean.dtype), 0.1)
+        return logits
+
+
 class Frozen(Small):
     def __init__(self) -> None:
         super().__init__()
@@ -93,3 +109,10 @@ def over_letters(module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Ten
     """The mean over the letters of a batch: each rank has another number of them."""
     labels = batch["labels"].masked_fill(batch["labels"] < 97, -100)
     return functional.cross_entropy(module(batch["input_ids"]).flatten(0, 1).double(), labels.flatten())
+
+
+def in_fp32(module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Cross-entropy as many write it: whatever the model computes in, the loss is in fp32."""
+    return functional.cross_entropy(
+        module(batch["input_ids"]).float().flatten(0, 1), batch["labels"].flatten()
+    )

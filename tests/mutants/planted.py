@@ -177,9 +177,21 @@ MUTANTS = (
     ),
     Mutant(
         "rounding has no margin",
-        "family: _MARGIN * math.exp(float(mean) + far)",
-        "family: _MARGIN * math.exp(float(mean) - far)",
+        "_MARGIN * np.exp(logs.mean(axis=1) + far)",
+        "_MARGIN * np.exp(logs.mean(axis=1) - far)",
         _in("test_equivalence", "by_rounding"),
+    ),
+    Mutant(
+        "an arm that broke down is left out",
+        "counted = [arm for arm in arms if arm.can_run] or arms",
+        "counted = [arm for arm in arms if arm.word != NOT_CHECKED] or arms",
+        _in("test_envelope", "broke_down"),
+    ),
+    Mutant(
+        "buffers are not looked at",
+        'if not (remarks and place.family == "buffer")',
+        'if place.family != "buffer"',
+        _in("test_envelope", "buffer"),
     ),
     Mutant(
         "a lost optimizer state is not looked at",

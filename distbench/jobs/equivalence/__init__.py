@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from distbench import registry
 from distbench.bounds import Bound, Positive
-from distbench.case import Batch, Case, Choice, Optimizer
+from distbench.case import Batch, Case, Choice, Optimizer, Precision
 from distbench.env import Machine
 from distbench.job import REFERENCE, Job, Options
 from distbench.jobs.base import STEP, TRAINING, Kind, training_tables
@@ -38,6 +38,9 @@ class Check:
     """Trainings of the reference with rounding-sized changes: their spread is the envelope."""
     false_alarm: Annotated[float, Bound(1e-6, 0.5)] = 0.001
     """Chance that a training that differs by rounding only is called different."""
+    fp32: bool = True
+    """Train a case in 16 bits in fp32 as well: a mistake of logic, which the rounding of 16 bits hides,
+    shows there."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class CheckOptions(Options):
     steps: int = 0
     arm: str = ""
     """Name of the optimizer that the case is trained with."""
+    precision: str = ""
+    """Dtype that a case in 16 bits is trained in as well; empty: its own."""
     perturbed: int | None = None
     """Of a reference: its trainings with rounding-sized changes."""
     parts: list[int] | None = None
@@ -86,15 +91,22 @@ class Equivalence(Kind):
     def tasks(self, section: Check, cases: Sequence[Case], machine: Machine) -> list[Task]:
         """Tasks that check *cases*: each reference is followed by the cases compared with it."""
         groups: dict[str, list[Task]] = {}
+        asked = {case.id for case in cases}
         for case in cases:
-            for arm, armed in trainings(case, section):
+            for armed in trainings(case, section, asked):
                 reference = reference_of(armed)
                 options = CheckOptions(
-                    role="case", of=case.id, reference=reference.id, steps=_steps(section, case), arm=arm
+                    role="case",
+                    of=case.id,
+                    reference=reference.id,
+                    steps=_steps(section, case),
+                    arm=armed.optimizer.name,
+                    precision="" if armed.precision == case.precision else armed.precision.compute,
                 )
                 if reference.id not in groups:
                     groups[reference.id] = [_reference(section, reference, options, cases, machine)]
-                problem = None if arm != SGD else _strategy(armed).problem(armed, machine)
+                # the suite's own training has been asked about
+                problem = _strategy(armed).problem(armed, machine) if armed != case else None
                 task = Task(armed, job=Job("check", options), needs=reference.id, problem=problem)
                 groups[reference.id].append(task)
         return [task for group in groups.values() for task in group]
@@ -114,15 +126,28 @@ MOST_STEPS = 200
 """The last corner of a learning-rate schedule that a check is made longer for."""
 # an update by the new law, a loss that shows it, and one more
 _PAST = 3
-SGD = "sgd"
-"""The arm next to that of the suite's own optimizer."""
 
 
-def trainings(case: Case, check: Check) -> list[tuple[str, Case]]:
-    """The trainings of *case*: with its own optimizer, and with SGD, which hides no wrong scale."""
-    own = case.optimizer.name
-    if own == SGD:
-        return [(own, case)]
+def trainings(case: Case, check: Check, asked: Container[str]) -> list[Case]:
+    """The trainings of *case*: as it is, with SGD, which hides no wrong scale, and both again in fp32.
+
+    Not in fp32 where the suite asks for that case too (*asked* are the ids of its cases).
+    """
+    as_asked, again = _with_sgd(case, check), in_fp32(case) if check.fp32 else None
+    return as_asked if again is None or again.id in asked else as_asked + _with_sgd(again, check)
+
+
+def in_fp32(case: Case) -> Case | None:
+    """The case in 16 bits that *case* is, in fp32; None if it has more already."""
+    if case.precision.compute not in ("bf16", "fp16"):
+        return None
+    name = case.name.replace(f"/{case.precision.compute}", "/fp32")
+    return dataclasses.replace(case, name=name, precision=Precision())
+
+
+def _with_sgd(case: Case, check: Check) -> list[Case]:
+    if case.optimizer.name == "sgd":
+        return [case]
     # clipping and the schedule stay
     sgd = dataclasses.replace(
         case.optimizer,
@@ -133,7 +158,7 @@ def trainings(case: Case, check: Check) -> list[tuple[str, Case]]:
         eps=Optimizer.eps,
         weight_decay=Optimizer.weight_decay,
     )
-    return [(own, case), (SGD, dataclasses.replace(case, optimizer=sgd))]
+    return [case, dataclasses.replace(case, optimizer=sgd)]
 
 
 def _steps(check: Check, case: Case) -> int:

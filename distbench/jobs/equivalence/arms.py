@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.text import one_line
-from distbench.jobs.equivalence.envelope import Place
+from distbench.grouping import gathered
+from distbench.jobs.equivalence.envelope import Place, Sight
 
 EQUIVALENT = "equivalent"
 """No number differs in any bit."""
@@ -17,7 +19,14 @@ NOT_CHECKED = "not checked"
 
 FIXED_TOLERANCE = {"fp64": 1e-7, "fp32": 1.3e-6, "bf16": 1.6e-2, "fp16": 1e-3}
 """``torch.testing.assert_close``'s relative tolerances, shown next to the measured envelope only."""
-_FAMILIES = {"loss": "loss", "grad_norm": "gradient norm", "gradient": "gradient", "parameter": "parameters"}
+FAMILY_NAMES = {
+    "loss": "loss",
+    "grad_norm": "gradient norm",
+    "gradient": "gradient",
+    "parameter": "parameters",
+    "buffer": "buffer",
+}
+"""What is compared, in words."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +38,13 @@ class Worst:
     """Relative to the reference's own number, gradient, or update of the parameter."""
     of_limit: float
     """Ratio over the limit of the envelope; above 1 it differs by more than rounding."""
+    flaw: str = ""
+    """What is wrong where no error is relative to anything: "is missing"."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """First difference between a rank's full parameters and those of rank 0."""
+    """First difference between a rank's full parameters or buffers and those of rank 0."""
 
     step: int
     """-1: before the first step."""
@@ -43,12 +54,18 @@ class Drift:
 
 @dataclass(frozen=True)
 class Arm:
-    """Verdict on one training of a case: with its own optimizer, or with SGD."""
+    """Verdict on one training of a case: with its own optimizer or with SGD, in its dtype or in fp32."""
 
     optimizer: str
     word: str
     reason: str = ""
     """Why it is not checked."""
+    compute: str = ""
+    """Dtype of forward and backward pass."""
+    is_asked: bool = True
+    """Whether the suite trains so: with this optimizer, in this dtype."""
+    can_run: bool = True
+    """False: it can't run here, which says nothing about the other trainings."""
     reference: str = ""
     """Name of the reference."""
     worst: tuple[Worst, ...] = ()
@@ -65,6 +82,8 @@ class Arm:
     """Why every data-parallel training of this work must differ, if the reference shows it."""
     notes: tuple[str, ...] = ()
     """Remarks: a different optimizer kernel, a reference that is not deterministic."""
+    sights: tuple[Sight, ...] = ()
+    """The smallest error that would have been seen, by family."""
 
     @property
     def furthest(self) -> float:
@@ -85,16 +104,59 @@ class Equivalence:
         """The largest fraction of the envelope that any quantity of any arm takes."""
         return max((arm.furthest for arm in self.arms), default=0.0)
 
+    @property
+    def checked(self) -> list[Arm]:
+        """The arms that have a verdict."""
+        return [arm for arm in self.arms if arm.word != NOT_CHECKED]
+
     def sentence(self) -> str:
         """The verdict with what it rests on."""
         arm = max((arm for arm in self.arms if arm.word == self.word), key=lambda arm: arm.furthest)
         if arm.word == DIFFERS:
-            return f"{_difference(arm)}; {one_line(arm.cause)}" if arm.cause else _difference(arm)
+            difference = _difference(arm, self.named(arm))
+            return f"{difference}; {one_line(arm.cause)}" if arm.cause else difference
         if arm.word == NOT_CHECKED:
-            return f"{NOT_CHECKED}: {one_line(arm.reason)}"
-        if arm.word == ROUNDING:
-            return f"{ROUNDING} ({arm.furthest:.2f} of the allowed deviation)"
-        return arm.word
+            which = f"{self.named(arm)}: " if self.checked else ""
+            return f"{NOT_CHECKED}: {which}{one_line(arm.reason)}"
+        if arm.word == EQUIVALENT:
+            return f"{EQUIVALENT} ({self.basis()})"
+        parts = (f"{arm.furthest:.2f} of the allowed deviation", self.basis(), self._sight())
+        return f"{ROUNDING} ({'; '.join(part for part in parts if part)})"
+
+    def basis(self) -> str:
+        """The arms that the verdict rests on, and those that it does without."""
+        rests = self._listed(self.checked)
+        without = self._listed([arm for arm in self.arms if not arm.can_run])
+        return f"{rests}, without {without}" if without else rests
+
+    def _listed(self, arms: Sequence[Arm]) -> str:
+        """The names of *arms*, those of one dtype together."""
+        several = len({arm.compute for arm in self.arms}) > 1
+        groups = gathered((arm.compute, arm.optimizer) for arm in arms)
+        return ", ".join(
+            " and ".join(names) + (f" in {compute}" if several else "") for compute, names in groups.items()
+        )
+
+    def named(self, arm: Arm) -> str:
+        """The optimizer of *arm*, with the dtype if the arms differ in that."""
+        several = len({arm.compute for arm in self.arms}) > 1
+        return f"{arm.optimizer} in {arm.compute}" if several else arm.optimizer
+
+    def smallest_seen(self, family: str) -> float | None:
+        """The smallest error of *family*, in the median tensor, that an arm would have seen.
+
+        Of updates only with the suite's own optimizer, which SGD says nothing about.
+        """
+        own = {arm.optimizer for arm in self.arms if arm.is_asked}
+        arms = [arm for arm in self.checked if family != "parameter" or arm.optimizer in own]
+        seen = [sight.typical for arm in arms for sight in arm.sights if sight.family == family]
+        return min(seen, default=None)
+
+    def _sight(self) -> str:
+        names = {"gradient": "a gradient", "parameter": "an update"}
+        errors = {name: self.smallest_seen(family) for family, name in names.items()}
+        told = [f"{100 * error:.1g}% of {name}" for name, error in errors.items() if error is not None]
+        return f"an error of {' or '.join(told)} would be seen" if told else ""
 
     def to_json(self) -> dict[str, Any]:
         """The arms."""
@@ -103,22 +165,23 @@ class Equivalence:
 
 def place_text(worst: Worst) -> str:
     """The quantity that *worst* is: ``gradient of layers.0.weight``."""
-    family = _FAMILIES[worst.place.family]
+    family = FAMILY_NAMES[worst.place.family]
     return f"{family} of {one_line(worst.place.tensor)}" if worst.place.tensor else family
 
 
-def _difference(arm: Arm) -> str:
+def _difference(arm: Arm, name: str) -> str:
     """What differs first, and which rank's copy does."""
     drift, first = arm.drift, arm.first
     if drift and (first is None or drift.step < first.place.step):
         copy = f"rank {drift.rank}, whose {one_line(drift.tensor)} is not rank 0's"
-        return f"{DIFFERS} {_since(drift.step)} ({arm.optimizer}), first on {copy}"
+        return f"{DIFFERS} {_since(drift.step)} ({name}), first on {copy}"
     assert first is not None, "an arm that differs says where"
-    others = f"; {_since(drift.step)} rank {drift.rank}'s parameters are not rank 0's" if drift else ""
-    return (
-        f"{DIFFERS} {_since(first.place.step)} ({arm.optimizer}), first in {place_text(first)}: relative "
-        f"error {first.error:.2g}, rounding explains at most {first.error / first.of_limit:.2g}{others}"
-    )
+    where = f"{DIFFERS} {_since(first.place.step)} ({name}), first in {place_text(first)}"
+    if first.flaw:
+        return f"{where}, which {first.flaw}"
+    others = f"; {_since(drift.step)} rank {drift.rank}'s copy is not rank 0's" if drift else ""
+    allowed = first.error / first.of_limit
+    return f"{where}: relative error {first.error:.2g}, rounding explains at most {allowed:.2g}{others}"
 
 
 def _since(step: int) -> str:

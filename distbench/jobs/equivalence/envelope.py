@@ -10,21 +10,29 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from distbench.analysis.quantiles import t_quantile
+from distbench.analysis.quantiles import chi2_quantile, t_quantile
+from distbench.grouping import grouped
 from distbench.record import Record
 from distbench.trial import SKETCH
 
-FAMILIES = ("loss", "gradient", "grad_norm", "parameter")
+FAMILIES = ("loss", "gradient", "grad_norm", "parameter", "buffer")
 """What is compared, in the order of a step; the norm is the one that the framework reports."""
+LOOSEST = 50.0
+"""No limit allows more times the distance of rounding: a looser one would tell nothing apart."""
 
 _EPS32 = float(np.finfo(np.float32).eps)
+_EPS = {"bf16": 2.0**-7, "fp16": 2.0**-10}
+# a family's own variance has the weight of one, the usual variance of the families that of six
+_PRIOR = 6.0
+_USUAL_TENSOR = 0.75
 # a correct framework may round several times more often than the reference: twice the distance allows
 # four times as often
 _MARGIN = 2.0
@@ -54,6 +62,8 @@ class Training:
     it has moved since the start: an error of an update would vanish beside the parameter."""
     digests: Mapping[Place, str]
     """Place of a tensor -> digest of its bits."""
+    is_weighted: bool = True
+    """Whether moves are weighted as ``worker.moves`` says; in records from before that they are not."""
 
     def distance(self, other: Training, place: Place) -> float:
         """Distance of the two at *place*; infinite where one of them has no value."""
@@ -77,12 +87,17 @@ def trainings(record: Record) -> dict[str, Training]:
             # null, which stands for what is no number, becomes one that is none
             number = np.array([row[family]], dtype=np.float64)
             values[row["training"]][Place(row["step"], family)] = number
-    for row in record.tables.get("check_tensors", []):
-        place = Place(row["step"], row["of"], row["tensor"])
+    rows = record.tables.get("check_tensors", [])
+    is_weighted = any(row["of"] == "update" for row in rows)
+    for row in rows:
+        place = Place(row["step"], "parameter" if row["of"] == "update" else row["of"], row["tensor"])
         sketch = [row[column] for column in SKETCH]
         values[row["training"]][place] = np.array(sketch, dtype=np.float64)
         digests[row["training"]][place] = row["digest"]
-    return {name: Training(_with_moves(own), digests[name]) for name, own in values.items()}
+    return {
+        name: Training(own if is_weighted else _with_moves(own), digests[name], is_weighted)
+        for name, own in values.items()
+    }
 
 
 def _with_moves(values: dict[Place, np.ndarray]) -> dict[Place, np.ndarray]:
@@ -100,15 +115,45 @@ def _length(vector: np.ndarray) -> float:
     return math.sqrt(float(vector @ vector))
 
 
+@dataclass(frozen=True)
+class Sight:
+    """The smallest relative error of one family that would have been outside of the envelope.
+
+    Of each tensor at its best step: an error that lasts is seen there.
+    """
+
+    family: str
+    typical: float
+    """Of the median tensor."""
+    coarsest: float
+    """Of the tensor in which most hides."""
+    tensor: str
+    """That tensor."""
+
+
 class Envelope:
     """What rounding does to the trainings of one reference."""
 
-    def __init__(self, reference: Training, perturbed: Sequence[Training], parameters: int) -> None:
-        """*parameters* is the number of elements of the model."""
+    loosest: ClassVar[float] = LOOSEST
+
+    def __init__(
+        self, reference: Training, perturbed: Sequence[Training], parameters: int, compute: str = "fp32"
+    ) -> None:
+        """*parameters* is the number of elements of the model, *compute* the dtype that it is computed in."""
         self.reference = reference
-        self._parameters = parameters
+        self._parameters, self._compute = parameters, compute
         self._places = sorted(reference.values, key=lambda place: place.order)
-        self._resolutions = np.array([self._resolution(place) for place in self._places])
+        self._families = [family for family in FAMILIES if any(p.family == family for p in self._places)]
+        self._sizes = np.array([reference.size(place) for place in self._places])
+        places = {place: i for i, place in enumerate(self._places)}
+        steps = grouped(self._places, lambda place: (place.step, place.family)).values()
+        self._alike = [[places[place] for place in alike] for alike in steps if alike[0].step >= 0]
+        self._earlier = [
+            (i, before)
+            for place, i in places.items()
+            if place.step > 0 and (before := places.get(place._replace(step=place.step - 1))) is not None
+        ]
+        self.resolutions = np.array([self._resolution(place) for place in self._places])
         own = np.array([[t.distance(reference, place) for t in perturbed] for place in self._places])
         # initial weights have no envelope: every training begins with the same
         own[[place.step < 0 for place in self._places]] = 0.0
@@ -118,43 +163,102 @@ class Envelope:
     def ratios(self, training: Training) -> dict[Place, float]:
         """Ratio of distance to rounding by place, in the order of the training."""
         distances = np.array([training.distance(self.reference, place) for place in self._places])
-        scales = np.maximum(np.sqrt(np.mean(self._own**2, axis=1)), self._resolutions)
-        return dict(zip(self._places, _over(distances, scales).tolist(), strict=True))
+        return dict(zip(self._places, _over(distances, self._scales).tolist(), strict=True))
 
     @functools.cache  # noqa: B019 - an envelope lives as long as verdicts are made with it
     def limits(self, false_alarm: float) -> dict[str, float]:
         """Ratio by family above which a training differs by more than rounding.
 
-        A one-sided prediction limit for the largest ratio of one more training, log-normal, its
-        spread pooled over the families, with *false_alarm* shared out over them, and a factor for
-        frameworks that round more often than the reference.
+        A one-sided prediction limit for the largest ratio of one more training, log-normal, with
+        *false_alarm* shared out over the families, and a factor for frameworks that round more often than
+        the reference. Each family has a spread of its own, moderated toward the usual one, the median of the
+        families', as those of genes are (Smyth 2004, doi:10.2202/1544-6115.1027): eight trainings alone
+        know it badly, and a mean over the families would widen them all where one of them scatters. At most
+        ``LOOSEST``, whatever a log-normal tail comes to.
         """
         logs = np.log(self._largest())
         families, count = logs.shape
-        spread = math.sqrt(np.mean(np.var(logs, axis=1, ddof=1)))
-        quantile = t_quantile(1 - false_alarm / families, (count - 1) * families)
-        far = quantile * spread * math.sqrt(1 + 1 / count)
-        return {
-            family: _MARGIN * math.exp(float(mean) + far)
-            for family, mean in zip(FAMILIES, logs.mean(axis=1), strict=True)
-        }
+        spreads, freedom = self._spreads(logs)
+        far = t_quantile(1 - false_alarm / families, freedom) * spreads * math.sqrt(1 + 1 / count)
+        limits = _MARGIN * np.exp(logs.mean(axis=1) + far)
+        return dict(zip(self._families, np.minimum(limits, self.loosest).tolist(), strict=True))
+
+    def _spreads(self, logs: np.ndarray) -> tuple[np.ndarray, int]:
+        """Standard deviation of *logs* (families, trainings) by family, and its degrees of freedom."""
+        freedom = logs.shape[1] - 1
+        own = np.var(logs, axis=1, ddof=1)
+        usual = float(np.median(own)) * freedom / chi2_quantile(0.5, freedom)
+        return np.sqrt((_PRIOR * usual + own) / (_PRIOR + 1)), round(freedom * min(_PRIOR, len(own)))
+
+    def broken(self, false_alarm: float) -> tuple[str, float] | None:
+        """A family whose limit one of the reference's own trainings breaks, and its ratio there.
+
+        The others say nothing, then, about how far rounding goes. None if all limits hold.
+        """
+        limits = self.limits(false_alarm)
+        largest = dict(zip(self._families, self._largest().max(axis=1).tolist(), strict=True))
+        furthest = max(limits, key=lambda family: largest[family] / limits[family])
+        return (furthest, largest[furthest]) if largest[furthest] > limits[furthest] else None
+
+    def sights(self, false_alarm: float) -> tuple[Sight, ...]:
+        """The smallest error that is seen, by family."""
+        limits = self.limits(false_alarm)
+        seen: dict[str, dict[str, float]] = {family: {} for family in self._families}
+        for place, scale in zip(self._places, self._scales.tolist(), strict=True):
+            size = self.reference.size(place)
+            # what every training begins with, and what stands still, has no relative error
+            if place.step >= 0 and size:
+                error = limits[place.family] * scale / size
+                seen[place.family][place.tensor] = min(error, seen[place.family].get(place.tensor, math.inf))
+        return tuple(
+            Sight(family, statistics.median(errors.values()), errors[tensor], tensor)
+            for family, errors in seen.items()
+            if errors
+            for tensor in [max(errors, key=errors.__getitem__)]
+        )
+
+    @functools.cached_property
+    def _scales(self) -> np.ndarray:
+        """Distance of rounding at each place (places,)."""
+        return self._smoothed(np.mean(self._own**2, axis=1, keepdims=True))[:, 0]
+
+    def _smoothed(self, squares: np.ndarray) -> np.ndarray:
+        """Distances of rounding from mean *squares* of distances (places, n); few trainings know them badly.
+
+        A place where none of them was far, by luck, would make any other far: so none has less than the
+        resolution of its numbers, than the same quantity one step before, or than the usual tensor of its
+        step (the upper quartile), relative to their sizes.
+        """
+        sizes = self._sizes[:, None]
+        relative = np.sqrt(squares) / np.where(sizes > 0, sizes, np.inf)
+        for members in self._alike:
+            relative[members] = np.maximum(
+                relative[members], np.quantile(relative[members], _USUAL_TENSOR, axis=0)
+            )
+        for now, before in self._earlier:
+            relative[now] = np.maximum(relative[now], relative[before])
+        distances: np.ndarray = np.maximum(relative * sizes, self.resolutions[:, None])
+        np.maximum(distances, np.sqrt(squares), out=distances)
+        return distances
 
     def _largest(self) -> np.ndarray:
         """Largest ratio of each perturbed training against the others (families, trainings)."""
         squares = self._own**2
         others = (squares.sum(axis=1, keepdims=True) - squares) / (squares.shape[1] - 1)
-        scales = np.maximum(np.sqrt(np.maximum(others, 0.0)), self._resolutions[:, None])
-        ratios = _over(self._own, scales)
-        family = np.array([FAMILIES.index(place.family) for place in self._places])
+        ratios = _over(self._own, self._smoothed(np.maximum(others, 0.0)))
+        of = np.array([place.family for place in self._places])
         # a distance below the resolution of its numbers says nothing about how far rounding goes
-        return np.array([ratios[family == i].max(axis=0, initial=1.0) for i in range(len(FAMILIES))])
+        return np.array([ratios[of == family].max(axis=0, initial=1.0) for family in self._families])
 
     def _resolution(self, place: Place) -> float:
         """Distance below the resolution of the numbers themselves.
 
         A loss and an element are fp32 at most; a norm is a sum of as many squares as there are
         parameters, and its error grows with the depth of a pairwise sum (Higham 2002, section 4.2).
+        Buffers are cast to the dtype of the computation by some frameworks and left alone by others.
         """
+        if place.family == "buffer":
+            return _EPS.get(self._compute, _EPS32) * self.reference.size(place)
         if place.family == "parameter":
             # what has moved is known as well as the parameter itself
             place = place._replace(step=-1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -21,7 +22,9 @@ from distbench.strategies.base import Engine, Setting
 from distbench.trial import Phases, TrialFile
 from distbench.worker.checks import Refused
 from distbench.worker.feed import Feed
+from distbench.worker.moves import Moves
 from distbench.worker.perturb import moved, round_gradients
+from distbench.worker.sketch import describe, digest
 from distbench.worker.trainer import (
     Delivery,
     Kept,
@@ -32,9 +35,13 @@ from distbench.worker.trainer import (
     not_as_on_rank_0,
     refuse_dropout,
 )
+from distbench.workloads import weights
 
 # far above the rounding of fp64, far below any other difference
 _SAME_IN_FP64 = 1e-9
+# how many times further than rounding takes the fp64 training something must be to be a cause of its own
+_BEYOND_ROUNDING = 10.0
+_PROBES = 2
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class _Check(Kept):
         self._setting, self._phases, self._plain = setting, phases, plain
         self._rounds = ""
         """Dtype to which gradients are rounded now."""
+        self._moves: Moves | None = None
+        """Of the training that is watched; on rank 0 alone."""
         self.replicas: Rows = []
         self.notes: Rows = []
 
@@ -93,7 +102,7 @@ class _Check(Kept):
         case, seed = self._plain.case, self._plain.seed
         self.train(name="fp64", case=_in_fp64(case))
         self.train(name="fp64 reseeded", case=_in_fp64(case), steps=1, seed=seed + 1)
-        if self._from_fp64("fp64 reseeded") > _SAME_IN_FP64:
+        if self._from_fp64("fp64 reseeded")[0] > _SAME_IN_FP64:
             raise Refused(
                 "the model draws random numbers while it trains (the first step depends on the seed): every "
                 "rank draws different ones, so nothing can be compared; turn that off"
@@ -102,16 +111,19 @@ class _Check(Kept):
         self.train(name="reference")
         self.train(name="repeat")
         for number in range(perturbed):
-            weights = moved(self._setting, number)
-            self.train(
+            self._train_moved(
+                number,
                 name=f"perturbed {number + 1}",
                 case=_in_parts(case, parts[number % len(parts)]),
-                weights=weights,
-                order=number,
                 rounds=number % 2 == 1,
             )
-            if self._setting.rank == 0:
-                weights.unlink()
+
+    def _train_moved(self, number: int, **changes: Any) -> None:
+        """Train from weights that are moved by rounding, with the rows of each batch in another order."""
+        file = moved(self._setting, number)
+        self.train(weights=file, order=number, **changes)
+        if self._setting.rank == 0:
+            file.unlink()
 
     def train(self, **changes: Any) -> None:
         """Train as the case does but for *changes*, and keep what will be compared."""
@@ -122,8 +134,9 @@ class _Check(Kept):
             trainer = Trainer(setting, feed, seed=training.seed)
         self.training = training.name
         self._rounds = training.case.precision.compute if training.rounds else ""
+        self._moves = Moves(weights.read(training.weights)) if setting.rank == 0 else None
         with self._phases.phase("check"):
-            self._keep_parameters(-1, trainer.engine)
+            self._keep_state(-1, trainer.engine)
             trainer.train(range(training.steps), self)
         if training.name in ("case", "reference"):
             self.delivery.effective = trainer.engine.effective()
@@ -138,20 +151,55 @@ class _Check(Kept):
 
     def gradients(self, step: Step, engine: Engine) -> bool:
         super().gradients(step, engine)
+        gradients = engine.full_gradients()
         if step.number == 0:
-            self.keep(0, "gradient", engine.full_gradients())
+            self.keep(0, "gradient", gradients)
+        if self._moves:
+            self._moves.see(gradients)
         return True
 
     def updated(self, step: Step, engine: Engine, seconds: float) -> None:
-        self._keep_parameters(step.number, engine)
+        self._keep_state(step.number, engine)
 
-    def _keep_parameters(self, step: int, engine: Engine) -> None:
-        """Keep the parameters after *step*, and the first rank whose copy differs from rank 0's."""
-        digests = self.keep(step, "parameter", engine.full_state(), everywhere=True)
+    def _keep_state(self, step: int, engine: Engine) -> None:
+        """Keep parameters and buffers after *step*, and the first rank whose copy differs from rank 0's."""
+        state = engine.full_state()
+        if step < 0:
+            digests = self.keep(step, "parameter", state, everywhere=True)
+        else:
+            digests = {name: digest(tensor) for name, tensor in state.items()}
+            self._keep_updates(step, state, digests)
+        digests |= self.keep(step, "buffer", self._buffers(engine), everywhere=True)
         rank, names = next(not_as_on_rank_0(digests), (0, []))
         if names and not any(row["training"] == self.training for row in self.replicas):
             row = {"training": self.training, "step": step, "of_rank": rank, "tensor": names[0]}
             self.replicas.append(row)
+
+    def _keep_updates(self, step: int, state: dict[str, torch.Tensor], digests: dict[str, str]) -> None:
+        if self._moves is None:
+            return
+        for name, tensor in state.items():
+            place = {"training": self.training, "step": step, "of": "update", "tensor": name}
+            told = describe(name, self._moves.of(name, tensor))
+            self.tensors.append({**place, **told, "digest": digests[name]})
+
+    def _buffers(self, engine: Engine) -> dict[str, torch.Tensor]:
+        """Buffers of this rank's module, as real numbers; none, and a note, if the engine hides them."""
+        try:
+            buffers = engine.buffers()
+        except NotImplementedError as error:
+            note = {"training": "case", "text": f"buffers are not compared: {error}"}
+            if _has_buffers(self._setting) and note not in self.notes:
+                self.notes.append(note)
+            return {}
+        real = {
+            name: torch.view_as_real(buffer) if buffer.is_complex() else buffer
+            for name, buffer in buffers.items()
+        }
+        # whole numbers are constants, or count calls, of which accumulation makes more
+        return {
+            name: buffer for name, buffer in real.items() if buffer.is_floating_point() and buffer.numel()
+        }
 
     def _parts(self, parts: list[int]) -> list[int]:
         """Those *parts* that change a step only by rounding."""
@@ -159,36 +207,72 @@ class _Check(Kept):
         if most == 1:
             return [1]
         self.train(name="fp64 parts", case=_in_parts(_in_fp64(self._plain.case), most), steps=1)
-        distance = self._from_fp64("fp64 parts")
-        if distance <= _SAME_IN_FP64:
+        distance, buffer = self._from_fp64("fp64 parts")
+        if max(distance, buffer) <= _SAME_IN_FP64:
             return parts
-        self.notes.append(
-            {
-                "training": "fp64",
-                "text": f"in fp64 the first step changes by {distance:.1e} of itself if the batch is split "
-                f"into {most} equal parts: the loss of a batch is not the mean of the losses of its parts "
-                f"({_why_not_a_mean(self._setting)}), so no data-parallel training is equivalent",
-            }
-        )
-        return [1]
+        rounding = _BEYOND_ROUNDING * self._rounding_in_fp64()
+        split = f"if the batch is split into {most} equal parts"
+        norm = _batch_norm(self._setting)
+        if buffer > rounding and not norm:
+            self._note(
+                "fp64 parts",
+                f"in fp64 a buffer changes by {buffer:.1e} of itself {split}: it keeps what it has seen, so "
+                "no training is equivalent that accumulates gradients, or whose ranks don't average it",
+            )
+        elif distance > rounding:
+            why = norm or "parts of unequal weight, as when tokens are masked, or a loss that joins rows"
+            self._note(
+                "fp64",
+                f"in fp64 the first step changes by {distance:.1e} of itself {split}: the loss of a batch is "
+                f"not the mean of the losses of its parts ({why}), so no data-parallel training is "
+                "equivalent",
+            )
+        return parts if max(distance, buffer) <= rounding else [1]
 
-    def _from_fp64(self, training: str) -> float:
-        """Largest relative difference from the fp64 training, in first loss and norms of first gradients.
+    def _note(self, training: str, text: str) -> None:
+        self.notes.append({"training": training, "text": text})
 
-        A collective call: rank 0 alone has the norms, and all ranks must decide alike.
+    def _rounding_in_fp64(self) -> float:
+        """How far rounding takes the first step of the fp64 training.
+
+        More than fp64's own where the model or the loss casts to a shorter dtype, as ``.float()`` does: then
+        weights moved by an ulp of fp32, or rows in another order, change the step as much as a split does.
+        """
+        distances: list[float] = []
+        for number in range(_PROBES):
+            self._train_moved(
+                number, name=f"fp64 moved {number + 1}", case=_in_fp64(self._plain.case), steps=1
+            )
+            distances += self._from_fp64(self.training)
+        return max(distances)
+
+    def _from_fp64(self, training: str) -> tuple[float, float]:
+        """Largest relative difference of the first step from that of the fp64 training.
+
+        In the loss and in norms of gradients, relative to the largest of these; and in norms of buffers, each
+        relative to itself. A collective call: rank 0 alone has the norms, and all ranks must decide alike.
         """
         # of the first step, which is read last
         losses: dict[str, float] = {row["training"]: row["loss"] for row in reversed(self.curve)}
-        gradients = [row for row in self.tensors if row["of"] == "gradient"]
-        norms: dict[tuple[str, str], float]
-        norms = {(row["training"], row["tensor"]): row["norm"] for row in gradients}
-        exact = {name: norm for (of, name), norm in norms.items() if of == "fp64"}
+        exact, other = self._norms("fp64", "gradient"), self._norms(training, "gradient")
         largest = max(exact.values(), default=0.0) or 1.0
-        apart = [abs(losses["fp64"] - losses[training]) / max(abs(losses["fp64"]), 1e-300)]
-        apart += [abs(norm - norms[training, name]) / largest for name, norm in exact.items()]
-        shared = [max(apart)]
+        apart = [_relative(losses[training], losses["fp64"])]
+        apart += [abs(norm - other[name]) / largest for name, norm in exact.items()]
+        buffers = self._norms(training, "buffer")
+        kept = [_relative(buffers[name], norm) for name, norm in self._norms("fp64", "buffer").items()]
+        shared = [(max(apart), max(kept, default=0.0))]
         dist.broadcast_object_list(shared, src=0)
-        return shared[0]
+        both: tuple[float, float] = shared[0]
+        return both
+
+    def _norms(self, training: str, of: str) -> dict[str, float]:
+        """Norms in the first step of *training*, by tensor."""
+        rows = (row for row in self.tensors if row["step"] == 0 and row["of"] == of)
+        return {row["tensor"]: row["norm"] for row in rows if row["training"] == training}
+
+
+def _relative(value: float, exact: float) -> float:
+    return abs(value - exact) / max(abs(exact), 1e-300)
 
 
 def _in_fp64(case: Case) -> Case:
@@ -204,8 +288,14 @@ def _in_parts(case: Case, parts: int) -> Case:
     return dataclasses.replace(case, batch=Batch(case.batch.global_batch_size, share // parts, parts))
 
 
-def _why_not_a_mean(setting: Setting) -> str:
+def _has_buffers(setting: Setting) -> bool:
+    """Whether the model has any buffer."""
+    return next(weights.skeleton(setting.workload).buffers(), None) is not None
+
+
+def _batch_norm(setting: Setting) -> str:
+    """What the model's first batch norm does, if it has one."""
     for name, module in modules_of(setting).items():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             return f"batch norm in {name} takes its statistics from the rows of one rank"
-    return "parts of unequal weight, as when tokens are masked, or a loss that joins rows"
+    return ""

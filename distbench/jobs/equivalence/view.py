@@ -30,6 +30,7 @@ _FAMILIES = {
     "grad_norm": ("gradient norm", "square"),
     "gradient": ("gradients of the first step", "diamond"),
     "parameter": ("parameters", "triangle-up"),
+    "buffer": ("buffers", "cross"),
 }
 _RATIO = "{:.2f}".format
 _NOTHING = "Equivalence was not checked; run with distbench run SUITE --check."
@@ -51,15 +52,17 @@ class EquivalenceView(View):
     folded: ClassVar[bool] = False
     caption: ClassVar[str] = (
         "Each case and its reference (one process with the whole batch) trained a few steps from the same "
-        "weights on the same batches, with the case's own optimizer and with SGD. Largest relative error "
-        "of the loss, of the gradient norm, of the first step's gradients and of the parameter updates; "
-        "its fraction of the envelope that rounding allows (above 1: differs); and the distance of the "
-        "trained parameters from an fp64 training, next to the reference's own. Lower is better "
+        "weights on the same batches, with the case's own optimizer and with SGD, in the case's dtype and in "
+        "fp32. Largest relative error of the loss, of the gradient norm, of the first step's gradients, of "
+        "the parameter updates and of buffers; its fraction of the envelope that rounding allows (above "
+        "1: differs); the smallest error that would have been seen in half of the tensors; and the distance "
+        "of the trained parameters from an fp64 training, next to the reference's own. Lower is better "
         "throughout."
     )
     fields: ClassVar[tuple[Field, ...]] = (
         *CASE,
         Field("optimizer", "optimizer", "Optimizer of this training.", type="varchar"),
+        Field("compute", "dtype", "Dtype that this training computes in.", type="varchar"),
         Field(
             "verdict", "", "equivalent, equivalent within rounding, differs or not checked.", type="varchar"
         ),
@@ -68,8 +71,15 @@ class EquivalenceView(View):
         _error("grad_norm", "norm", "Largest relative error of the gradient norm."),
         _error("gradient", "gradient", "Largest relative error of the first step's gradients."),
         _error("parameter", "moved", "Largest relative error of the parameter updates."),
+        _error("buffer", "buffers", "Largest relative error of the buffers."),
         Field(
             "envelope", "envelope", "Fraction of the envelope; above 1: differs.", "", "lower", format=_RATIO
+        ),
+        _error(
+            "seen_gradient", "sees grad.", "Smallest error of a gradient that would be seen (median tensor)."
+        ),
+        _error(
+            "seen_update", "sees moved", "Smallest error of an update that would be seen (median tensor)."
         ),
         _error("fp64", "fp64", "Distance of the trained parameters from an fp64 training."),
         _error("reference_fp64", "its ref.", "The same distance of the reference."),
@@ -117,16 +127,20 @@ class EquivalenceView(View):
 
 def _row(row: CaseSummary, name: str, arm: Arm) -> Row:
     errors = {worst.place.family: worst.error for worst in arm.worst}
+    seen = {sight.family: sight.typical for sight in arm.sights}
     unchecked = arm.word == NOT_CHECKED
     absent = Cell(None, reason=arm.reason)
     return Row(
         {
             **case_cells(row.case, name),
             "optimizer": arm.optimizer,
+            "compute": arm.compute,
             "verdict": arm.word,
             "reference": arm.reference,
             **{family: absent if unchecked else errors.get(family) for family in _FAMILIES},
             "envelope": absent if unchecked else arm.furthest,
+            "seen_gradient": absent if unchecked else seen.get("gradient"),
+            "seen_update": absent if unchecked else seen.get("parameter"),
             "fp64": absent if unchecked else arm.from_fp64,
             "reference_fp64": absent if unchecked else arm.reference_from_fp64,
         }
@@ -179,6 +193,6 @@ def _trace(checked: Sequence[tuple[CaseSummary, Equivalence]], family: str) -> d
 
 def _facts(arm: Arm, worst: Worst) -> list[str]:
     return [
-        f"{place_text(worst)}, step {worst.place.step}, trained with {arm.optimizer}",
+        f"{place_text(worst)}, step {worst.place.step}, trained with {arm.optimizer} in {arm.compute}",
         f"relative error {worst.error:.2g}, {worst.of_limit:.2g} of the envelope",
     ]

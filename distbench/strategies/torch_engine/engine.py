@@ -79,6 +79,9 @@ class TorchEngine(Engine):
             for name, parameter in self.module.named_parameters()
         }
 
+    def buffers(self) -> dict[str, torch.Tensor]:
+        return {plain_name(name): buffer.detach().cpu() for name, buffer in self.module.named_buffers()}
+
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
         return modules.evaluated(self.module, judge)
 
@@ -120,7 +123,7 @@ class TorchEngine(Engine):
     def consolidate(self) -> FullState:
         return FullState(
             self.full_state(),
-            {plain_name(name): buffer.detach().cpu() for name, buffer in self.module.named_buffers()},
+            self.buffers(),
             checkpoint.gather_optimizer(self.module, self._optimizer),
             optimizer.scheduled_updates(self._scheduler),
         )

@@ -79,6 +79,10 @@ class ZeroEngine(Engine):
             state[weights.plain_name(name)] = whole.to("cpu", torch.float32, copy=True)
         return state
 
+    def buffers(self) -> dict[str, torch.Tensor]:
+        buffers = self._engine.module.named_buffers()
+        return {weights.plain_name(name): buffer.detach().cpu() for name, buffer in buffers}
+
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
         return modules.evaluated(self._engine, judge)
 
@@ -126,10 +130,9 @@ class ZeroEngine(Engine):
         checkpoint.load(self._engine, folder)
 
     def consolidate(self) -> FullState:
-        buffers = self._engine.module.named_buffers()
         return FullState(
             self.full_state(),
-            {weights.plain_name(name): buffer.detach().cpu() for name, buffer in buffers},
+            self.buffers(),
             checkpoint.gather_optimizer(self._engine),
             optimizer.scheduled_updates(self._engine.lr_scheduler),
         )

@@ -1,0 +1,252 @@
+"""What an envelope allows, what a verdict rests on, and what it would have seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from evidence import DDP, Noise, none, reference, rounding, trained
+from records import with_options
+
+from distbench.analysis.verdict import Verdict
+from distbench.case import Optimizer, Precision
+from distbench.env import Machine
+from distbench.jobs.equivalence import Check, Equivalence
+from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING
+from distbench.jobs.equivalence.verdict import verdicts
+from distbench.record import NO_REFERENCE, Record, Status
+
+SGD = Optimizer(name="sgd")
+
+
+HALF = dataclasses.replace(DDP, precision=Precision(compute="bf16"))
+"""A case in 16 bits, of which ``DDP`` is the same in fp32."""
+
+
+def verdict(*records: Record) -> Verdict:
+    """The verdict on the case that the last of *records* is of."""
+    return verdicts(records, 0.001)[records[-1].job.options.of]
+
+
+def again(record: Record, name: str, **changes: Any) -> Record:
+    """The same training as another arm, compared with the reference of the same *name*."""
+    return dataclasses.replace(
+        record,
+        case=dataclasses.replace(record.case, **changes),
+        job=with_options(record.job, reference=name),
+    )
+
+
+def with_sgd(record: Record, **changes: Any) -> Record:
+    return dataclasses.replace(again(record, "sgd", optimizer=SGD), **changes)
+
+
+def in_bf16(record: Record) -> Record:
+    half = again(record, "bf16", precision=HALF.precision)
+    return dataclasses.replace(half, job=with_options(half.job, of=HALF.id))
+
+
+def in_fp32(record: Record, **changes: Any) -> Record:
+    """The arm of a case in bf16 that is trained in fp32."""
+    asked = dataclasses.replace(record, job=with_options(record.job, of=HALF.id, precision="fp32"))
+    return dataclasses.replace(asked, **changes)
+
+
+HONEST = reference(), trained(rounding)
+"""An arm that is right."""
+
+
+# what a verdict rests on
+
+
+@pytest.mark.parametrize("status", [Status.CRASHED, Status.OOM_GPU, Status.OOM_HOST, Status.HANG])
+def test_an_arm_that_broke_down_leaves_a_case_unchecked(status: Status) -> None:
+    broken = with_sgd(trained(rounding, status=status, reason="rank 1 in check: no"))
+    found = verdict(*HONEST, with_sgd(reference()), broken)
+    assert (found.word, found.gravity) == (NOT_CHECKED, "unknown")
+    assert found.sentence == f"not checked: sgd: {status}: rank 1 in check: no"
+
+
+def test_an_arm_whose_reference_broke_down_leaves_a_case_unchecked() -> None:
+    failed = with_sgd(reference(), status=Status.CRASHED, reason="no")
+    waiting = with_sgd(trained(rounding), status=Status.UNSUPPORTED, reason=f"{NO_REFERENCE}: no")
+    assert verdict(*HONEST, failed, waiting).word == NOT_CHECKED
+
+
+def test_an_arm_that_can_not_run_here_is_left_out_and_named() -> None:
+    unable = with_sgd(trained(rounding), status=Status.UNSUPPORTED, reason="this Adam is no SGD")
+    found = verdict(*HONEST, with_sgd(reference()), unable)
+    assert found.word == ROUNDING
+    assert "; adamw, without sgd;" in found.sentence
+
+
+def test_a_verdict_names_the_arms_that_it_rests_on() -> None:
+    found = verdict(*HONEST, with_sgd(reference()), with_sgd(trained(rounding)))
+    assert "; adamw and sgd;" in found.sentence
+    same = verdict(reference(), trained(none), with_sgd(reference()), with_sgd(trained(none)))
+    assert same.sentence == "equivalent (adamw and sgd)"
+
+
+def test_a_difference_in_fp32_decides_on_a_case_in_16_bits() -> None:
+    wrong = trained(lambda step, kind, tensor: 1e-3 if kind == "gradient" else 0)
+    half = in_bf16(reference()), in_bf16(trained(rounding))
+    found = verdict(*half, reference(), in_fp32(wrong))
+    assert found.word == DIFFERS
+    assert "differs from step 0 on (adamw in fp32), first in gradient of " in found.sentence
+    assert (
+        "; adamw in bf16, adamw in fp32;" in verdict(*half, reference(), in_fp32(trained(rounding))).sentence
+    )
+
+
+@pytest.mark.parametrize(("status", "word"), [(Status.OOM_GPU, ROUNDING), (Status.CRASHED, NOT_CHECKED)])
+def test_a_model_that_fits_in_16_bits_only_is_judged_in_16_bits(status: Status, word: str) -> None:
+    half = in_bf16(reference()), in_bf16(trained(rounding))
+    found = verdict(*half, reference(), in_fp32(trained(rounding), status=status, reason="no"))
+    assert found.word == word
+    failed = dataclasses.replace(reference(), status=status, reason="no")
+    waiting = in_fp32(trained(rounding), status=Status.UNSUPPORTED, reason=f"{NO_REFERENCE}: no")
+    assert verdict(*half, failed, waiting).word == word
+
+
+def test_a_suite_that_asks_for_both_dtypes_trains_the_longer_one_once() -> None:
+    half = in_bf16(reference()), in_bf16(trained(rounding))
+    wrong = trained(lambda step, kind, tensor: 1e-3 if kind == "gradient" else 0)
+    assert verdict(reference(), wrong, *half).sentence.startswith("differs from step 0 on (adamw in fp32)")
+    machine = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
+    tasks = [task.key for task in Equivalence().tasks(Check(), [HALF, DDP], machine)]
+    assert len(tasks) == len(set(tasks)) == 8
+
+
+# causes
+
+
+def claiming(*texts: str) -> Record:
+    record = reference()
+    notes = [{"training": "fp64", "text": text} for text in texts]
+    return dataclasses.replace(record, tables={**record.tables, "check_notes": notes})
+
+
+def test_a_cause_that_another_case_of_the_run_disproves_is_not_told() -> None:
+    shifted = trained(lambda step, kind, tensor: 1e-2)
+    alone = verdict(claiming("no data-parallel training is equivalent"), shifted)
+    assert alone.word == DIFFERS and "no data-parallel training" in alone.sentence
+    other = trained(rounding)
+    other = dataclasses.replace(other, job=with_options(other.job, of="fsdp"))
+    beside = verdict(claiming("no data-parallel training is equivalent"), other, shifted)
+    assert beside.word == DIFFERS and "no data-parallel training" not in beside.sentence
+
+
+@pytest.mark.parametrize("missing", ["gradient", "update", "buffer"])
+def test_what_is_missing_is_called_missing(missing: str) -> None:
+    record = trained(rounding)
+    rows = [
+        row for row in record.tables["check_tensors"] if (row["of"], row["tensor"]) not in ABSENT[missing]
+    ]
+    found = verdict(reference(), dataclasses.replace(record, tables={**record.tables, "check_tensors": rows}))
+    assert found.word == DIFFERS
+    assert found.sentence.endswith("which is missing")
+
+
+ABSENT = {
+    "gradient": {("gradient", "layer")},
+    "update": {("update", "layer")},
+    "buffer": {("buffer", "running_mean")},
+}
+
+
+def test_what_should_be_nothing_and_is_something_has_no_relative_error() -> None:
+    still: Noise = lambda step, kind, tensor: 0.0  # noqa: E731
+    record = reference()
+    nothing = dataclasses.replace(record, tables={**record.tables, "check_tensors": at_rest(record)})
+    found = verdict(nothing, trained(still))
+    assert found.word == DIFFERS
+    assert "where the reference's is 0" in found.sentence
+    assert "inf" not in found.sentence and "nan" not in found.sentence
+
+
+def at_rest(record: Record) -> list[dict[str, Any]]:
+    return [
+        {name: 0.0 if name[0] == "s" and name[1:].isdigit() else value for name, value in row.items()}
+        if (row["of"], row["tensor"]) == ("gradient", "layer")
+        else row
+        for row in record.tables["check_tensors"]
+    ]
+
+
+# limits
+
+
+def one_flip(step: int, kind: str, tensor: str) -> float:
+    """Rounding, but that one small tensor jumps."""
+    return 1e-3 if (kind, tensor) == ("parameter", "head") else rounding(step, kind, tensor)
+
+
+def test_a_quantity_that_scatters_widens_no_limit_but_its_own() -> None:
+    jumpy = reference(**{"perturbed 3": one_flip})
+    for kind in ("loss", "norm", "gradient"):
+        wrong = trained(
+            lambda step, of, tensor, kind=kind: 2e-5 if of == kind else rounding(step, of, tensor)
+        )
+        found = verdict(jumpy, wrong)
+        assert found.word == DIFFERS, (kind, found.sentence)
+
+
+def test_a_limit_beyond_use_gives_no_verdict_but_what_is_beyond_it_differs() -> None:
+    jumpy = reference(**{"perturbed 3": one_flip})
+    found = verdict(jumpy, trained(rounding))
+    assert found.word == NOT_CHECKED
+    assert found.sentence.startswith("not checked: rounding alone takes one training of the reference ")
+    assert "in parameters: no limit of use holds that" in found.sentence
+    assert verdict(jumpy, trained(lambda step, kind, tensor: 1.0)).word == DIFFERS
+    assert verdict(jumpy, trained(none)).word == EQUIVALENT
+
+
+def test_a_buffer_is_compared() -> None:
+    wrong = trained(lambda step, kind, tensor: 1e-3 if (kind, step) == ("buffer", 2) else 0)
+    found = verdict(reference(), wrong)
+    assert found.sentence.startswith("differs from step 2 on (adamw), first in buffer of running_mean: ")
+
+
+def test_buffers_that_an_engine_hides_are_told_and_not_compared() -> None:
+    hiding = trained(lambda step, kind, tensor: 1e-3 if kind == "buffer" else 0)
+    note = {"training": "case", "text": "buffers are not compared: Fancy does not show its buffers"}
+    found = verdict(reference(), dataclasses.replace(hiding, tables={**hiding.tables, "check_notes": [note]}))
+    assert found.word == ROUNDING
+    assert note["text"] in found.detail.arms[0].notes
+
+
+# what would have been seen
+
+
+def test_each_verdict_states_the_smallest_error_that_it_would_have_seen() -> None:
+    found = verdict(*HONEST)
+    (arm,) = found.detail.arms
+    (sight,) = (sight for sight in arm.sights if sight.family == "gradient")
+    assert f"{100 * sight.typical:.1g}% of a gradient" in found.sentence
+    assert sight.typical <= sight.coarsest < 1e-4
+    words = {
+        share: {
+            verdict(reference(), trained(planted(sight.tensor, share * sight.coarsest), seed)).word
+            for seed in range(20)
+        }
+        for share in (0.3, 3.0)
+    }
+    assert words == {0.3: {ROUNDING}, 3.0: {DIFFERS}}
+
+
+def planted(tensor: str, error: float) -> Noise:
+    place = (0, "gradient", tensor)
+    return lambda *where: error if where == place else 0.0
+
+
+def test_a_record_of_another_version_is_not_compared_with_one_of_this() -> None:
+    record = trained(rounding)
+    rows = [
+        {**row, "of": "parameter" if row["of"] == "update" else row["of"]}
+        for row in record.tables["check_tensors"]
+    ]
+    old = dataclasses.replace(record, tables={**record.tables, "check_tensors": rows})
+    assert "another version of distbench" in verdict(reference(), old).sentence
+    assert math.isfinite(verdict(*HONEST).detail.furthest)
