@@ -22,10 +22,13 @@ from distbench.analysis.text import one_line
 from distbench.case import Case
 
 EFFICIENCY = "efficiency"
-COLUMNS = (THROUGHPUT, EFFICIENCY, "step_s", MEMORY, COMMUNICATION, LOSS)
-"""What is compared if both runs have it; the efficiency follows from the throughputs."""
+STEP = "step_s"
+COLUMNS = (THROUGHPUT, EFFICIENCY, STEP, MEMORY, COMMUNICATION, LOSS)
+"""What is compared if both runs have it; the efficiency and the step's ratio follow from the throughputs."""
 _LEAST = 0.0005
 """A smaller change of a counted number would be shown as 1.000; the gate sees it."""
+# both are numbers of 16 digits, from the same window
+_SAME_TOKENS = 1 + 1e-9
 Past = Mapping[tuple[str, str], Days]
 """Case id and column -> how much its runs have differed."""
 Direction = Literal["better", "worse", "other"]
@@ -153,9 +156,36 @@ def _with_changes(pairs: list[Pair], past: Past) -> list[Pair]:
         for (_, _, row), before, after in zip(both, befores, afters, strict=True):
             known = past.get((row.case.id, column))
             changes[row.case.id].append(_change(column, row.columns[column], before, after, known))
+    for _, first, second in fit:
+        changes[second.case.id] = _of_one_pace(changes[second.case.id], first, second)
     made = [replace(pair, changes=tuple(changes.get(pair.id, ()))) for pair in pairs]
     scaled = _efficiencies(made, past)
     return [replace(pair, changes=(*pair.changes, *scaled.get(pair.id, ()))) for pair in made]
+
+
+def _of_one_pace(changes: list[Change], before: CaseSummary, after: CaseSummary) -> list[Change]:
+    """*changes* with that of the step time judged as that of the throughput is, whose reciprocal it is.
+
+    A median of an even number of trials is a mean, and that of times is not the time at that of paces: two
+    judgements of the same trials could then disagree. A tool that measured them apart keeps both.
+    """
+    pace = next((change for change in changes if change.column == THROUGHPUT), None)
+    if pace is None or not (_is_of_one_pace(before) and _is_of_one_pace(after)):
+        return changes
+    ratio = replace(pace.ratio, value=1 / pace.ratio.value)
+    return [
+        replace(change, ratio=ratio, word=pace.word, days=pace.days) if change.column == STEP else change
+        for change in changes
+    ]
+
+
+def _is_of_one_pace(row: CaseSummary) -> bool:
+    """Whether step time times throughput is the same number of tokens in all trials."""
+    steps, paces = row.positive(STEP), row.positive(THROUGHPUT)
+    if not steps or len(steps) != len(paces):
+        return False
+    tokens = [step * pace for step, pace in zip(steps, paces, strict=True)]
+    return max(tokens) < min(tokens) * _SAME_TOKENS
 
 
 def _efficiencies(pairs: list[Pair], past: Past) -> dict[str, tuple[Change]]:
