@@ -58,7 +58,7 @@ def fisher(baseline: tuple[int, int], candidate: tuple[int, int]) -> float:
 
 
 def is_suspicious(arms: Arms) -> bool:
-    """Whether more launches are worth their time: the candidate failed more often, and not for certain."""
+    """Whether more launches are worth their time: the candidate failed more often, perhaps by chance."""
     return len(arms[1].failed) - len(arms[0].failed) >= SUSPICIOUS
 
 

@@ -66,10 +66,10 @@ def findings(pairs: Pairs, demand: Demand) -> list[Finding]:
     before, after = (_losses([pair[side] for pair in pairs]) for side in (0, 1))
     if before is None:
         why = "the losses of the arms were not compared: neither reports any"
-        return [Finding("trial", "pass", why, pairs=len(pairs), notable=demand == "required")]
+        return [Finding("trial", "pass", why, notable=demand == "required")]
     if after is None:
         why = "the baseline reports its losses, the candidate doesn't, so it may be another training"
-        return [Finding("trial", "missing" if demand == "required" else "pass", why, pairs=len(pairs))]
+        return [Finding("trial", "missing" if demand == "required" else "pass", why, notable=True)]
     apart = first_apart(before, after, dtype_of(pairs))
     return [_finding(apart, demand, len(pairs))] if apart else []
 
