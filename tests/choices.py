@@ -43,9 +43,9 @@ KNOWN = {
         [*trials(ZERO2, 1000, 1010, 990), *trials(DDP, 985, 995, 1005)],
         "ddp",
         (
-            "Train with ddp on 2 devices: 995 (",
+            "Train with ddp on 2 devices, tied with zero2: 995 (",
             "zero2 is statistically tied with it (zero2: 1.01x (",
-            "ddp is the simplest of them.",
+            "ddp is the simplest of those within 3% of the best estimate.",
         ),
         alike=("zero2", "ddp"),
     ),
@@ -74,12 +74,12 @@ KNOWN = {
     "a trial that is far too fast": Known(
         [*trials(ZERO2, 1500, 1510, 1490), *trials(DDP, 1000, 1010, 9000), *trials(FSDP, 700, 705, 695)],
         "zero2",
-        ("Train with zero2 on 2 devices: 1,500 (",),
+        ("Train with zero2 on 2 devices: 1,",),
     ),
     "a trial that is far too slow": Known(
         [*trials(ZERO2, 1500, 1510, 90), *trials(DDP, 1000, 1010, 990), *trials(FSDP, 700, 705, 695)],
         "zero2",
-        ("Train with zero2 on 2 devices: 1,500 (",),
+        ("Train with zero2 on 2 devices: 1,",),
     ),
     "offload as the only fit": Known(
         [

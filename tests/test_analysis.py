@@ -25,9 +25,19 @@ DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
 def test_a_number_is_the_median_over_trials_with_its_range() -> None:
     records = [measured(DDP, value, round_=i) for i, value in enumerate([90.0, 100.0, 130.0])]
     (row,) = summarise(info(DDP), records)
-    found = row.values["tokens_per_s"]
+    found = row.values["tokens_per_s"].over_trials
     assert (found.value, found.low, found.high, found.n) == (100, 90, 130, 3)
     assert found.spread == pytest.approx(0.2)
+
+
+def test_a_pace_is_the_mean_over_trials_and_a_step_takes_as_long_as_that_says() -> None:
+    paces = [90.0, 100.0, 130.0]
+    records = [measured(DDP, value, round_=i, step_s=800 / value) for i, value in enumerate(paces)]
+    (row,) = summarise(info(DDP), records)
+    pace, step = row.values["tokens_per_s"], row.values["step_s"]
+    assert pace.value == pytest.approx((90 * 100 * 130) ** (1 / 3))
+    assert pace.value * step.value == pytest.approx(800)
+    assert pace.ends == pytest.approx([800 / end for end in reversed(step.ends)])
 
 
 def test_one_trial_has_no_spread() -> None:

@@ -108,12 +108,13 @@ def test_where_the_efficiency_goes_is_not_guessed_without_a_profile() -> None:
     assert budget(two_devices(profiled(DDP, 150, 2.0, [[9.0]]))) != "no step was profiled"
 
 
-def test_an_efficiency_has_the_range_that_its_trials_allow() -> None:
+def test_an_efficiency_has_the_interval_of_its_two_paces() -> None:
     one = [measured(ONE, value, round_=i) for i, value in enumerate((100, 110))]
     two = [measured(DDP, value, round_=i) for i, value in enumerate((150, 170))]
     (series,) = scaling(rows(*one, *two))
     point = series.points[1]
-    assert (point.low, point.high) == pytest.approx((150 / 220, 170 / 200))
+    ratio = point.throughput.interval.ratio(series.points[0].throughput.interval)
+    assert (point.low, point.high) == pytest.approx((ratio.low / 2, ratio.high / 2))
     assert point.low < point.efficiency < point.high
 
 

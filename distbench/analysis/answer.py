@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,24 +37,50 @@ def answer(run: AnalysedRun, wish: Wish | None = None) -> Answer:
     if pick is None:
         return Answer(_nothing(run.candidates, choice), tuple(_barred(choice)))
     return Answer(
-        f"Train with {pick.name} on {count_text(pick.devices, 'device')}: {_numbers(pick)}.",
+        f"Train with {pick.name} on {count_text(pick.devices, 'device')}{_tie(choice, pick)}: "
+        f"{_numbers(choice, pick)}.{_better(choice, pick)}",
         (*_lead(choice, pick), *_turns(run.candidates, choice, pick), *_barred(choice), *_doubts(pick, run)),
     )
 
 
-def _numbers(pick: Candidate) -> str:
-    """Speed, memory and energy of a candidate, each with its 95% interval."""
+def _tie(choice: Choice, pick: Candidate) -> str:
+    others = [one.name for one in choice.alike if one is not pick]
+    return f", tied with {listed(others, most=3)}" if others else ""
+
+
+def _better(choice: Choice, pick: Candidate) -> str:
+    """The case that looks better in every respect, although it can't be told to be faster."""
+    other = choice.better
+    if other is None or not pick.memory or not other.memory or not pick.speed or not other.speed:
+        return ""
+    return (
+        f" By estimate alone {other.name} is both faster ({other.speed.value / pick.speed.value:.2f}x) and "
+        f"leaner ({other.memory / pick.memory:.0%} of the memory); {pick.name} is simpler."
+    )
+
+
+def _numbers(choice: Choice, pick: Candidate) -> str:
+    """Speed, memory and energy of the pick, each with its 95% interval."""
     assert pick.speed is not None
+    tied = len(choice.alike)
     memory = f"peak memory {bytes_text(pick.memory)} per device" if pick.memory else "peak memory unknown"
-    energy = [f"{_number(pick.joules)} J/token"] if pick.joules else []
-    return ", ".join([f"{_number(pick.speed)} tokens/s", memory, *energy])
+    # only the number that it was chosen by is flattered by the choice
+    by_energy = choice.wish.goal == "tokens-per-joule"
+    speed = _number(pick.speed, pick.speed.half_as_best_of(1 if by_energy else tied), pick.speed.half)
+    energy = []
+    if pick.joules:
+        worse = pick.joules.half_as_best_of(tied if by_energy else 1)
+        energy = [f"{_number(pick.joules, pick.joules.half, worse)} J/token"]
+    return ", ".join([f"{speed} tokens/s", memory, *energy])
 
 
-def _number(interval: Interval) -> str:
+def _number(interval: Interval, below: float | None, above: float | None) -> str:
+    """A number with the ends of its interval, *below* and *above* it in the logarithm."""
     text = number_text(interval.value)
     if interval.half is None:
         return f"{text} (spread unknown)"
-    return f"{text} ({number_text(interval.low)} to {number_text(interval.high)})"
+    low, high = (interval.value * math.exp(way) for way in (-(below or 0.0), above or 0.0))
+    return f"{text} ({number_text(low)} to {number_text(high)})"
 
 
 def _nothing(every: Sequence[Candidate], choice: Choice) -> str:
@@ -100,8 +127,13 @@ def _lead(choice: Choice, pick: Candidate) -> list[str]:
         lead = "" if best is pick else f" ({best.name}: {_against(best, pick, wish.goal)} {pick.name})"
         sentences.append(
             f"{listed(others, most=4)} {verb} statistically tied with it{lead}; {pick.name} is the simplest "
-            "of them."
+            f"of those within {wish.margin:.0%} of the best estimate."
         )
+        if more := choice.trials_to_settle:
+            sentences.append(
+                f"About {count_text(more, 'more trial')} of each of them would tell whether any is more than "
+                f"{wish.margin:.0%} better: distbench run --until-settled makes them."
+            )
     rest = [one for one in choice.ranked if one not in choice.alike and _is_beaten(one, pick, wish.goal)]
     if rest:
         among = f" among those at most {wish.within:.0%} slower than the fastest that fits"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from distbench.analysis.choice import Candidate
-from distbench.analysis.noise import Interval, Noise, intervals, noise_of
+from distbench.analysis.noise import Interval, Noise, noise_of
 from distbench.analysis.parity import Difference
 from distbench.analysis.settings import description_of
 from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary, comparable
@@ -24,8 +25,7 @@ def candidates(cases: Sequence[CaseSummary], unfair: Mapping[str, Sequence[Diffe
     """Cases of a run as candidates; *unfair* are the parity findings by case id."""
     rank = {row.case.id: place for place, row in enumerate(sorted(cases, key=_moving_parts))}
     names, works = _names(cases), _works(cases)
-    speeds, energies = _intervals(cases, THROUGHPUT), _intervals(cases, ENERGY)
-    return [
+    made = [
         Candidate(
             id=row.case.id,
             name=names[row.case.id],
@@ -34,9 +34,9 @@ def candidates(cases: Sequence[CaseSummary], unfair: Mapping[str, Sequence[Diffe
             precision=_precision(row.case.precision),
             work=works[row.case.id],
             simplicity=rank[row.case.id],
-            speed=speeds.get(row.case.id),
+            speed=_interval(row, THROUGHPUT),
             memory=_needed(row),
-            joules=energies.get(row.case.id),
+            joules=_interval(row, ENERGY),
             barred=_barred(row, unfair.get(row.case.id, [])),
             unknown=row.absent.get(THROUGHPUT, "not measured"),
             memory_unknown=row.absent.get(MEMORY, "not measured"),
@@ -44,6 +44,20 @@ def candidates(cases: Sequence[CaseSummary], unfair: Mapping[str, Sequence[Diffe
         )
         for row in cases
     ]
+    places = grouped(made, lambda one: (one.devices, one.work, one.precision)).values()
+    together = {one.id: sum(other.speed is not None for other in place) for place in places for one in place}
+    return [_among(one, together[one.id]) for one in made]
+
+
+def _among(one: Candidate, count: int) -> Candidate:
+    """*one* as one of *count* candidates, any two of which may be compared."""
+    speed, joules = (number and number.among(count) for number in (one.speed, one.joules))
+    return replace(one, speed=speed, joules=joules)
+
+
+def _interval(row: CaseSummary, column: str) -> Interval | None:
+    estimate = row.values.get(column)
+    return estimate.interval if estimate else None
 
 
 def _names(cases: Sequence[CaseSummary]) -> dict[str, str]:
@@ -83,15 +97,6 @@ def _needed(row: CaseSummary) -> float | None:
     if peak is None or row.case.device == "cpu":
         return peak.high if peak else None
     return max(peak.high, own.high) if own else peak.high + OUTSIDE
-
-
-def _intervals(cases: Sequence[CaseSummary], column: str) -> dict[str, Interval]:
-    """Interval of each case; cases on the same number of devices share their noise."""
-    return {
-        row.case.id: interval
-        for rows in _by_size(cases, column).values()
-        for row, interval in zip(rows, intervals([row.positive(column) for row in rows]), strict=True)
-    }
 
 
 def _by_size(cases: Sequence[CaseSummary], column: str) -> dict[int, list[CaseSummary]]:

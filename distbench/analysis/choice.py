@@ -6,6 +6,7 @@ test compares the two over random records. ``candidates.py`` prepares what a cho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -17,6 +18,8 @@ Goal = Literal["throughput", "memory", "tokens-per-joule"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 WITHIN = 0.10
 """How much slower than the fastest the case with the lowest memory may be by default, as a fraction."""
+MARGIN = 0.03
+"""How far behind the best the pick may be by default, as a fraction, to be the simpler one of a tie."""
 SAME_MEMORY = 0.01
 """An allocator rounds, and small buffers come and go: below that fraction, memory is the same."""
 
@@ -52,6 +55,14 @@ class Candidate:
         """The number with an interval by which *goal* ranks; of memory, which has none, the speed."""
         return self.joules if goal == "tokens-per-joule" else self.speed
 
+    def is_beaten_by(self, other: Candidate) -> bool:
+        """Whether *other* is both faster and leaner by estimate, however unsure that is."""
+        known = self.speed and other.speed and self.memory and other.memory
+        if not known or self.has_memory_of(other):
+            return False
+        assert self.speed and other.speed and self.memory and other.memory
+        return other.speed.value > self.speed.value and other.memory < self.memory
+
     def has_memory_of(self, other: Candidate) -> bool:
         """Whether the two need the same memory, but for what an allocator rounds."""
         less, more = sorted((self.memory or 0.0, other.memory or 0.0))
@@ -74,6 +85,8 @@ class Wish:
     """Globs of labels that must not be chosen."""
     within: float = WITHIN
     """For the goal memory: how much slower than the fastest that fits, as a fraction."""
+    margin: float = MARGIN
+    """How far behind the best of its ties the pick may be by estimate, as a fraction, to be the simplest."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +97,42 @@ class Choice:
     """With devices, precision and work filled in."""
     pick: Candidate | None
     alike: tuple[Candidate, ...]
-    """Cases tied with the best, and the best; the pick is the simplest of them."""
+    """The best, and the cases that can't be told apart from it, best first; the pick is the simplest of those
+    that are also within ``wish.margin`` of it by estimate."""
     ranked: tuple[Candidate, ...]
     """Eligible cases, best first."""
     left_out: tuple[tuple[Candidate, str], ...]
     """All others of the same work, precision and devices, with the reason."""
+
+    @property
+    def better(self) -> Candidate | None:
+        """The leanest of the cases that beat the pick in both speed and memory by estimate."""
+        pick = self.pick
+        beating = [one for one in self.ranked if pick and pick.is_beaten_by(one)]
+        return min(beating, key=lambda one: one.memory or 0.0, default=None)
+
+    @property
+    def trials_to_settle(self) -> int:
+        """About how many more trials of each tied case would tell whether the pick is within the margin of
+        all of them, or worse; 0 if it is known to be, or nothing is known of the spread.
+
+        Intervals shrink with the square root of the trials.
+        """
+        goal: Goal = "throughput" if self.wish.goal == "memory" else self.wish.goal
+        mine = self.pick.measured(goal) if self.pick else None
+        more = 0
+        for rival in (one for one in self.alike if one is not self.pick):
+            theirs = rival.measured(goal)
+            ratio = theirs.ratio(mine) if theirs and mine else None
+            if theirs is None or mine is None or ratio is None or ratio.half is None:
+                continue
+            lead = math.log(ratio.value) * (-1 if goal == "tokens-per-joule" else 1)
+            allowed = math.log1p(self.wish.margin)
+            if lead + ratio.half > allowed:
+                trials = min(mine.trials, theirs.trials)
+                needed = trials * (ratio.half / max(allowed - lead, abs(lead))) ** 2
+                more = max(more, math.ceil(needed) - trials)
+        return more
 
 
 def choose(candidates: Sequence[Candidate], wish: Wish) -> Choice:
@@ -106,7 +150,7 @@ def choose(candidates: Sequence[Candidate], wish: Wish) -> Choice:
         fit = [one for one in fit if one not in slow]
     ranked = sorted(fit, key=lambda one: _merit(one, wish.goal))
     alike = _alike(ranked, wish.goal)
-    pick = min(alike, key=lambda one: one.simplicity, default=None)
+    pick = min(_close(alike, wish), key=lambda one: one.simplicity, default=None)
     return Choice(wish, pick, tuple(alike), tuple(ranked), tuple(left_out))
 
 
@@ -163,6 +207,16 @@ def _merit(one: Candidate, goal: Goal) -> float:
     interval = one.measured(goal)
     assert interval is not None
     return interval.value if goal == "tokens-per-joule" else -interval.value
+
+
+def _close(alike: Sequence[Candidate], wish: Wish) -> list[Candidate]:
+    """Those of the tied cases whose estimate is within the margin of the first."""
+    goal: Goal = "throughput" if wish.goal == "memory" else wish.goal
+    best = alike[0].measured(goal) if alike else None
+    if best is None:
+        return []
+    least, most = best.value * (1 - wish.margin), best.value * (1 + wish.margin)
+    return [one for one in alike if (own := one.measured(goal)) and least <= own.value <= most]
 
 
 def _alike(ranked: list[Candidate], goal: Goal) -> list[Candidate]:

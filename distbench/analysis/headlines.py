@@ -6,11 +6,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from distbench.analysis.choice import SAME_MEMORY, Candidate
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.ranks import STRAGGLER, work
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import offloads_in_vain
-from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary, comparable, ranked
+from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary, comparable
 from distbench.analysis.text import listed, one_line, parts, shared_parts
 from distbench.analysis.verdict import Verdict
 from distbench.grouping import grouped
@@ -19,8 +20,6 @@ from distbench.metrics.telemetry import EFFECT
 from distbench.record import Status
 from distbench.units import bytes_text, count_text, number_text
 
-# an allocator rounds, and small buffers come and go: a smaller difference is none
-_SAME_MEMORY = 0.01
 _MOST_FAILURES = 20
 ADVICE: dict[str, str] = {
     Status.UNSUPPORTED: "Not a failure: the reason says what this machine is missing.",
@@ -58,7 +57,7 @@ def findings(run: AnalysedRun) -> list[str]:
     best = []
     for rows in (group for group in groups if len(group) > 1):
         where, names = _where(rows, groups), run.names(rows)
-        best += [_fastest(rows, where, names), _lowest_memory(rows, where, names)]
+        best += [_fastest(run, rows, where, names), _lowest_memory(run, rows, where, names)]
     return [*filter(None, best), *_diagnosis(run), *_notes(run.cases)]
 
 
@@ -97,35 +96,46 @@ def _where(rows: list[CaseSummary], groups: list[list[CaseSummary]]) -> str:
     return f"{where} with {', '.join(distinct)}" if distinct else where
 
 
-def _fastest(rows: Sequence[CaseSummary], where: str, names: Mapping[str, str]) -> str:
-    by_pace = [(names[row.case.id], row.values[THROUGHPUT]) for row in ranked(rows, THROUGHPUT, reverse=True)]
-    if len(by_pace) < 2 or not by_pace[0][1].value:
+def _fastest(run: AnalysedRun, rows: Sequence[CaseSummary], where: str, names: Mapping[str, str]) -> str:
+    by_pace = sorted(_with(run, rows, THROUGHPUT), key=lambda one: -one.speed.value if one.speed else 0.0)
+    if len(by_pace) < 2:
         return ""
-    (best, first), (second, other) = by_pace[:2]
-    lead = f"Fastest {where}: {best}, {number_text(first.value)} tokens/s"
-    if min(first.n, other.n) < 2:
-        return f"{lead}; from one trial, so its lead over {second} may be noise."
-    if tied := [name for name, pace in by_pace[1:] if first.overlaps(pace)]:
+    best, second = by_pace[:2]
+    assert best.speed and second.speed
+    lead = f"Fastest {where}: {names[best.id]}, {number_text(best.speed.value)} tokens/s"
+    if min(best.speed.trials, second.speed.trials) < 2:
+        return f"{lead}; from one trial, so its lead over {names[second.id]} may be noise."
+    if tied := [
+        names[one.id] for one in by_pace[1:] if one.speed and not one.speed.is_apart_from(best.speed)
+    ]:
         verb = "is" if len(tied) == 1 else "are"
         return (
             f"{lead}; {listed(tied, most=3)} {verb} within trial-to-trial variation, so the difference may "
             "be noise."
         )
-    return f"{lead}, {first.value / other.value:.2f}x {second}." if other.value else f"{lead}."
+    return f"{lead}, {best.speed.value / second.speed.value:.2f}x {names[second.id]}."
 
 
-def _lowest_memory(rows: Sequence[CaseSummary], where: str, names: Mapping[str, str]) -> str:
-    by_memory = [(names[row.case.id], row.values[MEMORY]) for row in ranked(rows, MEMORY)]
+def _lowest_memory(
+    run: AnalysedRun, rows: Sequence[CaseSummary], where: str, names: Mapping[str, str]
+) -> str:
+    by_memory = sorted(_with(run, rows, MEMORY), key=lambda one: one.memory or 0.0)
     if len(by_memory) < 2:
         return ""
-    (_, least), (worst, most) = by_memory[0], by_memory[-1]
-    limit = least.high * (1 + _SAME_MEMORY)
-    alike = [name for name, memory in by_memory if memory.low <= limit]
-    peak = f"peak {bytes_text(least.value)} per rank"
+    least, most = by_memory[0], by_memory[-1]
+    alike = [names[one.id] for one in by_memory if one.has_memory_of(least)]
+    peak = f"peak {bytes_text(least.memory or 0.0)} per rank"
     if len(alike) == len(by_memory):
-        return f"Lowest memory {where}: all cases are within 1% or their spread; {peak}."
+        return f"Lowest memory {where}: all cases are within {SAME_MEMORY:.0%}; {peak}."
     others = f" (tied with {listed(alike[1:], most=3)})" if len(alike) > 1 else ""
-    return f"Lowest memory {where}: {alike[0]}{others}, {peak}, {least.value / most.value:.0%} of {worst}."
+    part = (least.memory or 0.0) / (most.memory or 1.0)
+    return f"Lowest memory {where}: {alike[0]}{others}, {peak}, {part:.0%} of {names[most.id]}."
+
+
+def _with(run: AnalysedRun, rows: Sequence[CaseSummary], column: str) -> list[Candidate]:
+    """The candidates of *rows* that have a number of *column*: they are told apart as in a choice."""
+    known = {row.case.id for row in rows if row.positive(column)}
+    return [one for one in run.candidates if one.id in known]
 
 
 def _diagnosis(run: AnalysedRun) -> list[str]:
@@ -183,7 +193,11 @@ def _notes(cases: Sequence[CaseSummary]) -> list[str]:
 
 def _restless(measured: Sequence[CaseSummary]) -> list[str]:
     """How much sound trials of one case differ, where nothing that was watched explains it."""
-    logs = [[math.log(value) for value in row.positive(THROUGHPUT)] for row in measured if not row.degraded]
+    logs = [
+        [math.log(value) for value in row.positive(THROUGHPUT).values()]
+        for row in measured
+        if not row.degraded
+    ]
     repeated = [values for values in logs if len(values) > 1]
     squares = sum(statistics.variance(values) * (len(values) - 1) for values in repeated)
     freedom = sum(len(values) - 1 for values in repeated)

@@ -216,7 +216,9 @@ def _series(
     usable: list[tuple[Occasion, CaseSummary]] = []
     points, left_out = [], []
     for occasion, row in appearances:
-        value = occasion.efficiency.get(row.case.id) if metric == EFFICIENCY else row.values.get(metric)
+        # a run is one point, of its own trials: what other cases a suite had then changes over the years
+        known = occasion.efficiency.get(row.case.id) if metric == EFFICIENCY else row.values.get(metric)
+        value = known.over_trials if known else None
         if row.comparable and value is not None:
             usable.append((occasion, row))
             points.append(HistoryPoint(occasion.run_id, occasion.created, value))

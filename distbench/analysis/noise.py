@@ -1,29 +1,38 @@
-"""How sure a number is: intervals of medians, from the spread of the trials of this run.
+"""How sure a number is: intervals from the spread that the trials of a run have within their rounds.
 
-Three trials of one case say little about their own spread, and one disturbed trial ruins it. The
-trials of all cases together say a lot, so the noise scale is that of the run, unless a case is
-clearly noisier by itself.
+The interval of a case holds its truth in 95% of all cases: its variance is shrunk toward that of the others
+(``shrinkage.py``), which is right on average over cases, not for each. Two cases differ if the interval of
+their ratio, made for as many comparisons as the choice among them has, leaves out 1.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.quantiles import chi2_quantile, t_quantile
+from distbench.analysis.quantiles import range_quantile, t_quantile
+from distbench.analysis.rounds import Trials, effects
 
 CONFIDENCE = 0.95
+_UNKNOWN = 100.0
+"""Half of an interval of the logarithm beyond which its ends need not be told apart from 0 and infinity."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A median over trials with its 95% interval, symmetric in the logarithm."""
+    """A number with its 95% interval, symmetric in the logarithm."""
 
     value: float
     half: float | None = None
     """Half the width of the interval of its natural logarithm; None: no case has two trials."""
+    freedom: float = math.inf
+    """Degrees of freedom behind ``half``."""
+    trials: int = 1
+    reach: float | None = None
+    """``half`` made so wide that the ratios of all cases that it is compared with hold together; None: of
+    this one ratio alone."""
 
     @property
     def low(self) -> float:
@@ -40,11 +49,34 @@ class Interval:
         low, high = (None, None) if self.half is None else (self.low, self.high)
         return {"value": self.value, "low": low, "high": high}
 
+    def among(self, count: int) -> Interval:
+        """This as one of *count* numbers, any two of which may be compared (Tukey's range)."""
+        if self.half is None or count < 2:
+            return self
+        # whole degrees of freedom: the quantile takes a while, and differs little in between
+        freedom = max(1, round(self.freedom)) if math.isfinite(self.freedom) else 10**6
+        widening = range_quantile(CONFIDENCE, count, freedom) / _quantile(freedom)
+        return dataclasses.replace(self, reach=self.half * max(1.0, widening))
+
+    def half_as_best_of(self, count: int) -> float:
+        """``half`` toward the worse, if this was chosen as the best of *count* that can't be told apart.
+
+        Noise that made it look better helped to choose it, so nearly all of the error lies on that side:
+        Bonferroni over the numbers that it was chosen from.
+        """
+        chosen = _quantile(self.freedom, 1 - (1 - CONFIDENCE) * (1 - 1 / (2 * count)) / count)
+        return (self.half or 0.0) * chosen / _quantile(self.freedom)
+
     def ratio(self, other: Interval) -> Interval:
-        """Ratio of this to *other*; the two are independent."""
-        known = self.half is not None and other.half is not None
-        half = math.hypot(self.half or 0.0, other.half or 0.0) if known else None
-        return Interval(self.value / other.value, half)
+        """Ratio of this to *other*, both independent, its ends by their distances (MOVER).
+
+        G. Y. Zou and A. Donner (2008), "Construction of confidence limits about effect measures",
+        Statistics in Medicine 27(10): limits of a difference from those of its two sides, whose freedoms
+        may differ.
+        """
+        reaches = [side.half if side.reach is None else side.reach for side in (self, other)]
+        known = [reach for reach in reaches if reach is not None]
+        return Interval(self.value / other.value, math.hypot(*known) if len(known) == 2 else None)
 
     def is_apart_from(self, other: Interval) -> bool:
         """Whether the two differ by more than the noise; if the spread is unknown, whether they differ."""
@@ -54,63 +86,40 @@ class Interval:
 
 @dataclass(frozen=True)
 class Noise:
-    """The spread of trials around the median of their case."""
+    """The typical spread of trials within their rounds."""
 
     scale: float
-    """Standard deviation of the natural logarithm of a trial."""
-    freedom: int
-    """Degrees of freedom behind it."""
-
-    def interval(self, values: Sequence[float]) -> Interval:
-        """Median of the positive *values* of one case, with its interval."""
-        scale = max(self.scale, _own(values))
-        # with the degrees of freedom of the run; a single case would have very few
-        half = t_quantile((1 + CONFIDENCE) / 2, self.freedom) * scale * _of_median(len(values))
-        return Interval(statistics.median(values), half)
+    """Standard deviation of the natural logarithm of a trial, the median over cases."""
 
 
-def noise_of(samples: Sequence[Sequence[float]]) -> Noise | None:
-    """Noise of the trials of several cases; None if no case has two.
-
-    The median over cases of the standard deviation, each divided by the median of its own
-    distribution (chi with n - 1 degrees of freedom), so that a disturbed trial in one case, which
-    makes that case's deviation large, moves it little.
-    """
-    repeated = [values for values in samples if len(values) > 1]
-    if not repeated:
-        return None
-    freedoms = [len(values) - 1 for values in repeated]
-    medians = [math.sqrt(chi2_quantile(0.5, freedom) / freedom) for freedom in freedoms]
-    scales = [_deviation(values) / middle for values, middle in zip(repeated, medians, strict=True)]
-    return Noise(statistics.median(scales), sum(freedoms))
+def noise_of(samples: Sequence[Trials]) -> Noise | None:
+    """Noise of the trials of several cases; None if no case has two."""
+    scale = effects(samples).scale if samples else math.nan
+    return None if math.isnan(scale) else Noise(scale)
 
 
-def intervals(samples: Sequence[Sequence[float]]) -> list[Interval]:
-    """Interval of each case; *samples* are the trials of the cases that share their noise.
+def intervals(samples: Sequence[Trials], *, counted: bool = False) -> list[Interval]:
+    """Interval of each case; *samples* are the trials of the cases that share their noise, by round.
+
+    A number that is *counted* owes nothing to the round in which it was.
 
     Raises:
         ValueError: a value is not positive, or a case has none.
     """
-    noise = noise_of(samples)
-    return [noise.interval(values) if noise else Interval(statistics.median(values)) for values in samples]
+    fit = effects(samples, in_rounds=not counted)
+    return [
+        _interval(trials, float(log), float(error), float(freedom))
+        for trials, log, error, freedom in zip(samples, fit.logs, fit.errors, fit.freedoms, strict=True)
+    ]
 
 
-def _own(values: Sequence[float]) -> float:
-    """Deviation of a case without its farthest trial, which may have been disturbed."""
-    if len(values) < 3:
-        return 0.0
-    middle = math.log(statistics.median(values))
-    kept = sorted(values, key=lambda value: abs(math.log(value) - middle))[:-1]
-    return _deviation(kept)
+def _interval(trials: Trials, log: float, error: float, freedom: float) -> Interval:
+    # a logarithm and back costs the last digits
+    value = float(f"{math.exp(log):.12g}")
+    if math.isnan(error):
+        return Interval(value, trials=len(trials))
+    return Interval(value, min(_UNKNOWN, _quantile(freedom) * error), freedom, len(trials))
 
 
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(math.log(value) for value in values)
-
-
-def _of_median(count: int) -> float:
-    """Standard error of the median of *count* normal values of deviation 1.
-
-    Up to two it is the mean's; from there on at most that of large samples, sqrt(pi / (2 n)).
-    """
-    return 1 / math.sqrt(count) if count < 3 else math.sqrt(math.pi / (2 * count))
+def _quantile(freedom: float, probability: float = (1 + CONFIDENCE) / 2) -> float:
+    return t_quantile(probability, freedom)

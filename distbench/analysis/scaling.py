@@ -34,9 +34,8 @@ class ScalingPoint:
     efficiency: float
     """``X_n / (n X_1)``; see ``DEFINITIONS``."""
     low: float
-    """Efficiency of the slowest trial here against the fastest on one device."""
+    """Lower end of its 95% interval; the efficiency itself if the spread is unknown."""
     high: float
-    """Efficiency of the fastest trial here against the slowest on one device."""
     row: CaseSummary
     """The case at this world size."""
 
@@ -110,8 +109,10 @@ def _is_series(sizes: list[int]) -> bool:
 def _point(row: CaseSummary, base: Estimate) -> ScalingPoint:
     size, here = row.case.world_size, row.values[THROUGHPUT]
     # on one device the efficiency is 1 by definition, however much the trials differ
-    low, high = (1.0, 1.0) if size == 1 else (here.low / (size * base.high), here.high / (size * base.low))
-    return ScalingPoint(size, here, here.value / (size * base.value), low, high, row)
+    if size == 1 or not here.interval or not base.interval:
+        return ScalingPoint(size, here, 1.0, 1.0, 1.0, row)
+    ratio = here.interval.ratio(base.interval)
+    return ScalingPoint(size, here, ratio.value / size, ratio.low / size, ratio.high / size, row)
 
 
 def _size(batch: Batch, kind: Kind) -> int:

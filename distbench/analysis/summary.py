@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from distbench.analysis.losses import losses_of, numbers
+from distbench.analysis.noise import Interval, intervals
 from distbench.analysis.settings import unsteady
 from distbench.analysis.verdict import Gravity, Verdict, verdicts
 from distbench.case import CHOICES, Axis, Case
@@ -29,6 +31,8 @@ UNMEASURED = "unmeasured"
 REFERENCE = DDP
 """Label of the strategy that throughput is relative to."""
 THROUGHPUT, MEMORY, COMMUNICATION, LOSS = "tokens_per_s", "memory_peak", "comm_bytes", "final_loss"
+PACE = (THROUGHPUT, "tokens_per_s_per_device", "samples_per_s", "step_s", "mfu", "hfu", "energy_per_token")
+"""Columns that share the noise of the clock: cases are compared by their intervals."""
 
 # throughput is relative to cases that differ in the strategy alone
 _BUT: tuple[Axis, ...] = ("strategy",)
@@ -42,7 +46,7 @@ class Estimate:
     """A number over the trials of a case. The trial is the sample, never the step."""
 
     value: float
-    """Median over trials."""
+    """Median over trials; of a pace (``PACE``), what ``interval`` says."""
     low: float
     """Smallest trial."""
     high: float
@@ -51,17 +55,31 @@ class Estimate:
     """Trials."""
     trials: tuple[float, ...] = ()
     """Value of each trial, in the order of the rounds."""
+    rounds: tuple[int, ...] = ()
+    """Round of each trial."""
+    interval: Interval | None = None
+    """Of a pace that can be in a ratio: its mean with the differences between rounds taken out."""
+
+    @property
+    def over_trials(self) -> Estimate:
+        """The median and the range, whatever the other cases of the run did."""
+        if self.interval is None:
+            return self
+        return dataclasses.replace(self, value=statistics.median(self.trials), interval=None)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Ends of the interval, or else of the range over trials."""
+        return (self.interval.low, self.interval.high) if self.interval else (self.low, self.high)
 
     @property
     def spread(self) -> float | None:
-        """Half the range over the median, as a fraction; None from one trial."""
+        """Half the width of the interval, or else of the range, over the value; None from one trial."""
+        if self.interval is not None:
+            return None if self.interval.half is None else math.expm1(self.interval.half)
         if self.n < 2 or not self.value:
             return None
         return (self.high - self.low) / 2 / abs(self.value)
-
-    def overlaps(self, other: Estimate) -> bool:
-        """Whether the ranges of the two overlap: no difference beyond the noise."""
-        return self.low <= other.high and other.low <= self.high
 
 
 # known by identity: a summary holds a whole record, and what is made of a run is cached by its summaries
@@ -120,10 +138,12 @@ class CaseSummary:
         """Whether there are numbers that may be compared with those of other cases."""
         return self.measured and not self.degraded and not self.differs
 
-    def positive(self, column: str) -> tuple[float, ...]:
-        """Trials of a number that can be in a ratio; empty if there are none, or one is not above 0."""
+    def positive(self, column: str) -> dict[int, float]:
+        """Trials of a number that can be in a ratio, by round; empty if one is not above 0."""
         estimate = self.values.get(column)
-        return estimate.trials if estimate and min(estimate.trials, default=0.0) > 0 else ()
+        if estimate is None or min(estimate.trials, default=0.0) <= 0:
+            return {}
+        return dict(zip(estimate.rounds, estimate.trials, strict=True))
 
     def of_gravity(self, gravity: Gravity) -> list[Verdict]:
         """Verdicts of that gravity, in the order of kinds."""
@@ -150,6 +170,7 @@ def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
         )
         for case_id, case in cases.items()
     ]
+    rows = _paced(rows)
     references = {row.case.work(_BUT): row for row in reversed(rows) if row.case.label == REFERENCE}
     relatives = ((row, _relative(row, references.get(row.case.work(_BUT)))) for row in rows)
     return [dataclasses.replace(row, relative=ratio, relative_absent=why) for row, (ratio, why) in relatives]
@@ -230,8 +251,24 @@ def _estimates(records: list[Record], names: list[str]) -> dict[str, Estimate]:
     for name in names:
         if values := numbers(record.values.get(name) for record in records):
             middle = statistics.median(values)
-            estimates[name] = Estimate(middle, min(values), max(values), len(values), tuple(values))
+            rounds = tuple(record.round for record in records if numbers([record.values.get(name)]))
+            estimates[name] = Estimate(middle, min(values), max(values), len(values), tuple(values), rounds)
     return estimates
+
+
+def _paced(rows: Sequence[CaseSummary]) -> list[CaseSummary]:
+    """*rows* with the intervals of their paces; cases on the same number of devices share their noise."""
+    found: dict[str, dict[str, Estimate]] = {row.case.id: dict(row.values) for row in rows}
+    for same_size in grouped(rows, lambda row: row.case.world_size).values():
+        for column in PACE:
+            known = [row for row in same_size if row.positive(column)]
+            made = intervals([row.positive(column) for row in known])
+            for row, interval in zip(known, made, strict=True):
+                estimate = row.values[column]
+                found[row.case.id][column] = dataclasses.replace(
+                    estimate, value=interval.value, interval=interval
+                )
+    return [dataclasses.replace(row, values=found[row.case.id]) for row in rows]
 
 
 def _why_absent(records: list[Record], name: str) -> str:

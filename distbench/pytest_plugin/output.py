@@ -43,7 +43,7 @@ def skip_reason(outcome: Outcome) -> str:
 
 def numbers(row: CaseSummary) -> list[tuple[str, object]]:
     """Numbers of a case for JUnit XML, medians over trials."""
-    return [(name, row.values[name].value) for name in _PROPERTIES if name in row.values]
+    return [(name, row.values[name].over_trials.value) for name in _PROPERTIES if name in row.values]
 
 
 def add_benchmark(config: pytest.Config, outcome: Outcome) -> str:

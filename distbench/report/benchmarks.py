@@ -63,7 +63,7 @@ def benchmark_of(suite: str, run_id: str, steps: int, row: CaseSummary) -> Metad
         extra_info={
             "run_id": run_id,
             "case_id": case.id,
-            **{name: row.values[name].value for name in known},
+            **{name: row.values[name].over_trials.value for name in known},
             "units": {name: row.columns[name]["unit"] for name in known},
             "absent": {name: row.absent.get(name, "not measured") for name in _TOLD if name not in known},
             "failed_trials": row.failed,

@@ -13,13 +13,13 @@ from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.units import bytes_text, number_text
 
 _CAPTION = (
-    "Best first. tokens/s: median over trials with its 95% interval, higher is better; memory: peak of the "
+    "Best first. tokens/s: mean over trials with its 95% interval, higher is better; memory: peak of the "
     "rank with the highest peak, lower is better; J/token: energy of all GPUs, where known, lower is better. "
     ">: recommended; =: statistically tied with the best."
 )
 _FIELDS = (
     Field("case", "case", "Name of the case.", type="varchar"),
-    Field("tokens_per_s", "tokens/s", "Median over trials.", "tokens/s", "higher", format=number_text),
+    Field("tokens_per_s", "tokens/s", "Mean over trials.", "tokens/s", "higher", format=number_text),
     Field("low", "", "Lower end of its 95% interval.", "tokens/s"),
     Field("high", "", "Upper end of its 95% interval.", "tokens/s"),
     Field("interval", "95%", "Its 95% interval."),

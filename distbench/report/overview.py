@@ -13,7 +13,7 @@ from distbench.report.view import CASE, case_cells, measured_cell
 from distbench.units import number_text
 
 _CAPTION = (
-    "tokens/s: median over trials ± half their range, higher is better; x ddp: tokens/s relative to "
+    "tokens/s: mean over trials ± half its 95% interval, higher is better; x ddp: tokens/s relative to "
     "ddp at the same world size; peak mem: most bytes of tensors on any rank, lower is better; "
     "comm/step: payload of a rank's collectives per step, lower is better; loss: of the last timed step; "
     "1/3 ok: measured trials, of all; *: measured on a noisy machine, not compared; –: not known, "
@@ -28,7 +28,7 @@ def _loss(value: float) -> str:
 FIELDS = (
     *CASE,
     Field("status", "status", "How the case ended.", type="varchar"),
-    Field(THROUGHPUT, "tokens/s", "Median over trials.", "tokens/s", "higher"),
+    Field(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher"),
     Field("relative", "x ddp", "Over ddp at the same world size.", "", "higher", format="{:.2f}".format),
     Field(MEMORY, "peak mem", "Peak memory of the rank with the highest peak.", "B", "lower"),
     Field(COMMUNICATION, "comm/step", "Payload of a rank's collectives per step.", "B", "lower"),
@@ -47,7 +47,7 @@ def sheet(run: AnalysedRun) -> Sheet:
 
 
 def spread_text(row: CaseSummary, column: str, text: Callable[[float], str], digits: int = 0) -> str:
-    """Median of *column* with half the range of its trials; empty if it is absent."""
+    """*column* with half its interval, or else half the range of its trials; empty if it is absent."""
     estimate = row.values.get(column)
     if estimate is None:
         return ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distbench.analysis.answer import answer
-from distbench.analysis.choice import GOALS, SAME_MEMORY, WITHIN, Candidate, Wish, settle
+from distbench.analysis.choice import GOALS, MARGIN, SAME_MEMORY, WITHIN, Candidate, Wish, settle
 from distbench.analysis.noise import Interval
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
@@ -33,7 +33,12 @@ def picker(run: AnalysedRun) -> dict[str, Any]:
         "precisions": list(dict.fromkeys(one.precision for one in candidates)),
         "works": list(dict.fromkeys(one.work for one in candidates)),
         "labels": list(dict.fromkeys(one.label for one in candidates)),
-        "data": {"candidates": [_data(one) for one in candidates], "same": SAME_MEMORY, "within": WITHIN},
+        "data": {
+            "candidates": [_data(one) for one in candidates],
+            "same": SAME_MEMORY,
+            "within": WITHIN,
+            "margin": MARGIN,
+        },
     }
 
 
@@ -45,7 +50,12 @@ def _data(one: Candidate) -> dict[str, Any]:
 
 
 def _pair(interval: Interval | None) -> list[float | None] | None:
-    return None if interval is None else [interval.value, interval.half]
+    """Value, half the width of its interval, and that for comparisons, both of the logarithm."""
+    return (
+        None
+        if interval is None
+        else [interval.value, interval.half, interval.half if interval.reach is None else interval.reach]
+    )
 
 
 _LONGEST_REASON = 2000
@@ -94,4 +104,4 @@ def document(
 
 def _value(row: CaseSummary, name: str) -> list[float] | None:
     estimate = row.values.get(name)
-    return [estimate.value, estimate.low, estimate.high, estimate.n] if estimate else None
+    return [estimate.over_trials.value, estimate.low, estimate.high, estimate.n] if estimate else None

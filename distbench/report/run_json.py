@@ -72,4 +72,16 @@ def _with_detail(row: CaseSummary, kind: str) -> dict[str, Any] | None:
 
 def _estimate_json(row: CaseSummary, name: str) -> dict[str, Any]:
     column = row.columns[name]
-    return {**dataclasses.asdict(row.values[name]), "unit": column["unit"], "better": column["better"]}
+    estimate = row.values[name]
+    return {
+        # what programs have read here since the first version
+        "value": estimate.over_trials.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "n": estimate.n,
+        "trials": estimate.trials,
+        "rounds": estimate.rounds,
+        "interval": estimate.interval.to_json() if estimate.interval else None,
+        "unit": column["unit"],
+        "better": column["better"],
+    }

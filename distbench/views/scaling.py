@@ -54,13 +54,13 @@ class ScalingView(View):
         Field("case_id", "", "Id of the case.", type="varchar"),
         Field("kind", "", "strong: fixed global batch; weak: fixed batch per device.", type="varchar"),
         Field("devices", "devices", "World size.", type="bigint"),
-        _speed("tokens_per_s", "tokens/s", "Of all devices together, median over trials."),
+        _speed("tokens_per_s", "tokens/s", "Of all devices together, mean over trials."),
         _speed("lowest", "lowest", "Slowest trial."),
         _speed("highest", "highest", "Fastest trial."),
         Field("trials", "trials", "Trials.", type="bigint"),
         _ratio("efficiency", "efficiency", "Scaling efficiency."),
-        _ratio("efficiency_low", "worst", "Slowest trial over the fastest on one device."),
-        _ratio("efficiency_high", "best", "Fastest trial over the slowest on one device."),
+        _ratio("efficiency_low", "low", "Lower end of its 95% interval."),
+        _ratio("efficiency_high", "high", "Upper end of its 95% interval."),
         Field("transfer", "transfer", "Exposed transfer.", "", "lower", format=PERCENT),
         Field("waiting", "waiting", "Exposed waiting for slower ranks.", "", "lower", format=PERCENT),
         Field("work", "work", "Extra compute per device.", "", "lower", format=PERCENT),
@@ -134,12 +134,12 @@ def _throughput(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Shee
     return Chart(
         f"scaling-{kind}-throughput",
         f"{kind.capitalize()} scaling: throughput",
-        "tokens/s of all devices together, higher is better; bars are the range over trials. The grey line "
+        "tokens/s of all devices together, higher is better; bars are 95% intervals. The grey line "
         f"is ideal: {best.name} on one device, times the number of devices." + _left_out(series),
         _lines(
             series,
             style,
-            lambda point: (point.throughput.low, point.throughput.value, point.throughput.high),
+            lambda point: (point.throughput.ends[0], point.throughput.value, point.throughput.ends[1]),
             lambda size: size * alone,
             "tokens/s (higher is better)",
         ),

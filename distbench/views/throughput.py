@@ -29,12 +29,12 @@ class ThroughputView(View):
     place = 10
     is_behind = True
     caption = (
-        "Medians over trials with their range. front: no case on the same number of devices is both faster "
-        "and smaller."
+        "tokens/s: mean over trials, differences between rounds taken out, and their range; memory: "
+        "median. front: no case on the same number of devices is both faster and smaller."
     )
     fields = (
         *CASE,
-        Field("tokens_per_s", "tokens/s", "Median over trials.", "tokens/s", "higher", format=number_text),
+        Field("tokens_per_s", "tokens/s", "Mean over trials.", "tokens/s", "higher", format=number_text),
         Field("lowest", "lowest", "Slowest trial.", "tokens/s", "higher", format=number_text),
         Field("highest", "highest", "Fastest trial.", "tokens/s", "higher", format=number_text),
         Field("memory_peak", "memory", "Peak memory of the rank with the highest peak.", "B", "lower"),
@@ -80,7 +80,8 @@ class ThroughputView(View):
             "throughput-memory",
             self.title,
             "Each mark is a case, its shape and colour the strategy; up and to the left is better. "
-            "Bars are the range over trials (up to 200 cases). Grey steps are Pareto fronts: at the "
+            "Bars are the 95% interval of the throughput and the range of the memory (up to 200 cases). "
+            "Grey steps are Pareto fronts: at the "
             "same device count, no case is both faster and smaller than a point on the line. The axes "
             "do not begin at 0. Click a point to jump to its row." + _left_out(run.cases),
             drawn(traces, "peak memory, MiB (lower is better)", "tokens/s (higher is better)"),
@@ -136,7 +137,7 @@ def _marks(
     """The marks of one strategy; those of *labels* have their names next to them."""
     throughput, memory = [row.values[THROUGHPUT] for row in rows], [row.values[MEMORY] for row in rows]
     error_x = errors([(e.low / _MIB, e.value / _MIB, e.high / _MIB) for e in memory])
-    error_y = errors([(e.low, e.value, e.high) for e in throughput])
+    error_y = errors([(e.ends[0], e.value, e.ends[1]) for e in throughput])
     return scatter(
         family,
         [each.value / _MIB for each in memory],

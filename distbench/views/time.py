@@ -38,7 +38,7 @@ class TimeView(View):
     title = "Where time goes"
     place = 30
     caption = (
-        "step: step time without a profiler, median over trials. The parts are shares of a profiled step "
+        "step: step time without a profiler, mean over trials. The parts are shares of a profiled step "
         "(mean over ranks; they add up to 100%); the profiler slows the step by the factor in column slow, "
         "so read them as shares. comm: communication that no computation hides. imbal.: imbalance, work of "
         "the slowest rank over that of the median rank, 1 is best. first: the very first step; build: model, "
@@ -46,7 +46,7 @@ class TimeView(View):
     )
     fields = (
         *CASE,
-        Field("step_s", "step", "Step time without a profiler, median over trials.", "s", "lower"),
+        Field("step_s", "step", "Step time without a profiler, mean over trials.", "s", "lower"),
         *_SHARES,
         Field("profile_slowdown", "slow", "Profiled over unprofiled step time.", format=_RATIO),
         Field("imbalance", "imbal.", "Slowest rank's work over the median's.", "", "lower", format=_RATIO),

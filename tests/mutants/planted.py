@@ -331,7 +331,7 @@ MUTANTS = (
     # picker.js
     Mutant(
         "picker: the widest interval decides",
-        "Math.hypot(one[1], other[1])",
+        "Math.hypot(one[2], other[2])",
         "Math.max(one[1], other[1])",
         _in("test_picker_browser"),
     ),

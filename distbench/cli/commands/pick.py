@@ -36,6 +36,15 @@ def pick(
             has_default=True,
         ),
     ] = "10%",
+    margin: Annotated[
+        str,
+        option(
+            "--margin",
+            "PART",
+            "How far behind the best of a tie the simplest may be by estimate.",
+            has_default=True,
+        ),
+    ] = "3%",
     out: Out = REPORTS,
     as_json: Json = False,
 ) -> int:
@@ -43,6 +52,7 @@ def pick(
     check_word("--goal", goal, choice.GOALS)
     budget = parsed("--memory", memory, parse_bytes)
     slower = parsed("--within", within, parse_fraction)
+    behind = parsed("--margin", margin, parse_fraction)
     run = AnalysedRun.read(runs.find(name, out))
     every = run.candidates
     wish = choice.Wish(
@@ -53,6 +63,7 @@ def pick(
         work=work or None,
         avoid=tuple(avoid),
         within=choice.WITHIN if slower is None else slower,
+        margin=choice.MARGIN if behind is None else behind,
     )
     for key in ("devices", "precision", "work"):
         _known(f"--{key}", getattr(wish, key), sorted({getattr(candidate, key) for candidate in every}))

@@ -7,10 +7,10 @@
   const energy = Array.from(form.elements.goal.options).some((option) => option.value === "tokens-per-joule");
   const MOST_ROWS = 300;
 
-  // an interval is [value, half the width of its logarithm or null]
+  // an interval is [value, half the width of its logarithm or null, the same for comparisons]
   function isApart(one, other) {
-    const known = one[1] !== null && other[1] !== null;
-    return Math.abs(Math.log(one[0] / other[0])) > (known ? Math.hypot(one[1], other[1]) : 0);
+    const known = one[2] !== null && other[2] !== null;
+    return Math.abs(Math.log(one[0] / other[0])) > (known ? Math.hypot(one[2], other[2]) : 0);
   }
 
   function whyNot(one, wish) {
@@ -44,6 +44,13 @@
     return order.filter((one) => one === best || !isApart(one[of], best[of]));
   }
 
+  // those of the tied cases whose estimate is within the margin of the first
+  function close(tied, goal) {
+    const of = goal === "tokens-per-joule" ? "joules" : "speed";
+    const best = tied.length === 0 ? 0 : tied[0][of][0];
+    return tied.filter((one) => one[of][0] >= best * (1 - data.margin) && one[of][0] <= best * (1 + data.margin));
+  }
+
   function choose(wish) {
     const asked = data.candidates.filter(
       (one) => one.devices === wish.devices && one.work === wish.work && one.precision === wish.precision
@@ -58,7 +65,7 @@
     }
     const order = ranked(fit, wish.goal);
     const same = alike(order, wish.goal);
-    const pick = same.reduce((best, one) => (best === null || one.simplicity < best.simplicity ? one : best), null);
+    const pick = close(same, wish.goal).reduce((best, one) => (best === null || one.simplicity < best.simplicity ? one : best), null);
     return { pick, alike: same, ranked: order, leftOut };
   }
 
@@ -112,13 +119,13 @@
     }
     const memory = pick.memory === null ? "memory not known" : bytesText(pick.memory);
     const others = choice.alike.length - 1;
-    const noise = others === 0 ? "" : " " + others + (others === 1 ? " other is" : " others are") + " within the noise; it is the simplest.";
+    const noise = others === 0 ? "" : " " + others + (others === 1 ? " other is" : " others are") + " within the noise; it is the simplest of those within " + 100 * data.margin + "% of the best estimate.";
     return "Train with " + pick.name + ": " + numberText(pick.speed[0]) + " tokens/s, " + memory + "." + noise;
   }
 
   function standing(one, choice) {
     if (one === choice.pick) return "recommended";
-    if (choice.alike.includes(one)) return "tied with the fastest";
+    if (choice.alike.includes(one)) return "tied with the best";
     const ratio = one.speed[0] / choice.pick.speed[0];
     return (100 * Math.abs(1 - ratio)).toFixed(0) + (ratio <= 1 ? "% slower" : "% faster");
   }

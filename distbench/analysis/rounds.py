@@ -1,0 +1,139 @@
+"""Trials of several cases by round: what belongs to the case, what to the round, and what is left.
+
+A run makes one trial of every case in a round, so whatever drifts over its hours moves all cases of a round
+alike: rounds are the blocks of a randomised block design (D. C. Montgomery, "Design and Analysis of
+Experiments", chapter 4). The logarithm of a trial is an effect of its case, one of its round, and noise
+whose variance is the case's own. Intervals rest on the noise alone.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distbench.analysis.quantiles import chi2_quantile
+from distbench.analysis.shrinkage import shrunk
+
+Trials = Mapping[int, float]
+"""Round -> the positive number of its trial."""
+_FAR = 10.0
+"""Typical deviations from the median of its case beyond which a trial may be set aside."""
+_ALONE = 20.0
+"""... if it is that many times as far from it as the other trials are from one another."""
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Cases with the rounds taken out, each array of shape (cases,)."""
+
+    logs: np.ndarray
+    """Logarithm of what a case would show in the average round."""
+    errors: np.ndarray
+    """Standard errors of ``logs``; NaN if no case has a second trial."""
+    freedoms: np.ndarray
+    """Degrees of freedom behind ``errors``."""
+    scale: float
+    """Typical standard deviation of the logarithm of a trial; NaN as ``errors``."""
+
+
+def effects(samples: Sequence[Trials], *, in_rounds: bool = True) -> Effects:
+    """Fit of cases and rounds to *samples*, by least squares weighted by the cases' own variances.
+
+    Without *in_rounds*, rounds have no effect.
+
+    Raises:
+        ValueError: a case has no trial, or a number that is not positive.
+    """
+    if not samples:
+        nothing = np.zeros(0)
+        return Effects(nothing, nothing, nothing, math.nan)
+    if not all(samples) or min((min(trials.values()) for trials in samples), default=1.0) <= 0:
+        raise ValueError("every case needs at least one trial, and every number must be above 0")
+    typical = _typical(samples)
+    kept = [_sound(trials, typical) for trials in samples]
+    nothing = np.zeros((sum(map(len, kept)), 1))
+    blocked = _fit(kept, _shared_rounds(kept) if in_rounds else nothing)
+    # too few trials to tell rounds from noise: the noise then holds what the rounds did
+    return blocked if blocked.freedoms.any() else _fit(kept, nothing)
+
+
+def set_aside(samples: Sequence[Trials]) -> list[list[int]]:
+    """Rounds of each case whose trial is so far from the case's others that it is left out of the fit."""
+    typical = _typical(samples)
+    return [sorted(set(trials) - set(_sound(trials, typical))) for trials in samples]
+
+
+def _fit(samples: Sequence[Trials], in_round: np.ndarray) -> Effects:
+    """Least squares on the indicators *in_round*, shape (trials, rounds), within the cases."""
+    case = np.repeat(np.arange(len(samples)), [len(trials) for trials in samples])
+    logs = np.log([number for trials in samples for number in trials.values()])
+    counts = np.bincount(case)
+    means = np.bincount(case, logs) / counts
+    # part of each round in a case's mean: equal for cases that were in all of them
+    shares = np.stack([np.bincount(case, column) / counts for column in in_round.T], axis=1)
+    within = in_round - shares[case]
+    weights = np.ones(len(samples))
+    # the second time, what is noisy has little say in what the rounds did
+    for _ in range(2):
+        root = np.sqrt(weights)[case]
+        inverse = np.linalg.pinv(within * root[:, None])
+        moved = inverse @ (root * (logs - means[case]))
+        left = logs - means[case] - within @ moved
+        leverage = ((within * root[:, None]) * inverse.T).sum(axis=1)
+        freedoms = counts - 1 - np.bincount(case, leverage)
+        freedoms[freedoms < 1e-9] = 0.0
+        if not freedoms.any():
+            break
+        own = np.bincount(case, left**2) / np.where(freedoms > 0, freedoms, 1.0)
+        variances, behind = shrunk(own, freedoms)
+        if not variances.any():
+            break
+        weights = np.median(variances) / np.maximum(variances, 1e-6 * variances.max())
+    if not freedoms.any():
+        unknown = np.full(len(samples), np.nan)
+        return Effects(means, unknown, freedoms, np.nan)
+    middle = float(np.median(variances))
+    of_rounds = middle * ((shares @ inverse) ** 2).sum(axis=1)
+    return Effects(means - shares @ moved, np.sqrt(variances / counts + of_rounds), behind, middle**0.5)
+
+
+def _shared_rounds(samples: Sequence[Trials]) -> np.ndarray:
+    """Which trial was in which round, shape (trials, rounds); a round of one case alone has no column."""
+    rounds = [number for trials in samples for number in trials]
+    shared = sorted(number for number in set(rounds) if rounds.count(number) > 1)
+    if not shared:
+        return np.zeros((len(rounds), 1))
+    return np.array([[number == each for each in shared] for number in rounds], dtype=float)
+
+
+def _typical(samples: Sequence[Trials]) -> float | None:
+    """Deviation of a trial's logarithm in most cases, whatever a disturbed one does; None: no second trials.
+
+    The median over cases of the standard deviation, each divided by the median of its own distribution
+    (chi with n - 1 degrees of freedom).
+    """
+    deviations = [
+        statistics.stdev(map(math.log, trials.values()))
+        / math.sqrt(chi2_quantile(0.5, len(trials) - 1) / (len(trials) - 1))
+        for trials in samples
+        if len(trials) > 1
+    ]
+    return statistics.median(deviations) if deviations else None
+
+
+def _sound(trials: Trials, typical: float | None) -> Trials:
+    """*trials* without one that is far from all others, as far as three or more can show it."""
+    if len(trials) < 3 or typical is None:
+        return trials
+    logs = {number: math.log(value) for number, value in trials.items()}
+    middle = statistics.median(logs.values())
+    far = max(logs, key=lambda number: abs(logs[number] - middle))
+    others = [log for number, log in logs.items() if number != far]
+    limit = max(_FAR * typical, _ALONE * (max(others) - min(others)))
+    if abs(logs[far] - middle) <= limit:
+        return trials
+    return {number: value for number, value in trials.items() if number != far}
