@@ -21,6 +21,7 @@ from distbench.analysis.verdict import Verdict
 from distbench.case import Batch, Case, Precision
 from distbench.jobs.equivalence.arms import NOT_CHECKED
 from distbench.record import Record, Status
+from distbench.report.terminal import table
 from distbench.trial import DRAWS
 
 FSDP, ZERO = case("fsdp"), case("zero")
@@ -126,6 +127,11 @@ def test_without_a_single_process_the_odd_one_out_is_named() -> None:
         "zero": SAME,
     }
     assert "most of the 3 cases of the same work" in found["fsdp"].sentence
+
+
+def test_they_are_told_without_naming_a_view_that_is_not_there() -> None:
+    lines = table(run_of(timed(DDP, rounded(1)), timed(FSDP, rounded(2)))).splitlines()
+    assert "  same losses: 2 of 2 cases" in lines[lines.index("Losses") + 1]
 
 
 def test_two_that_disagree_are_both_kept_from_being_picked_as_nobody_knows_which_is_right() -> None:

@@ -59,7 +59,7 @@ def _verdicts(run: AnalysedRun, width: int) -> list[list[str]]:
         known[kind].sheet(run).as_text(width).splitlines()
         if kind in known and known[kind].in_overview
         else [
-            f"{kind.capitalize()} (evidence: distbench show --view {kind})",
+            kind.capitalize() + (f" (evidence: distbench show --view {kind})" if kind in known else ""),
             *_wrap([f"  {text}" for text in judgements(run, kind)], width, "    "),
         ]
         for kind in run.kinds
