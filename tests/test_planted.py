@@ -35,7 +35,7 @@ FOUND = {
     "moments-in-bf16": "adamw in fp32",
     "momentum-zeroed-each-third-step": "adamw in bf16, adamw in fp32",
 }
-SHORT = Check(steps=4, perturbed=6)
+SHORT = Check(steps=3, perturbed=5)
 
 
 @pytest.fixture(scope="module")
