@@ -132,7 +132,7 @@ def _lead(choice: Choice, pick: Candidate) -> list[str]:
         if more := choice.trials_to_settle:
             sentences.append(
                 f"About {count_text(more, 'more trial')} of each of them would tell whether any is more than "
-                f"{wish.margin:.0%} better: distbench run --until-settled makes them."
+                f"{wish.margin:.0%} better (distbench run --resume RUN --until-settled)."
             )
     rest = [one for one in choice.ranked if one not in choice.alike and _is_beaten(one, pick, wish.goal)]
     if rest:

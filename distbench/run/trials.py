@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench.plan import Plan, make
+from distbench.job import MEASURING
+from distbench.plan import Plan, Task, make
 from distbench.record.store import Run, RunInfo, State
 from distbench.run.bench import Bench
 from distbench.run.control import Observer, Pace, StopRequest
 from distbench.suite import Suite
+
+More = Callable[[Run], Sequence[str]]
+"""The run so far -> ids of the cases that are to be measured once more."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,12 @@ class Execution:
         info = RunInfo.begun(suite, planned.cases, list(command))
         return cls(Run.create(out, info, suite.text), info, suite, planned)
 
-    def execute(self, observer: Observer) -> bool:
+    def execute(self, observer: Observer, more: More | None = None) -> bool:
         """Run what is missing; True if Ctrl-C or SIGTERM stopped it, and ``--resume`` can continue.
+
+        Args:
+            more: Called when nothing is missing, again and again until it has no more cases: they get a trial
+                each, in a round of their own.
 
         Raises:
             InfrastructureError: the disk is full; everything stored so far is intact.
@@ -46,14 +54,24 @@ class Execution:
         stop = StopRequest()
         with stop.listening():
             with Bench.opened(self.run, self.suite, observer, stop) as bench:
-                _run(bench, self.plan, observer, stop)
+                _run(bench, bench.begin(self.plan), observer, stop)
+                while more and not stop.asked and (cases := more(self.run)):
+                    _run(bench, self._round(cases), observer, stop)
             state: State = "interrupted" if stop.asked else "finished"
             self.run.write_info(dataclasses.replace(self.info, state=state))
         return stop.asked
 
+    def _round(self, case_ids: Sequence[str]) -> list[Task]:
+        """A trial of each of those cases, in a round that no case has had."""
+        number = (
+            max((record.round for record in self.run.records() if record.job == MEASURING), default=-1) + 1
+        )
+        chosen = [Task(item.case, number) for item in self.plan.cases if item.case.id in case_ids]
+        # every second round reversed, as planned ones are
+        return chosen[::-1] if number % 2 else chosen
 
-def _run(bench: Bench, plan: Plan, observer: Observer, stop: StopRequest) -> None:
-    todo = bench.begin(plan)
+
+def _run(bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest) -> None:
     pace = Pace(todo)
     for done, task in enumerate(todo):
         if stop.asked:

@@ -17,6 +17,7 @@ from distbench.cli import options
 from distbench.cli.options import argument, flag, option
 from distbench.cli.output import INTERRUPTED, UNCHECKED, complain, note, say, say_json, width
 from distbench.cli.progress import observer
+from distbench.cli.settling import Settling
 from distbench.errors import UsageError
 from distbench.record import runs
 from distbench.record.store import Run
@@ -42,10 +43,23 @@ def run(
         bool, flag("--strict-parity", text="Fail if a case did different work from its reference.")
     ] = False,
     check: options.Check = False,
+    until_settled: Annotated[
+        bool,
+        flag(
+            "--until-settled",
+            text="Then add rounds of the cases that may still be the best, until the pick is settled.",
+        ),
+    ] = False,
+    minutes: Annotated[
+        float,
+        option("--minutes", "N", "With --until-settled: start no round after N minutes.", has_default=True),
+    ] = 30.0,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
     """Run a suite; write its records and a report."""
+    if not minutes > 0:
+        raise UsageError(f"--minutes = {minutes:g}: must be above 0")
     changes = [*set_, *(["measure.keep_traces=true"] if keep_traces else [])]
     changed = options.overrides(changes, only, world_sizes, device, check=check)
     if resume:
@@ -61,7 +75,8 @@ def run(
     else:
         execution = Execution.start(load(suite, changed), out, context.obj)
     with observer(quiet=quiet) as watcher:
-        was_stopped = execution.execute(watcher)
+        settling = Settling(watcher, minutes) if until_settled else None
+        was_stopped = execution.execute(watcher, settling)
     analysed = AnalysedRun.read(execution.run)
     _print_results(execution.run, analysed, as_json=as_json)
     if was_stopped:

@@ -1,0 +1,38 @@
+"""More rounds for the cases among which the pick is not settled yet."""
+
+from __future__ import annotations
+
+import time
+
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.settling import contenders
+from distbench.analysis.text import listed
+from distbench.record.store import Run
+from distbench.run import Observer
+from distbench.units import count_text
+
+
+class Settling:
+    """Called with the run after each round: ids of the cases that need another one."""
+
+    def __init__(self, observer: Observer, minutes: float) -> None:
+        self._observer, self._minutes, self._looks = observer, minutes, 0
+        self._end: float | None = None
+
+    def __call__(self, run: Run) -> list[str]:
+        """Cases that need another round; none if the pick is settled, or the time is up."""
+        if self._end is None:
+            self._end = time.monotonic() + 60 * self._minutes
+        self._looks += 1
+        left = contenders(AnalysedRun.read(run).candidates, self._looks)
+        if not left:
+            self._observer.note("settled: no case can be better than the pick by more than the margin")
+            return []
+        names = listed([f"{one.name} on {count_text(one.devices, 'device')}" for one in left], most=6)
+        if time.monotonic() >= self._end:
+            self._observer.note(
+                f"not settled after {self._minutes:g} minutes (--minutes): {names} may still be the best"
+            )
+            return []
+        self._observer.note(f"not settled: another round of {names}")
+        return [one.id for one in left]

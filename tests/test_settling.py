@@ -1,0 +1,101 @@
+"""``run --until-settled``: more rounds of the cases that may still be the best, and of no others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import PLUGINS
+
+from distbench.analysis.choice import Candidate
+from distbench.analysis.noise import intervals
+from distbench.analysis.settling import contenders
+from distbench.cli import main
+
+SUITE = """
+workload: {mlp: {}}
+batch: {global_batch_size: 8}
+world_sizes: [2]
+measure: {steps: 3, trials: 1}
+metrics: [steptime, throughput]
+launcher: pretend
+strategies: [{pretended: {does: [works, also-works]}}]
+"""
+
+Run = Callable[..., tuple[list[dict[str, Any]], str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the suite; return its cases and what was told meanwhile."""
+    monkeypatch.setenv("DISTBENCH_PLUGINS", PLUGINS)
+
+    def made(*arguments: str) -> tuple[list[dict[str, Any]], str]:
+        suite = tmp_path / "suite.yaml"
+        suite.write_text(SUITE)
+        main(["run", str(suite), "--out", str(tmp_path / "out"), "--json", *arguments])
+        told = capsys.readouterr()
+        return json.loads(told.out)["cases"], told.err
+
+    return made
+
+
+def test_rounds_are_added_until_the_spread_is_known_and_the_pick_settled(run: Run) -> None:
+    cases, told = run("--until-settled")
+    # one trial tells nothing of the spread; the second of a pretended case is as the first, in its round
+    assert [case["trials"] for case in cases] == [2, 2]
+    assert "not settled: another round of pretended on 2 devices" in told
+    assert "settled: no case can be better than the pick" in told
+
+
+def test_no_round_begins_when_the_minutes_are_up(run: Run) -> None:
+    cases, told = run("--until-settled", "--minutes", "0.0000001")
+    assert [case["trials"] for case in cases] == [1, 1]
+    assert "(--minutes): pretended" in told and "may still be the best" in told
+
+
+def test_minutes_must_be_some(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "suite.yaml", "--until-settled", "--minutes", "0"]) == 2
+    assert "--minutes = 0: must be above 0" in capsys.readouterr().err
+
+
+def drawn(logs: np.ndarray, trials: int, rng: np.random.Generator) -> list[Candidate]:
+    noise = 0.02 * rng.standard_normal((len(logs), trials))
+    samples = [dict(enumerate(map(float, row))) for row in np.exp(logs[:, None] + noise)]
+    speeds = [each.among(len(logs)) for each in intervals(samples)]
+    return [Candidate(str(i), str(i), str(i), 2, "fp32", "", i, speed) for i, speed in enumerate(speeds)]
+
+
+def test_only_what_may_still_be_better_is_measured_again() -> None:
+    rng = np.random.default_rng(3)
+    close = contenders(drawn(np.log([1.0, 0.99, 0.98, 0.5, 0.4]), 3, rng), 1)
+    assert {one.id for one in close} == {"0", "1", "2"}
+    assert contenders(drawn(np.log([1.0, 0.7, 0.6, 0.5, 0.4]), 5, rng), 1) == []
+
+
+def test_each_look_takes_less_of_the_risk_than_the_one_before() -> None:
+    """The more often one looks, the surer one must be: what settles at first does not after many looks."""
+    rng = np.random.default_rng(2)
+    cases = drawn(np.log([1.0, 0.93, 0.6, 0.5]), 4, rng)
+    assert [bool(contenders(cases, look)) for look in (1, 10_000)] == [False, True]
+
+
+def test_looking_after_every_round_seldom_settles_on_a_case_that_is_worse_by_more_than_the_margin() -> None:
+    rng, wrong, runs = np.random.default_rng(3), 0, 40
+    truth = np.log([0.94, 1.0, 0.985, 0.97, 0.8])
+    for _ in range(runs):
+        noise = 0.03 * rng.standard_normal((len(truth), 40))
+        for trials in range(2, 40):
+            samples = [dict(enumerate(map(float, row))) for row in np.exp(truth[:, None] + noise[:, :trials])]
+            speeds = [each.among(len(truth)) for each in intervals(samples)]
+            cases = [Candidate(str(i), str(i), str(i), 2, "", "", i, speed) for i, speed in enumerate(speeds)]
+            if not contenders(cases, trials - 1):
+                break
+        close = [one for one in cases if one.speed.value >= 0.97 * max(each.speed.value for each in cases)]
+        pick = min(close, key=lambda one: one.simplicity)
+        wrong += truth[int(pick.id)] < np.log(0.97)
+    assert wrong / runs <= 0.05
