@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PLUGINS
+from conftest import PLUGINS, QUICK, call, run_in
 
 from distbench.analysis.choice import Candidate
 from distbench.analysis.noise import intervals
@@ -56,6 +57,24 @@ def test_no_round_begins_when_the_minutes_are_up(run: Run) -> None:
     cases, told = run("--until-settled", "--minutes", "0.0000001")
     assert [case["trials"] for case in cases] == [1, 1]
     assert "(--minutes): pretended" in told and "may still be the best" in told
+
+
+def test_what_fails_is_not_measured_again_and_again(run: Run, tmp_path: Path) -> None:
+    run()
+    (folder,) = (tmp_path / "out").iterdir()
+    (file,) = folder.glob("trials/*also-works*/0/record.json")
+    later = shutil.copytree(file.parent, file.parent.parent / "1") / "record.json"
+    later.write_text(json.dumps({**json.loads(file.read_text()), "round": 1, "status": "crashed"}))
+    assert main(["run", "--resume", str(folder), "--until-settled"]) == 1
+    assert len(list(folder.glob("trials/*/*/record.json"))) == 3
+
+
+@pytest.mark.train
+def test_a_finished_run_is_settled_later_on_real_ranks(tmp_path: Path) -> None:
+    first = run_in(tmp_path, f"{QUICK}metrics: [steptime, throughput]\nstrategies: [ddp, fsdp]\n")
+    done = call("run", "--resume", str(first.folder), "--until-settled", "--minutes", "0.05", "--json")
+    cases = json.loads(done.stdout)["cases"]
+    assert [(case["failed_trials"], case["trials"] > 1) for case in cases] == [(0, True)] * 2, done.stderr
 
 
 def test_minutes_must_be_some(capsys: pytest.CaptureFixture[str]) -> None:

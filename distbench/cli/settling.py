@@ -7,6 +7,7 @@ import time
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settling import contenders
 from distbench.analysis.text import listed
+from distbench.record import Status
 from distbench.record.store import Run
 from distbench.run import Observer
 from distbench.units import count_text
@@ -24,7 +25,14 @@ class Settling:
         if self._end is None:
             self._end = time.monotonic() + 60 * self._minutes
         self._looks += 1
-        left = contenders(AnalysedRun.read(run).candidates, self._looks)
+        analysed = AnalysedRun.read(run)
+        failed = _failing(analysed)
+        left = [one for one in contenders(analysed.candidates, self._looks) if one.id not in failed]
+        if left and failed:
+            self._observer.note(f"not measured again, for the last trial failed: {len(failed)} of the cases")
+        if len(left) < 2 and failed:
+            self._observer.note("not settled: what might be better can't be measured any more")
+            return []
         if not left:
             self._observer.note("settled: no case can be better than the pick by more than the margin")
             return []
@@ -36,3 +44,9 @@ class Settling:
             return []
         self._observer.note(f"not settled: another round of {names}")
         return [one.id for one in left]
+
+
+def _failing(run: AnalysedRun) -> set[str]:
+    """Cases whose last trial was not measured: another one would end alike."""
+    last = {record.case_id: record for record in sorted(run.measured, key=lambda record: record.round)}
+    return {case_id for case_id, record in last.items() if record.status is not Status.MEASURED}

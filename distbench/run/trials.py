@@ -54,9 +54,15 @@ class Execution:
         stop = StopRequest()
         with stop.listening():
             with Bench.opened(self.run, self.suite, observer, stop) as bench:
-                _run(bench, bench.begin(self.plan), observer, stop)
+                todo = bench.begin(self.plan)
+                ready = {task.case.id for task in todo}
+                _run(bench, todo, observer, stop)
                 while more and not stop.asked and (cases := more(self.run)):
-                    _run(bench, self._round(cases), observer, stop)
+                    added = self._round(cases)
+                    if new := [task.case for task in added if task.case.id not in ready]:
+                        bench.prepare(new)
+                        ready |= {case.id for case in new}
+                    _run(bench, added, observer, stop)
             state: State = "interrupted" if stop.asked else "finished"
             self.run.write_info(dataclasses.replace(self.info, state=state))
         return stop.asked
