@@ -26,15 +26,16 @@ class Settling:
             self._end = time.monotonic() + 60 * self._minutes
         self._looks += 1
         analysed = AnalysedRun.read(run)
-        failed = _failing(analysed)
-        left = [one for one in contenders(analysed.candidates, self._looks) if one.id not in failed]
-        if left and failed:
-            self._observer.note(f"not measured again, for the last trial failed: {len(failed)} of the cases")
-        if len(left) < 2 and failed:
-            self._observer.note("not settled: what might be better can't be measured any more")
-            return []
-        if not left:
+        every = contenders(analysed.candidates, self._looks)
+        if not every:
             self._observer.note("settled: no case can be better than the pick by more than the margin")
+            return []
+        failing = _failing(analysed)
+        left = [one for one in every if one.id not in failing]
+        if lost := [one.name for one in every if one.id in failing]:
+            self._observer.note(f"not measured again, as the last trial failed: {listed(lost, most=6)}")
+        if len(left) < 2:
+            self._observer.note("not settled: what may be better can't be measured any more")
             return []
         names = listed([f"{one.name} on {count_text(one.devices, 'device')}" for one in left], most=6)
         if time.monotonic() >= self._end:
