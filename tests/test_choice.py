@@ -14,6 +14,7 @@ from records import case, failed, info, measured
 from distbench.analysis.answer import answer
 from distbench.analysis.candidates import OUTSIDE
 from distbench.analysis.choice import Choice, Wish, choose, turns
+from distbench.analysis.headlines import sentences
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Precision
 from distbench.case import Choice as Plugin
@@ -198,6 +199,12 @@ def test_a_case_that_looks_better_in_every_respect_is_named_beside_the_simpler_p
     assert found.headline.startswith("Train with ddp on 2 devices, tied with zero2: 999 (")
     assert "By estimate alone zero2 is both faster (1.01x) and leaner (75% of the memory)" in found.headline
     assert any("more trials of each of them would tell" in reason for reason in found.reasons)
+
+
+def test_a_trial_that_no_mean_holds_is_named():
+    records = [*trials(ZERO2, 1500, 1510, 90), *trials(DDP, 1000, 1010, 990), *trials(FSDP, 700, 705, 695)]
+    told = [line for line in sentences(run_of(*records)) if line.startswith("Left out")]
+    assert told == [f"Left out, too far from the other trials of the case: round 3 of {ZERO2.name}."]
 
 
 def test_the_simplest_of_a_tie_is_not_taken_if_it_looks_much_slower():

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from distbench.analysis.choice import SAME_MEMORY, Candidate
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.ranks import STRAGGLER, work
+from distbench.analysis.rounds import set_aside
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import offloads_in_vain
 from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary, comparable
@@ -17,7 +18,7 @@ from distbench.analysis.verdict import Verdict
 from distbench.grouping import grouped
 from distbench.metrics.steptime.drift import are_unsettled
 from distbench.metrics.telemetry import EFFECT
-from distbench.record import Status
+from distbench.record import Status, round_text
 from distbench.units import bytes_text, count_text, number_text
 
 _MOST_FAILURES = 20
@@ -179,7 +180,7 @@ def _straggler(row: CaseSummary, name: str) -> str:
 
 def _notes(cases: Sequence[CaseSummary]) -> list[str]:
     measured = [row for row in cases if row.measured]
-    notes = [*_disturbed(measured), *_restless(measured)]
+    notes = [*_disturbed(measured), *_far(measured), *_restless(measured)]
     if any(offloads_in_vain(row.case, row.detail) for row in measured):
         notes.append(
             "On a CPU, offloaded data moves from memory to memory, so offloading saves no memory here."
@@ -189,6 +190,20 @@ def _notes(cases: Sequence[CaseSummary]) -> list[str]:
     if pending := sum(row.status == PENDING for row in cases):
         notes.append(f"{pending} of {len(cases)} cases have no record yet.")
     return notes
+
+
+def _far(measured: Sequence[CaseSummary]) -> list[str]:
+    """Trials that no mean holds, as they are far from all others of their case."""
+    paced = grouped((row for row in measured if row.positive(THROUGHPUT)), lambda row: row.case.world_size)
+    trials = [
+        f"{round_text(number)} of {one_line(row.case.name)}"
+        for rows in paced.values()
+        for row, rounds in zip(rows, set_aside([row.positive(THROUGHPUT) for row in rows]), strict=True)
+        for number in rounds
+    ]
+    return (
+        [f"Left out, too far from the other trials of the case: {listed(trials, most=6)}."] if trials else []
+    )
 
 
 def _restless(measured: Sequence[CaseSummary]) -> list[str]:
