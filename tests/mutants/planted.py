@@ -67,7 +67,7 @@ MUTANTS = (
         "the dtype of the reduction is not compared",
         '"dtypes.reduce": case.precision.reduce,',
         "",
-        _in("test_parity", "never_timed"),
+        _in("test_parity", "has_no_numbers"),
     ),
     Mutant(
         "ranks that train apart have the same norm",
@@ -327,6 +327,31 @@ MUTANTS = (
         "_NOT_RUN = (None, Status.CANCELLED)",
         "_NOT_RUN = (None,)",
         _in("test_faults", "ctrl_c"),
+    ),
+    # what a pick rests on
+    Mutant(
+        "what a round did to all cases stays in the noise",
+        "within = in_round - shares[case]",
+        "within = 0 * (in_round - shares[case])",
+        _in("test_noise"),
+    ),
+    Mutant(
+        "each case has its own spread alone",
+        "mixed = (weight * common + freedoms * own) / (weight + freedoms)",
+        "mixed = own",
+        _in("test_noise"),
+    ),
+    Mutant(
+        "the simplest of a tie is taken, however slow",
+        "least, most = best.value * (1 - wish.margin)",
+        "least, most = best.value * (0 - wish.margin)",
+        _in("test_choice"),
+    ),
+    Mutant(
+        "every look has the whole risk",
+        "risk = (1 - CONFIDENCE) / (look * (look + 1))",
+        "risk = 1 - CONFIDENCE",
+        _in("test_settling"),
     ),
     # picker.js
     Mutant(
