@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import MODELS, QUICK, Done, Finished, run_in
+from drills import Drill
 
 from distbench.env import RUN_ID
 
@@ -67,8 +68,12 @@ def alive(run_id: str) -> list[int]:
     return found
 
 
-def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(troubled: Finished) -> None:
+@pytest.mark.drill("rank 1 raises")
+def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(
+    troubled: Finished, drill: Drill
+) -> None:
     record = record_of(troubled, "RaisesInRankOne")
+    drill.seen(record["reason"])
     assert troubled.code == 1
     assert row_of(troubled, "RaisesInRankOne")["status"] == "crashed"
     assert record["failure"]["rank"] == 1
@@ -79,18 +84,22 @@ def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(tr
 @pytest.mark.parametrize(
     ("model", "told"),
     [
-        ("LeavesInRankOne", "code 7"),
-        ("LeavesQuietlyInRankOne", "code 0"),
-        ("KilledInRankOne", "SIGKILL"),
+        pytest.param("LeavesInRankOne", "code 7", marks=pytest.mark.drill("rank 1: os._exit(7)")),
+        pytest.param("LeavesQuietlyInRankOne", "code 0", marks=pytest.mark.drill("rank 1: os._exit(0)")),
+        pytest.param("KilledInRankOne", "SIGKILL", marks=pytest.mark.drill("rank 1: kill -9")),
     ],
 )
-def test_a_rank_that_leaves_without_a_word_is_named(troubled: Finished, model: str, told: str) -> None:
+def test_a_rank_that_leaves_without_a_word_is_named(
+    troubled: Finished, drill: Drill, model: str, told: str
+) -> None:
     record = record_of(troubled, model)
+    drill.seen(record["reason"])
     assert record["status"] == "crashed"
     assert record["failure"]["rank"] == 1
     assert told in record["reason"]
 
 
+@pytest.mark.drill("all ranks: os._exit(0)")
 def test_ranks_that_all_leave_without_a_word_have_measured_nothing(troubled: Finished) -> None:
     record = record_of(troubled, "LeavesQuietly")
     assert record["status"] == "crashed"
