@@ -13,11 +13,12 @@ import pytest
 from conftest import Finished, run_in
 from records import case, info, job_of, measured
 
+from distbench.analysis.chances import holm
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Optimizer
 from distbench.env import Machine
 from distbench.errors import SuiteError
-from distbench.jobs.convergence.arms import Contrast, contrasts, fisher, holm
+from distbench.jobs.convergence.arms import Contrast, contrasts
 from distbench.jobs.convergence.compared import CONFIDENCE, P_VALUE
 from distbench.jobs.convergence.large_batch import effects
 from distbench.jobs.convergence.verdict import Convergence, convergences
@@ -224,9 +225,6 @@ def test_a_case_that_scatters_widely_neither_hides_nor_drowns_the_others() -> No
 
 
 def test_one_missed_target_among_many_cases_is_no_failure_and_a_target_never_met_is_one() -> None:
-    assert fisher(1, 3, 0, 6) == pytest.approx(1 / 3)
-    assert fisher(3, 3, 0, 6) == pytest.approx(1 / 84)
-    assert fisher(0, 3, 2, 6) == 1
     unlucky = [trained(DDP, i, *at) for i, at in enumerate([(40, 0.90), (50, 0.92), (STEPS + 1, 1.01)])]
     found = verdict(*unlucky)
     assert found.word == "inconclusive"

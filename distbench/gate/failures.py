@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import comb
 from pathlib import Path
 from typing import Any
 
+from distbench.analysis.chances import fisher, holm
 from distbench.analysis.text import one_line
 from distbench.gate.verdicts import Finding
 from distbench.record import Record, read_json
@@ -45,18 +45,6 @@ Arms = tuple[Launches, Launches]
 """Launches of the baseline and of the candidate."""
 
 
-def fisher(baseline: tuple[int, int], candidate: tuple[int, int]) -> float:
-    """Chance of so many failures in the candidate, or more, if both arms fail equally often.
-
-    Fisher's exact test, one-sided (Fisher 1935): the tail of the hypergeometric distribution. Each argument
-    is (failures, launches) of an arm.
-    """
-    (other, others), (failures, launches) = baseline, candidate
-    every = other + failures
-    ways = sum(comb(launches, k) * comb(others, every - k) for k in range(failures, min(every, launches) + 1))
-    return ways / comb(launches + others, every)
-
-
 def is_suspicious(arms: Arms) -> bool:
     """Whether more launches are worth their time: the candidate failed more often, perhaps by chance."""
     return len(arms[1].failed) - len(arms[0].failed) >= SUSPICIOUS
@@ -71,31 +59,23 @@ def findings(cases: Mapping[str, Arms]) -> dict[str, Finding]:
     of_case = {name: _chance(arms) for name, arms in cases.items()}
     both = tuple(sum((arms[side] for arms in cases.values()), Launches()) for side in (0, 1))
     together = _chance((both[0], both[1])) <= CHANCE
-    worse = _rejected(of_case)
+    adjusted = dict(zip(of_case, holm([*of_case.values()]), strict=True))
     return {
-        name: _finding(arms, of_case[name], is_worse=name in worse or (together and _is_worse(arms)))
+        name: _finding(
+            arms, of_case[name], is_worse=adjusted[name] <= CHANCE or (together and _is_worse(arms))
+        )
         for name, arms in cases.items()
         if arms[0].failed or arms[1].failed
     }
 
 
 def _chance(arms: Arms) -> float:
-    before, after = ((len(arm.failed), arm.total) for arm in arms)
-    return fisher(before, after)
+    before, after = arms
+    return fisher(len(after.failed), after.total, len(before.failed), before.total)
 
 
 def _is_worse(arms: Arms) -> bool:
     return len(arms[1].failed) * arms[0].total > len(arms[0].failed) * arms[1].total
-
-
-def _rejected(chances: Mapping[str, float]) -> set[str]:
-    """Cases whose chance is too small, with Holm's step-down correction."""
-    rejected: set[str] = set()
-    for i, (name, chance) in enumerate(sorted(chances.items(), key=lambda item: item[1])):
-        if chance > CHANCE / (len(chances) - i):
-            break
-        rejected.add(name)
-    return rejected
 
 
 def _finding(arms: Arms, chance: float, *, is_worse: bool) -> Finding:

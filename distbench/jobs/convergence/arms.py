@@ -65,29 +65,6 @@ def contrasts(arms: Arms, reference: Mapping[int, float]) -> dict[str, Contrast]
     return found | {name: _Fit([reference, arm]).contrast(1) for name, arm in together.items()}
 
 
-def holm(chances: Sequence[float]) -> list[float]:
-    """*chances* adjusted for their number (Holm, Scandinavian Journal of Statistics 6, 1979).
-
-    Whatever depends on what: those below a level are all right, but for one family in 1/level.
-    """
-    order = sorted(range(len(chances)), key=lambda place: chances[place])
-    adjusted, largest = [0.0] * len(chances), 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(chances) - rank) * chances[place]))
-        adjusted[place] = largest
-    return adjusted
-
-
-def fisher(bad: int, trials: int, others_bad: int, others: int) -> float:
-    """Chance of *bad* or more of *trials* if they fail as often as *others* do (Fisher's exact test)."""
-    failed = bad + others_bad
-    ways = (
-        math.comb(trials, count) * math.comb(others, failed - count)
-        for count in range(bad, min(trials, failed) + 1)
-    )
-    return sum(ways) / math.comb(trials + others, failed)
-
-
 class _Fit:
     """Least squares of a level for each arm and one for each seed; the first arm is the reference."""
 

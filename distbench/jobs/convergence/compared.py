@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distbench.analysis.chances import fisher, holm
 from distbench.grouping import grouped
-from distbench.jobs.convergence.arms import Contrast, contrasts, fisher, holm
+from distbench.jobs.convergence.arms import Contrast, contrasts
 from distbench.jobs.convergence.trainings import Group, Target, Training, group_of
 from distbench.record import Record
 

@@ -1,0 +1,25 @@
+"""Exact chances of counts, and chances adjusted for their number."""
+
+from __future__ import annotations
+
+import pytest
+from scipy import stats
+
+from distbench.analysis.chances import fisher, holm
+
+
+@pytest.mark.parametrize(
+    ("bad", "trials", "others_bad", "others"),
+    [(4, 14, 0, 10), (7, 21, 2, 20), (0, 5, 0, 5), (3, 3, 3, 3), (1, 3, 0, 6), (0, 3, 2, 6)],
+)
+def test_the_exact_test_is_fishers(bad: int, trials: int, others_bad: int, others: int) -> None:
+    table = [[bad, trials - bad], [others_bad, others - others_bad]]
+    known = stats.fisher_exact(table, alternative="greater").pvalue
+    assert fisher(bad, trials, others_bad, others) == pytest.approx(known)
+
+
+def test_chances_are_adjusted_for_those_that_are_left_and_keep_their_order() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.6]) == [1.0, 1.0]
+    assert holm([0.02]) == [0.02]
+    assert holm([]) == []
