@@ -140,3 +140,13 @@ def test_losses_that_only_the_baseline_reports_are_missing() -> None:
 def test_the_warm_up_is_compared_where_no_metric_keeps_the_timed_losses() -> None:
     arms = ([replace(record, samples={}) for record in same(losses)] for losses in (CURVE, CURVE * 1.01))
     assert judged(*arms).word == "invalid"
+
+
+@pytest.mark.parametrize(("step", "word"), [(8, "invalid"), (10, "pass")])
+def test_losses_are_compared_up_to_the_first_that_one_rank_does_not_know(step: int, word: str) -> None:
+    other = CURVE.copy()
+    other[step - 1 :] *= 1.3
+    arms = (same(CURVE), same(other))
+    for record in arms[1]:
+        record.samples["loss"][1][9 - 1 - WARMUP] = None
+    assert judged(*arms).word == word

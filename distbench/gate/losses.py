@@ -13,14 +13,12 @@ same initial weights, so their losses differ only by rounding. How much that may
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import numpy as np
 
+from distbench.analysis.losses import losses_of
 from distbench.analysis.quantiles import t_quantile
 from distbench.gate.pairs import Pairs
 from distbench.gate.verdicts import Finding
@@ -111,25 +109,17 @@ def _by_spread(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 def _losses(records: Sequence[Record]) -> np.ndarray | None:
     """Loss of each step, mean over ranks, warm-up first: (trials, steps); None if no trial reports any."""
-    trials = [losses for record in records if (losses := _of_trial(record))]
+    trials = [losses for record in records if len(losses := _of_trial(record))]
     if not trials:
         return None
     steps = min(map(len, trials))
     return np.array([losses[:steps] for losses in trials])
 
 
-def _of_trial(record: Record) -> list[float]:
+def _of_trial(record: Record) -> np.ndarray:
     """Its losses up to the first that is not known; those of the warm-up if no metric keeps the others."""
-    timed, warmup = record.samples.get("loss", []), record.warmup_losses
-    none: list[float | None] = []
-    by_rank = [[*first, *then] for first, then in zip_longest(warmup, timed, fillvalue=none)]
-    losses = []
-    for ranks in zip(*by_rank, strict=False):
-        known = [loss for loss in ranks if loss is not None and math.isfinite(loss)]
-        if len(known) < len(ranks):
-            break
-        losses.append(statistics.fmean(known))
-    return losses
+    losses = np.array(losses_of(record), dtype=np.float64)
+    return losses[np.logical_and.accumulate(np.isfinite(losses))]
 
 
 def dtype_of(pairs: Pairs) -> str:
