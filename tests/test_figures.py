@@ -118,6 +118,15 @@ def test_an_efficiency_has_the_interval_of_its_two_paces() -> None:
     assert point.low < point.efficiency < point.high
 
 
+def test_no_efficiency_is_made_up_for_a_pace_without_an_interval() -> None:
+    two = [
+        replace(row, values={name: estimate.over_trials for name, estimate in row.values.items()})
+        for row in rows(measured(ONE, 100), measured(DDP, 150))
+    ]
+    with pytest.raises(AssertionError, match="interval"):
+        scaling(two)
+
+
 def test_every_trial_is_told_and_those_that_do_not_count_with_their_reason() -> None:
     busy = replace(measured(DDP, 70, round_=1), degraded="a busy neighbour")
     records = [busy, measured(DDP, 90), failed(DDP, round_=2)]

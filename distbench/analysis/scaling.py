@@ -109,8 +109,9 @@ def _is_series(sizes: list[int]) -> bool:
 def _point(row: CaseSummary, base: Estimate) -> ScalingPoint:
     size, here = row.case.world_size, row.values[THROUGHPUT]
     # on one device the efficiency is 1 by definition, however much the trials differ
-    if size == 1 or not here.interval or not base.interval:
+    if size == 1:
         return ScalingPoint(size, here, 1.0, 1.0, 1.0, row)
+    assert here.interval and base.interval, "a summary gives every pace above 0 an interval"
     ratio = here.interval.ratio(base.interval)
     return ScalingPoint(size, here, ratio.value / size, ratio.low / size, ratio.high / size, row)
 
