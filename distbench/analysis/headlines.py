@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 
+from distbench.analysis.candidates import noises
 from distbench.analysis.choice import SAME_MEMORY, Candidate
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.ranks import STRAGGLER, work
@@ -59,7 +58,7 @@ def findings(run: AnalysedRun) -> list[str]:
     for rows in (group for group in groups if len(group) > 1):
         where, names = _where(rows, groups), run.names(rows)
         best += [_fastest(run, rows, where, names), _lowest_memory(run, rows, where, names)]
-    return [*filter(None, best), *_diagnosis(run), *_notes(run.cases)]
+    return [*filter(None, best), *_diagnosis(run), *_notes(run)]
 
 
 def failures(run: AnalysedRun) -> list[str]:
@@ -178,17 +177,17 @@ def _straggler(row: CaseSummary, name: str) -> str:
     return f"{name}: straggler: rank {slowest} works {imbalance.value:.2f}x as long as the median rank."
 
 
-def _notes(cases: Sequence[CaseSummary]) -> list[str]:
-    measured = [row for row in cases if row.measured]
-    notes = [*_disturbed(measured), *_far(measured), *_restless(measured)]
+def _notes(run: AnalysedRun) -> list[str]:
+    measured = [row for row in run.cases if row.measured]
+    notes = [*_disturbed(measured), *_far(measured), *_restless(run)]
     if any(offloads_in_vain(row.case, row.detail) for row in measured):
         notes.append(
             "On a CPU, offloaded data moves from memory to memory, so offloading saves no memory here."
         )
     if measured and all(row.trials < 2 for row in measured):
         notes.append("Only one trial per case, so the spread is unknown; set measure.trials to 3 or more.")
-    if pending := sum(row.status == PENDING for row in cases):
-        notes.append(f"{pending} of {len(cases)} cases have no record yet.")
+    if pending := sum(row.status == PENDING for row in run.cases):
+        notes.append(f"{pending} of {len(run.cases)} cases have no record yet.")
     return notes
 
 
@@ -206,22 +205,22 @@ def _far(measured: Sequence[CaseSummary]) -> list[str]:
     )
 
 
-def _restless(measured: Sequence[CaseSummary]) -> list[str]:
-    """How much sound trials of one case differ, where nothing that was watched explains it."""
-    logs = [
-        [math.log(value) for value in row.positive(THROUGHPUT).values()]
-        for row in measured
-        if not row.degraded
+def _restless(run: AnalysedRun) -> list[str]:
+    """How noisy trials are that nothing marks as such, by the noise that the choice rests on."""
+    chosen = {
+        name: options for metric in run.info.suite.get("metrics", []) for name, options in metric.items()
+    }
+    effect = chosen.get("telemetry", {}).get("effect", EFFECT)
+    noisy = [
+        f"{noise.scale:.1%} on {count_text(size, 'device')}"
+        for size, noise in noises([row for row in run.cases if not row.degraded]).items()
+        if noise.scale > effect
     ]
-    repeated = [values for values in logs if len(values) > 1]
-    squares = sum(statistics.variance(values) * (len(values) - 1) for values in repeated)
-    freedom = sum(len(values) - 1 for values in repeated)
-    spread = math.sqrt(squares / freedom) if freedom else 0.0
-    if spread <= EFFECT:
+    if not noisy:
         return []
     return [
-        f"Trials of one case differ by {spread:.1%} (standard deviation), although they are not marked as "
-        "noisy: that no other process was seen does not make a machine quiet. Neighbours behind a "
+        f"Trials vary within their round by {listed(noisy)} (standard deviation), although they are not "
+        "marked as noisy: that no other process was seen does not make a machine quiet. Neighbours behind a "
         "hypervisor, clocks and memory can't be watched from here; raise measure.trials."
     ]
 
