@@ -82,6 +82,28 @@ def test_of_memory_less_is_better_and_the_same_is_the_same():
     assert found[FSDP.name].change("memory_peak").word == "same"
 
 
+def test_memory_that_has_two_levels_changes_with_neither() -> None:
+    """FSDP2 on gloo peaks at one of two levels 2.8 % apart; the other cases at the same in every trial."""
+    low, high = 1e6, 1.028e6
+
+    def levels(*peaks: float) -> list[Record]:
+        steady = [record for of in (DDP, ZERO) for record in trials(of, 1000, 1010, 990)]
+        return [*steady, *(measured(FSDP, 800, round_=i, memory_peak=peak) for i, peak in enumerate(peaks))]
+
+    found = pairs(levels(low, low, high), levels(low, high, high))
+    change = found[FSDP.name].change("memory_peak")
+    assert (change.word, change.before.value) == ("same", pytest.approx((low * low * high) ** (1 / 3)))
+    steady = found[DDP.name].change("memory_peak")
+    assert (steady.before.value, steady.after.value) == (1e6, 1e6), "other cases' trials say nothing of it"
+
+
+def test_bytes_that_are_the_same_in_all_trials_are_compared_to_the_byte() -> None:
+    large = 3 * 2**41 + 1
+    before, after = (trials(DDP, 1000, 1010, 990, comm_bytes=large + more) for more in (0, 2))
+    change = pairs(before, after)[DDP.name].change("comm_bytes")
+    assert (change.before.value, change.after.value) == (large, large + 2)
+
+
 def told_of_days(spread: float, *, is_known: bool) -> float:
     """Part of the comparisons of the same code on two days that find a difference, if days so differ."""
     rng = np.random.default_rng(7)
@@ -160,7 +182,7 @@ def test_scaling_efficiency_is_compared_beside_the_pace(alone, both, ratio, word
     change = found[DDP.name].change("efficiency")
     assert change.before.value == pytest.approx(0.8333, abs=1e-4)
     assert change.ratio.value == pytest.approx(ratio, abs=2e-3)
-    assert change.ratio.half > found[DDP.name].change("tokens_per_s").ratio.half, "the noise of four medians"
+    assert change.ratio.half > found[DDP.name].change("tokens_per_s").ratio.half, "the noise of four means"
     assert (change.word, found[DDP.name].change("tokens_per_s").word) == (word, pace)
     assert found[one.name].change("efficiency") is None, "on one device it is 1 by definition"
 

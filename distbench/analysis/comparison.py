@@ -17,7 +17,7 @@ from distbench.analysis.days import Days
 from distbench.analysis.noise import CONFIDENCE, Interval, intervals
 from distbench.analysis.scaling import series_of
 from distbench.analysis.settings import facts, meaning, settings, text
-from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, CaseSummary
+from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, PACE, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line
 from distbench.case import Case
 
@@ -151,8 +151,10 @@ def _with_changes(pairs: list[Pair], past: Past) -> list[Pair]:
     changes: dict[str, list[Change]] = {after.case.id: [] for _, _, after in fit}
     for column in (name for name in COLUMNS if name != EFFICIENCY):
         both = [row for row in fit if row[1].positive(column) and row[2].positive(column)]
-        befores = intervals([before.positive(column) for _, before, _ in both])
-        afters = intervals([after.positive(column) for _, _, after in both])
+        befores, afters = (
+            intervals([row.positive(column) for row in side], counted=column not in PACE)
+            for side in ([before for _, before, _ in both], [after for _, _, after in both])
+        )
         for (_, _, row), before, after in zip(both, befores, afters, strict=True):
             known = past.get((row.case.id, column))
             changes[row.case.id].append(_change(column, row.columns[column], before, after, known))

@@ -101,12 +101,12 @@ def noise_of(samples: Sequence[Trials]) -> Noise | None:
 def intervals(samples: Sequence[Trials], *, counted: bool = False) -> list[Interval]:
     """Interval of each case; *samples* are the trials of the cases that share their noise, by round.
 
-    A number that is *counted* owes nothing to the round in which it was.
+    A number that is *counted*, such as bytes, owes nothing to the round in which it was.
 
     Raises:
         ValueError: a value is not positive, or a case has none.
     """
-    fit = effects(samples, in_rounds=not counted)
+    fit = effects(samples, counted=counted)
     return [
         _interval(trials, float(log), float(error), float(freedom))
         for trials, log, error, freedom in zip(samples, fit.logs, fit.errors, fit.freedoms, strict=True)
@@ -114,8 +114,10 @@ def intervals(samples: Sequence[Trials], *, counted: bool = False) -> list[Inter
 
 
 def _interval(trials: Trials, log: float, error: float, freedom: float) -> Interval:
-    # a logarithm and back costs the last digits
-    value = float(f"{math.exp(log):.12g}")
+    mean = math.exp(log)
+    # a logarithm and back costs the last digits; what was the same in all trials stays that to the byte
+    same = (trial for trial in trials.values() if math.isclose(trial, mean, rel_tol=1e-12))
+    value = next(same, float(f"{mean:.12g}"))
     if math.isnan(error):
         return Interval(value, trials=len(trials))
     return Interval(value, min(_UNKNOWN, _quantile(freedom) * error), freedom, len(trials))

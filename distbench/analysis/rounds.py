@@ -40,10 +40,11 @@ class Effects:
     """Typical standard deviation of the logarithm of a trial; NaN as ``errors``."""
 
 
-def effects(samples: Sequence[Trials], *, in_rounds: bool = True) -> Effects:
+def effects(samples: Sequence[Trials], *, counted: bool = False) -> Effects:
     """Fit of cases and rounds to *samples*, by least squares weighted by the cases' own variances.
 
-    Without *in_rounds*, rounds have no effect.
+    A number that is *counted*, such as bytes, owes nothing to the state of the machine: rounds have no
+    effect on it, and a trial that differs from the others is as true as they are.
 
     Raises:
         ValueError: a case has no trial, or a number that is not positive.
@@ -53,12 +54,13 @@ def effects(samples: Sequence[Trials], *, in_rounds: bool = True) -> Effects:
         return Effects(nothing, nothing, nothing, math.nan)
     if not all(samples) or min((min(trials.values()) for trials in samples), default=1.0) <= 0:
         raise ValueError("every case needs at least one trial, and every number must be above 0")
+    if counted:
+        return _fit(samples, _no_rounds(samples))
     typical = _typical(samples)
     kept = [_sound(trials, typical) for trials in samples]
-    nothing = np.zeros((sum(map(len, kept)), 1))
-    blocked = _fit(kept, _shared_rounds(kept) if in_rounds else nothing)
+    blocked = _fit(kept, _shared_rounds(kept))
     # too few trials to tell rounds from noise: the noise then holds what the rounds did
-    return blocked if blocked.freedoms.any() else _fit(kept, nothing)
+    return blocked if blocked.freedoms.any() else _fit(kept, _no_rounds(kept))
 
 
 def set_aside(samples: Sequence[Trials]) -> list[list[int]]:
@@ -106,8 +108,12 @@ def _shared_rounds(samples: Sequence[Trials]) -> np.ndarray:
     rounds = [number for trials in samples for number in trials]
     shared = sorted(number for number in set(rounds) if rounds.count(number) > 1)
     if not shared:
-        return np.zeros((len(rounds), 1))
+        return _no_rounds(samples)
     return np.array([[number == each for each in shared] for number in rounds], dtype=float)
+
+
+def _no_rounds(samples: Sequence[Trials]) -> np.ndarray:
+    return np.zeros((sum(map(len, samples)), 1))
 
 
 def _typical(samples: Sequence[Trials]) -> float | None:
