@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -59,14 +60,52 @@ def test_no_round_begins_when_the_minutes_are_up(run: Run) -> None:
     assert "(--minutes): pretended" in told and "may still be the best" in told
 
 
+def made(record: Path, round_: int, **changes: Any) -> None:
+    """Write a trial like that of *record*, with *changes*, as that of *round_*."""
+    folder = record.parent.parent / str(round_)
+    if not folder.exists():
+        shutil.copytree(record.parent, folder)
+    (folder / "record.json").write_text(
+        json.dumps({**json.loads(record.read_text()), "round": round_, **changes})
+    )
+
+
 def test_what_fails_is_not_measured_again_and_again(run: Run, tmp_path: Path) -> None:
     run()
     (folder,) = (tmp_path / "out").iterdir()
     (file,) = folder.glob("trials/*also-works*/0/record.json")
-    later = shutil.copytree(file.parent, file.parent.parent / "1") / "record.json"
-    later.write_text(json.dumps({**json.loads(file.read_text()), "round": 1, "status": "crashed"}))
+    made(file, 1, status="crashed")
     assert main(["run", "--resume", str(folder), "--until-settled"]) == 1
     assert len(list(folder.glob("trials/*/*/record.json"))) == 3
+
+
+def test_a_trial_that_was_stopped_did_not_fail(run: Run, tmp_path: Path) -> None:
+    run()
+    (folder,) = (tmp_path / "out").iterdir()
+    (file,) = folder.glob("trials/*also-works*/0/record.json")
+    made(file, 1, status="cancelled")
+    main(["run", "--resume", str(folder), "--until-settled"])
+    assert json.loads((file.parent.parent / "2/record.json").read_text())["status"] == "measured"
+
+
+def test_a_resumed_run_has_been_looked_at_before(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What would settle at the first look, after the one trial that is planned, does not at the fourth."""
+    run()
+    (folder,) = (tmp_path / "out").iterdir()
+    for file in list(folder.glob("trials/*/0/record.json")):
+        values = json.loads(file.read_text())["values"]
+        for round_ in range(4):
+            pace = 940 if "also-works" in str(file) else 1000 * math.exp(0.03 * (-1) ** round_)
+            made(file, round_, values={**values, "tokens_per_s": pace})
+    main(["run", "--resume", str(folder), "--until-settled", "--minutes", "0.0000001"])
+    assert "not settled after" in capsys.readouterr().err
+
+
+def test_where_no_case_can_be_recommended_nothing_is_settled(run: Run) -> None:
+    _, told = run("--until-settled", "--check", "--set", "measure.trials=0")
+    assert "nothing to settle: no case can be recommended" in told
 
 
 @pytest.mark.train
@@ -80,6 +119,11 @@ def test_a_finished_run_is_settled_later_on_real_ranks(tmp_path: Path) -> None:
 def test_minutes_must_be_some(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "suite.yaml", "--until-settled", "--minutes", "0"]) == 2
     assert "--minutes = 0: must be above 0" in capsys.readouterr().err
+
+
+def test_minutes_without_rounds_to_limit_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "suite.yaml", "--minutes", "5"]) == 2
+    assert "--minutes = 5: limits the rounds that --until-settled adds; add" in capsys.readouterr().err
 
 
 def drawn(logs: np.ndarray, trials: int, rng: np.random.Generator) -> list[Candidate]:

@@ -16,17 +16,21 @@ from distbench.units import count_text
 class Settling:
     """Called with the run after each round: ids of the cases that need another one."""
 
-    def __init__(self, observer: Observer, minutes: float) -> None:
-        self._observer, self._minutes, self._looks = observer, minutes, 0
+    def __init__(self, observer: Observer, minutes: float, trials: int) -> None:
+        self._observer, self._minutes = observer, minutes
+        self._trials = trials
+        """Rounds that the suite asks for; the first look is after them."""
         self._end: float | None = None
 
     def __call__(self, run: Run) -> list[str]:
         """Cases that need another round; none if the pick is settled, or the time is up."""
         if self._end is None:
             self._end = time.monotonic() + 60 * self._minutes
-        self._looks += 1
         analysed = AnalysedRun.read(run)
-        every = contenders(analysed.candidates, self._looks)
+        if not any(one.speed and not one.barred for one in analysed.candidates):
+            self._observer.note("nothing to settle: no case can be recommended")
+            return []
+        every = contenders(analysed.candidates, self._look(analysed))
         if not every:
             self._observer.note("settled: no case can be better than the pick by more than the margin")
             return []
@@ -46,8 +50,14 @@ class Settling:
         self._observer.note(f"not settled: another round of {names}")
         return [one.id for one in left]
 
+    def _look(self, run: AnalysedRun) -> int:
+        """Which look this is, from 1 on: each before it, of an earlier session too, asked for a round."""
+        rounds = 1 + max((record.round for record in run.measured), default=-1)
+        return max(1, rounds - self._trials + 1)
+
 
 def _failing(run: AnalysedRun) -> set[str]:
-    """Cases whose last trial was not measured: another one would end alike."""
-    last = {record.case_id: record for record in sorted(run.measured, key=lambda record: record.round)}
+    """Cases whose last trial failed: another one would end alike. One that was stopped did not fail."""
+    ended = [record for record in run.measured if record.status is not Status.CANCELLED]
+    last = {record.case_id: record for record in sorted(ended, key=lambda record: record.round)}
     return {case_id for case_id, record in last.items() if record.status is not Status.MEASURED}

@@ -26,6 +26,9 @@ from distbench.report.run_json import run_json
 from distbench.run import Execution
 from distbench.suite import Overrides, Suite, load
 
+_MINUTES = 30.0
+"""After so many minutes --until-settled starts no round, unless --minutes says otherwise."""
+
 
 def run(
     context: typer.Context,
@@ -51,15 +54,20 @@ def run(
         ),
     ] = False,
     minutes: Annotated[
-        float,
-        option("--minutes", "N", "With --until-settled: start no round after N minutes.", has_default=True),
-    ] = 30.0,
+        float | None,
+        option("--minutes", "N", f"With --until-settled: start no round after N minutes ({_MINUTES:g})."),
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
     """Run a suite; write its records and a report."""
-    if not minutes > 0:
+    if minutes is not None and not minutes > 0:
         raise UsageError(f"--minutes = {minutes:g}: must be above 0")
+    if minutes is not None and not until_settled:
+        raise UsageError(
+            f"--minutes = {minutes:g}: limits the rounds that --until-settled adds; add --until-settled, or "
+            "set measure.trials for the number of rounds"
+        )
     changes = [*set_, *(["measure.keep_traces=true"] if keep_traces else [])]
     changed = options.overrides(changes, only, world_sizes, device, check=check)
     if resume:
@@ -75,7 +83,8 @@ def run(
     else:
         execution = Execution.start(load(suite, changed), out, context.obj)
     with observer(quiet=quiet) as watcher:
-        settling = Settling(watcher, minutes) if until_settled else None
+        trials = execution.suite.measure.trials
+        settling = Settling(watcher, minutes or _MINUTES, trials) if until_settled else None
         was_stopped = execution.execute(watcher, settling)
     analysed = AnalysedRun.read(execution.run)
     _print_results(execution.run, analysed, as_json=as_json)
