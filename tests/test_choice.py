@@ -21,6 +21,8 @@ from distbench.case import Choice as Plugin
 from distbench.cli import main
 from distbench.record import Record
 from distbench.record.store import Run
+from distbench.report.choice_view import sheet
+from distbench.report.page_data import picker
 
 
 def run_of(*records: Record) -> AnalysedRun:
@@ -184,6 +186,25 @@ def test_a_device_must_hold_more_than_torchs_allocator_does() -> None:
     assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=900.0 * MIB) == 900 * MIB
     assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=200.0 * MIB) == reserved
     assert needed("cpu") == 100 * MIB
+
+
+def test_what_nothing_has_measured_is_not_called_a_peak() -> None:
+    assumed, reported = (
+        run_of(
+            *trials(case("ddp", device="cuda"), 1000, mib=1024, **own),
+            *trials(case("fsdp", device="cuda"), 900, mib=512, **own),
+        )
+        for own in ({}, {"gpu_memory_own": 2.0**31})
+    )
+    words = "2.00 GiB per device (1.00 GiB of it assumed for CUDA's context and libraries, which NVML did not"
+    assert f"tokens/s, memory {words}" in answer(assumed).headline.replace("(spread unknown) ", "")
+    assert "tokens/s, peak memory 2.00 GiB per device." in answer(reported).headline
+    least = next(each for each in sentences(assumed) if each.startswith("Lowest memory"))
+    assert "fsdp, 1.50 GiB per device (1.00 GiB of it assumed" in least
+    notes = sheet(choose(assumed.candidates, Wish())).notes
+    assert any("1.00 GiB of the memory is assumed" in each and "ddp, fsdp" in each for each in notes)
+    assert not any("assumed" in each for each in sheet(choose(reported.candidates, Wish())).notes)
+    assert picker(assumed)["assumed"] == "1.00 GiB"
 
 
 # -- intervals

@@ -63,7 +63,9 @@ def _numbers(choice: Choice, pick: Candidate) -> str:
     """Speed, memory and energy of the pick, each with its 95% interval."""
     assert pick.speed is not None
     tied = len(choice.alike)
-    memory = f"peak memory {bytes_text(pick.memory)} per device" if pick.memory else "peak memory unknown"
+    memory = "memory unknown"
+    if pick.memory:
+        memory = f"{'memory' if pick.memory_assumed else 'peak memory'} {pick.memory_text}"
     # only the number that it was chosen by is flattered by the choice
     by_energy = choice.wish.goal == "tokens-per-joule"
     speed = _number(pick.speed, pick.speed.half_as_best_of(1 if by_energy else tied), pick.speed.half)

@@ -16,9 +16,10 @@ from distbench.grouping import grouped
 from distbench.units import number_text
 
 RESERVED, OWN, ENERGY = "memory_reserved_peak", "gpu_memory_own", "energy_per_token"
-OUTSIDE = 2**30
-"""Bytes of a GPU that a process takes outside of torch's allocator (CUDA's context, kernels, the buffers of
-NCCL and cuBLAS), where NVML did not tell: the middle of the half to two GiB that are common."""
+OUTSIDE = 2.0**30
+"""Bytes of a GPU that a process is assumed to take outside of torch's allocator (CUDA's context, kernels,
+the buffers of NCCL and cuBLAS), where NVML did not report it: the middle of the half to two GiB that are
+common."""
 
 
 def candidates(cases: Sequence[CaseSummary], unfair: Mapping[str, Sequence[Difference]]) -> list[Candidate]:
@@ -35,7 +36,8 @@ def candidates(cases: Sequence[CaseSummary], unfair: Mapping[str, Sequence[Diffe
             work=works[row.case.id],
             simplicity=rank[row.case.id],
             speed=_interval(row, THROUGHPUT),
-            memory=_needed(row),
+            memory=memory,
+            memory_assumed=assumed,
             joules=_interval(row, ENERGY),
             barred=_barred(row, unfair.get(row.case.id, [])),
             unknown=row.absent.get(THROUGHPUT, "not measured"),
@@ -43,6 +45,7 @@ def candidates(cases: Sequence[CaseSummary], unfair: Mapping[str, Sequence[Diffe
             joules_unknown=row.absent.get(ENERGY, "not measured"),
         )
         for row in cases
+        for memory, assumed in [_needed(row)]
     ]
     places = grouped(made, lambda one: (one.devices, one.work, one.precision)).values()
     together = {one.id: sum(other.speed is not None for other in place) for place in places for one in place}
@@ -87,16 +90,16 @@ def _barred(row: CaseSummary, differences: Sequence[Difference]) -> str:
     return ""
 
 
-def _needed(row: CaseSummary) -> float | None:
-    """Memory that a device must have.
+def _needed(row: CaseSummary) -> tuple[float | None, float]:
+    """Memory that a device must have, and how much of that nothing has measured.
 
     On a GPU all that the ranks held of it, by NVML, and no less than the allocator's segments, which a
     large device lets grow beyond need; on a CPU the tensors.
     """
     peak, own = row.values.get(RESERVED) or row.values.get(MEMORY), row.values.get(OWN)
     if peak is None or row.case.device == "cpu":
-        return peak.high if peak else None
-    return max(peak.high, own.high) if own else peak.high + OUTSIDE
+        return peak.high if peak else None, 0.0
+    return (max(peak.high, own.high), 0.0) if own else (peak.high + OUTSIDE, OUTSIDE)
 
 
 def _by_size(cases: Sequence[CaseSummary], column: str) -> dict[int, list[CaseSummary]]:

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
 from distbench.analysis.noise import Interval
+from distbench.units import bytes_text
 
 Goal = Literal["throughput", "memory", "tokens-per-joule"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -41,7 +42,11 @@ class Candidate:
     speed: Interval | None = None
     """Tokens per second over all devices."""
     memory: float | None = None
-    """Bytes that the rank with the highest peak took from its device, the highest of all trials."""
+    """Bytes that a device must have: the peak of the rank with the highest one, the highest of all trials,
+    and ``memory_assumed``."""
+    memory_assumed: float = 0.0
+    """Bytes of ``memory`` that were not measured but allowed for: what a GPU holds beside torch's allocator,
+    where NVML did not report it."""
     joules: Interval | None = None
     """Joules per token."""
     barred: str = ""
@@ -54,6 +59,17 @@ class Candidate:
     def measured(self, goal: Goal) -> Interval | None:
         """The number with an interval by which *goal* ranks; of memory, which has none, the speed."""
         return self.joules if goal == "tokens-per-joule" else self.speed
+
+    @property
+    def memory_text(self) -> str:
+        """``72.5 MiB per device``, and how much of that is assumed; only where ``memory`` is known."""
+        text = f"{bytes_text(self.memory or 0.0)} per device"
+        if not self.memory_assumed:
+            return text
+        return (
+            f"{text} ({bytes_text(self.memory_assumed)} of it assumed for CUDA's context and libraries, "
+            "which NVML did not report)"
+        )
 
     def is_beaten_by(self, other: Candidate) -> bool:
         """Whether *other* is both faster and leaner by estimate, however unsure that is."""

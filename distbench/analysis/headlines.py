@@ -18,7 +18,7 @@ from distbench.grouping import grouped
 from distbench.metrics.steptime.drift import are_unsettled
 from distbench.metrics.telemetry import EFFECT
 from distbench.record import Status, round_text
-from distbench.units import bytes_text, count_text, number_text
+from distbench.units import count_text, number_text
 
 _MOST_FAILURES = 20
 ADVICE: dict[str, str] = {
@@ -124,12 +124,11 @@ def _lowest_memory(
         return ""
     least, most = by_memory[0], by_memory[-1]
     alike = [names[one.id] for one in by_memory if one.has_memory_of(least)]
-    peak = f"peak {bytes_text(least.memory or 0.0)} per rank"
     if len(alike) == len(by_memory):
-        return f"Lowest memory {where}: all cases are within {SAME_MEMORY:.0%}; {peak}."
+        return f"Lowest memory {where}: all cases are within {SAME_MEMORY:.0%}; {least.memory_text}."
     others = f" (tied with {listed(alike[1:], most=3)})" if len(alike) > 1 else ""
     part = (least.memory or 0.0) / (most.memory or 1.0)
-    return f"Lowest memory {where}: {alike[0]}{others}, {peak}, {part:.0%} of {names[most.id]}."
+    return f"Lowest memory {where}: {alike[0]}{others}, {least.memory_text}, {part:.0%} of {names[most.id]}."
 
 
 def _with(run: AnalysedRun, rows: Sequence[CaseSummary], column: str) -> list[Candidate]:

@@ -8,14 +8,15 @@ from typing import Any
 from distbench.analysis.answer import Answer
 from distbench.analysis.choice import Candidate, Choice
 from distbench.analysis.noise import CONFIDENCE
+from distbench.analysis.text import listed
 from distbench.grouping import gathered
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.units import bytes_text, number_text
 
 _CAPTION = (
-    "Best first. tokens/s: mean over trials with its 95% interval, higher is better; memory: peak of the "
-    "rank with the highest peak, lower is better; J/token: energy of all GPUs, where known, lower is better. "
-    ">: recommended; =: statistically tied with the best."
+    "Best first. tokens/s: mean over trials with its 95% interval, higher is better; memory: what the rank "
+    "with the highest peak needs of its device, lower is better; J/token: energy of all GPUs, where known, "
+    "lower is better. >: recommended; =: statistically tied with the best."
 )
 _FIELDS = (
     Field("case", "case", "Name of the case.", type="varchar"),
@@ -23,16 +24,16 @@ _FIELDS = (
     Field("low", "", "Lower end of its 95% interval.", "tokens/s"),
     Field("high", "", "Upper end of its 95% interval.", "tokens/s"),
     Field("interval", "95%", "Its 95% interval."),
-    Field("memory_bytes", "memory", "Peak of the rank with the highest peak.", "B", "lower"),
+    Field("memory_bytes", "memory", "Needed by the rank with the highest peak.", "B", "lower"),
 )
 _ENERGY = Field("joules_per_token", "J/token", "Energy of all GPUs.", "J/token", "lower", format=number_text)
 
 
 def sheet(choice: Choice) -> Sheet:
-    """The eligible cases, and in the notes why others are excluded."""
+    """The eligible cases; in the notes what of their memory is assumed, and why others are excluded."""
     fields = (*_FIELDS, _ENERGY) if any(each.joules for each in choice.ranked) else _FIELDS
     rows = tuple(_row(each, choice) for each in choice.ranked)
-    return Sheet("Eligible cases", _CAPTION, fields, rows, _left_out(choice))
+    return Sheet("Eligible cases", _CAPTION, fields, rows, (*_assumed(choice), *_left_out(choice)))
 
 
 def to_json(answer: Answer, choice: Choice, then: list[tuple[float, Choice]]) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def _candidate_json(one: Candidate | None) -> dict[str, Any] | None:
         "work": one.work,
         "tokens_per_s": one.speed.to_json() if one.speed else None,
         "memory_bytes": one.memory,
+        "memory_assumed_bytes": None if one.memory is None else one.memory_assumed,
         "joules_per_token": one.joules.to_json() if one.joules else None,
     }
 
@@ -81,6 +83,16 @@ def _row(one: Candidate, choice: Choice) -> Row:
             "joules_per_token": one.joules.value if one.joules else None,
         }
     )
+
+
+def _assumed(choice: Choice) -> list[str]:
+    every = (*choice.ranked, *(one for one, _ in choice.left_out))
+    assumed = gathered((bytes_text(one.memory_assumed), one.name) for one in every if one.memory_assumed)
+    return [
+        f"{much} of the memory is assumed for CUDA's context and libraries, which NVML did not report: "
+        f"{listed(names)}."
+        for much, names in assumed.items()
+    ]
 
 
 def _left_out(choice: Choice) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import shorten
 from distbench.record.store import RunInfo
+from distbench.units import bytes_text
 
 _GOAL_WORDS = {
     "throughput": "fastest that fits",
@@ -25,10 +26,12 @@ def picker(run: AnalysedRun) -> dict[str, Any]:
     """The answer as it stands when the page opens, and what its fields offer; ``data`` is for its script."""
     candidates = run.candidates
     energy = any(one.joules for one in candidates)
+    assumed = max((one.memory_assumed for one in candidates), default=0.0)
     return {
         "answer": answer(run),
         "wish": settle(candidates, Wish()),
         "goals": {goal: _GOAL_WORDS[goal] for goal in GOALS if energy or goal != "tokens-per-joule"},
+        "assumed": bytes_text(assumed) if assumed else "",
         "devices": sorted({one.devices for one in candidates}),
         "precisions": list(dict.fromkeys(one.precision for one in candidates)),
         "works": list(dict.fromkeys(one.work for one in candidates)),
