@@ -9,6 +9,7 @@ from pathlib import Path
 from distbench.analysis.run import AnalysedRun
 from distbench.cli.output import note
 from distbench.cli.progress import observer
+from distbench.cli.stopping import resumable
 from distbench.errors import DistbenchError
 from distbench.gate.advisory import judged
 from distbench.gate.verdicts import Result
@@ -30,7 +31,7 @@ def gate_stored(baseline: Run, suite: Suite, out: Path, command: Sequence[str], 
     trials = max(suite.measure.trials, suite.gate.min_pairs)
     suite = suite.asking_for(MEASURE, replace(suite.measure, trials=trials))
     execution = Execution.start(suite, out, command)
-    with observer(quiet=quiet) as watcher:
+    with resumable(""), observer(quiet=quiet) as watcher:
         execution.execute(watcher)
     after = AnalysedRun.read(execution.run)
     compared = (before.info.run_id, after.info.run_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -38,7 +39,9 @@ def complain(error: DistbenchError | str) -> None:
     """Print an error on stderr, one line per mistake."""
     mistakes = error.mistakes if isinstance(error, SuiteError) else str(error).splitlines()
     for mistake in mistakes:
-        typer.echo(f"distbench: error: {' '.join(plain(str(mistake)).split())}", err=True)
+        # a command to be pasted keeps each space of the paths in it
+        line = re.sub(r"\s", " ", plain(str(mistake))).strip()
+        typer.echo(f"distbench: error: {line}", err=True)
 
 
 def note(text: str) -> None:

@@ -69,7 +69,7 @@ class Live(Observer):
 
     def note(self, text: str) -> None:
         """Print the note above the line."""
-        self.progress.console.print(plain(text))
+        self._print(text)
 
     def trial_started(self, task: Task, done: int, total: int, remaining_s: float | None) -> None:
         """Show the case and the time left."""
@@ -82,7 +82,11 @@ class Live(Observer):
         """Count the trial; print it if it failed."""
         self.progress.advance(self._task)
         if record.status.is_failure:
-            self.progress.console.print(plain(f"{_what(record)}: {record.status}: {record.reason}"))
+            self._print(f"{_what(record)}: {record.status}: {record.reason}")
+
+    def _print(self, text: str) -> None:
+        # the terminal wraps it; what rich wraps can't be pasted as a command
+        self.progress.console.print(plain(text), soft_wrap=True)
 
 
 def _what(trial: Task | Record) -> str:

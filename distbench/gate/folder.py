@@ -6,7 +6,9 @@ If launches failed, there is also ``failures.json``: a second try replaces the r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +73,7 @@ class GateFolder:
         if started != [_titles(arms), *(_without_rules(arm.suite.resolved()) for arm in arms)]:
             raise UsageError(
                 f"--resume {name}: this gate compares other arms ({one_line(str(started[0]))}) or another "
-                f"suite; repeat the command that started it: {' '.join(runs[0].info().command)}"
+                f"suite; repeat the command that started it: {shlex.join(runs[0].info().command)}"
             )
         return cls(path, runs)
 
@@ -79,6 +81,19 @@ class GateFolder:
     def gate_id(self) -> str:
         """Id of the gate, the last part of the folder's name."""
         return self.path.name.rpartition("-")[2]
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Own the folders of both runs while the body runs.
+
+        Raises:
+            UsageError: another process runs trials in one of them.
+            InfrastructureError: the folder is not writable, or its disk is full.
+        """
+        with ExitStack() as stack:
+            for run in self.runs:
+                stack.enter_context(run.owned())
+            yield
 
     def set_state(self, state: State) -> None:
         """Write *state* to both runs."""

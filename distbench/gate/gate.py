@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,7 +32,6 @@ class Gate:
         out: Path,
         baseline: Arm,
         candidate: Arm,
-        observer: Observer,
         *,
         command: Sequence[str],
         resume: Path | None = None,
@@ -48,7 +48,7 @@ class Gate:
             SuiteError: the suite can't work, which is known before anything is launched.
             UsageError: the folder can't be created, or a tolerance is below what this machine can resolve.
         """
-        self._arms, self._observer = (baseline, candidate), observer
+        self._arms, self._observer = (baseline, candidate), Observer()
         self._rules = candidate.suite.gate
         self._plans = plan.make(baseline.suite), plan.make(candidate.suite)
         self._match = match(*self._plans)
@@ -57,7 +57,7 @@ class Gate:
         """Cases run in pairs."""
         if not calibrates:
             refuse_blind(self._rules, self.cases, load(candidate.suite.measure))
-        self._clock = Clock(self._rules.minutes)
+        self._clock, self._command = Clock(self._rules.minutes), command
         self._folder = (
             GateFolder.resume(resume, self._arms)
             if resume
@@ -65,22 +65,34 @@ class Gate:
         )
         self._failures = self._folder.failures
 
-    def run(self) -> Result:
+    def run(self, observer: Observer) -> Result:
         """Run both arms until each case has its verdict, and write the result to the folder.
 
+        No other process may run trials in it meanwhile.
+
         Raises:
+            UsageError: another process runs this gate.
             InfrastructureError: the disk is full; everything stored so far is intact.
             KeyboardInterrupt: a second Ctrl-C; no process is left.
         """
+        self._observer = observer
         try:
-            return self._run()
+            with self._folder.owned():
+                return self._run()
         except InfrastructureError as error:
-            advice = f"free some space, then resume with --resume {self._folder.path}"
+            advice = f"free some space, then resume with: {self.resume_command}"
             raise InfrastructureError(error.problem, advice) from error
+
+    @property
+    def resume_command(self) -> str:
+        """Command that resumes this gate, ready to be pasted into a shell."""
+        is_resumed = any(word.partition("=")[0] == "--resume" for word in self._command)
+        return shlex.join([*self._command, *(() if is_resumed else ("--resume", str(self._folder.path)))])
 
     def _run(self) -> Result:
         stop = StopRequest()
         second: list[Track] = []
+        self._folder.set_state("running")
         with stop.listening():
             first = self._series(self._match.slots, stop, is_second=False)
             flagged = [track for track in first if self._is_flagged(track)]

@@ -12,7 +12,7 @@ from distbench.analysis.text import one_line, plain
 from distbench.job import MEASURE
 from distbench.pytest_plugin.session import Outcome
 from distbench.record import Record, Status, round_text
-from distbench.record.store import Run
+from distbench.record.store import Run, resume_command
 from distbench.report import terminal
 from distbench.trial import log_file
 
@@ -77,7 +77,7 @@ def print_runs(reporter: pytest.TerminalReporter, runs: Sequence[Run]) -> None:
                 reporter.write_line(line)
         reporter.write_line(f"report: {run.folder / 'report.html'}")
         if info.state != "finished":
-            reporter.write_line(f"incomplete; resume with: distbench run --resume {run.folder}")
+            reporter.write_line(f"incomplete; resume with: {resume_command(run.folder)}")
 
 
 def _failed(run: Run, record: Record) -> str:

@@ -57,10 +57,14 @@ class SuiteRun:
         """Start a session: build what the trials need.
 
         Raises:
+            UsageError: another process runs trials in the folder.
             InfrastructureError: the disk is full.
             KeyboardInterrupt: Ctrl-C or SIGTERM.
         """
         with self._listening():
+            self._session.enter_context(self.run.owned())
+            self.run.write_info(dataclasses.replace(self._info, state="running"))
+            self._session.callback(self._write_end)
             self._bench = self._session.enter_context(
                 Bench.opened(self.run, self._suite, Logged(), self._stop)
             )
@@ -88,11 +92,13 @@ class SuiteRun:
         """
         self._session.close()
         self._shared.clear()
-        state: store.State = "finished" if self._is_complete() else "interrupted"
-        self.run.write_info(dataclasses.replace(self._info, state=state))
         from distbench.report import page
 
         page.write(self.run.folder, AnalysedRun.read(self.run))
+
+    def _write_end(self) -> None:
+        state: store.State = "finished" if self._is_complete() else "interrupted"
+        self.run.write_info(dataclasses.replace(self._info, state=state))
 
     def _is_complete(self) -> bool:
         statuses = {record.key: record.status for record in self.run.records()}

@@ -12,6 +12,7 @@ reports/<suite>-<time>-<id>/
   prepare/              logs of building C++ ops and initial weights before the trials
   scratch/              files that one trial leaves for another; removed when no longer needed
   report.html
+  .owner                which process runs trials in it (``owner``); empty between sessions
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +36,7 @@ from distbench.errors import InfrastructureError, RecordError, UsageError
 from distbench.files import slug, write_whole, writing
 from distbench.job import MEASURE, kind_of, kinds
 from distbench.plan import Planned
-from distbench.record import FORMAT, Record, Status, check_format, files, read_json
+from distbench.record import FORMAT, Record, Status, check_format, files, owner, read_json
 from distbench.suite import Suite
 from distbench.units import bytes_text
 
@@ -142,8 +144,21 @@ class Run:
         run.write_info(info)
         return run
 
+    @contextmanager
+    def owned(self) -> Iterator[owner.Holder | None]:
+        """Own the folder while the body runs; yield who was killed while owning it, if anybody.
+
+        Raises:
+            UsageError: another process runs trials in it.
+            InfrastructureError: the folder is not writable, or its disk is full.
+        """
+        with ExitStack() as stack:
+            with storing(self.folder / owner.OWNER_FILE):
+                killed = stack.enter_context(owner.owned(self.folder, utc_now()))
+            yield killed
+
     def info(self) -> RunInfo:
-        """Content of ``run.json``.
+        """Content of ``run.json``; a run that nobody owns is not running, whatever was written last.
 
         Raises:
             UsageError: this is not the folder of a run.
@@ -152,7 +167,10 @@ class Run:
         file = self.folder / RUN_FILE
         if not file.is_file():
             raise UsageError(f"{self.folder}: not the folder of a run ({RUN_FILE} is missing)")
-        return RunInfo.from_json(read_json(file), str(file))
+        info = RunInfo.from_json(read_json(file), str(file))
+        if info.state == "running" and not owner.is_owned(self.folder):
+            return dataclasses.replace(info, state="interrupted")
+        return info
 
     def write_info(self, info: RunInfo) -> None:
         """Write ``run.json``."""
@@ -250,6 +268,11 @@ def stamp_of(time_: str) -> str:
     return time_.replace("-", "").replace(":", "").partition(".")[0].replace("T", "-")
 
 
+def resume_command(folder: Path) -> str:
+    """Command that resumes the run in *folder*, ready to be pasted into a shell."""
+    return f"distbench run --resume {shlex.quote(str(folder))}"
+
+
 def write_json(file: Path, data: Any) -> None:
     """Write *data* as JSON, atomically."""
     # ASCII only: a message may contain bytes that are not UTF-8, and the file must remain readable
@@ -276,5 +299,5 @@ def storing(file: Path) -> Iterator[None]:
         run = next((folder for folder in file.parents if (folder / RUN_FILE).is_file()), file.parent)
         raise InfrastructureError(
             f"{error.problem}; everything stored so far is intact",
-            f"free some space, then resume with: distbench run --resume {run}",
+            f"free some space, then resume with: {resume_command(run)}",
         ) from error.__cause__

@@ -24,16 +24,21 @@ from distbench.units import ABSENT, value_text
 _MOST_SENTENCES = 40
 
 
+def file(folder: Path) -> Path:
+    """Report of the run in *folder*, which may not be written yet."""
+    return folder / "report.html"
+
+
 def write(folder: Path, run: AnalysedRun) -> Path:
     """Render the report of *run* into *folder* and return the file.
 
     Raises:
         InfrastructureError: the file can't be written.
     """
-    file = folder / "report.html"
-    with writing(file):
-        write_whole(file, render(run))
-    return file
+    report = file(folder)
+    with writing(report):
+        write_whole(report, render(run))
+    return report
 
 
 def render(run: AnalysedRun) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import statistics
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,23 +16,29 @@ from distbench.record import Record
 
 K = TypeVar("K", bound=Hashable)
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequest:
-    """Whether the run was asked to stop; a first Ctrl-C or SIGTERM asks, a second kills."""
+    """Whether the run was asked to stop.
+
+    A first Ctrl-C, SIGTERM or SIGHUP asks; a second Ctrl-C or SIGTERM kills. When a terminal closes, the
+    kernel and the shell both send SIGHUP, so a second one means nothing more.
+    """
 
     def __init__(self) -> None:
         self.asked = False
 
     @contextmanager
     def listening(self) -> Iterator[StopRequest]:
-        """Handle SIGINT and SIGTERM while the body runs.
+        """Handle SIGINT, SIGTERM and, unless ``nohup`` has it ignored, SIGHUP while the body runs.
 
         Raises:
             KeyboardInterrupt: the second signal.
         """
-        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        handled = [number for number in _SIGNALS if not (number == signal.SIGHUP and ignored)]
+        before = {number: signal.signal(number, self._on_signal) for number in handled}
         try:
             yield self
         finally:
@@ -38,9 +46,24 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: Any) -> None:
-        if self.asked:
+        if number == signal.SIGHUP:
+            _leave_terminal()
+        elif self.asked:
             raise KeyboardInterrupt
         self.asked = True
+
+
+def _leave_terminal() -> None:
+    """Have standard output and error lead nowhere if they led to a terminal that has closed.
+
+    Whatever is printed there from now on would be an error, and end the run before its report is written.
+    """
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        # a closed terminal is still a device, but does not answer as a terminal any more
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+            os.dup2(null, descriptor)
+    os.close(null)
 
 
 class Observer:

@@ -41,18 +41,23 @@ class Execution:
         return cls(Run.create(out, info, suite.text), info, suite, planned)
 
     def execute(self, observer: Observer, more: More | None = None) -> bool:
-        """Run what is missing; True if Ctrl-C or SIGTERM stopped it, and ``--resume`` can continue.
+        """Run what is missing; True if a signal stopped it, and ``--resume`` can continue.
+
+        No other process may run trials in the folder meanwhile.
 
         Args:
             more: Called when nothing is missing, again and again until it has no more cases: they get a trial
                 each, in a round of their own.
 
         Raises:
+            UsageError: another process runs trials in the folder.
             InfrastructureError: the disk is full; everything stored so far is intact.
             KeyboardInterrupt: a second Ctrl-C; no process of the run is left.
         """
-        stop = StopRequest()
-        with stop.listening():
+        with self.run.owned() as killed, StopRequest().listening() as stop:
+            if killed:
+                observer.note(f"the last session was killed: {killed}")
+            self._write("running")
             with Bench.opened(self.run, self.suite, observer, stop) as bench:
                 todo = bench.begin(self.plan)
                 ready = {task.case.id for task in todo}
@@ -63,9 +68,11 @@ class Execution:
                         bench.prepare(new)
                         ready |= {case.id for case in new}
                     _run(bench, added, observer, stop)
-            state: State = "interrupted" if stop.asked else "finished"
-            self.run.write_info(dataclasses.replace(self.info, state=state))
+            self._write("interrupted" if stop.asked else "finished")
         return stop.asked
+
+    def _write(self, state: State) -> None:
+        self.run.write_info(dataclasses.replace(self.info, state=state))
 
     def _round(self, case_ids: Sequence[str]) -> list[Task]:
         """A trial of each of those cases, in a round that no case has had."""

@@ -10,6 +10,7 @@ import typer
 from distbench.cli import options
 from distbench.cli.output import INTERRUPTED, note, say, say_json, width
 from distbench.cli.progress import observer
+from distbench.cli.stopping import stopped
 from distbench.gate import calibration, view
 from distbench.gate.arms import Arm
 from distbench.gate.gate import Gate
@@ -36,9 +37,9 @@ def calibrate(
     loaded = load(suite, options.overrides([*set_, *rules], only, world_sizes, device))
     loaded = dataclasses.replace(loaded, gate=_with_throughput(loaded.gate))
     baseline, candidate = Arm("the same", loaded), Arm("the suite as it stands", loaded)
+    gate = Gate(out, baseline, candidate, command=context.obj, calibrates=True)
     with observer(quiet=quiet) as watcher:
-        gate = Gate(out, baseline, candidate, watcher, command=context.obj, calibrates=True)
-        result = gate.run()
+        result = gate.run(watcher)
     calibrated = calibration.calibrated(result, gate.cases, loaded.measure)
     file = calibration.save(calibrated)
     if as_json:
@@ -46,7 +47,10 @@ def calibrate(
     else:
         say(view.calibration_sheet(list(calibrated.values())).as_text(width()))
     note(f"calibration: {file}; records: {result.folder}")
-    return INTERRUPTED if result.state == "interrupted" else 0 if calibrated else 1
+    if result.state == "interrupted":
+        note(stopped(""))
+        return INTERRUPTED
+    return 0 if calibrated else 1
 
 
 def _with_throughput(rules: GateRules) -> GateRules:

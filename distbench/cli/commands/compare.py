@@ -17,9 +17,10 @@ from distbench.cli.occasions import occasions
 from distbench.cli.options import argument, option
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
+from distbench.cli.stopping import resumable
 from distbench.errors import UsageError
 from distbench.record import runs
-from distbench.record.store import Run
+from distbench.record.store import Run, resume_command
 from distbench.report import comparison_view
 from distbench.run import Execution
 from distbench.suite import load
@@ -82,6 +83,10 @@ def _found_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) 
     if Path(name).suffix not in (".yaml", ".yml"):
         return runs.find(name, out)
     execution = Execution.start(load(Path(name)), out, command)
-    with observer(quiet=quiet) as watcher:
-        execution.execute(watcher)
+    with resumable(resume_command(execution.run.folder)):
+        with observer(quiet=quiet) as watcher:
+            was_stopped = execution.execute(watcher)
+        if was_stopped:
+            # half a run is not what was to be compared
+            raise KeyboardInterrupt
     return execution.run

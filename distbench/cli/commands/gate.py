@@ -17,6 +17,7 @@ from distbench.cli.gate_stored import gate_stored
 from distbench.cli.options import flag, option
 from distbench.cli.output import INTERRUPTED, note, say, say_json, width
 from distbench.cli.progress import observer
+from distbench.cli.stopping import resumable, stopped
 from distbench.errors import UsageError
 from distbench.files import write_whole, writing
 from distbench.gate import outputs, view
@@ -89,7 +90,7 @@ def gate(
         _variables(env, "--env"),
         (*(setting for setting in set_ if not setting.startswith("gate.")), *env),
     )
-    is_changed = bool(before.changes or env)
+    is_changed, resume_with = bool(before.changes or env), ""
     if stored := runs.find_stored(baseline, out):
         _check_stored(is_changed=is_changed, dry_run=dry_run, resume=resume)
         _check_since(since, is_alone=True)
@@ -100,23 +101,21 @@ def gate(
         with _arms(suite, baseline, before, after, self_test=self_test) as arms:
             if dry_run:
                 return _print_forecast(*arms, as_json=as_json)
-            with observer(quiet=quiet) as watcher:
-                result = Gate(out, *arms, watcher, command=context.obj, resume=resume).run()
+            started = Gate(out, *arms, command=context.obj, resume=resume)
+            resume_with = "" if since else started.resume_command
+            with resumable(resume_with), observer(quiet=quiet) as watcher:
+                result = started.run(watcher)
         if since and result.state == "finished" and result.exit_code("pass") == 0:
             with (
                 _arms(suite, since, before, after, self_test=False) as (older, arm),
                 observer(quiet=quiet) as watcher,
             ):
-                pinned = Gate(out, older, _pinned(arm), watcher, command=context.obj).run()
+                pinned = Gate(out, older, _pinned(arm), command=context.obj).run(watcher)
             result = replace(result, since=pinned, state=pinned.state)
     _print(result, markdown=markdown, as_json=as_json)
     _write(result, junit=junit, metrics=metrics, github=github)
     if result.state == "interrupted":
-        note(
-            "stopped"
-            if stored or since
-            else f"stopped; resume with the same command and --resume {result.folder}"
-        )
+        note(stopped(resume_with))
         return INTERRUPTED
     return result.exit_code(inconclusive)  # type: ignore[arg-type]  # checked above
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +16,21 @@ from distbench.analysis.text import listed
 from distbench.analysis.unchecked import unchecked
 from distbench.cli import options
 from distbench.cli.options import argument, flag, option
-from distbench.cli.output import INTERRUPTED, UNCHECKED, complain, note, say, say_json, width
+from distbench.cli.output import (
+    INTERRUPTED,
+    UNCHECKED,
+    complain,
+    note,
+    say,
+    say_json,
+    width,
+)
 from distbench.cli.progress import observer
 from distbench.cli.settling import Settling
-from distbench.errors import UsageError
+from distbench.cli.stopping import resumable, stopped
+from distbench.errors import InfrastructureError, UsageError
 from distbench.record import runs
-from distbench.record.store import Run
+from distbench.record.store import Run, resume_command
 from distbench.report import page, terminal
 from distbench.report.run_json import run_json
 from distbench.run import Execution
@@ -82,14 +92,16 @@ def run(
         raise UsageError("run: missing SUITE; use distbench run SUITE or distbench run --resume RUN")
     else:
         execution = Execution.start(load(suite, changed), out, context.obj)
-    with observer(quiet=quiet) as watcher:
-        trials = execution.suite.measure.trials
-        settling = Settling(watcher, minutes or _MINUTES, trials) if until_settled else None
-        was_stopped = execution.execute(watcher, settling)
-    analysed = AnalysedRun.read(execution.run)
-    _print_results(execution.run, analysed, as_json=as_json)
+    resume_with = resume_command(execution.run.folder)
+    with resumable(resume_with):
+        with observer(quiet=quiet) as watcher:
+            trials = execution.suite.measure.trials
+            settling = Settling(watcher, minutes or _MINUTES, trials) if until_settled else None
+            was_stopped = execution.execute(watcher, settling)
+        analysed = AnalysedRun.read(execution.run)
+        _print_results(execution.run, analysed, as_json=as_json)
     if was_stopped:
-        note(f"stopped; resume with: distbench run --resume {execution.run.folder}")
+        note(stopped(resume_with))
         return INTERRUPTED
     return _exit_code(analysed, strict_parity=strict_parity)
 
@@ -116,18 +128,23 @@ def _resumed(name: str, out: Path, added: Overrides | None) -> Execution:
         settings = [word for setting in added.set for word in ("--set", setting)]
         command = [*info.command, "--check", *settings]
         info = dataclasses.replace(info, suite=suite.resolved(), command=command)
-        run.write_info(info)
     return Execution(run, info, suite, planned)
 
 
 def _print_results(run: Run, analysed: AnalysedRun, *, as_json: bool) -> None:
-    """Write the report and print the results."""
-    report = page.write(run.folder, analysed)
+    """Print the results, then write the report: it may fail where the numbers don't."""
     if as_json:
-        say_json({**run_json(analysed), "report": str(report)})
-        return
-    say(terminal.table(analysed, width=width()))
-    say(f"\nreport: {report}")
+        say_json({**run_json(analysed), "report": str(page.file(run.folder))})
+    else:
+        say(terminal.table(analysed, width=width()))
+    try:
+        report = page.write(run.folder, analysed)
+    except InfrastructureError as error:
+        again = f"distbench report {shlex.quote(str(run.folder))}"
+        advice = f"the records are intact; free some space, then write the report with: {again}"
+        raise InfrastructureError(error.problem, advice) from error
+    if not as_json:
+        say(f"\nreport: {report}")
 
 
 def _exit_code(run: AnalysedRun, *, strict_parity: bool) -> int:

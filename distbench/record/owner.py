@@ -1,0 +1,140 @@
+"""Who runs trials in a folder: one process at a time.
+
+That process holds a lock (flock) on a file in the folder. The kernel lets go of it when the process ends,
+however it ends, so no lock is ever stale. No child inherits it: Python opens files close-on-exec, and
+launchers start other programs. The file names process and host for whoever is refused, and is emptied at
+the end; after a kill it keeps both until the next session.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from distbench.decode import decoded
+from distbench.errors import RecordError, UsageError
+
+OWNER_FILE = ".owner"
+# a folder may come from anybody: no link is followed, and no pipe waited for
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_TRIES, _PAUSE_S = 5, 0.02
+_MOST_BYTES = 1024
+_NAME = re.compile(r"[\w.:-]{1,255}")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that runs trials in a folder."""
+
+    process: int
+    host: str
+    since: str
+    """UTC, ISO 8601."""
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host} since {self.since}"
+
+
+@contextmanager
+def owned(folder: Path, now: str) -> Iterator[Holder | None]:
+    """Own *folder* while the body runs, which begins *now*; yield who was killed while owning it, if anybody.
+
+    On a file system without locks (Lustre without ``flock``, some of FUSE) nobody is kept out.
+
+    Raises:
+        UsageError: another process owns it, or its file ``.owner`` is not a regular one.
+        OSError: the folder is not writable, or its disk is full.
+    """
+    file = folder / OWNER_FILE
+    descriptor = _opened(file, os.O_RDWR | os.O_CREAT)
+    try:
+        if _is_locked(descriptor, fcntl.LOCK_EX):
+            raise UsageError(_refusal(folder, _content(descriptor)))
+        killed = _content(descriptor)
+        _write(descriptor, json.dumps(asdict(Holder(os.getpid(), socket.gethostname(), now))))
+        try:
+            yield killed
+        finally:
+            _write(descriptor, "")
+    finally:
+        os.close(descriptor)
+
+
+def is_owned(folder: Path) -> bool:
+    """Whether a process runs trials in *folder*; true if that can't be told."""
+    try:
+        descriptor = _opened(folder / OWNER_FILE, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except (OSError, UsageError):
+        return True
+    try:
+        return _is_locked(descriptor, fcntl.LOCK_SH, unknown=True)
+    finally:
+        os.close(descriptor)
+
+
+def _opened(file: Path, flags: int) -> int:
+    try:
+        descriptor = os.open(file, flags | _SAFELY, 0o644)
+    except OSError as error:
+        if file.is_symlink():
+            raise UsageError(f"{file}: is a link, which distbench never makes; remove it") from error
+        raise
+    found = os.fstat(descriptor)
+    # what has a second name may be any file of the user's
+    if not stat.S_ISREG(found.st_mode) or (flags & os.O_RDWR and found.st_nlink > 1):
+        os.close(descriptor)
+        raise UsageError(f"{file}: not a regular file with one name, as distbench makes it; remove it")
+    return descriptor
+
+
+def _is_locked(descriptor: int, operation: int, *, unknown: bool = False) -> bool:
+    """Whether another process keeps *operation* from being done; *unknown* where there are no locks."""
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # who only looks whether somebody owns the folder holds the lock for an instant, too
+            time.sleep(_PAUSE_S)
+        except OSError:
+            return unknown
+        else:
+            return False
+    return True
+
+
+def _content(descriptor: int) -> Holder | None:
+    """What the file says; None if it is empty, or says nothing that distbench would."""
+    try:
+        said = os.pread(descriptor, _MOST_BYTES, 0)
+        holder = decoded(Holder, json.loads(said), OWNER_FILE)
+    except (OSError, ValueError, RecursionError, RecordError):
+        return None
+    is_sound = holder.process > 0 and _NAME.fullmatch(holder.host) and _NAME.fullmatch(holder.since)
+    return holder if is_sound else None
+
+
+def _write(descriptor: int, text: str) -> None:
+    # it is there to be read by people only: a full disk must not end a run here
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)
+
+
+def _refusal(folder: Path, holder: Holder | None) -> str:
+    if holder is None:
+        return f"{folder}: is running in another process; wait until it has ended, or stop it first"
+    return (
+        f"{folder}: is running in {holder}; wait until it has ended, or stop it first "
+        f"(kill {holder.process}, on {holder.host})"
+    )

@@ -1,0 +1,75 @@
+"""A command line in a process of its own, held in the middle of a run until it is let go, or ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from conftest import PLUGINS
+
+from distbench.record.store import Run
+from distbench.registry import PLUGIN_PATH
+
+SUITE = """
+workload: {mlp: {}}
+batch: {global_batch_size: 8}
+world_sizes: [1]
+measure: {steps: 2, trials: 3}
+metrics: [steptime, throughput]
+launcher: {held: {file: "HOLD"}}
+strategies: [pretended]
+"""
+
+
+class Held:
+    """``distbench run`` of three trials, of which the second does not end while the file ``hold`` exists."""
+
+    def __init__(self, folder: Path, **process: Any) -> None:
+        folder.mkdir(exist_ok=True)
+        self.hold = folder / "hold"
+        self.hold.touch()
+        (folder / "suite.yaml").write_text(SUITE.replace("HOLD", str(self.hold)))
+        words = ["run", str(folder / "suite.yaml"), "--out", str(folder / "out")]
+        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "distbench", *words],
+            env={**os.environ, PLUGIN_PATH: PLUGINS},
+            **(streams | process),
+        )
+        self.folder = self._held(folder / "out")
+        self.run = Run(self.folder)
+
+    def let_go(self) -> None:
+        """Have the held trial end, and all later ones."""
+        self.hold.unlink()
+
+    def end(self, *signals: int) -> tuple[int, str, str]:
+        """Send *signals*, each when the one before has been taken; return exit code, output and errors."""
+        for number in signals:
+            self.process.send_signal(number)
+            time.sleep(0.1)
+        out, errors = self.process.communicate(timeout=120)
+        return self.process.returncode, out, errors
+
+    def rounds(self) -> list[int]:
+        """Rounds that have a record."""
+        return sorted(record.round for record in self.run.records())
+
+    def _held(self, out: Path) -> Path:
+        until(lambda: any(out.glob("*/trials/*/1/trial.json")), self.process)
+        (folder,) = out.iterdir()
+        return folder
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 120) -> None:
+    """Wait until *condition* holds, while *process* lives."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        assert process.poll() is None or condition(), process.communicate()
+        time.sleep(0.02)

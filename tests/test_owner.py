@@ -1,0 +1,188 @@
+"""A run folder has one owner, whoever and however often somebody resumes it; every end says how to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import call
+from drills import Drill
+from held import Held
+from records import case, info, measured
+
+from distbench.errors import UsageError
+from distbench.record import owner
+from distbench.record.store import Run
+
+# of several that differ in little, run by tox -e drills and -e deep
+RARELY = pytest.mark.train, pytest.mark.deep
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Held]:
+    started = Held(tmp_path / "it's  held")
+    yield started
+    started.process.kill()
+    started.process.communicate()
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Run:
+    run = Run.create(tmp_path, info(case()), "strategies: [ddp]\n")
+    run.write_record(measured(case()))
+    return run
+
+
+def shown(run: Run) -> str:
+    return str(json.loads(call("show", str(run.folder), "--json").stdout)["state"])
+
+
+@pytest.mark.drill("--resume of a run that is still running")
+def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(held: Held, drill: Drill) -> None:
+    began = time.monotonic()
+    refused = call("run", "--resume", str(held.folder))
+    drill.noticed(time.monotonic() - began)
+    drill.seen(refused.stderr)
+    assert refused.returncode == 2
+    assert f"is running in process {held.process.pid} on {socket.gethostname()} since 20" in refused.stderr
+    assert shown(held.run) == "running"
+    held.let_go()
+    assert held.end()[0] == 0
+    assert held.rounds() == [0, 1, 2]
+    assert shown(held.run) == "finished"
+    assert (held.folder / owner.OWNER_FILE).read_text() == "", "no host name stays in the folder"
+
+
+@pytest.mark.drill("kill -9 of the command line, shown and resumed later")
+def test_a_killed_run_is_interrupted_and_owned_by_nobody(held: Held, drill: Drill) -> None:
+    held.process.kill()
+    held.process.communicate()
+    assert shown(held.run) == "interrupted"
+    held.let_go()
+    resumed = call("run", "--resume", str(held.folder))
+    drill.seen(resumed.stderr)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"the last session was killed: process {held.process.pid} on" in resumed.stderr
+    assert held.rounds() == [0, 1, 2]
+    assert shown(held.run) == "finished"
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        pytest.param([signal.SIGINT], marks=pytest.mark.drill("Ctrl-C, in a folder with an odd name")),
+        pytest.param([signal.SIGINT] * 2, marks=pytest.mark.drill("Ctrl-C twice")),
+        pytest.param([signal.SIGTERM], marks=(pytest.mark.drill("SIGTERM"), *RARELY)),
+        pytest.param([signal.SIGHUP] * 2, marks=pytest.mark.drill("SIGHUP, as kernel and shell send it")),
+    ],
+    ids=["once", "twice", "term", "hangup"],
+)
+def test_what_is_stopped_prints_a_line_that_resumes_it_in_a_shell(
+    held: Held, drill: Drill, signals: list[int]
+) -> None:
+    began = time.monotonic()
+    code, _, errors = held.end(*signals)
+    drill.noticed(time.monotonic() - began)
+    assert code == 130, errors
+    (line,) = [line for line in errors.splitlines() if "resume with: " in line]
+    drill.seen(line)
+    command = shlex.split(line.partition("resume with: ")[2])
+    assert command == ["distbench", "run", "--resume", str(held.folder)]
+    assert shown(held.run) == "interrupted"
+    held.let_go()
+    resumed = call(*command[1:])
+    assert resumed.returncode == 0, resumed.stderr
+    assert held.rounds() == [0, 1, 2]
+
+
+@pytest.mark.drill("the terminal closes")
+def test_a_run_whose_terminal_closes_is_stopped_with_its_report(tmp_path: Path, drill: Drill) -> None:
+    ours, theirs = pty.openpty()
+    stream = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    held = Held(tmp_path, start_new_session=True, preexec_fn=_take_terminal, **stream)
+    os.close(theirs)
+    began = time.monotonic()
+    os.close(ours)
+    held.process.wait(timeout=120)
+    drill.noticed(time.monotonic() - began)
+    assert held.process.returncode == 130
+    assert shown(held.run) == "interrupted"
+    assert (held.folder / "report.html").is_file()
+
+
+def _take_terminal() -> None:
+    """Make standard input the terminal that controls this process."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.mark.drill("the terminal closes under nohup")
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    held = Held(tmp_path, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    held.process.send_signal(signal.SIGHUP)
+    held.let_go()
+    assert held.end()[0] == 0
+    assert shown(held.run) == "finished"
+
+
+def test_nobody_but_the_owner_gets_the_folder_until_the_owner_lets_go(stored: Run) -> None:
+    with (
+        stored.owned(),
+        pytest.raises(UsageError, match=f"is running in process {os.getpid()} on "),
+        stored.owned(),
+    ):
+        pass
+    with stored.owned() as killed:
+        assert killed is None
+
+
+def test_what_the_owner_starts_does_not_own_the_folder(stored: Run) -> None:
+    with stored.owned():
+        child = subprocess.Popen(["sleep", "30"], close_fds=False)
+    try:
+        with stored.owned():
+            assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"process": -1, "host": "a", "since": "b"}', "[" * 9999])
+def test_what_stands_in_the_file_of_a_foreign_folder_is_not_repeated(stored: Run, content: str) -> None:
+    file = stored.folder / owner.OWNER_FILE
+    with stored.owned():
+        file.write_text(content)
+        with pytest.raises(UsageError, match="is running in another process"), stored.owned():
+            pass
+
+
+@pytest.mark.drill("a link in the place of the file that owns a run")
+def test_the_file_of_a_foreign_folder_leads_to_no_other(stored: Run, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for make in (os.symlink, os.link):
+        make(victim, stored.folder / owner.OWNER_FILE)
+        with pytest.raises(UsageError, match=r"\.owner: .*remove it"), stored.owned():
+            pass
+        (stored.folder / owner.OWNER_FILE).unlink()
+    assert victim.read_text() == "mine"
+
+
+def test_a_pipe_in_the_place_of_the_file_stops_no_reader(stored: Run) -> None:
+    stored.write_info(stored.info())
+    os.mkfifo(stored.folder / owner.OWNER_FILE)
+    assert stored.info().state == "finished"
+    assert owner.is_owned(stored.folder), "who can't tell believes what run.json says"
