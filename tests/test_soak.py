@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -60,7 +59,7 @@ def sights(process: subprocess.Popen[str], out: Path) -> Iterator[Sight]:
                 rss=tuple(one.memory_info().rss for one in seen),
                 threads=tuple(one.num_threads() for one in seen),
                 descriptors=tuple(one.num_fds() for one in seen),
-                shared_memory=len(os.listdir("/dev/shm")),
+                shared_memory=sum(1 for _ in Path("/dev/shm").iterdir()),
                 folder=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
             )
         except (psutil.NoSuchProcess, FileNotFoundError):
