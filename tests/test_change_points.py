@@ -87,6 +87,13 @@ def test_what_is_not_a_change_of_level_is_no_step(made: Callable[[np.random.Gene
     assert share_called(made(np.random.default_rng(SEED))) <= 0.02
 
 
+def test_a_decline_hidden_in_noise_is_no_step() -> None:
+    """Over 200 points: the mixtures alone take every third of these for a step between their halves."""
+    rng = np.random.default_rng(SEED)
+    histories = np.exp(rng.normal(0, 0.05, (150, 200)) + np.linspace(0, np.log(0.9), 200))
+    assert share_called(histories) <= 0.03
+
+
 def test_a_step_among_outliers_is_found_as_it_is_without() -> None:
     histories = outliers(np.random.default_rng(SEED))[:60]
     histories[:, 60:] /= 1.1

@@ -256,7 +256,10 @@ MUTANTS = (
         _in("test_change_points"),
     ),
     Mutant(
-        "a decline is a step", "return flat - sloped < _CLEARLY", "return False", _in("test_change_points")
+        "a decline is a step",
+        "return flat - sloped < max(",
+        "return False and max(",
+        _in("test_change_points", "decline"),
     ),
     # memory kinds
     Mutant(
