@@ -1,4 +1,4 @@
-"""``convergence``: the loss of each step and the norm of its gradients."""
+"""``convergence``: the loss that the timed steps end with, and the norm of the gradients."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from distbench.metrics.base import Column, Metric, Session, Values, alike
 
 @dataclass(frozen=True)
 class Convergence(Metric):
-    """Loss curve over the global batch, final loss, and gradient norm."""
+    """Final loss over the global batch, and gradient norm; the loss of each step is kept without it."""
 
     passes = frozenset({"time", "check"})
     columns = (
-        *alike("", None, "mean", per_step=True)(
-            loss="Training loss of a step before its update, the mean over the global batch, in nats; "
-            "ranks hold equal shares, so the mean over ranks is the mean over the batch.",
-        ),
         Column(
             "final_loss", "", "lower", "mean", "Loss of the last timed step, the mean over the global batch."
         ),
@@ -31,4 +27,4 @@ class Convergence(Metric):
             return {"grad_norm": list(session.grad_norms)}
         if not session.losses:
             return {}
-        return {"loss": list(session.losses), "final_loss": session.losses[-1]}
+        return {"final_loss": session.losses[-1]}

@@ -11,7 +11,7 @@ from distbench.case import Case, Measure
 from distbench.env import Machine
 from distbench.files import slug
 from distbench.jobs.base import Kind
-from distbench.metrics.base import Pass
+from distbench.metrics.base import Column, Pass
 from distbench.plan.tasks import Task
 
 if TYPE_CHECKING:
@@ -28,6 +28,17 @@ class Measuring(Kind):
     section: ClassVar[type] = Measure
     always: ClassVar[bool] = True
     with_metrics: ClassVar[bool] = True
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "loss",
+            "",
+            None,
+            "mean",
+            "Training loss of a step before its update, the mean over the global batch, in nats; ranks hold "
+            "equal shares, so the mean over ranks is the mean over the batch.",
+            per_step=True,
+        ),
+    )
     phases: ClassVar[tuple[str, ...]] = get_args(Pass)
     order: ClassVar[int] = 100
 
