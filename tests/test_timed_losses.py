@@ -233,11 +233,11 @@ def test_no_recommendation_names_the_reason_of_most() -> None:
     assert "4 of 6 cases: losses; the first: losses: " in headline
 
 
-# no metric has anything to do with it
+# no metric keeps the losses; memory observes a step after the timed ones
 SMALL = """
 workload: {user: {model: "small:Small", length: 32}}
 data: text
-metrics: [steptime, throughput]
+metrics: [memory, steptime, throughput]
 batch: {global_batch_size: 8}
 optimizer: {lr: 0.03}
 measure: {warmup: 2, steps: 5, trials: 1, profile_steps: 0}
@@ -258,6 +258,8 @@ def test_mistakes_that_are_made_only_while_nobody_looks_are_found(
     assert found == {**honest, **{f"unwatched-{mistake}": DIFFERS for mistake in MISTAKES}}
     assert finished.code == 1
     assert "Losses: another training in 5 of 8 cases" in finished.errors
+    (span,) = finished.record("unwatched-none")["effective"]["spans"]
+    assert span == "nullcontext", "up to the end of the timed window nothing tells its steps from others"
 
 
 @pytest.mark.train

@@ -237,7 +237,8 @@ class Metric(ABC):
     def around(self, session: Session, state: Any, span: str) -> AbstractContextManager[Any]:
         """Context around a part of a step: ``data``, ``forward``, ``backward`` or ``optimizer``.
 
-        Only overridden versions are called at all; never in the ``time`` pass.
+        Only overridden versions are called at all; never in ``warmup`` or ``time``: a strategy sees where
+        observing begins or ends, and where the timed window begins it is not to see.
         """
         return nullcontext()
 

@@ -38,7 +38,7 @@ class Setting:
     rank: int
     world_size: int
     scratch: Path
-    """Folder of this trial for files of offload; removed with the trial's processes."""
+    """Folder of this trial and its logs, the same for all ranks, for files of offload."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Engine(ABC):
 
     span: Span = nullcontext
     """``with self.span("forward")``: marks the part of a step, ``forward``, ``backward`` or
-    ``optimizer``. The worker's own in every pass and job; in the ``time`` pass it does nothing."""
+    ``optimizer``. The worker's own in every pass and job; it does nothing before the timed window ends."""
 
     @property
     @abstractmethod

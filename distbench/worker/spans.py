@@ -1,4 +1,4 @@
-"""What an engine has as its ``span`` in every pass of every job, so that it can't tell them apart by it."""
+"""What an engine has as its ``span`` in every pass of every job, so that by it nothing is told apart."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -7,7 +7,7 @@ from distbench.strategies.base import Engine, Span
 
 
 class Spans:
-    """Context manager around each part of a step; does nothing unless somebody observes steps."""
+    """Context manager around each part of a step, the same object in every pass of an engine."""
 
     def __init__(self) -> None:
         self.inner: Span = nullcontext

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,9 @@ class Memory(Metric):
         return phases
 
     def around(self, session: Session, state: Any, span: str) -> AbstractContextManager[Any]:
-        return state.around(span) if session.pass_ == "count" else nullcontext()
+        # of the passes above only count is observed
+        watched: AbstractContextManager[Any] = state.around(span)
+        return watched
 
     def values(self, session: Session, state: Any) -> Values:
         from distbench.metrics.memory.allocators import why_not

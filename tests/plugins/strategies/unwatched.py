@@ -43,12 +43,14 @@ class Unwatched(Strategy):
             done = 0
             late: list[torch.Tensor] | None = None
             stale: list[torch.Tensor] | None = None
+            spans: frozenset[str] = frozenset()
 
             @property
             def makes(self) -> str:
                 return "none" if self.watched else mistake
 
             def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
+                self.spans |= {type(self.span("forward")).__name__}
                 # the first forward pass is read back
                 if self.makes == "half-batch" and self.done:
                     micro_batch = {name: rows[: len(rows) // 2] for name, rows in micro_batch.items()}
@@ -113,6 +115,9 @@ class Unwatched(Strategy):
             def full_state(self) -> dict[str, torch.Tensor]:
                 self.watched = True
                 return super().full_state()
+
+            def effective(self) -> dict[str, Any]:
+                return {**super().effective(), "spans": sorted(self.spans)}
 
             def reduce_dtype(self) -> str:
                 return setting.case.precision.reduce
