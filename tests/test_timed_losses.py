@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Finished
-from evidence import DDP, LOSSES, SINGLE, reference, rounding, trained
+from evidence import DDP, LOSSES, SINGLE, Noise, reference, rounding, trained
 from records import case, failed, info, measured
 
 from distbench.analysis.answer import answer
 from distbench.analysis.headlines import judged_bad
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.timed_losses import DIFFERS, DISAGREE, SAME, UNKNOWN
+from distbench.analysis.timed_losses import DIFFERS, DISAGREE, SAME, UNKNOWN, Expected, timed_losses
 from distbench.analysis.unchecked import unchecked
 from distbench.analysis.verdict import Verdict
 from distbench.case import Batch, Case, Precision
@@ -197,6 +197,34 @@ def test_beyond_the_steps_of_the_check_the_other_cases_count() -> None:
     wrong = truth * (1 + 0.05 * (np.arange(len(truth)) > 6))
     records = [reference(), trained(rounding), timed(DDP, wrong), timed(FSDP, truth), timed(ZERO, truth)]
     assert words(*records) == {"ddp": DIFFERS, "fsdp": SAME, "zero": SAME}
+
+
+def test_where_a_perturbed_training_broke_down_its_reference_allows_nothing_and_forbids_nothing() -> None:
+    truth = np.array([*LOSSES, *[1.9] * (WARMUP + STEPS - len(LOSSES))])
+    broken: Noise = lambda step, kind, tensor: np.nan if step >= 2 else rounding(step, kind, tensor)  # noqa: E731
+    records = [reference(**{"perturbed 3": broken}), trained(rounding)]
+    apart = np.arange(len(truth))
+    assert words(*records, timed(DDP, truth * (1 + 1e-3 * (apart >= 2)))) == {"ddp": SAME}
+    assert words(*records, timed(DDP, truth * (1 + 1e-3 * (apart >= 1)))) == {"ddp": DIFFERS}
+
+
+def test_without_a_step_in_common_nothing_is_said_to_be_the_same() -> None:
+    trials = [timed(DDP, rounded(1)), timed(FSDP, rounded(2))]
+    nowhere = Expected("a reference", np.full(len(TRUTH), np.nan))
+    alone = timed_losses(trials[:1], {DDP.id: nowhere})[DDP.id]
+    assert alone.sentence().startswith("not compared: it has no step of which the loss is known")
+    assert timed_losses(trials, {DDP.id: nowhere})[DDP.id].word == SAME, "by each other"
+
+
+def test_a_warm_up_alone_is_not_called_the_same_training() -> None:
+    records = [
+        dataclasses.replace(timed(of, rounded(seed)), samples={}) for seed, of in enumerate((SINGLE, DDP))
+    ]
+    found = judged(*records)["ddp"]
+    assert (found.word, found.gravity) == (UNKNOWN, "unknown")
+    assert "the losses of the timed steps were not kept" in found.sentence
+    wrong = dataclasses.replace(timed(FSDP, wrong_from(1, 0.01)), samples={})
+    assert words(*records, wrong)["fsdp"] == DIFFERS
 
 
 def not_checked(*cases: Case) -> list[Record]:

@@ -36,6 +36,7 @@ DISAGREE = "cases disagree"
 UNKNOWN = "not compared"
 
 _DRAWS = "the model draws random numbers while it trains, other ones on every rank"
+_NOT_KEPT = "the losses of the timed steps were not kept, and those of the warm-up are within rounding"
 _NO_MEAN = (
     "the loss of a batch may not be the mean over its parts (masked tokens, batch norm), or it is a mistake; "
     "--check tells"
@@ -142,6 +143,11 @@ class _Timed:
     def draws(self) -> bool:
         return any(record.environment.get(DRAWS) for record in self.records)
 
+    @property
+    def has_timed_losses(self) -> bool:
+        """False of earlier records, which had those of their warm-up alone if no metric kept the others."""
+        return any(record.samples.get("loss") for record in self.records)
+
     @cached_property
     def curves(self) -> dict[int, np.ndarray]:
         """Losses by round, (steps,); NaN where unknown."""
@@ -156,26 +162,33 @@ class _Timed:
 
     def against(self, expected: Expected) -> TimedLosses:
         """The trials held against *expected*."""
-        furthest: list[Deviation] = []
-        first: list[Deviation] = []
-        for number, curve in self.curves.items():
-            ratios, steps = self._ratios(curve, expected)
-            if not len(steps):
-                continue
-            outside = np.flatnonzero(ratios > 1)
-            at = outside[0] if len(outside) else int(np.argmax(ratios))
-            step = int(steps[at])
-            place = Deviation(
-                number, step, float(curve[step]), float(expected.losses[step]), float(ratios[at])
+        found = [
+            place
+            for number, curve in self.curves.items()
+            if (place := self._deviation(number, curve, expected)) is not None
+        ]
+        beyond = [place for place in found if place.of_limit > 1]
+        if beyond:
+            worst = min(beyond, key=lambda place: (place.step, -place.of_limit))
+            return TimedLosses(DIFFERS, expected.source, len(found), len(beyond), worst)
+        if not found:
+            return TimedLosses(
+                UNKNOWN, f"it has no step of which the loss is known, as is that of {expected.source}"
             )
-            (first if len(outside) else furthest).append(place)
-        word = DIFFERS if first else SAME if furthest else UNKNOWN
-        worst = (
-            min(first, key=lambda place: (place.step, -place.of_limit))
-            if first
-            else max(furthest, key=lambda place: place.of_limit, default=None)
-        )
-        return TimedLosses(word, expected.source, len(first) + len(furthest), len(first), worst)
+        if not self.has_timed_losses:
+            return TimedLosses(UNKNOWN, _NOT_KEPT)
+        worst = max(found, key=lambda place: place.of_limit)
+        return TimedLosses(SAME, expected.source, len(found), 0, worst)
+
+    def _deviation(self, number: int, curve: np.ndarray, expected: Expected) -> Deviation | None:
+        """Deviation of the trial of round *number*; None if there is no step that both know."""
+        ratios, steps = self._ratios(curve, expected)
+        if not len(steps):
+            return None
+        outside = np.flatnonzero(ratios > 1)
+        at = outside[0] if len(outside) else int(np.argmax(ratios))
+        step = int(steps[at])
+        return Deviation(number, step, float(curve[step]), float(expected.losses[step]), float(ratios[at]))
 
     def _ratios(self, curve: np.ndarray, expected: Expected) -> tuple[np.ndarray, np.ndarray]:
         """Deviation over what is allowed, and the step, of each step that both know."""
@@ -203,10 +216,11 @@ def _of_peers(peers: Sequence[_Timed], expected: Mapping[str, Expected]) -> dict
     among = _among(others)
     for timed in known:
         own, theirs = vouched.get(timed.case.id), among.get(timed.case.id)
-        if own and (own.is_other or not (theirs and theirs.is_other)):
-            found[timed.case.id] = own
-        elif theirs:
+        # those that what is vouched for calls another training are not among the others
+        if theirs and (own is None or own.word == UNKNOWN or theirs.is_other):
             found[timed.case.id] = theirs
+        elif own:
+            found[timed.case.id] = own
     return found
 
 
