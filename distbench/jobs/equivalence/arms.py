@@ -9,7 +9,8 @@ from typing import Any
 
 from distbench.analysis.text import one_line
 from distbench.grouping import gathered
-from distbench.jobs.equivalence.envelope import Place, Sight
+from distbench.jobs.equivalence.envelope import Sight
+from distbench.jobs.equivalence.values import FAMILIES, Place
 
 EQUIVALENT = "equivalent"
 """No number differs in any bit."""
@@ -19,14 +20,6 @@ NOT_CHECKED = "not checked"
 
 FIXED_TOLERANCE = {"fp64": 1e-7, "fp32": 1.3e-6, "bf16": 1.6e-2, "fp16": 1e-3}
 """``torch.testing.assert_close``'s relative tolerances, shown next to the measured envelope only."""
-FAMILY_NAMES = {
-    "loss": "loss",
-    "grad_norm": "gradient norm",
-    "gradient": "gradient",
-    "parameter": "parameters",
-    "buffer": "buffer",
-}
-"""What is compared, in words."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +158,7 @@ class Equivalence:
 
 def place_text(worst: Worst) -> str:
     """The quantity that *worst* is: ``gradient of layers.0.weight``."""
-    family = FAMILY_NAMES[worst.place.family]
+    family = FAMILIES[worst.place.family]
     return f"{family} of {one_line(worst.place.tensor)}" if worst.place.tensor else family
 
 

@@ -1,0 +1,132 @@
+"""One reference, and the verdict on each training that is compared with it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from distbench.grouping import grouped
+from distbench.jobs.equivalence import MOST_STEPS
+from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING, Arm, Drift, Worst
+from distbench.jobs.equivalence.earlier import EarlierEnvelope
+from distbench.jobs.equivalence.envelope import LOOSEST, Envelope
+from distbench.jobs.equivalence.values import FAMILIES, Place, Training, trainings
+from distbench.record import Record
+from distbench.schedule import corners
+
+_OTHER_VERSION = "its reference was trained by another version of distbench; start a new run"
+
+
+def arm_of(record: Record, word: str, **more: Any) -> Arm:
+    """The arm that was trained in *record*, called *word*; *more* are its other fields."""
+    case = record.case
+    return Arm(case.optimizer.name, word, compute=case.precision.compute, **more)
+
+
+class Judge:
+    """Compares trainings with those of one reference."""
+
+    def __init__(self, record: Record) -> None:
+        self._record, self.case = record, record.case
+        named = trainings(record)
+        self._exact = named.get("fp64")
+        self._repeat = named["repeat"]
+        perturbed = [training for name, training in named.items() if name.startswith("perturbed ")]
+        count, compute = int(record.effective.get("parameters") or 0), record.case.precision.compute
+        kind = Envelope if named["reference"].is_weighted else EarlierEnvelope
+        self.envelope = kind(named["reference"], perturbed, count, compute)
+
+    def cause(self, *, disproved: bool = False) -> str:
+        """Why other trainings of this work must differ; *disproved*: one that divides its batches doesn't."""
+        rows = self._record.tables.get("check_notes", [])
+        return "; ".join(row["text"] for row in rows if not (disproved and row["training"] == "fp64"))
+
+    def judge(self, record: Record, false_alarm: float) -> Arm:
+        """Verdict on the training in *record*."""
+        training, reference = trainings(record)["case"], self.envelope.reference
+        if training.is_weighted != reference.is_weighted:
+            return arm_of(record, NOT_CHECKED, reason=_OTHER_VERSION)
+        limits = self.envelope.limits(false_alarm)
+        remarks = [row["text"] for row in record.tables.get("check_notes", [])]
+        errors = [
+            self._worst(training, place, ratio / limits[place.family])
+            for place, ratio in self.envelope.ratios(training).items()
+            # remarks are about buffers that the engine hides
+            if not (remarks and place.family == "buffer")
+        ]
+        families = grouped(errors, lambda error: error.place.family).values()
+        outside = [error for error in errors if error.of_limit > 1]
+        first = min(outside, key=lambda error: (error.place.order[:2], -error.of_limit), default=None)
+        replicas = record.tables.get("check_replicas", [])
+        drift = next((Drift(row["step"], row["of_rank"], row["tensor"]) for row in replicas), None)
+        word = DIFFERS if first or drift else ROUNDING
+        if word == ROUNDING and _is_same(training, reference):
+            word = EQUIVALENT
+        elif word == ROUNDING and (broken := self.envelope.broken(false_alarm)):
+            return arm_of(record, NOT_CHECKED, reason=_scattered(*broken))
+        return arm_of(
+            record,
+            word,
+            reference=self._record.case.name,
+            worst=tuple(max(same, key=lambda error: error.of_limit) for same in families),
+            first=first,
+            drift=drift,
+            from_fp64=self._from_exact(training),
+            reference_from_fp64=self._from_exact(reference),
+            cause=self.cause(),
+            notes=(*self._notes(record), *remarks),
+            sights=self.envelope.sights(false_alarm),
+        )
+
+    def _worst(self, training: Training, place: Place, of_limit: float) -> Worst:
+        reference, value = self.envelope.reference, training.values.get(place)
+        distance, size = training.distance(reference, place), reference.size(place)
+        if distance == 0:
+            return Worst(place, 0.0, of_limit)
+        if value is None:
+            return Worst(place, math.inf, of_limit, "is missing")
+        if not math.isfinite(distance):
+            return Worst(place, math.inf, of_limit, "is no number")
+        if size == 0:
+            return Worst(place, math.inf, of_limit, f"is {distance:.2g} where the reference's is 0")
+        return Worst(place, distance / size, of_limit)
+
+    def _from_exact(self, training: Training) -> float | None:
+        """How far the trained parameters are from those of the fp64 training."""
+        if self._exact is None:
+            return None
+        last = max(place.step for place in self._exact.values)
+        ends = [p for p in self._exact.values if p.family == "parameter" and p.step == last]
+        distance = math.hypot(*(training.distance(self._exact, place) for place in ends))
+        moved = math.hypot(*(self._exact.size(place) for place in ends))
+        return distance / moved if moved else None
+
+    def _notes(self, record: Record) -> list[str]:
+        notes = []
+        mine, theirs = _kernel(record), _kernel(self._record)
+        if mine != theirs:
+            notes.append(f"different optimizer kernel: {mine}, the reference uses {theirs}")
+        beyond = [corner for corner in corners(record.case.optimizer) if corner > MOST_STEPS]
+        if beyond:
+            notes.append(f"the learning rate changes its law at update {beyond[0]}, which no check reaches")
+        if not _is_same(self._repeat, self.envelope.reference):
+            notes.append("the reference is not bit-reproducible")
+        return notes
+
+
+def _is_same(one: Training, other: Training) -> bool:
+    losses = [place for place in other.values if place.family == "loss"]
+    return one.digests == other.digests and all(one.distance(other, place) == 0 for place in losses)
+
+
+def _scattered(family: str, ratio: float) -> str:
+    return (
+        f"rounding alone takes one training of the reference {ratio:.0f} times as far from it as the others, "
+        f"in {FAMILIES[family]}: no limit of use holds that (at most {LOOSEST:.0f})"
+    )
+
+
+def _kernel(record: Record) -> str:
+    optimizer: dict[str, Any] = record.effective.get("optimizer") or {}
+    name = str(optimizer.get("class", "unknown")).rpartition(".")[2]
+    return f"{name} ({optimizer.get('kernel', 'unknown')})"

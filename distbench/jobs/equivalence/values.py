@@ -1,0 +1,99 @@
+"""The values of the trainings of a check, as its records hold them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from distbench.record import Record
+from distbench.trial import SKETCH
+
+FAMILIES = {
+    "loss": "loss",
+    "gradient": "gradient",
+    "grad_norm": "gradient norm",
+    "parameter": "parameters",
+    "buffer": "buffer",
+}
+"""What is compared, in the order of a step -> its name for people. The norm is what the framework reports."""
+
+
+class Place(NamedTuple):
+    """One quantity of a training."""
+
+    step: int
+    """-1: before the first step."""
+    family: str
+    tensor: str = ""
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """Order of events in a training."""
+        return self.step, [*FAMILIES].index(self.family), self.tensor
+
+
+@dataclass(frozen=True)
+class Training:
+    """The values of one training of a check."""
+
+    values: Mapping[Place, np.ndarray]
+    """Place -> its number, or the sketch of its tensor (16,). Of a parameter, from step 0 on, of how far
+    it has moved since the start: an error of an update would vanish beside the parameter."""
+    digests: Mapping[Place, str]
+    """Place of a tensor -> digest of its bits."""
+    is_weighted: bool = True
+    """Whether moves are weighted as ``worker.moves`` says; in records from before that they are not."""
+
+    def distance(self, other: Training, place: Place) -> float:
+        """Distance of the two at *place*; infinite where one of them has no value."""
+        mine, theirs = self.values.get(place), other.values.get(place)
+        if mine is None or theirs is None:
+            return math.inf
+        distance = _length(mine - theirs)
+        return distance if math.isfinite(distance) else math.inf
+
+    def size(self, place: Place) -> float:
+        """Size that a distance at *place* is relative to: the length of the value there."""
+        return _length(self.values[place])
+
+
+def trainings(record: Record) -> dict[str, Training]:
+    """Trainings that a record of a check holds, by name."""
+    values: dict[str, dict[Place, np.ndarray]] = defaultdict(dict)
+    digests: dict[str, dict[Place, str]] = defaultdict(dict)
+    for row in record.tables.get("check_curve", []):
+        for family in ("loss", "grad_norm"):
+            # null, which stands for what is no number, becomes one that is none
+            number = np.array([row[family]], dtype=np.float64)
+            values[row["training"]][Place(row["step"], family)] = number
+    rows = record.tables.get("check_tensors", [])
+    is_weighted = any(row["of"] == "update" for row in rows)
+    for row in rows:
+        place = Place(row["step"], "parameter" if row["of"] == "update" else row["of"], row["tensor"])
+        sketch = [row[column] for column in SKETCH]
+        values[row["training"]][place] = np.array(sketch, dtype=np.float64)
+        digests[row["training"]][place] = row["digest"]
+    return {
+        name: Training(own if is_weighted else _with_moves(own), digests[name], is_weighted)
+        for name, own in values.items()
+    }
+
+
+def _with_moves(values: dict[Place, np.ndarray]) -> dict[Place, np.ndarray]:
+    nowhere = np.full(len(SKETCH), math.nan)
+    return {
+        place: value - values.get(place._replace(step=-1), nowhere)
+        if place.family == "parameter" and place.step >= 0
+        else value
+        for place, value in values.items()
+    }
+
+
+def _length(vector: np.ndarray) -> float:
+    # numpy's own norm spends most of its time on other cases than this one
+    return math.sqrt(float(vector @ vector))
