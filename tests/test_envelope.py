@@ -82,6 +82,24 @@ def test_an_arm_that_can_not_run_here_is_left_out_and_named() -> None:
     assert "; adamw, without sgd;" in found.sentence
 
 
+def test_without_the_training_that_the_suite_asks_for_there_is_no_verdict() -> None:
+    hidden = trained(rounding, status=Status.UNSUPPORTED, reason="Fancy can't gather its parameters")
+    found = verdict(reference(), hidden, with_sgd(reference()), with_sgd(trained(rounding)))
+    assert found.sentence == "not checked: adamw: Fancy can't gather its parameters"
+
+
+def test_what_is_not_checked_is_told_of_the_arm_that_the_verdict_lacks() -> None:
+    half = in_bf16(reference()), in_bf16(trained(rounding))
+    unable = with_sgd(trained(rounding), status=Status.UNSUPPORTED, reason="this Adam is no SGD")
+    unable = dataclasses.replace(unable, job=with_options(unable.job, of=HALF.id))
+    broken = in_fp32(trained(rounding), status=Status.CRASHED, reason="rank 1 in check: no")
+    found = verdict(*half, unable, reference(), broken)
+    assert found.sentence == "not checked: adamw in fp32: crashed: rank 1 in check: no"
+    # what can't run is known before anything has run
+    early = verdict(unable)
+    assert (early.word, early.sentence) == (NOT_CHECKED, "not checked: this Adam is no SGD")
+
+
 def test_a_verdict_names_the_arms_that_it_rests_on() -> None:
     found = verdict(*HONEST, with_sgd(reference()), with_sgd(trained(rounding)))
     assert "; adamw and sgd;" in found.sentence

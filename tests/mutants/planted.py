@@ -183,7 +183,7 @@ MUTANTS = (
     ),
     Mutant(
         "an arm that broke down is left out",
-        "counted = [arm for arm in arms if arm.can_run] or arms",
+        "counted = [arm for arm in arms if arm.counts] or arms",
         "counted = [arm for arm in arms if arm.word != NOT_CHECKED] or arms",
         _in("test_envelope", "broke_down"),
     ),

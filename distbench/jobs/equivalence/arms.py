@@ -58,7 +58,7 @@ class Arm:
     is_asked: bool = True
     """Whether the suite trains so: with this optimizer, in this dtype."""
     can_run: bool = True
-    """False: it can't run here, which says nothing about the other trainings."""
+    """False: it can't run here."""
     reference: str = ""
     """Name of the reference."""
     worst: tuple[Worst, ...] = ()
@@ -77,6 +77,15 @@ class Arm:
     """Remarks: a different optimizer kernel, a reference that is not deterministic."""
     sights: tuple[Sight, ...] = ()
     """The smallest error that would have been seen, by family."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the verdict on the case rests on it.
+
+        All do but those that nobody asked for and this strategy can't have (DeepSpeed's Adam under SGD), which
+        say nothing about the others; one that broke down could have shown anything.
+        """
+        return self.is_asked or self.can_run
 
     @property
     def furthest(self) -> float:
@@ -104,7 +113,8 @@ class Equivalence:
 
     def sentence(self) -> str:
         """The verdict with what it rests on."""
-        arm = max((arm for arm in self.arms if arm.word == self.word), key=lambda arm: arm.furthest)
+        decisive = [arm for arm in self.arms if arm.word == self.word]
+        arm = max(decisive, key=lambda arm: (arm.counts, arm.furthest))
         if arm.word == DIFFERS:
             difference = _difference(arm, self.named(arm))
             return f"{difference}; {one_line(arm.cause)}" if arm.cause else difference
@@ -119,7 +129,7 @@ class Equivalence:
     def basis(self) -> str:
         """The arms that the verdict rests on, and those that it does without."""
         rests = self._listed(self.checked)
-        without = self._listed([arm for arm in self.arms if not arm.can_run])
+        without = self._listed([arm for arm in self.arms if not arm.counts])
         return f"{rests}, without {without}" if without else rests
 
     def _listed(self, arms: Sequence[Arm]) -> str:

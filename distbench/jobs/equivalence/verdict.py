@@ -58,9 +58,8 @@ def _order(record: Record) -> tuple[bool, bool]:
 
 
 def _verdict(arms: list[Arm]) -> Verdict:
-    # an arm that this strategy can't have (DeepSpeed's Adam under SGD) says nothing about the other; one that
-    # broke down could have shown anything
-    counted = [arm for arm in arms if arm.can_run] or arms
+    # of a run that was interrupted there may be none that counts yet
+    counted = [arm for arm in arms if arm.counts] or arms
     word = max((arm.word for arm in counted), key=list(_GRAVITY).index)
     evidence = Equivalence(word, tuple(arms))
     return Verdict(
