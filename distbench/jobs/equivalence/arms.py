@@ -82,8 +82,8 @@ class Arm:
     def counts(self) -> bool:
         """Whether the verdict on the case rests on it.
 
-        All do but those that nobody asked for and this strategy can't have (DeepSpeed's Adam under SGD), which
-        say nothing about the others; one that broke down could have shown anything.
+        It does without one that nobody asked for and this strategy can't have (DeepSpeed's Adam under SGD),
+        which says nothing about the others. One that broke down could have shown anything.
         """
         return self.is_asked or self.can_run
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from distbench.jobs.equivalence.envelope import LOOSEST, Envelope
+from distbench.jobs.equivalence.values import FAMILIES
 
 
 class EarlierEnvelope(Envelope):
@@ -18,11 +19,16 @@ class EarlierEnvelope(Envelope):
 
     loosest: ClassVar[float] = math.inf
 
-    def broken(self, false_alarm: float) -> tuple[str, float] | None:
-        """The family whose limit is loosest, and that limit, if it is of no use."""
+    def flaw(self, false_alarm: float) -> str:
+        """Why its limits are of no use, one of them allowing whatever there is; empty if they are of use."""
         limits = self.limits(false_alarm)
         loosest = max(limits, key=limits.__getitem__)
-        return (loosest, limits[loosest]) if limits[loosest] > LOOSEST else None
+        if limits[loosest] <= LOOSEST:
+            return ""
+        return (
+            f"the limit on {FAMILIES[loosest]} is {limits[loosest]:.0f} times what rounding usually makes; "
+            f"above {LOOSEST:.0f} nothing is told apart"
+        )
 
     def _spreads(self, logs: np.ndarray) -> tuple[np.ndarray, int]:
         families, count = logs.shape

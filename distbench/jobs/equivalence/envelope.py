@@ -110,15 +110,20 @@ class Envelope:
         usual = float(np.median(own)) * freedom / chi2_quantile(0.5, freedom)
         return np.sqrt((_PRIOR * usual + own) / (_PRIOR + 1)), round(freedom * min(_PRIOR, len(own)))
 
-    def broken(self, false_alarm: float) -> tuple[str, float] | None:
-        """A family whose limit one of the reference's own trainings breaks, and its ratio there.
+    def flaw(self, false_alarm: float) -> str:
+        """Why its limits don't say how far rounding goes; empty if they do.
 
-        The others say nothing, then, about how far rounding goes. None if all limits hold.
+        One of the reference's own trainings is beyond them, so an honest one may be as well.
         """
         limits = self.limits(false_alarm)
         largest = dict(zip(self._families, self._largest().max(axis=1).tolist(), strict=True))
         furthest = max(limits, key=lambda family: largest[family] / limits[family])
-        return (furthest, largest[furthest]) if largest[furthest] > limits[furthest] else None
+        if largest[furthest] <= limits[furthest]:
+            return ""
+        return (
+            f"rounding alone takes one training of the reference {largest[furthest]:.0f} times as far from "
+            f"it as the others, in {FAMILIES[furthest]}, and the limit is {limits[furthest]:.0f} times"
+        )
 
     def sights(self, false_alarm: float) -> tuple[Sight, ...]:
         """The smallest error that is seen, by family."""

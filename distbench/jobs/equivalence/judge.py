@@ -9,8 +9,8 @@ from distbench.grouping import grouped
 from distbench.jobs.equivalence import MOST_STEPS
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING, Arm, Drift, Worst
 from distbench.jobs.equivalence.earlier import EarlierEnvelope
-from distbench.jobs.equivalence.envelope import LOOSEST, Envelope
-from distbench.jobs.equivalence.values import FAMILIES, Place, Training, trainings
+from distbench.jobs.equivalence.envelope import Envelope
+from distbench.jobs.equivalence.values import Place, Training, trainings
 from distbench.record import Record
 from distbench.schedule import corners
 
@@ -62,8 +62,8 @@ class Judge:
         word = DIFFERS if first or drift else ROUNDING
         if word == ROUNDING and _is_same(training, reference):
             word = EQUIVALENT
-        elif word == ROUNDING and (broken := self.envelope.broken(false_alarm)):
-            return arm_of(record, NOT_CHECKED, reason=_scattered(*broken))
+        elif word == ROUNDING and (flaw := self.envelope.flaw(false_alarm)):
+            return arm_of(record, NOT_CHECKED, reason=flaw)
         return arm_of(
             record,
             word,
@@ -117,13 +117,6 @@ class Judge:
 def _is_same(one: Training, other: Training) -> bool:
     losses = [place for place in other.values if place.family == "loss"]
     return one.digests == other.digests and all(one.distance(other, place) == 0 for place in losses)
-
-
-def _scattered(family: str, ratio: float) -> str:
-    return (
-        f"rounding alone takes one training of the reference {ratio:.0f} times as far from it as the others, "
-        f"in {FAMILIES[family]}: no limit of use holds that (at most {LOOSEST:.0f})"
-    )
 
 
 def _kernel(record: Record) -> str:
