@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -22,20 +21,9 @@ from distbench.strategies.base import Engine, Setting
 from distbench.trial import Phases, TrialFile
 from distbench.worker.checks import Refused
 from distbench.worker.feed import Feed
-from distbench.worker.moves import Moves
+from distbench.worker.fingerprints import Fingerprints
 from distbench.worker.perturb import moved, round_gradients
-from distbench.worker.sketch import describe, digest
-from distbench.worker.trainer import (
-    Delivery,
-    Kept,
-    Rows,
-    Step,
-    Trainer,
-    modules_of,
-    not_as_on_rank_0,
-    refuse_dropout,
-)
-from distbench.workloads import weights
+from distbench.worker.trainer import Delivery, Trainer, modules_of, refuse_dropout
 
 # far above the rounding of fp64, far below any other difference
 _SAME_IN_FP64 = 1e-9
@@ -83,16 +71,12 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
     return check.delivered("check", replicas=check.replicas, notes=check.notes)
 
 
-class _Check(Kept):
+class _Check(Fingerprints):
     def __init__(self, setting: Setting, phases: Phases, plain: Training) -> None:
-        super().__init__(setting.rank)
-        self._setting, self._phases, self._plain = setting, phases, plain
+        super().__init__(setting)
+        self._phases, self._plain = phases, plain
         self._rounds = ""
         """Dtype to which gradients are rounded now."""
-        self._moves: Moves | None = None
-        """Of the training that is watched; on rank 0 alone."""
-        self.replicas: Rows = []
-        self.notes: Rows = []
 
     def reference(self, perturbed: int, parts: list[int]) -> None:
         """Train the reference: in fp64, as it is, once more, and *perturbed* times with tiny perturbations.
@@ -132,11 +116,9 @@ class _Check(Kept):
         feed = Feed(setting, training.order)
         with self._phases.phase("build"):
             trainer = Trainer(setting, feed, seed=training.seed)
-        self.training = training.name
         self._rounds = training.case.precision.compute if training.rounds else ""
-        self._moves = Moves(weights.read(training.weights)) if setting.rank == 0 else None
         with self._phases.phase("check"):
-            self._keep_state(-1, trainer.engine)
+            self.watch(training.name, training.weights, trainer.engine)
             trainer.train(range(training.steps), self)
         if training.name in ("case", "reference"):
             self.delivery.effective = trainer.engine.effective()
@@ -148,58 +130,6 @@ class _Check(Kept):
     def micro_batch(self, engine: Engine) -> None:
         if self._rounds:
             round_gradients(engine, self._rounds)
-
-    def gradients(self, step: Step, engine: Engine) -> bool:
-        super().gradients(step, engine)
-        gradients = engine.full_gradients()
-        if step.number == 0:
-            self.keep(0, "gradient", gradients)
-        if self._moves:
-            self._moves.see(gradients)
-        return True
-
-    def updated(self, step: Step, engine: Engine, seconds: float) -> None:
-        self._keep_state(step.number, engine)
-
-    def _keep_state(self, step: int, engine: Engine) -> None:
-        """Keep parameters and buffers after *step*, and the first rank whose copy differs from rank 0's."""
-        state = engine.full_state()
-        if step < 0:
-            digests = self.keep(step, "parameter", state, everywhere=True)
-        else:
-            digests = {name: digest(tensor) for name, tensor in state.items()}
-            self._keep_updates(step, state, digests)
-        digests |= self.keep(step, "buffer", self._buffers(engine), everywhere=True)
-        rank, names = next(not_as_on_rank_0(digests), (0, []))
-        if names and not any(row["training"] == self.training for row in self.replicas):
-            row = {"training": self.training, "step": step, "of_rank": rank, "tensor": names[0]}
-            self.replicas.append(row)
-
-    def _keep_updates(self, step: int, state: dict[str, torch.Tensor], digests: dict[str, str]) -> None:
-        if self._moves is None:
-            return
-        for name, tensor in state.items():
-            place = {"training": self.training, "step": step, "of": "update", "tensor": name}
-            told = describe(name, self._moves.of(name, tensor))
-            self.tensors.append({**place, **told, "digest": digests[name]})
-
-    def _buffers(self, engine: Engine) -> dict[str, torch.Tensor]:
-        """Buffers of this rank's module, as real numbers; none, and a note, if the engine hides them."""
-        try:
-            buffers = engine.buffers()
-        except NotImplementedError as error:
-            note = {"training": "case", "text": f"buffers are not compared: {error}"}
-            if _has_buffers(self._setting) and note not in self.notes:
-                self.notes.append(note)
-            return {}
-        real = {
-            name: torch.view_as_real(buffer) if buffer.is_complex() else buffer
-            for name, buffer in buffers.items()
-        }
-        # whole numbers are constants, or count calls, of which accumulation makes more
-        return {
-            name: buffer for name, buffer in real.items() if buffer.is_floating_point() and buffer.numel()
-        }
 
     def _parts(self, parts: list[int]) -> list[int]:
         """Those *parts* that change a step only by rounding."""
@@ -286,11 +216,6 @@ def _in_parts(case: Case, parts: int) -> Case:
     if share % parts:
         return case
     return dataclasses.replace(case, batch=Batch(case.batch.global_batch_size, share // parts, parts))
-
-
-def _has_buffers(setting: Setting) -> bool:
-    """Whether the model has any buffer."""
-    return next(weights.skeleton(setting.workload).buffers(), None) is not None
 
 
 def _batch_norm(setting: Setting) -> str:
