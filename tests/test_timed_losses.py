@@ -14,8 +14,9 @@ from records import case, failed, info, measured
 
 from distbench.analysis.answer import answer
 from distbench.analysis.headlines import judged_bad
+from distbench.analysis.loss_deviation import DIFFERS, DISAGREE, SAME, UNKNOWN, Expected
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.timed_losses import DIFFERS, DISAGREE, SAME, UNKNOWN, Expected, timed_losses
+from distbench.analysis.timed_losses import timed_losses
 from distbench.analysis.unchecked import unchecked
 from distbench.analysis.verdict import Verdict
 from distbench.case import Batch, Case, Precision
@@ -212,7 +213,7 @@ def test_without_a_step_in_common_nothing_is_said_to_be_the_same() -> None:
     trials = [timed(DDP, rounded(1)), timed(FSDP, rounded(2))]
     nowhere = Expected("a reference", np.full(len(TRUTH), np.nan))
     alone = timed_losses(trials[:1], {DDP.id: nowhere})[DDP.id]
-    assert alone.sentence().startswith("not compared: it has no step of which the loss is known")
+    assert alone.sentence().startswith("not compared: no step has a known loss both here and in a reference")
     assert timed_losses(trials, {DDP.id: nowhere})[DDP.id].word == SAME, "by each other"
 
 

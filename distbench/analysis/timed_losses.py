@@ -15,103 +15,19 @@ Cases of the same work differ only in how it is divided and kept (``CHOICES`` an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
-
-from distbench.analysis.losses import losses_of
-from distbench.analysis.tolerance import allowed, resolution
-from distbench.case import CHOICES, Case
+from distbench.analysis.loss_deviation import DISAGREE, SAME, UNKNOWN, Expected, Timed, TimedLosses
+from distbench.case import CHOICES
 from distbench.grouping import grouped
 from distbench.record import Record, Status
 from distbench.strategies.base import SINGLE
-from distbench.trial import DRAWS
-
-SAME = "same losses"
-DIFFERS = "another training"
-DISAGREE = "cases disagree"
-"""Word of all of several cases of which none can be named as the odd one."""
-UNKNOWN = "not compared"
 
 _DRAWS = "the model draws random numbers while it trains, other ones on every rank"
-_NOT_KEPT = "the losses of the timed steps were not kept, and those of the warm-up are within rounding"
 _NO_MEAN = (
     "the loss of a batch may not be the mean over its parts (masked tokens, batch norm), or it is a mistake; "
     "--check tells"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Expected:
-    """Losses of a training that is trusted, from its first step on, and how far rounding leads from them."""
-
-    source: str
-    """What it is, for people: ``single/ws1 of the check``."""
-    losses: np.ndarray
-    """Of each step (steps,); NaN where unknown."""
-    allowed: np.ndarray | None = None
-    """Deviation that rounding explains at each step (steps,), in the unit of the loss; None: ``tolerance``
-    says."""
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """Where a trial is first beyond what rounding explains; if it never is, where it is closest to that."""
-
-    round: int
-    step: int
-    """From 0 on, the warm-up included."""
-    loss: float
-    expected: float
-    of_limit: float
-    """Ratio over the allowed deviation; above 1 it is not rounding."""
-
-
-@dataclass(frozen=True)
-class TimedLosses:
-    """What is found of one case."""
-
-    word: str
-    reason: str = ""
-    """Beside a deviation: what it is held against, or why nothing can be said."""
-    trials: int = 0
-    """Trials that were compared."""
-    beyond: int = 0
-    """Those of them that are beyond rounding."""
-    worst: Deviation | None = None
-    """The first deviation beyond rounding of any trial; if there is none, the furthest."""
-
-    @property
-    def is_other(self) -> bool:
-        """Whether the case is not the training that it should be, or may not be."""
-        return self.word in (DIFFERS, DISAGREE)
-
-    @property
-    def furthest(self) -> float:
-        """The largest fraction of the allowed deviation that any step takes."""
-        return self.worst.of_limit if self.worst else 0.0
-
-    def sentence(self) -> str:
-        """The finding with what it rests on."""
-        worst = self.worst
-        if self.word == UNKNOWN or worst is None:
-            return f"{self.word}: {self.reason}"
-        if self.word == SAME:
-            return f"{self.word} as {self.reason} ({worst.of_limit:.2f} of the allowed deviation)"
-        trials = "" if self.beyond == self.trials else f" in {self.beyond} of {self.trials} trials"
-        return (
-            f"{self.word}{trials}: from step {worst.step} on, where the timed training has a loss of "
-            f"{worst.loss:.6g} and {self.reason} {worst.expected:.6g}, {worst.of_limit:.2g} times the "
-            "deviation that rounding explains"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        worst = vars(self.worst) if self.worst else None
-        told = {"reason": self.reason, "trials": self.trials, "beyond": self.beyond}
-        return {**told, "of_limit": self.furthest if worst else None, "worst": worst}
 
 
 def timed_losses(records: Sequence[Record], expected: Mapping[str, Expected]) -> dict[str, TimedLosses]:
@@ -120,92 +36,14 @@ def timed_losses(records: Sequence[Record], expected: Mapping[str, Expected]) ->
     *expected* are the trusted trainings by case id.
     """
     measured = [record for record in records if record.status is Status.MEASURED]
-    cases = [_Timed(mine) for mine in grouped(measured, lambda record: record.case_id).values()]
+    cases = [Timed(mine) for mine in grouped(measured, lambda record: record.case_id).values()]
     found: dict[str, TimedLosses] = {}
     for peers in grouped(cases, lambda timed: timed.case.work((*CHOICES, "world_size"))).values():
         found |= _of_peers(peers, expected)
     return found
 
 
-class _Timed:
-    """The measured trials of one case."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self.records = records
-        self.case: Case = records[0].case
-
-    @property
-    def parts(self) -> int:
-        """Into how many parts of equal size, one after another, the global batch is divided."""
-        return self.case.world_size * self.case.batch.gradient_accumulation_steps
-
-    @property
-    def draws(self) -> bool:
-        return any(record.environment.get(DRAWS) for record in self.records)
-
-    @property
-    def has_timed_losses(self) -> bool:
-        """False of earlier records, which had those of their warm-up alone if no metric kept the others."""
-        return any(record.samples.get("loss") for record in self.records)
-
-    @cached_property
-    def curves(self) -> dict[int, np.ndarray]:
-        """Losses by round, (steps,); NaN where unknown."""
-        curves = {record.round: _curve(record) for record in self.records}
-        return {number: curve for number, curve in curves.items() if np.isfinite(curve).any()}
-
-    @cached_property
-    def middle(self) -> np.ndarray:
-        """Median over the trials of each step that all have (steps,)."""
-        steps = min(map(len, self.curves.values()))
-        return np.asarray(np.median([curve[:steps] for curve in self.curves.values()], axis=0))
-
-    def against(self, expected: Expected) -> TimedLosses:
-        """The trials held against *expected*."""
-        found = [
-            place
-            for number, curve in self.curves.items()
-            if (place := self._deviation(number, curve, expected)) is not None
-        ]
-        beyond = [place for place in found if place.of_limit > 1]
-        if beyond:
-            worst = min(beyond, key=lambda place: (place.step, -place.of_limit))
-            return TimedLosses(DIFFERS, expected.source, len(found), len(beyond), worst)
-        if not found:
-            return TimedLosses(
-                UNKNOWN, f"it has no step of which the loss is known, as is that of {expected.source}"
-            )
-        if not self.has_timed_losses:
-            return TimedLosses(UNKNOWN, _NOT_KEPT)
-        worst = max(found, key=lambda place: place.of_limit)
-        return TimedLosses(SAME, expected.source, len(found), 0, worst)
-
-    def _deviation(self, number: int, curve: np.ndarray, expected: Expected) -> Deviation | None:
-        """Deviation of the trial of round *number*; None if there is no step that both know."""
-        ratios, steps = self._ratios(curve, expected)
-        if not len(steps):
-            return None
-        outside = np.flatnonzero(ratios > 1)
-        at = outside[0] if len(outside) else int(np.argmax(ratios))
-        step = int(steps[at])
-        return Deviation(number, step, float(curve[step]), float(expected.losses[step]), float(ratios[at]))
-
-    def _ratios(self, curve: np.ndarray, expected: Expected) -> tuple[np.ndarray, np.ndarray]:
-        """Deviation over what is allowed, and the step, of each step that both know."""
-        count = min(len(curve), len(expected.losses))
-        mine, theirs = curve[:count], expected.losses[:count]
-        steps = np.flatnonzero(np.isfinite(mine) & np.isfinite(theirs))
-        apart = np.abs(mine - theirs)[steps]
-        known, record = theirs[steps], self.records[0]
-        if expected.allowed is None:
-            limits = allowed(known, steps, record)
-        else:
-            limits = np.fmax(expected.allowed[steps], resolution(known, record))
-        with np.errstate(divide="ignore"):
-            return np.where(apart == 0, 0.0, apart / limits), steps
-
-
-def _of_peers(peers: Sequence[_Timed], expected: Mapping[str, Expected]) -> dict[str, TimedLosses]:
+def _of_peers(peers: Sequence[Timed], expected: Mapping[str, Expected]) -> dict[str, TimedLosses]:
     """Findings on the cases of one work: by what is vouched for, and of those within it by each other."""
     found = {timed.case.id: TimedLosses(UNKNOWN, _DRAWS) for timed in peers if timed.draws}
     known = [timed for timed in peers if timed.curves and not timed.draws]
@@ -224,7 +62,7 @@ def _of_peers(peers: Sequence[_Timed], expected: Mapping[str, Expected]) -> dict
     return found
 
 
-def _among(cases: Sequence[_Timed]) -> dict[str, TimedLosses]:
+def _among(cases: Sequence[Timed]) -> dict[str, TimedLosses]:
     """Findings on *cases* of the same work by nothing but each other."""
     reference = _single(cases) or _consensus(cases)
     if reference is None:
@@ -234,7 +72,7 @@ def _among(cases: Sequence[_Timed]) -> dict[str, TimedLosses]:
     return found | _divided([timed for timed in cases if timed.parts not in agreed], found, reference)
 
 
-def _single(cases: Sequence[_Timed]) -> Expected | None:
+def _single(cases: Sequence[Timed]) -> Expected | None:
     """What a plain process trained, if its trials agree."""
     for timed in cases:
         if timed.case.strategy.name == SINGLE:
@@ -243,7 +81,7 @@ def _single(cases: Sequence[_Timed]) -> Expected | None:
     return None
 
 
-def _consensus(cases: Sequence[_Timed]) -> Expected | None:
+def _consensus(cases: Sequence[Timed]) -> Expected | None:
     """What more than half of *cases* trained, all their trials; None if there is no such majority."""
     ways = [Expected(timed.case.name, timed.middle) for timed in cases]
     support = [sum(timed.against(way).word == SAME for timed in cases) for way in ways]
@@ -255,7 +93,7 @@ def _consensus(cases: Sequence[_Timed]) -> Expected | None:
 
 
 def _divided(
-    cases: Sequence[_Timed], found: Mapping[str, TimedLosses], reference: Expected
+    cases: Sequence[Timed], found: Mapping[str, TimedLosses], reference: Expected
 ) -> dict[str, TimedLosses]:
     """Those of *cases* that divide the batch alike and agree with each other, but not with *reference*.
 
@@ -275,7 +113,7 @@ def _divided(
     return told
 
 
-def _by_parts(cases: Sequence[_Timed]) -> dict[str, TimedLosses]:
+def _by_parts(cases: Sequence[Timed]) -> dict[str, TimedLosses]:
     """Findings on *cases* without a majority: only those that divide the batch alike surely disagree."""
     found: dict[str, TimedLosses] = {}
     for timed in cases:
@@ -297,7 +135,3 @@ def _by_parts(cases: Sequence[_Timed]) -> dict[str, TimedLosses]:
         elif len(cases) > 1:
             found[timed.case.id] = against[0][1]
     return found
-
-
-def _curve(record: Record) -> np.ndarray:
-    return np.array(losses_of(record), dtype=np.float64)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from distbench import registry
-from distbench.analysis import timed_losses
-from distbench.analysis.timed_losses import Expected
+from distbench.analysis.loss_deviation import UNKNOWN, Expected, TimedLosses
+from distbench.analysis.timed_losses import timed_losses
 from distbench.decode import finite
 from distbench.job import MEASURE
 from distbench.record import Record, of_kind
@@ -78,12 +78,12 @@ def verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dict[str, d
             expected |= judge.expected_losses(own)
             for case_id, verdict in judge.judge(suite.get(judge.name) or {}, own).items():
                 by_case.setdefault(case_id, {})[kind] = verdict
-    for case_id, found in timed_losses.timed_losses(of_kind(records, MEASURE), expected).items():
+    for case_id, found in timed_losses(of_kind(records, MEASURE), expected).items():
         by_case.setdefault(case_id, {})[LOSSES] = _of_timed(found)
     return by_case
 
 
-def _of_timed(found: timed_losses.TimedLosses) -> Verdict:
-    gravity: Gravity = "bad" if found.is_other else "unknown" if found.word == timed_losses.UNKNOWN else "ok"
+def _of_timed(found: TimedLosses) -> Verdict:
+    gravity: Gravity = "bad" if found.is_other else "unknown" if found.word == UNKNOWN else "ok"
     extent = (found.furthest, "of the allowed deviation")
     return Verdict(LOSSES, found.word, gravity, found.sentence(), found, voids=found.is_other, extent=extent)

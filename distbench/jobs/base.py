@@ -20,7 +20,7 @@ from distbench.trial import SKETCH
 
 if TYPE_CHECKING:
     from distbench.analysis.curves import CurvePoint
-    from distbench.analysis.timed_losses import Expected
+    from distbench.analysis.loss_deviation import Expected
     from distbench.analysis.verdict import Verdict
     from distbench.record import Record
     from distbench.strategies.base import Setting

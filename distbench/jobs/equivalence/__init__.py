@@ -20,7 +20,7 @@ from distbench.schedule import corners
 from distbench.strategies.base import SHARDED, SINGLE, Strategy
 
 if TYPE_CHECKING:
-    from distbench.analysis.timed_losses import Expected
+    from distbench.analysis.loss_deviation import Expected
     from distbench.analysis.verdict import Verdict
     from distbench.record import Record
 

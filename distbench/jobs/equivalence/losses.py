@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distbench.analysis.timed_losses import Expected
+from distbench.analysis.loss_deviation import Expected
 from distbench.grouping import gathered
 from distbench.record import Record, Status
 
