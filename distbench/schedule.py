@@ -78,16 +78,12 @@ def begin_of_decay(spec: Optimizer) -> int:
     return (spec.total_steps or 0) - (spec.decay_steps or 0)
 
 
-def _linear(spec: Optimizer, update: int) -> float:
+def _straight(spec: Optimizer, update: int) -> float:
     return _fallen(spec, 1 - _progress(spec, update))
 
 
 def _cosine(spec: Optimizer, update: int) -> float:
     return _fallen(spec, 0.5 * (1 + math.cos(math.pi * _progress(spec, update))))
-
-
-def _wsd(spec: Optimizer, update: int) -> float:
-    return _fallen(spec, 1 - _progress(spec, update))
 
 
 def _inverse_sqrt(spec: Optimizer, update: int) -> float:
@@ -106,8 +102,8 @@ def _fallen(spec: Optimizer, part: float) -> float:
 
 
 _AFTER: dict[str, Callable[[Optimizer, int], float]] = {
-    "linear": _linear,
+    "linear": _straight,
     "cosine": _cosine,
-    "wsd": _wsd,
+    "wsd": _straight,
     "inverse_sqrt": _inverse_sqrt,
 }
