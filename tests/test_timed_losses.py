@@ -174,6 +174,12 @@ def test_a_model_that_draws_random_numbers_is_not_compared() -> None:
     assert words(*drawing) == {"single": UNKNOWN, "ddp": UNKNOWN}
 
 
+def test_random_numbers_that_only_a_strategy_draws_excuse_nothing() -> None:
+    drawing = timed(DDP, wrong_from(4, 0.01), environment={DRAWS: True})
+    assert words(timed(SINGLE, rounded(1)), drawing)["ddp"] == DIFFERS
+    assert words(reference(), trained(rounding), drawing)["ddp"] == DIFFERS, "a check refuses what draws"
+
+
 def checked(losses: np.ndarray) -> list[Record]:
     """Check and one trial of a case, whose reference has the losses of ``evidence``."""
     return [reference(), trained(rounding), timed(DDP, losses)]

@@ -45,8 +45,11 @@ def timed_losses(records: Sequence[Record], expected: Mapping[str, Expected]) ->
 
 def _of_peers(peers: Sequence[Timed], expected: Mapping[str, Expected]) -> dict[str, TimedLosses]:
     """Findings on the cases of one work: by what is vouched for, and of those within it by each other."""
-    found = {timed.case.id: TimedLosses(UNKNOWN, _DRAWS) for timed in peers if timed.draws}
-    known = [timed for timed in peers if timed.curves and not timed.draws]
+    # what only some of them draw, or draw beside a reference that draws nothing, is not the model's
+    if all(timed.draws for timed in peers) and not any(timed.case.id in expected for timed in peers):
+        return {timed.case.id: TimedLosses(UNKNOWN, _DRAWS) for timed in peers}
+    found: dict[str, TimedLosses] = {}
+    known = [timed for timed in peers if timed.curves]
     vouched = {
         timed.case.id: timed.against(expected[timed.case.id]) for timed in known if timed.case.id in expected
     }
