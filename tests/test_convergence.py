@@ -118,7 +118,9 @@ def test_too_few_trainings_and_a_target_that_is_too_far_are_no_verdict():
     few = verdict(*(trained(DDP, i, 50, 0.92) for i in range(3)), beside=USUAL[:4])
     assert (few.word, few.why) == ("inconclusive", "the reference has 4 of 6 trainings")
     one = verdict(trained(DDP, 0, 50, 0.92, seeds=1))
-    assert (one.word, one.why[:11]) == ("inconclusive", "1 trainings")
+    assert (one.word, one.why[:23]) == ("inconclusive", "one training is too few")
+    stopped = verdict(*(trained(DDP, i, 50, 0.92) for i in range(2)))
+    assert (stopped.word, stopped.why) == ("inconclusive", "it has 2 of 3 trainings")
     far = reference([50] * 5 + [STEPS + 1], [0.90, 0.92, 0.94, 0.91, 0.92, 1.1])
     nobody = verdict(*(trained(DDP, i, 50, 0.92) for i in range(3)), beside=far)
     assert nobody.word == "inconclusive"

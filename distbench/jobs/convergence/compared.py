@@ -11,6 +11,7 @@ from typing import Any
 
 from distbench.analysis.chances import fisher, holm
 from distbench.grouping import grouped
+from distbench.jobs.convergence import REFERENCE_RUNS
 from distbench.jobs.convergence.arms import Contrast, contrasts
 from distbench.jobs.convergence.trainings import Group, Target, Training, group_of
 from distbench.record import Record
@@ -77,10 +78,12 @@ class Sides:
     @property
     def too_few(self) -> str:
         """Why there are too few trainings to judge; empty if there are enough."""
-        wanted, mine, theirs = 2 * self.asked.seeds, self.group.trainings, self.reference.trainings
-        if len(mine) < max(self.asked.seeds, 2):
-            return f"{len(mine)} trainings are too few; at least 2 are needed (converge.seeds)"
-        if len(theirs) < wanted:
+        seeds, mine, theirs = self.asked.seeds, self.group.trainings, self.reference.trainings
+        if seeds < 2:
+            return f"one training is too few; at least 2 are needed (converge.seeds = {seeds})"
+        if len(mine) < seeds:
+            return f"it has {len(mine)} of {seeds} trainings"
+        if len(theirs) < (wanted := REFERENCE_RUNS * seeds):
             why = f": {self.reference.broken[0]}" if self.reference.broken else ""
             return f"the reference has {len(theirs)} of {wanted} trainings{why}"
         return ""
