@@ -305,7 +305,7 @@ def test_deepspeeds_own_adam_begins_at_step_0_in_16_bits_too(run_suite: Callable
 
 @pytest.fixture(scope="module")
 def tampered(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    hows = "[compresses, twice, attention, silent, foreign]"
+    hows = "[compresses, twice, attention, silent, foreign, scheduled]"
     text = SUITE + f"strategies: [ddp, {{tampered: {{how: {hows}}}}}]\n"
     return run_in(tmp_path_factory.mktemp("tampered"), text, "--strict-parity")
 
@@ -320,6 +320,7 @@ def outcome(finished: Finished, label: str) -> dict[str, Any]:
     [
         ("compresses", "dtypes.reduce: expected 'fp32', found 'fp16'"),
         ("silent", "clip_grad_norm: expected None, but the engine did not report it"),
+        ("scheduled", "optimizer.next_lr: expected 0.001, found "),
     ],
 )
 def test_what_differs_from_what_was_asked_for_has_no_numbers(tampered: Finished, how: str, told: str) -> None:

@@ -85,7 +85,9 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
     }
     own = _HYPER_PARAMETERS[case.optimizer.name]
     expected |= {f"optimizer.{name}": getattr(case.optimizer, name) for name in own}
-    if schedule.is_scheduled(case.optimizer):
+    # an engine that says so has a schedule, whether or not one was asked for
+    is_told = _look_up(effective, "optimizer.next_lr") is not _NOT_REPORTED
+    if is_told or schedule.is_scheduled(case.optimizer):
         expected["optimizer.next_lr"] = case.optimizer.lr * schedule.factor(case.optimizer, updates)
     if (parameters := setting.workload.parameters()) is not None:
         expected["parameters"] = parameters

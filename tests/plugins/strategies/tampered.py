@@ -10,9 +10,10 @@ from distbench.strategies.base import Engine, Setting, Strategy
 class Tampered(Strategy):
     """DDP with something changed behind the back of who asked for it."""
 
-    how: Literal["compresses", "twice", "attention", "silent", "foreign"] = "compresses"
+    how: Literal["compresses", "twice", "attention", "silent", "foreign", "scheduled"] = "compresses"
     """compresses: reduces gradients in fp16. twice: updates twice a step. attention: allows one of
-    its kernels only. silent: does not tell whether it clips. foreign: tells what nobody knows."""
+    its kernels only. silent: does not tell whether it clips. foreign: tells what nobody knows.
+    scheduled: has a learning-rate schedule of its own."""
 
     @property
     def engine(self) -> str:
@@ -38,6 +39,8 @@ class Tampered(Strategy):
             torch.backends.cuda.enable_flash_sdp(False)
         elif self.how == "silent":
             engine.effective = lambda: {k: v for k, v in told().items() if k != "clip_grad_norm"}
+        elif self.how == "scheduled":
+            engine._scheduler = torch.optim.lr_scheduler.ExponentialLR(engine._optimizer, gamma=0.5)
         else:
             engine.effective = lambda: {**told(), "shards_of_mine": 3}
         return engine  # type: ignore[no-any-return]
