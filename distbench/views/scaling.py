@@ -153,8 +153,8 @@ def _efficiency(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Shee
     return Chart(
         f"scaling-{kind}-efficiency",
         f"{kind.capitalize()} scaling: efficiency",
-        f"Higher is better; the grey line at 1 is ideal. {DEFINITIONS[kind]} Error bars: worst and best "
-        "ratio over the trials." + _left_out(series),
+        f"Higher is better; the grey line at 1 is ideal. {DEFINITIONS[kind]} Bars are 95% intervals."
+        + _left_out(series),
         _lines(
             series,
             style,
