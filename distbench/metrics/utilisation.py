@@ -103,21 +103,29 @@ class Utilisation(Metric):
         return {"peak_flops": _published(session), "matmul_flops": matmul}
 
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
-        if trial.flops_per_sample is None:
+        flops = trial.flops_per_sample
+        if flops is None:
             raise Absent(f"workload {trial.case.workload.name} has no FLOP formula")
         samples = trial.case.batch.global_batch_size / trial.slowest_mean("step_s")
-        rate = samples * trial.flops_per_sample / trial.case.world_size
-        again = trial.recomputed_flops_per_sample if trial.case.activation_checkpointing == "full" else 0
+        rate = samples * flops / trial.case.world_size
         peak, matmul = _smallest(trial, "peak_flops"), _smallest(trial, "matmul_flops")
-        unknown = hfu = Absent("peak_flops is unknown")
-        if peak and again is None:
-            hfu = Absent(f"workload {trial.case.workload.name} does not say what its layers compute again")
+        mfu = rate / peak if peak else Absent("peak_flops is unknown")
         return {
             "model_flops_per_s_per_device": rate,
-            "mfu": rate / peak if peak else unknown,
-            "hfu": rate * (1 + again / trial.flops_per_sample) / peak if peak and again is not None else hfu,
+            "mfu": mfu,
+            "hfu": _with_recomputation(mfu, flops, trial),
             "mamfu": rate / matmul if matmul else Absent("matmul_flops was not measured"),
         }
+
+
+def _with_recomputation(mfu: float | Absent, flops: int, trial: Trial) -> float | Absent:
+    """*mfu*, which counts *flops* per sample, with what activation checkpointing computes again."""
+    if isinstance(mfu, Absent) or trial.case.activation_checkpointing != "full":
+        return mfu
+    again = trial.recomputed_flops_per_sample
+    if again is None:
+        return Absent(f"workload {trial.case.workload.name} does not say what its layers compute again")
+    return mfu * (1 + again / flops)
 
 
 def _published(session: Session) -> float | Absent:
