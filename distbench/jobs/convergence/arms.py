@@ -66,7 +66,15 @@ def contrasts(arms: Arms, reference: Mapping[int, float]) -> dict[str, Contrast]
 
 
 class _Fit:
-    """Least squares of a level for each arm and one for each seed; the first arm is the reference."""
+    """Least squares of a level for each arm and one for each seed; the first arm is the reference.
+
+    The effects add up as in ``analysis.rounds``, but the question is another one. There each case has a
+    variance of its own, shrunk toward the others', and an interval of its own, as if independent of the rest.
+    Contrasts with one reference share its error and its seeds, and the noise of all arms. Of 1,000 suites of
+    23 honest cases (those of ``tests/test_convergence.py``) either calls a case worse in less than 5%, but
+    one that takes a fifth more steps is found in 75% by contrasts and in 30% by such intervals (in 100% and
+    84% if the same seeds correlate by 0.7).
+    """
 
     def __init__(self, arms: Sequence[Mapping[int, float]]) -> None:
         seeds = sorted(set().union(*arms[1:]))
