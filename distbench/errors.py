@@ -3,7 +3,8 @@
 DistbenchError
 ├── UsageError              exit 2: invalid request; nothing was launched
 │   ├── SuiteError          all mistakes in a suite file at once
-│   └── RecordError         a run or record that can't be read (damaged, too old, too new)
+│   └── RecordError         a run or record that can't be read because it is damaged
+│       └── FormatError     ... or too old, or too new
 └── InfrastructureError     exit 4: machine failure (full disk, folder not writable)
 """
 
@@ -26,6 +27,10 @@ class UsageError(DistbenchError):
 
 class RecordError(UsageError):
     """A run folder or a record that can't be read."""
+
+
+class FormatError(RecordError):
+    """A file that is sound, but of a format that only another version of distbench reads."""
 
 
 class InfrastructureError(DistbenchError):

@@ -25,7 +25,7 @@ from pages import browser, see
 from xdist.scheduler import LoadScopeScheduling
 
 from distbench.cli import main
-from distbench.record.store import read_record
+from distbench.record.contents import read_record
 from distbench.registry import PLUGIN_PATH
 
 pytest_plugins = ["pytester", "drills"]

@@ -290,9 +290,9 @@ def test_a_file_that_is_corrupt_is_named(keep: Keep, query: Query) -> None:
     keep(trial(), run_id="aaaa1111")
     (file,) = keep(trial(), run_id="bbbb2222").folder.rglob("collectives.parquet")
     file.write_bytes(file.read_bytes()[:-4])
-    code, _, errors = query("select 1")
-    assert code == 2
-    assert str(file) in errors and "corrupt" in errors
+    code, output, errors = query("select run_id, trials, damaged from runs order by all", "--format", "csv")
+    assert (code, output.split()) == (0, ["run_id,trials,damaged", "aaaa1111,1,0", "bbbb2222,0,1"])
+    assert f"{file.parent.name}/{file.name}: corrupt" in errors
 
 
 def test_a_run_in_a_folder_of_any_name_is_read(tmp_path: Path) -> None:

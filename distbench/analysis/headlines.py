@@ -18,6 +18,7 @@ from distbench.grouping import grouped
 from distbench.metrics.steptime.drift import are_unsettled
 from distbench.metrics.telemetry import EFFECT
 from distbench.record import Status, round_text
+from distbench.record.contents import damage_text
 from distbench.units import count_text, number_text
 
 _MOST_FAILURES = 20
@@ -58,7 +59,7 @@ def findings(run: AnalysedRun) -> list[str]:
     for rows in (group for group in groups if len(group) > 1):
         where, names = _where(rows, groups), run.names(rows)
         best += [_fastest(run, rows, where, names), _lowest_memory(run, rows, where, names)]
-    return [*filter(None, best), *_diagnosis(run), *_notes(run)]
+    return [*filter(None, best), *_diagnosis(run), *_notes(run), *_damage(run)]
 
 
 def failures(run: AnalysedRun) -> list[str]:
@@ -188,6 +189,12 @@ def _notes(run: AnalysedRun) -> list[str]:
     if pending := sum(row.status == PENDING for row in run.cases):
         notes.append(f"{pending} of {len(run.cases)} cases have no record yet.")
     return notes
+
+
+def _damage(run: AnalysedRun) -> list[str]:
+    """What is in no number, as it can't be read."""
+    text = damage_text(run.damaged)
+    return [f"{one_line(text)}. See distbench check RUN."] if text else []
 
 
 def _far(measured: Sequence[CaseSummary]) -> list[str]:

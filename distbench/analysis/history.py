@@ -24,6 +24,7 @@ from distbench.analysis.summary import CaseSummary, Estimate
 from distbench.analysis.text import one_line
 from distbench.case import Case
 from distbench.grouping import gathered
+from distbench.record.contents import Damaged
 from distbench.record.store import RunInfo
 
 LEAST = 0.03
@@ -81,6 +82,8 @@ class Occasion:
     """Of each case id."""
     efficiency: dict[str, Estimate]
     """Case id -> scaling efficiency, of cases also measured on one device."""
+    damaged: tuple[Damaged, ...] = ()
+    """Trials that can't be read and are in no number."""
 
     def of_cases(self, ids: Collection[str]) -> Occasion:
         """The same with the cases of *ids* alone."""
@@ -100,6 +103,7 @@ class Occasion:
             run.cases,
             {row.case.id: _surroundings(row, run.info) for row in run.cases},
             _efficiencies(run.scaling),
+            tuple(run.damaged),
         )
 
 

@@ -16,6 +16,7 @@ from distbench.analysis.summary import CaseSummary, summarise
 from distbench.analysis.text import short_names
 from distbench.job import MEASURE
 from distbench.record import Record, of_kind
+from distbench.record.contents import Damaged
 from distbench.record.store import Run, RunInfo
 
 T = TypeVar("T")
@@ -28,20 +29,24 @@ class AnalysedRun:
     info: RunInfo
     records: Sequence[Record]
     """Of all kinds of job."""
+    damaged: Sequence[Damaged] = ()
+    """Trials that can't be read and are in no number."""
 
     @classmethod
     def read(cls, run: Run) -> AnalysedRun:
-        """Read the run in a folder.
+        """Read the run in a folder; its damaged trials are left out of everything but ``damaged``.
 
         Raises:
-            RecordError: a record is corrupt or of another format.
+            UsageError: this is not the folder of a run.
+            RecordError: ``run.json`` is corrupt or of another format.
         """
-        return cls(run.info(), list(run.records()))
+        contents = run.contents()
+        return cls(run.info(), contents.records, contents.damaged)
 
     @cached_property
     def cases(self) -> tuple[CaseSummary, ...]:
         """A summary of each case, in the order of the suite."""
-        return tuple(summarise(self.info, self.records))
+        return tuple(summarise(self.info, self.records, self.damaged))
 
     @property
     def kinds(self) -> list[str]:

@@ -16,8 +16,9 @@ from distbench.analysis.settings import unsteady
 from distbench.analysis.verdict import Gravity, Verdict, verdicts
 from distbench.case import CHOICES, Axis, Case
 from distbench.grouping import grouped
-from distbench.job import MEASURE
+from distbench.job import MEASURE, kind_of
 from distbench.record import Failure, Record, Status, of_kind
+from distbench.record.contents import Damaged
 from distbench.record.store import Run, RunInfo
 from distbench.strategies.base import DDP
 from distbench.trial import log_file
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 PENDING = "pending"
 """Status of a case that has no record yet."""
+DAMAGED = "damaged"
+"""Status of a case none of whose trials can be read, as files of them are damaged."""
 UNMEASURED = "unmeasured"
 """Status of a case that was not to be measured (``measure.trials: 0``)."""
 REFERENCE = DDP
@@ -89,7 +92,7 @@ class CaseSummary:
 
     case: Case
     status: str
-    """A word of ``Status``, ``pending`` or ``unmeasured``."""
+    """A word of ``Status``, ``pending``, ``damaged`` or ``unmeasured``."""
     reason: str
     trials: int
     """Trials that were measured."""
@@ -155,8 +158,13 @@ class CaseSummary:
         return next((detail for detail in details if isinstance(detail, kind)), None)
 
 
-def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
-    """Summaries of the cases of a run, in the order of the suite."""
+def summarise(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damaged] = ()) -> list[CaseSummary]:
+    """Summaries of the cases of a run, in the order of the suite.
+
+    Args:
+        damaged: Trials that can't be read: they are in no number.
+    """
+    unreadable = {trial.case_id: trial for trial in damaged if trial.folder == kind_of(MEASURE).folder}
     judged = verdicts(info.suite, records)
     records = of_kind(records, MEASURE)
     by_case = grouped(records, lambda record: record.case_id)
@@ -165,7 +173,9 @@ def summarise(info: RunInfo, records: Sequence[Record]) -> list[CaseSummary]:
     cases |= {record.case_id: record.case for record in records if record.case_id not in cases}
     rows = [
         dataclasses.replace(
-            _summary(case, by_case[case_id]) if case_id in by_case else _unknown(case, info),
+            _summary(case, by_case[case_id])
+            if case_id in by_case
+            else _unknown(case, info, unreadable.get(case_id)),
             verdicts=judged.get(case_id, {}),
         )
         for case_id, case in cases.items()
@@ -195,7 +205,10 @@ def trials_of(records: Sequence[Record], column: str) -> dict[str, list[Record]]
     return grouped(sorted(known, key=lambda record: record.round), lambda record: record.case_id)
 
 
-def _unknown(case: Case, info: RunInfo) -> CaseSummary:
+def _unknown(case: Case, info: RunInfo, damaged: Damaged | None) -> CaseSummary:
+    """Summary of a case without a record, and with that trial, if any, that can't be read."""
+    if damaged:
+        return CaseSummary(case, DAMAGED, damaged.problem, 0, 0, relative_absent=damaged.problem)
     asked = info.suite.get(MEASURE, {}).get("trials") != 0
     word, reason = (PENDING, "not run yet") if asked else (UNMEASURED, "measure.trials = 0")
     return CaseSummary(case, word, reason, 0, 0, relative_absent=reason)

@@ -23,7 +23,7 @@ from distbench.errors import DistbenchError
 _REFUSED: type[Exception] = typer.BadParameter.__bases__[0]
 # of the commands in --help; others come last, by name
 _ORDER = ["run", "plan", "prepare", "list", "show", "report", "pick", "compare", "export", "adopt", "query"]
-_ORDER += ["gate", "calibrate", "history"]
+_ORDER += ["check", "gate", "calibrate", "history"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from distbench.analysis.run import AnalysedRun
 from distbench.cli.output import note
 from distbench.cli.progress import observer
+from distbench.cli.reading import analysed, damage
 from distbench.cli.stopping import resumable
 from distbench.errors import DistbenchError
 from distbench.gate.advisory import judged
@@ -27,7 +28,7 @@ def gate_stored(baseline: Run, suite: Suite, out: Path, command: Sequence[str], 
         RecordError: the baseline can't be read.
         InfrastructureError: the disk is full.
     """
-    before = AnalysedRun.read(baseline)
+    before = analysed(baseline)
     trials = max(suite.measure.trials, suite.gate.min_pairs)
     suite = suite.asking_for(MEASURE, replace(suite.measure, trials=trials))
     execution = Execution.start(suite, out, command)
@@ -39,7 +40,8 @@ def gate_stored(baseline: Run, suite: Suite, out: Path, command: Sequence[str], 
     result = judged(
         before, after, others, suite.gate, f"run {before.info.run_id} of {before.info.created}, stored"
     )
-    result = replace(result, folder=str(execution.run.folder))
+    notes = [f"baseline: {line}" for line in damage(before.damaged, baseline.folder)]
+    result = replace(result, folder=str(execution.run.folder), notes=(*result.notes, *notes))
     return replace(result, state="interrupted") if after.info.state == "interrupted" else result
 
 

@@ -26,10 +26,10 @@ def occasions(runs: Iterable[Run]) -> Iterator[Occasion | str]:
 
 
 def _occasion(run: Run) -> Occasion:
-    info = run.info()
+    info, contents = run.info(), run.contents()
     # samples are not needed here, and loading those of a hundred runs takes time
     records = [
         dataclasses.replace(record, samples={}, warmup_losses=[]) if record.job.kind == "measure" else record
-        for record in run.records()
+        for record in contents.records
     ]
-    return Occasion.of(AnalysedRun(info, records))
+    return Occasion.of(AnalysedRun(info, records, contents.damaged))

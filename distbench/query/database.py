@@ -38,7 +38,7 @@ class Database:
 
         Raises:
             UsageError: one is no folder of a run.
-            RecordError: a run, a record or a file beside it can't be read.
+            RecordError: ``run.json`` or a Parquet file can't be read.
         """
         import duckdb
 
@@ -56,6 +56,8 @@ class Database:
             loading.gather(run)
         loading.fill(self._database)
         self._described, self._documented = loading.described, loading.documented
+        self.damaged = loading.damaged
+        """Trials of each run that can't be read, and are in no table."""
         self._views = {table.name: table for table in of_views() if table.name not in self._documented}
         self._filled: set[str] = set()
         self._database.execute("set enable_external_access = false")

@@ -12,13 +12,14 @@ from distbench.analysis.summary import CaseSummary
 from distbench.case import Case
 from distbench.query.tables import TRIAL_FACTS
 from distbench.record import Record, Row, Status
+from distbench.record.contents import Damaged
 from distbench.record.store import RunInfo
 from distbench.report.view import View
 
 _FACTS = {column.name for column in TRIAL_FACTS}
 
 
-def run_row(info: RunInfo, records: Sequence[Record], folder: Path) -> Row:
+def run_row(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damaged], folder: Path) -> Row:
     """The row of ``runs``."""
     machine = info.machine
     gpus = machine.get("gpus", [])
@@ -31,6 +32,7 @@ def run_row(info: RunInfo, records: Sequence[Record], folder: Path) -> Row:
         "cases": len(info.cases),
         "trials": len(records),
         "measured": sum(record.status is Status.MEASURED for record in records),
+        "damaged": len(damaged),
         "cpu": machine.get("cpu"),
         "cpu_cores": machine.get("cpu_cores"),
         "memory_bytes": machine.get("memory_bytes"),
@@ -41,11 +43,11 @@ def run_row(info: RunInfo, records: Sequence[Record], folder: Path) -> Row:
     }
 
 
-def case_rows(info: RunInfo, records: Sequence[Record]) -> list[Row]:
+def case_rows(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damaged]) -> list[Row]:
     """The rows of ``cases`` of one run."""
     # samples are of no use here, and loading them takes its time
     bare = [dataclasses.replace(record, samples={}, warmup_losses=[]) for record in records]
-    return [_case_row(info.run_id, row) for row in AnalysedRun(info, bare).cases]
+    return [_case_row(info.run_id, row) for row in AnalysedRun(info, bare, damaged).cases]
 
 
 def _case_row(run_id: str, row: CaseSummary) -> Row:

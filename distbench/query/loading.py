@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distbench.errors import RecordError
-from distbench.job import MEASURE, kinds
+from distbench.job import MEASURE
 from distbench.query import facts, tables
 from distbench.query.tables import TABLES, TRIAL, Column, Table
 from distbench.record import Record, Row
+from distbench.record.contents import Damaged, Stored
 from distbench.record.parquet import first_line, literal, quoted, select, unique
-from distbench.record.store import Run, Stored
+from distbench.record.store import Run
 
 if TYPE_CHECKING:
     import duckdb
@@ -59,26 +60,29 @@ class Loading:
     """Of each table of a metric or a kind of job."""
     documented: dict[str, Table] = field(default_factory=lambda: TABLES | tables.OF_JOBS)
     """Each described table; that of a plug-in's metric is described by the first record that has it."""
+    damaged: list[tuple[Run, Sequence[Damaged]]] = field(default_factory=list)
+    """Trials of each run that can't be read."""
     described: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Description of each column that any record describes; the first one counts."""
 
     def gather(self, run: Run) -> None:
-        """Take in what *run* has stored.
+        """Take in what *run* has stored; its damaged trials are only counted.
 
         Raises:
             UsageError: this is no folder of a run.
-            RecordError: the run or a record of it can't be read.
+            RecordError: ``run.json`` can't be read.
         """
-        info, stored = run.info(), list(run.stored(MEASURE))
-        records = [trial.record for trial in stored]
-        self.runs.append(facts.run_row(info, records, run.folder))
-        self.cases += facts.case_rows(info, records)
-        for trial in stored:
+        info, contents = run.info(), run.contents()
+        timed = [trial for trial in contents.stored if trial.record.job.kind == MEASURE]
+        records = [trial.record for trial in timed]
+        self.runs.append(facts.run_row(info, records, contents.damaged, run.folder))
+        self.cases += facts.case_rows(info, records, contents.damaged)
+        self.damaged.append((run, contents.damaged))
+        for trial in timed:
             self._gather_trial(trial)
-        for kind in kinds():
-            if kind.name != MEASURE:
-                for trial in run.stored(kind.name):
-                    self._gather_job(trial)
+        for trial in contents.stored:
+            if trial.record.job.kind != MEASURE:
+                self._gather_job(trial)
 
     def fill(self, database: duckdb.DuckDBPyConnection) -> None:
         """Make the tables.

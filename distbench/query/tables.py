@@ -58,6 +58,7 @@ RUNS = Table(
         Column("cases", "bigint", "Cases of its suite."),
         Column("trials", "bigint", "Trials with a record."),
         Column("measured", "bigint", "Trials that were measured."),
+        Column("damaged", "bigint", "Trials of any kind that can't be read and are in no other table."),
         Column("cpu", "varchar", "Processor."),
         Column("cpu_cores", "bigint", "Cores available to this run."),
         Column("memory_bytes", "bigint", "Memory of the machine.", "B"),
@@ -72,7 +73,7 @@ CASES = Table(
     "One row per case of a run, measured or not.",
     (
         *CASE,
-        Column("status", "varchar", "measured, pending, unmeasured, or how its decisive trial ended."),
+        Column("status", "varchar", "measured, pending, damaged, unmeasured, or how a trial ended."),
         Column("reason", "varchar", "Why it was not measured, or not in every trial; else empty."),
         Column("trials", "bigint", "Trials that were measured."),
         Column("failed", "bigint", "Trials that were not."),

@@ -23,7 +23,7 @@ from typing import Any
 
 from distbench.case import Case
 from distbench.decode import decoded
-from distbench.errors import RecordError
+from distbench.errors import FormatError, RecordError
 from distbench.job import MEASURING, Job
 from distbench.metrics.base import TableSpec
 from distbench.strategies.description import Description
@@ -174,17 +174,22 @@ def of_kind(records: Sequence[Record], kind: str) -> list[Record]:
 
 
 def check_format(data: object, source: str) -> None:
-    """Raise RecordError unless this version can read the format of *data*."""
+    """Check that this version can read the format of *data*.
+
+    Raises:
+        FormatError: only another version can.
+        RecordError: *data* is not a file of distbench.
+    """
     if not isinstance(data, dict) or not isinstance(data.get("format"), int):
         raise RecordError(f"{source}: format: missing; not a distbench file")
     number = data["format"]
     if number > FORMAT:
-        raise RecordError(
+        raise FormatError(
             f"{source}: format = {number}: written by a newer distbench; "
             f"this version reads up to {FORMAT}. Upgrade distbench to read it."
         )
     if number < _OLDEST_READABLE:
-        raise RecordError(
+        raise FormatError(
             f"{source}: format = {number}: too old; this version reads "
             f"{_OLDEST_READABLE} to {FORMAT}. Read it with the version that wrote it."
         )

@@ -37,12 +37,11 @@ from distbench.files import slug, write_whole, writing
 from distbench.job import MEASURE, kind_of, kinds
 from distbench.plan import Planned
 from distbench.record import FORMAT, Record, Status, check_format, files, owner, read_json
+from distbench.record.contents import RECORD_FILE, Contents, read_contents, read_record
 from distbench.suite import Suite
 from distbench.units import bytes_text
 
 RUN_FILE = "run.json"
-_RECORD_FILE = "record.json"
-_FIRST_WITH_FILES = 2
 # records, logs and the report of a small run, without the weights of a large model
 _LEAST_FREE = 64 << 20
 
@@ -190,7 +189,7 @@ class Run:
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             written = files.write(folder, record)
-        write_json(folder / _RECORD_FILE, record.to_json(written))
+        write_json(folder / RECORD_FILE, record.to_json(written))
 
     def record(self, case: Case, round_: int, kind: str = MEASURE) -> Record:
         """Record of one trial.
@@ -198,59 +197,33 @@ class Run:
         Raises:
             RecordError: it, or one of its files, is missing, corrupt or of another format.
         """
-        return read_record(self.trial_folder(case, round_, kind) / _RECORD_FILE).record
+        return read_record(self.trial_folder(case, round_, kind) / RECORD_FILE).record
 
-    def records(self) -> Iterator[Record]:
-        """All records of the run, by kind of job and in the order of folder names.
+    def contents(self) -> Contents:
+        """Everything that its trials have left, and what of it is damaged."""
+        folders = [folder for kind in kinds() for folder in self._trial_folders(kind.folder)]
+        return read_contents(self.folder, folders)
 
-        Raises:
-            RecordError: a record, or one of its files, is missing, corrupt or of another format.
-        """
-        return (stored.record for kind in kinds() for stored in self.stored(kind.name))
+    def records(self) -> list[Record]:
+        """All records of the run that can be read, by kind of job and in the order of folder names."""
+        return self.contents().records
 
     def wall_times(self, kind: str, case_ids: Container[str]) -> Iterator[tuple[str, float]]:
         """Case ID and wall-clock seconds of each measured trial of *kind*; unreadable records are skipped."""
-        for file in self.folder.glob(f"{kind_of(kind).folder}/*/*/{_RECORD_FILE}"):
-            case_id = file.parent.parent.name.rpartition("-")[2]
+        for folder in self._trial_folders(kind_of(kind).folder):
+            case_id = folder.parent.name.rpartition("-")[2]
             if case_id not in case_ids:
                 continue
             with suppress(RecordError, KeyError, TypeError, ValueError):
+                file = folder / RECORD_FILE
                 data = read_json(file)
                 check_format(data, str(file))
                 if data["status"] == Status.MEASURED:
                     yield case_id, float(data["wall_s"])
 
-    def stored(self, kind: str) -> Iterator[Stored]:
-        """All records of jobs of *kind* with their files, in the order of folder names.
-
-        Raises:
-            RecordError: a record, or one of its files, is missing, corrupt or of another format.
-        """
-        return map(read_record, sorted(self.folder.glob(f"{kind_of(kind).folder}/*/*/{_RECORD_FILE}")))
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A record as stored on disk."""
-
-    record: Record
-    files: files.Files
-    """Files of its samples and tables; none in format 1, whose records contain them."""
-
-
-def read_record(file: Path) -> Stored:
-    """Record in *file*.
-
-    Raises:
-        RecordError: it, or a file next to it, is missing, corrupt or of another format.
-    """
-    data, source = read_json(file), str(file)
-    check_format(data, source)
-    if data["format"] < _FIRST_WITH_FILES:
-        return Stored(Record.from_json(data, source), files.Files())
-    parquet_files = files.find(file.parent, data, source)
-    record = Record.from_json({**data, **files.content(parquet_files, data)}, source)
-    return Stored(record, parquet_files)
+    def _trial_folders(self, of_kind: str) -> list[Path]:
+        """Folders in *of_kind*, that of a kind of job, that have a record."""
+        return [file.parent for file in sorted(self.folder.glob(f"{of_kind}/*/*/{RECORD_FILE}"))]
 
 
 def new_run_id() -> str:

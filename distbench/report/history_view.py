@@ -127,6 +127,9 @@ def to_json(made: History) -> dict[str, Any]:
         "metric": made.metric,
         "least": made.least,
         "runs": len(made.occasions),
+        "damaged": [
+            {"run_id": each.run_id, **trial.to_json()} for each in made.occasions for trial in each.damaged
+        ],
         "series": [_series_json(each) for each in made.series],
     }
 

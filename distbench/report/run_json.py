@@ -28,6 +28,7 @@ def run_json(run: AnalysedRun) -> dict[str, Any]:
         "run_id": run.info.run_id,
         "suite": run.info.suite_name,
         "state": run.info.state,
+        "damaged": [trial.to_json() for trial in run.damaged],
         "cases": [_case_json(row, run) for row in run.cases],
         **own_keys,
     }

@@ -15,6 +15,8 @@ from distbench.launchers.base import HERE, LaunchError, Place, Site
 from distbench.metrics.base import Metric
 from distbench.plan import Plan, Task
 from distbench.record import NO_REFERENCE, Failure, Record, Status
+from distbench.record.contents import damage_text
+from distbench.record.setting_aside import set_aside
 from distbench.record.store import Run, storing, utc_now
 from distbench.run.collect import Tables, collect
 from distbench.run.control import Observer, StopRequest
@@ -44,7 +46,9 @@ class Bench:
         """Item that could not be built -> reason."""
         self._references: dict[str, str] = {}
         """Case id of a reference -> why it has no result; empty if it has one."""
-        for record in run.records():
+        contents = run.contents()
+        self._damaged = {run.folder / trial.trial: trial for trial in contents.damaged}
+        for record in contents.records:
             self._remember(record)
 
     @classmethod
@@ -55,7 +59,7 @@ class Bench:
         """Start a session in the folder of *run*, which leaves no process behind.
 
         Raises:
-            RecordError: a record in the folder can't be read.
+            RecordError: ``run.json`` can't be read.
         """
         site = registry.make("launchers", suite.launcher).open(run.info().run_id)
         try:
@@ -69,7 +73,7 @@ class Bench:
         return self._known.get(task.key)
 
     def found(self, task: Task) -> Record | None:
-        """Record of *task* from an earlier session; None if it has not run or was interrupted.
+        """Record of *task* from an earlier session; None if it has not run, was interrupted, or is damaged.
 
         Raises:
             RecordError: it can't be read.
@@ -92,6 +96,8 @@ class Bench:
     def make(self, task: Task, *, keep: bool = True) -> Record:
         """Run *task*, or its fallbacks when memory runs out; return the last record.
 
+        A damaged trial in its place is set aside first.
+
         Args:
             keep: Store the records; otherwise a measured trial leaves nothing.
 
@@ -99,6 +105,7 @@ class Bench:
             InfrastructureError: the disk is full; everything stored so far is intact.
         """
         for candidate in task.candidates():
+            self._set_aside(candidate)
             record = self._attempt(candidate)
             if keep or record.status is not Status.MEASURED:
                 self._store(candidate, record)
@@ -111,8 +118,9 @@ class Bench:
     def begin(self, plan: Plan) -> list[Task]:
         """Prepare the trials of *plan* that are still to be made, and return them.
 
-        Those that can't be launched here are stored as such.
+        Those that can't be launched here are stored as such. Damaged ones stay as they are.
         """
+        self._tell_damage(plan)
         impossible = [Task(item.case, problem=item.problem) for item in plan.cases if item.problem]
         for task in self._missing([*impossible, *plan.trials]):
             if task.problem:
@@ -127,10 +135,27 @@ class Bench:
         todo: list[Task] = []
         wanted: set[str] = set()
         for task in reversed(tasks):
-            if self.status(task) in _NOT_RUN or task.leaves in wanted:
+            if self._is_missing(task) or task.leaves in wanted:
                 todo.append(task)
                 wanted |= {task.reads} - {""}
         return todo[::-1]
+
+    def _is_missing(self, task: Task) -> bool:
+        return self.status(task) in _NOT_RUN and self._folder(task) not in self._damaged
+
+    def _tell_damage(self, plan: Plan) -> None:
+        """Say what is not measured again, and have trials that need the result of such a one say so, too."""
+        if text := damage_text(list(self._damaged.values())):
+            self._observer.note(f"{text}; distbench check RUN --repair sets it aside to be measured again")
+        for task in plan.trials:
+            if task.job.provides and self._folder(task) in self._damaged:
+                self._references.setdefault(task.job.provides, "its trial is damaged")
+
+    def _set_aside(self, task: Task) -> None:
+        """Move what a damaged trial has left out of the way of *task*."""
+        if damaged := self._damaged.pop(self._folder(task), None):
+            kept = set_aside(self._run.folder, damaged.trial)
+            self._observer.note(f"{damaged.trial}: was damaged and is set aside: {kept}")
 
     def _attempt(self, task: Task) -> Record:
         if task.needs and (reason := self._references.get(task.needs, "not run yet")):

@@ -17,12 +17,13 @@ from distbench.analysis.text import listed, one_line
 from distbench.cli import options
 from distbench.cli.options import argument, flag, option
 from distbench.cli.output import note, say, say_json
+from distbench.cli.reading import damage
 from distbench.errors import UsageError
 from distbench.files import write_whole, writing
 from distbench.record import Record, Status, of_kind, runs
 
 _SHORTEST_ID = 4
-_UNTRIED = ("pending", "unmeasured")
+_UNTRIED = ("pending", "damaged", "unmeasured")
 
 
 def adopt(
@@ -40,9 +41,10 @@ def adopt(
 ) -> int:
     """Export a case as configuration for another tool."""
     options.check_word("--as", format_, FORMATS)
-    run = AnalysedRun.read(runs.find(name, out))
+    stored = runs.find(name, out)
+    run = AnalysedRun.read(stored)
     row = _find(run.cases, wanted)
-    warnings = _check(row, force=force) + _unfair(row, run)
+    warnings = _check(row, force=force) + _unfair(row, run) + damage(run.damaged, stored.folder)
     adopted = translate(format_, row.case, _effective(row, run.records))
     for warning in warnings:
         note(f"distbench: warning: {warning}")

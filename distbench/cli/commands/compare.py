@@ -17,6 +17,7 @@ from distbench.cli.occasions import occasions
 from distbench.cli.options import argument, option
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
+from distbench.cli.reading import analysed, damage_json
 from distbench.cli.stopping import resumable
 from distbench.errors import UsageError
 from distbench.record import runs
@@ -49,7 +50,7 @@ def compare(
         raise UsageError("compare needs two runs: distbench compare RUN_A RUN_B")
     first = runs.find(names[0], out)
     later = [_found_or_run(name, out, context.obj, quiet=quiet) for name in names[1:]]
-    before, *others = map(AnalysedRun.read, (first, *later))
+    before, *others = map(analysed, (first, *later))
     past = _past([before, *others], {out, first.folder.parent})
     comparisons = [comparison_view.comparison(before, after, past) for after in others]
     if html:
@@ -58,7 +59,12 @@ def compare(
         comparison_page.write(comparisons, html)
         note(f"comparison: {html}")
     if as_json:
-        say_json([comparison_view.to_json(comparison) for comparison in comparisons])
+        say_json(
+            [
+                {**comparison_view.to_json(comparison), "damaged": damage_json(before, after)}
+                for comparison, after in zip(comparisons, others, strict=True)
+            ]
+        )
     elif markdown:
         say("\n\n".join(map(comparison_view.markdown, comparisons)))
     else:

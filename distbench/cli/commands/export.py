@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 from distbench.analysis.curves import curves_of
-from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line
 from distbench.cli.options import REPORTS, Out, RunName, check_word, option
 from distbench.cli.output import note, say
+from distbench.cli.reading import analysed
 from distbench.errors import UsageError
 from distbench.files import slug
 from distbench.record import runs
@@ -56,8 +56,8 @@ def _export_times(run: Run, into: Path | None) -> int:
         raise UsageError(f"--to {_BENCHMARKS}: install it with: pip install {_BENCHMARKS}")
     from distbench.report.benchmarks import refused, save
 
-    analysed = AnalysedRun.read(run)
-    reasons = [(row, refused(row)) for row in analysed.cases]
+    read = analysed(run)
+    reasons = [(row, refused(row)) for row in read.cases]
     exported = [row for row, reason in reasons if not reason]
     for row, reason in reasons:
         if reason:
@@ -65,25 +65,25 @@ def _export_times(run: Run, into: Path | None) -> int:
     if not exported:
         raise UsageError(f"{run.folder}: no case of this run has times that can be compared")
     folder = (into or run.folder / _BENCHMARKS).resolve()
-    save(analysed.info, exported, folder)
+    save(read.info, exported, folder)
     command = f"pytest-benchmark --storage {shlex.quote(str(folder))} compare"
     say(f"{len(exported)} benchmarks in {folder}; compare them with: {command}")
     return 0
 
 
 def _export_curves(run: Run, to: str, into: Path | None) -> int:
-    info = run.info()
     needed = ("accelerate", "torch", _DISTRIBUTIONS[to])
     if missing := [distribution for distribution in needed if not _installed(distribution)]:
         raise UsageError(
             f"--to {to}: needs {', '.join(missing)}; install it with: pip install 'distbench[trackers]'"
         )
-    curves = curves_of(run.records())
+    read = analysed(run)
+    curves = curves_of(read.records)
     if not curves:
         raise UsageError(f"{run.folder}: no curves: no trial of this run was measured or trained to a target")
     folder = (into or run.folder / to).resolve()
     # one project per suite, so that its runs can be compared
-    project = f"{slug(info.suite_name)}-{slug(info.run_id)}"
+    project = f"{slug(read.info.suite_name)}-{slug(read.info.run_id)}"
     send(to, folder, project, [dataclasses.asdict(curve) for curve in curves])
     say(f"{len(curves)} {to} runs in {folder}; {_NEXT[to].format(shlex.quote(str(folder)))}")
     return 0

@@ -16,6 +16,7 @@ from distbench.analysis.text import one_line
 from distbench.cli.occasions import occasions as read
 from distbench.cli.options import REPORTS, Json, Out, argument, check_word, option, parsed
 from distbench.cli.output import note, say, say_json, width
+from distbench.cli.reading import damage
 from distbench.errors import UsageError, did_you_mean
 from distbench.record import runs
 from distbench.report import history_page
@@ -97,10 +98,12 @@ def _read(places: Mapping[Path, str]) -> tuple[list[Occasion], list[str]]:
     occasions: dict[tuple[str, str], Occasion] = {}
     skipped: list[str] = []
     found = {run.folder: run for place in places for run in runs.below(place)}
-    for occasion in read(found.values()):
+    for folder, occasion in zip(found, read(found.values()), strict=True):
         if isinstance(occasion, str):
             skipped.append(_as_called(occasion, places))
         else:
+            for line in damage(occasion.damaged, folder):
+                note(f"distbench: warning: {_as_called(line, places)}")
             # a bucket may hold copies of local runs; one run is one point
             occasions.setdefault((occasion.run_id, occasion.created.isoformat()), occasion)
     for reason in skipped:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from distbench.analysis import answer, choice
-from distbench.analysis.run import AnalysedRun
 from distbench.cli.options import REPORTS, Json, Out, RunName, check_word, option, parsed
 from distbench.cli.output import say, say_json, width, wrapped
+from distbench.cli.reading import analysed, damage_json
 from distbench.errors import UsageError
 from distbench.record import runs
 from distbench.report import choice_view
@@ -53,7 +53,7 @@ def pick(
     budget = parsed("--memory", memory, parse_bytes)
     slower = parsed("--within", within, parse_fraction)
     behind = parsed("--margin", margin, parse_fraction)
-    run = AnalysedRun.read(runs.find(name, out))
+    run = analysed(runs.find(name, out))
     every = run.candidates
     wish = choice.Wish(
         goal=goal,  # type: ignore[arg-type]  # checked above
@@ -69,7 +69,8 @@ def pick(
         _known(f"--{key}", getattr(wish, key), sorted({getattr(candidate, key) for candidate in every}))
     chosen, explanation = choice.choose(every, wish), answer.answer(run, wish)
     if as_json:
-        say_json(choice_view.to_json(explanation, chosen, choice.turns(every, chosen)))
+        said = choice_view.to_json(explanation, chosen, choice.turns(every, chosen))
+        say_json({**said, "damaged": damage_json(run)})
     else:
         say(wrapped(explanation.headline, 0))
         for reason in explanation.reasons:

@@ -12,6 +12,7 @@ from typing import Annotated
 from distbench.cli.answers import FORMATS
 from distbench.cli.options import REPORTS, Json, Out, argument, check_word, flag, option
 from distbench.cli.output import say, say_json, wrapped
+from distbench.cli.reading import warn_of
 from distbench.errors import UsageError
 from distbench.query import Database
 from distbench.record import runs
@@ -41,6 +42,8 @@ def query(
     if not sql.strip():
         raise UsageError('query: missing SQL, such as "select * from cases"; --tables lists the tables')
     database = Database(_runs(names or [], out))
+    for run, damaged in database.damaged:
+        warn_of(damaged, run.folder)
     with _ended_at_once():
         answer = database.ask(sql)
     say(FORMATS[format_](answer))

@@ -6,9 +6,9 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-from distbench.analysis.run import AnalysedRun
 from distbench.cli.options import REPORTS, Out, RunName, flag, option
 from distbench.cli.output import say
+from distbench.cli.reading import analysed
 from distbench.record import runs
 from distbench.report import page
 
@@ -21,7 +21,7 @@ def report(
 ) -> int:
     """Re-render a run's report."""
     run = runs.find(name, out)
-    file = page.write(run.folder, AnalysedRun.read(run))
+    file = page.write(run.folder, analysed(run))
     say(str(file))
     if png:
         from distbench.report import pictures

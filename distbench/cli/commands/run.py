@@ -30,6 +30,7 @@ from distbench.cli.settling import Settling
 from distbench.cli.stopping import resumable, stopped
 from distbench.errors import InfrastructureError, UsageError
 from distbench.record import runs
+from distbench.record.contents import damage_text
 from distbench.record.store import Run, resume_command
 from distbench.report import page, terminal
 from distbench.report.run_json import run_json
@@ -150,9 +151,12 @@ def _print_results(run: Run, analysed: AnalysedRun, *, as_json: bool) -> None:
 def _exit_code(run: AnalysedRun, *, strict_parity: bool) -> int:
     """Exit code of a finished run; the reasons are printed.
 
-    1 if a case failed or was judged bad; ``UNCHECKED`` if a judgement was asked for and there is none.
+    1 if a case failed or was judged bad, or a trial is damaged; ``UNCHECKED`` if a judgement was asked for
+    and there is none.
     """
     problems = judged_bad(run)
+    if run.damaged:
+        problems.append(damage_text(run.damaged))
     if strict_parity:
         changes = run.parity.other_work().items()
         problems += [f"--strict-parity: {difference} ({listed(names)})" for difference, names in changes]

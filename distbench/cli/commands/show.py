@@ -7,6 +7,7 @@ from typing import Annotated
 from distbench.analysis.run import AnalysedRun
 from distbench.cli.options import REPORTS, Csv, Json, Markdown, Out, RunName, check_forms, check_word, option
 from distbench.cli.output import say, say_json, width
+from distbench.cli.reading import analysed, damage_json
 from distbench.record import runs
 from distbench.report import markdown, overview, terminal
 from distbench.report.markdown import of_view
@@ -27,7 +28,7 @@ def show(
     """Show a run's results."""
     check_forms("show", md=markdown, csv=csv, json=as_json)
     form = "md" if markdown else "csv" if csv else "json" if as_json else ""
-    run = AnalysedRun.read(runs.find(name, out))
+    run = analysed(runs.find(name, out))
     if view:
         check_word("--view", view, [*views(), *raw_tables(run)])
         print_view(run, view, form)
@@ -53,7 +54,7 @@ def print_view(run: AnalysedRun, view: str, form: str = "") -> None:
     known, notes = views(), run.parity.footnotes
     sheet = known[view].sheet(run) if view in known else raw_sheet(run, view)
     if form == "json":
-        say_json({"run_id": run.info.run_id, "view": view, **sheet.to_json()})
+        say_json({"run_id": run.info.run_id, "view": view, **sheet.to_json(), "damaged": damage_json(run)})
         return
     if form:
         say(of_view(sheet) if form == "md" else sheet.as_csv())

@@ -1,0 +1,101 @@
+"""What the trials of a run have left: records with their files, and those that can't be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distbench.errors import FormatError, RecordError
+from distbench.record import Record, check_format, files, read_json
+
+RECORD_FILE = "record.json"
+_FIRST_WITH_FILES = 2
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record as stored on disk."""
+
+    record: Record
+    files: files.Files
+    """Files of its samples and tables; none in format 1, whose records contain them."""
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A trial whose record, or a file next to it, is missing, corrupt or of another format."""
+
+    trial: str
+    """Its folder in the run's folder: ``trials/ddp-1a2b3c4d5e/0``."""
+    problem: str
+    """File, and what is wrong with it."""
+    is_sound: bool = False
+    """Whether nothing is wrong but the format: another version of distbench can read it."""
+
+    @property
+    def folder(self) -> str:
+        """Folder of its kind of job in the run's folder."""
+        return self.trial.split("/")[0]
+
+    @property
+    def case_id(self) -> str:
+        """Id of its case, as the name of the folder says."""
+        return self.trial.split("/")[1].rpartition("-")[2]
+
+    def to_json(self) -> dict[str, str]:
+        """What programs get to know."""
+        return {"trial": self.trial, "problem": self.problem}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All trials of a run that have a record, by kind of job and in the order of folder names."""
+
+    stored: list[Stored] = field(default_factory=list)
+    damaged: list[Damaged] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[Record]:
+        """Those that can be read."""
+        return [stored.record for stored in self.stored]
+
+
+def damage_text(damaged: Sequence[Damaged]) -> str:
+    """How many trials can't be read, and what is wrong with the first; empty if there are none."""
+    if not damaged:
+        return ""
+    worst = sorted(damaged, key=lambda trial: trial.is_sound)[0]
+    what = "of another format" if worst.is_sound else "damaged"
+    if len(damaged) == 1:
+        return f"1 trial is {what} and left out: {worst.problem}"
+    return f"{len(damaged)} trials are {what} and left out; the first: {worst.problem}"
+
+
+def read_contents(run: Path, trials: Iterable[Path]) -> Contents:
+    """Contents of the folders *trials* of the run in the folder *run*; those without a record have none."""
+    contents = Contents()
+    for folder in trials:
+        try:
+            contents.stored.append(read_record(folder / RECORD_FILE))
+        except RecordError as error:
+            # messages name files as a reader of the run finds them
+            problem = str(error).replace(f"{run}/", "")
+            trial = folder.relative_to(run).as_posix()
+            contents.damaged.append(Damaged(trial, problem, isinstance(error, FormatError)))
+    return contents
+
+
+def read_record(file: Path) -> Stored:
+    """Record in *file*.
+
+    Raises:
+        RecordError: it, or a file next to it, is missing, corrupt or of another format.
+    """
+    data, source = read_json(file), str(file)
+    check_format(data, source)
+    if data["format"] < _FIRST_WITH_FILES:
+        return Stored(Record.from_json(data, source), files.Files())
+    parquet_files = files.find(file.parent, data, source)
+    record = Record.from_json({**data, **files.content(parquet_files, data)}, source)
+    return Stored(record, parquet_files)

@@ -1,0 +1,307 @@
+"""One damaged file loses one trial: the others are shown, compared, queried, gated against and resumed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import call
+from drills import Drill
+
+from distbench.errors import UsageError
+from distbench.record import FORMAT
+from distbench.record.setting_aside import set_aside
+from distbench.record.store import Run
+
+SUITE = """
+workload: {mlp: {}}
+batch: {global_batch_size: 8}
+world_sizes: [1]
+measure: {steps: 2, trials: 3}
+metrics: [steptime, throughput]
+launcher: pretend
+strategies: [pretended, {pretended: {does: also-works}}]
+gate: {min_pairs: 3, equivalence: ignored}
+"""
+FROZEN = Path(__file__).parent / "frozen" / "run"
+FIRST, ALONE = "pretended-ws1", "pretended+also-works"
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with one run of three trials of each of two cases."""
+    folder = tmp_path_factory.mktemp("pristine")
+    (folder / "suite.yaml").write_text(SUITE)
+    done = call("run", str(folder / "suite.yaml"), "--out", str(folder), "--quiet")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def run(pristine: Path, tmp_path: Path) -> Run:
+    (folder,) = (file.parent for file in pristine.glob("*/run.json"))
+    return Run(Path(shutil.copytree(folder, tmp_path / "runs" / folder.name)))
+
+
+def trial(run: Run, label: str = FIRST, round_: int = 1) -> Path:
+    (folder,) = (each for each in run.folder.glob(f"trials/*/{round_}") if each.parent.name.startswith(label))
+    return folder
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(bytes(content))
+
+
+def replaced(content: bytes) -> Callable[[Path], object]:
+    return lambda file: file.write_bytes(content)
+
+
+def later_format(file: Path) -> None:
+    file.write_text(file.read_text().replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}', 1))
+
+
+def linked(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("nowhere")
+
+
+HARM = [
+    pytest.param("record.json", cut, marks=pytest.mark.drill("a record is cut short")),
+    pytest.param("record.json", replaced(b""), marks=pytest.mark.drill("a record is empty")),
+    pytest.param("record.json", replaced(b"[" * 9999), marks=pytest.mark.drill("a record nests too deeply")),
+    pytest.param("record.json", replaced(b"\xff\xfe"), marks=pytest.mark.drill("a record is not UTF-8")),
+    pytest.param("samples.parquet", flip, marks=pytest.mark.drill("a byte of the samples is flipped")),
+    pytest.param("samples.parquet", Path.unlink, marks=pytest.mark.drill("the samples are missing")),
+]
+TITLES = ["cut", "empty", "deep", "not text", "flipped", "missing"]
+
+
+@pytest.mark.parametrize(("name", "harm"), HARM, ids=TITLES)
+def test_a_damaged_file_loses_one_trial_until_it_is_measured_again(
+    run: Run, drill: Drill, name: str, harm: Callable[[Path], object]
+) -> None:
+    harm(trial(run) / name)
+    shown = call("show", str(run.folder), "--json")
+    drill.seen(shown.stderr)
+    (case, _) = json.loads(shown.stdout)["cases"]
+    assert (shown.returncode, case["trials"], case["status"]) == (0, 2, "measured")
+    (damaged,) = json.loads(shown.stdout)["damaged"]
+    assert damaged["trial"] == trial(run).relative_to(run.folder).as_posix()
+    assert name in damaged["problem"]
+    assert f"{damaged['trial']}/{name}" in shown.stderr
+    assert f"see distbench check {run.folder}" in shown.stderr
+    # what is damaged may be all that is left of it: it is not overwritten unless somebody says so
+    kept = sorted(trial(run).iterdir())
+    assert call("run", "--resume", str(run.folder)).returncode == 1
+    assert sorted(trial(run).iterdir()) == kept
+    repaired = call("check", str(run.folder), "--repair")
+    assert repaired.returncode == 0, repaired.stdout
+    assert run.info().state == "interrupted"
+    assert [entry.name for entry in (run.folder / "damaged").iterdir()] == [
+        damaged["trial"].replace("/", "-")
+    ]
+    resumed = call("run", "--resume", str(run.folder))
+    assert resumed.returncode == 0, resumed.stderr
+    assert "[1/1]" in resumed.stderr, "only what was damaged is measured again"
+    assert call("check", str(run.folder)).returncode == 0
+
+
+def reading(run: Run, other: Run) -> dict[str, tuple[str, ...]]:
+    """Each command that reads a run, and what it is given."""
+    folder = str(run.folder)
+    return {
+        "show": (folder,),
+        "show --csv": (folder, "--csv"),
+        "show --view": (folder, "--view", "time"),
+        "report": (folder,),
+        "pick": (folder,),
+        "compare": (str(other.folder), folder),
+        "query": ("select count(*) as n from trials", folder, "--format", "csv"),
+        "export": (folder, "--to", "pytest-benchmark"),
+    }
+
+
+@pytest.mark.drill("every command that reads a run, with a damaged record in it")
+def test_every_command_goes_on_with_the_rest_and_names_what_is_damaged(
+    run: Run, pristine: Path, drill: Drill
+) -> None:
+    flip(trial(run) / "samples.parquet")
+    (other,) = (Run(file.parent) for file in pristine.glob("*/run.json"))
+    for command, arguments in reading(run, other).items():
+        done = call(*command.split()[:1], *arguments)
+        named = trial(run).relative_to(run.folder).as_posix()
+        assert f"{named}/samples.parquet: corrupt" in done.stderr, (command, done)
+        assert "Traceback" not in done.stderr
+        assert done.returncode == 0, (command, done)
+    drill.seen(done.stderr)
+
+
+def test_programs_are_told_what_is_damaged(run: Run, pristine: Path) -> None:
+    flip(trial(run) / "samples.parquet")
+    (other,) = (str(file.parent) for file in pristine.glob("*/run.json"))
+    folder, out = str(run.folder), str(run.folder.parent)
+    named = trial(run).relative_to(run.folder).as_posix()
+
+    def told(*arguments: str) -> Any:
+        return json.loads(call(*arguments, "--json").stdout)
+
+    for said in (
+        told("pick", folder),
+        told("show", folder, "--view", "time"),
+        told("compare", other, folder)[0],
+        told("history", out)[0],
+    ):
+        assert [each["trial"] for each in said["damaged"]] == [named]
+    assert told("query", "select trials, damaged from runs", folder) == [{"trials": 5, "damaged": 1}]
+
+
+def test_a_case_of_a_run_with_a_damaged_trial_is_adopted_with_a_warning(tmp_path: Path) -> None:
+    run = Run(Path(shutil.copytree(FROZEN, tmp_path / "run")))
+    file = sorted(run.folder.glob("trials/single-*/*/record.json"))[0]
+    cut(file)
+    done = call("adopt", str(run.folder), "ddp", "--as", "torch", "--json")
+    (warning,) = (each for each in json.loads(done.stdout)["warnings"] if "damaged" in each)
+    assert str(file.relative_to(run.folder)) in warning and warning in done.stderr
+
+
+@pytest.mark.drill("history over a run with a damaged record")
+def test_a_history_has_the_run_with_what_is_sound_of_it(run: Run, drill: Drill) -> None:
+    flip(trial(run) / "samples.parquet")
+    done = call("history", str(run.folder.parent), "--json")
+    drill.seen(done.stderr)
+    assert f"1 trial is damaged and left out: {trial(run).relative_to(run.folder)}" in done.stderr
+    (shown,) = json.loads(done.stdout)
+    assert {series["case"]: series["points"][0]["trials"] for series in shown["series"]} == {
+        "pretended/ws1/mb8/fp32": 2,
+        "pretended+also-works/ws1/mb8/fp32": 3,
+    }
+
+
+@pytest.mark.drill("gate --baseline RUN, with a damaged record in it")
+def test_a_baseline_with_a_damaged_trial_is_compared_with_and_the_result_says_so(
+    run: Run, tmp_path: Path, drill: Drill
+) -> None:
+    cut(trial(run) / "record.json")
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    words = ("--baseline", str(run.folder), "--out", str(tmp_path / "out"), "--json", "--quiet")
+    done = call("gate", str(tmp_path / "suite.yaml"), *words)
+    drill.seen(done.stderr)
+    result = json.loads(done.stdout)
+    assert {case["case"]: bool(case["findings"]) for case in result["cases"]} == {
+        "pretended/ws1/mb8/fp32": True,
+        "pretended+also-works/ws1/mb8/fp32": True,
+    }
+    assert any(note.startswith("baseline: 1 trial is damaged") for note in result["notes"])
+
+
+def test_a_case_without_a_sound_trial_is_damaged_and_not_pending(run: Run) -> None:
+    for round_ in range(3):
+        cut(trial(run, ALONE, round_) / "record.json")
+    shown = json.loads(call("show", str(run.folder), "--json").stdout)["cases"][1]
+    assert shown["status"] == "damaged"
+    assert "record.json: corrupt" in shown["reason"]
+    assert "3 trials are damaged and left out" in call("show", str(run.folder)).stdout
+    assert call("report", str(run.folder)).returncode == 0
+
+
+def test_a_record_of_a_later_version_is_left_out_and_stays_where_it_is(run: Run) -> None:
+    later_format(trial(run) / "record.json")
+    assert "1 trial is of another format and left out" in call("show", str(run.folder)).stderr
+    repaired = call("check", str(run.folder), "--repair")
+    assert repaired.returncode == 1
+    assert "written by a newer distbench" in repaired.stdout
+    assert trial(run).is_dir()
+
+
+@pytest.mark.drill("distbench check of a folder with all sorts of damage")
+def test_check_names_each_file_that_is_not_sound(run: Run, drill: Drill) -> None:
+    flip(trial(run, round_=0) / "samples.parquet")
+    (trial(run, round_=1) / "samples.parquet").unlink()
+    linked(trial(run, round_=2) / "record.json")
+    (trial(run, ALONE, 0) / "record.json").unlink()
+    (trial(run, ALONE, 1) / "mine.parquet").touch()
+    (run.folder / "notes.txt").touch()
+    done = call("check", str(run.folder), "--json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["sound"]) == (1, False)
+    found = {each["file"]: each["state"] for each in said["files"]}
+    expected = {
+        trial(run, round_=0) / "samples.parquet": "damaged",
+        trial(run, round_=1) / "samples.parquet": "missing",
+        trial(run, round_=2) / "record.json": "damaged",
+        trial(run, ALONE, 0) / "record.json": "missing",
+        trial(run, ALONE, 1) / "mine.parquet": "foreign",
+        run.folder / "notes.txt": "foreign",
+    }
+    named = {file.relative_to(run.folder).as_posix(): state for file, state in expected.items()}
+    assert {file: state for file, state in found.items() if state not in ("sound", "unverified")} == named
+    assert len(said["damaged"]) == 3, "a trial that has not ended is not damaged"
+    told = call("check", str(run.folder))
+    drill.seen(told.stdout)
+    assert "To measure them again, first: distbench check" in told.stdout
+
+
+def test_a_sound_run_has_nothing_to_repair(run: Run, pristine: Path) -> None:
+    before = sorted(run.folder.rglob("*"))
+    done = call("check", str(run.folder), "--repair")
+    assert done.returncode == 0, done.stdout
+    assert sorted(run.folder.rglob("*")) == before
+    assert run.info().state == "finished"
+
+
+@pytest.mark.drill("run.json is damaged")
+def test_a_run_without_its_description_says_what_to_do(run: Run, drill: Drill) -> None:
+    cut(run.folder / "run.json")
+    done = call("check", str(run.folder), "--repair")
+    drill.seen(done.stdout)
+    assert done.returncode == 1
+    assert "damaged" in done.stdout and f"distbench run {run.folder / 'suite.yaml'}" in done.stdout
+    assert call("show", str(run.folder)).returncode == 2
+
+
+def test_nothing_is_repaired_while_the_run_is_running(run: Run) -> None:
+    cut(trial(run) / "record.json")
+    with run.owned():
+        refused = call("check", str(run.folder), "--repair")
+    assert refused.returncode == 2 and "is running in process" in refused.stderr
+    assert trial(run).is_dir()
+
+
+@pytest.mark.drill("a link that has trials set aside out of the run's folder")
+@pytest.mark.parametrize("place", ["damaged", "trials"])
+def test_what_is_set_aside_stays_in_the_folder_of_the_run(run: Run, tmp_path: Path, place: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    if place == "trials":
+        (run.folder / "trials").rename(elsewhere)
+        (run.folder / "trials").symlink_to(elsewhere)
+    else:
+        elsewhere.mkdir()
+        (run.folder / "damaged").symlink_to(elsewhere)
+    before = sorted(elsewhere.rglob("*"))
+    with pytest.raises(UsageError, match="leads out of the run's folder"):
+        set_aside(run.folder, trial(run).relative_to(run.folder).as_posix())
+    assert sorted(elsewhere.rglob("*")) == before
+
+
+def test_what_was_set_aside_before_is_not_overwritten(run: Run) -> None:
+    for times in (1, 2):
+        cut(trial(run) / "record.json")
+        assert call("check", str(run.folder), "--repair").returncode == 0
+        assert len(list((run.folder / "damaged").iterdir())) == times
+        assert call("run", "--resume", str(run.folder), "--quiet").returncode == 0
+
+
+def test_a_report_says_what_it_leaves_out(run: Run) -> None:
+    flip(trial(run) / "samples.parquet")
+    call("report", str(run.folder))
+    assert "1 trial is damaged and left out: " in (run.folder / "report.html").read_text()
