@@ -81,6 +81,24 @@ MUTANTS = (
         "(twin := fingerprints.index(fingerprint)) > rank:",
         _in("test_plugins", "same_data"),
     ),
+    Mutant(
+        "a schedule that nobody asked for is not looked at",
+        "if is_told or schedule.is_scheduled(case.optimizer):",
+        "if schedule.is_scheduled(case.optimizer):",
+        _in("test_parity", "has_no_numbers"),
+    ),
+    Mutant(
+        "the steps of a warm-up are observed",
+        'if name not in ("warmup", "time") and (around',
+        'if name != "time" and (around',
+        _in("test_timed_losses", "nobody_looks and fp32"),
+    ),
+    Mutant(
+        "no timed loss is kept",
+        'delivery.samples["loss"], delivery.passes["loss"] = [*timed], "time"',
+        'delivery.passes["loss"] = "time"',
+        _in("test_timed_losses", "nobody_looks and fp32"),
+    ),
     # collect
     Mutant(
         "a value is that of the slowest step",
@@ -186,6 +204,18 @@ MUTANTS = (
         "counted = [arm for arm in arms if arm.counts] or arms",
         "counted = [arm for arm in arms if arm.word != NOT_CHECKED] or arms",
         _in("test_envelope", "broke_down"),
+    ),
+    Mutant(
+        "a case needs no training of its own",
+        "return self.is_asked or self.can_run",
+        "return self.can_run",
+        _in("test_envelope", "without_the_training"),
+    ),
+    Mutant(
+        "a random number excuses a strategy",
+        "if all(timed.draws for timed in peers) and",
+        "if any(timed.draws for timed in peers) and",
+        _in("test_timed_losses", "only_a_strategy"),
     ),
     Mutant(
         "buffers are not looked at",
