@@ -21,7 +21,7 @@ batch: {global_batch_size: 8}
 world_sizes: [1]
 measure: {steps: 2, trials: 3}
 metrics: [steptime, throughput]
-launcher: {held: {file: "HOLD"}}
+launcher: {faulty: {file: "HOLD", rounds: [1]}}
 strategies: [pretended]
 """
 
@@ -32,17 +32,20 @@ class Held:
     def __init__(self, folder: Path, **process: Any) -> None:
         folder.mkdir(exist_ok=True)
         self.hold = folder / "hold"
-        self.hold.touch()
+        self.hold.write_text("hang")
         (folder / "suite.yaml").write_text(SUITE.replace("HOLD", str(self.hold)))
-        words = ["run", str(folder / "suite.yaml"), "--out", str(folder / "out")]
-        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "distbench", *words],
-            env={**os.environ, PLUGIN_PATH: PLUGINS},
-            **(streams | process),
-        )
-        self.folder = self._held(folder / "out")
+        self.process = _started(str(folder / "suite.yaml"), "--out", str(folder / "out"), **process)
+        until(lambda: any((folder / "out").glob("*/trials/*/1/trial.json")), self.process)
+        (self.folder,) = (folder / "out").iterdir()
         self.run = Run(self.folder)
+
+    def again(self, *options: str) -> subprocess.Popen[str]:
+        """Resume the run in a process of its own; return it when it is held in the same trial."""
+        (trial,) = self.folder.glob("trials/*/1")
+        (trial / "trial.json").unlink(missing_ok=True)
+        process = _started("--resume", str(self.folder), *options)
+        until((trial / "trial.json").is_file, process)
+        return process
 
     def let_go(self) -> None:
         """Have the held trial end, and all later ones."""
@@ -60,10 +63,14 @@ class Held:
         """Rounds that have a record."""
         return sorted(record.round for record in self.run.records())
 
-    def _held(self, out: Path) -> Path:
-        until(lambda: any(out.glob("*/trials/*/1/trial.json")), self.process)
-        (folder,) = out.iterdir()
-        return folder
+
+def _started(*words: str, **process: Any) -> subprocess.Popen[str]:
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(
+        [sys.executable, "-m", "distbench", "run", *words],
+        env={**os.environ, PLUGIN_PATH: PLUGINS},
+        **(streams | process),
+    )
 
 
 def until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 120) -> None:

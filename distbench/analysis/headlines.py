@@ -29,7 +29,7 @@ ADVICE: dict[str, str] = {
     Status.OOM_HOST: "The host ran out of memory. Try fewer ranks per host, less offload to the CPU (or "
     "offload to NVMe), and fewer data loader workers.",
     Status.CRASHED: "Read the traceback of the named rank: it failed first, the others followed. "
-    "Run this case alone (--only) to see whether it fails again.",
+    "Run this case alone (--only), or --resume RUN --retry-failed, to see whether it fails again.",
     Status.HANG: "One rank stopped making progress. Compare what each rank did last: the one that is behind "
     "is the cause, the others wait for it. Raise limits.step if steps are known to take that long.",
     Status.INIT_TIMEOUT: "The ranks did not connect, or the engine was not ready in time. Check that every "
@@ -59,7 +59,7 @@ def findings(run: AnalysedRun) -> list[str]:
     for rows in (group for group in groups if len(group) > 1):
         where, names = _where(rows, groups), run.names(rows)
         best += [_fastest(run, rows, where, names), _lowest_memory(run, rows, where, names)]
-    return [*filter(None, best), *_diagnosis(run), *_notes(run), *_damage(run)]
+    return [*filter(None, best), *_diagnosis(run), *_notes(run), *_retried(run), *_damage(run)]
 
 
 def failures(run: AnalysedRun) -> list[str]:
@@ -189,6 +189,17 @@ def _notes(run: AnalysedRun) -> list[str]:
     if pending := sum(row.status == PENDING for row in run.cases):
         notes.append(f"{pending} of {len(run.cases)} cases have no record yet.")
     return notes
+
+
+def _retried(run: AnalysedRun) -> list[str]:
+    """Trials that were launched again after they had failed."""
+    trials = [
+        f"{one_line(record.case.name)} {round_text(record.round)} "
+        f"({', then '.join([*(attempt.status for attempt in record.attempts), record.status])})"
+        for record in run.records
+        if record.attempts
+    ]
+    return [f"Tried again after a failure: {listed(trials, most=4)}."] if trials else []
 
 
 def _damage(run: AnalysedRun) -> list[str]:

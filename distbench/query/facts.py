@@ -102,6 +102,7 @@ def _outcome(record: Record) -> Row:
         "reason": record.reason,
         "started": record.started,
         "wall_s": record.wall_s,
+        "launches": len(record.attempts) + 1,
         "absent": json.dumps(record.absent),
         "effective": json.dumps(record.effective),
         "environment": json.dumps(record.environment),

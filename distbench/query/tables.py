@@ -105,6 +105,7 @@ _END = (
 _TIME = (
     Column("started", "timestamp", "When it was launched, UTC."),
     Column("wall_s", "double", "From the launch to the end of the last process.", "s"),
+    Column("launches", "bigint", "1, or more if it was tried again after it had failed."),
 )
 _READ_BACK = (
     Column("absent", "json", "Why numbers are missing, by column."),

@@ -97,6 +97,19 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """An earlier launch of a trial that failed, and that another one took the place of."""
+
+    status: Status
+    reason: str
+    started: str
+    """UTC, ISO 8601."""
+    wall_s: float
+    """From launch to the exit of the last process; 0 if nothing was launched."""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
 class Record:
     """One trial of one case."""
 
@@ -139,6 +152,16 @@ class Record:
     """What the strategy says of its settings, its theory and itself; None in records of earlier versions."""
     described_tables: dict[str, TableSpec] = field(default_factory=dict)
     """Table name -> what it and its columns are; none in records of earlier versions."""
+    attempts: list[Attempt] = field(default_factory=list)
+    """Earlier launches of the trial that failed, the first one first; none in records of earlier versions."""
+
+    @property
+    def attempts_so_far(self) -> list[Attempt]:
+        """``attempts``, and this one if it failed: what a further launch has in its record."""
+        if not self.status.is_failure or self.status is Status.CANCELLED:
+            return self.attempts
+        this = Attempt(self.status, self.reason, self.started, self.wall_s, self.failure)
+        return [*self.attempts, this]
 
     @property
     def key(self) -> tuple[str, str, str, int]:

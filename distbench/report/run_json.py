@@ -10,7 +10,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.verdict import judges
 from distbench.decode import finite
-from distbench.record import of_kind
+from distbench.record import Record, of_kind
 
 _NOT_REPORTED = "not told"
 """What programs read of a setting that an engine did not report."""
@@ -29,6 +29,7 @@ def run_json(run: AnalysedRun) -> dict[str, Any]:
         "suite": run.info.suite_name,
         "state": run.info.state,
         "damaged": [trial.to_json() for trial in run.damaged],
+        "retried": [_retried_json(record) for record in run.records if record.attempts],
         "cases": [_case_json(row, run) for row in run.cases],
         **own_keys,
     }
@@ -56,6 +57,21 @@ def _case_json(row: CaseSummary, run: AnalysedRun) -> dict[str, Any]:
         "verdicts": {kind: verdict.to_json() for kind, verdict in row.verdicts.items()},
         "parity": [_difference_json(each) for each in run.parity.findings.get(row.case.id, ())],
         "failure": {"rank": failure.rank, "phase": failure.phase, "log": row.log} if failure else None,
+    }
+
+
+def _retried_json(record: Record) -> dict[str, Any]:
+    """A trial that was launched again after it had failed."""
+    return {
+        "case": record.case.name,
+        "case_id": record.case_id,
+        "job": record.job.kind,
+        "round": record.round,
+        "status": record.status,
+        "attempts": [
+            {key: value for key, value in dataclasses.asdict(attempt).items() if key != "failure"}
+            for attempt in record.attempts
+        ],
     }
 
 

@@ -40,7 +40,7 @@ class Execution:
         info = RunInfo.begun(suite, planned.cases, list(command))
         return cls(Run.create(out, info, suite.text), info, suite, planned)
 
-    def execute(self, observer: Observer, more: More | None = None) -> bool:
+    def execute(self, observer: Observer, more: More | None = None, *, retry_failed: bool = False) -> bool:
         """Run what is missing; True if a signal stopped it, and ``--resume`` can continue.
 
         No other process may run trials in the folder meanwhile.
@@ -48,6 +48,8 @@ class Execution:
         Args:
             more: Called when nothing is missing, again and again until it has no more cases: they get a trial
                 each, in a round of their own.
+            retry_failed: Make again what failed in earlier sessions, for whatever reason; without it only
+                what the machine failed (no preparation, no start, no memory of the host).
 
         Raises:
             UsageError: another process runs trials in the folder.
@@ -58,7 +60,8 @@ class Execution:
             if killed:
                 observer.note(f"the last session was killed: {killed}")
             self._write("running")
-            with Bench.opened(self.run, self.suite, observer, stop) as bench:
+            session = Bench.opened(self.run, self.suite, observer, stop, retry_failed=retry_failed)
+            with session as bench:
                 todo = bench.begin(self.plan)
                 ready = {task.case.id for task in todo}
                 _run(bench, todo, observer, stop)

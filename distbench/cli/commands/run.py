@@ -50,6 +50,9 @@ def run(
     world_sizes: options.WorldSizes = "",
     device: options.Device = "",
     resume: Annotated[str, option("--resume", "RUN", "Resume a run: do only what is missing.")] = "",
+    retry_failed: Annotated[
+        bool, flag("--retry-failed", text="With --resume: also repeat trials that failed.")
+    ] = False,
     keep_traces: Annotated[
         bool, flag("--keep-traces", text="Keep the profiler trace of every trial.")
     ] = False,
@@ -81,6 +84,8 @@ def run(
         )
     changes = [*set_, *(["measure.keep_traces=true"] if keep_traces else [])]
     changed = options.overrides(changes, only, world_sizes, device, check=check)
+    if retry_failed and not resume:
+        raise UsageError("--retry-failed: nothing has failed yet; use it with --resume RUN")
     if resume:
         others = [change for change in changes if not (check and change.startswith("check."))]
         if suite is not None or any((others, only, world_sizes, device)):
@@ -98,7 +103,7 @@ def run(
         with observer(quiet=quiet) as watcher:
             trials = execution.suite.measure.trials
             settling = Settling(watcher, minutes or _MINUTES, trials) if until_settled else None
-            was_stopped = execution.execute(watcher, settling)
+            was_stopped = execution.execute(watcher, settling, retry_failed=retry_failed)
         analysed = AnalysedRun.read(execution.run)
         _print_results(execution.run, analysed, as_json=as_json)
     if was_stopped:

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
+from distbench.launchers.pretend import Pretend
+from distbench.trial import error_file, result_file
+
+
+@dataclass(frozen=True)
+class Faulty(Launcher):
+    """Pretends as ``pretend`` does, but not while there is a file that says what goes wrong."""
+
+    file: str
+    """Its text is ``hang`` (until it is gone), ``prepare`` (nothing can be built), or the name of an error
+    that rank 0 raises."""
+    rounds: tuple[int, ...] = (0, 1, 2)
+    """The rounds that it is about."""
+
+    def commands(self, launch: Launch) -> list[list[str]]:
+        return []
+
+    def open(self, run_id: str) -> Site:
+        return _FaultySite(self, Pretend().open(run_id))
+
+
+class _FaultySite(Site):
+    is_here = False
+
+    def __init__(self, options: Faulty, site: Site) -> None:
+        self._options, self._site, self._file = options, site, Path(options.file)
+
+    def launch(self, launch: Launch) -> Handle:
+        handle = self._site.launch(launch)
+        fault = self._file.read_text() if self._file.exists() else ""
+        folder = launch.file.parent
+        if launch.entry == "prepare":
+            if fault == "prepare":
+                failed = {"preparation": "no compiler"}
+                launch.file.with_suffix(".result.json").write_text(
+                    json.dumps({"notes": [], "failed": failed})
+                )
+            return handle
+        if int(folder.name) not in self._options.rounds:
+            return handle
+        if fault.endswith("Error"):
+            result_file(folder, 0).unlink()
+            failure = {"at": time.time(), "phase": "build", "types": [fault], "message": "it is gone"}
+            error_file(folder, 0).write_text(json.dumps(failure))
+        return _Hanging(handle, self._file) if fault == "hang" else handle
+
+    def close(self) -> None:
+        self._site.close()
+
+
+class _Hanging(Handle):
+    """A trial that does not end while there is a certain file."""
+
+    def __init__(self, handle: Handle, file: Path) -> None:
+        self._handle, self._file = handle, file
+
+    def wait(self, seconds: float) -> list[Exit]:
+        if self._file.exists():
+            time.sleep(seconds)
+            return []
+        return self._handle.wait(seconds)
+
+    def signal(self, number: int) -> None:
+        self._handle.signal(number)
+
+    def stop(self) -> None:
+        self._handle.stop()
