@@ -121,6 +121,10 @@ class Launcher(ABC):
         """Why *processes* ranks can't be started; None if they can."""
         return None
 
+    def environment(self) -> Mapping[str, str]:
+        """Variables for every process of every launch; those of the strategies go before them."""
+        return {}
+
     @abstractmethod
     def commands(self, launch: Launch) -> list[list[str]]:
         """Commands that ``launch`` would run, for a dry run: one argv per process."""

@@ -2,8 +2,9 @@
 
 import os
 import signal
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,17 @@ from distbench.launchers.server import Server, server_command
 from distbench.processes import Share, kill_tagged
 
 _STOP_PATIENCE_S = 10.0
+_LOOPBACK = "lo"
+# where gloo and NCCL open their sockets; gloo would take the address that the host's name resolves to
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 @dataclass(frozen=True)
 class Local(Launcher):
-    """Processes on this machine, on the loopback interface."""
+    """Processes on this machine, whose sockets are on the loopback interface.
+
+    Another interface is taken from the environment: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME.
+    """
 
     warm: bool = True
     """Fork the ranks of every trial from one process that has imported torch (and deepspeed);
@@ -38,6 +45,11 @@ class Local(Launcher):
             f"{processes} ranks need {processes} CPU cores, this machine has {machine.devices}; "
             f"fewer ranks, or launcher.local.oversubscribe: true where timings don't matter"
         )
+
+    def environment(self) -> Mapping[str, str]:
+        if _LOOPBACK not in [name for _, name in socket.if_nameindex()]:
+            return {}
+        return {name: _LOOPBACK for name in _INTERFACES if name not in os.environ}
 
     def commands(self, launch: Launch) -> list[list[str]]:
         """Commands of the warm parent and of each rank; a forked rank runs the same code."""
