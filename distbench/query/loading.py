@@ -12,7 +12,7 @@ from distbench.query import facts, tables
 from distbench.query.tables import TABLES, TRIAL, Column, Table
 from distbench.record import Record, Row
 from distbench.record.contents import Damaged, Stored
-from distbench.record.parquet import first_line, literal, quoted, select, unique
+from distbench.record.parquet import first_line, literal, path_text, quoted, select, unique
 from distbench.record.store import Run
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Loading:
         for name, column in record.columns.items():
             self.described.setdefault(name, column)
         if stored.files.samples:
-            self.samples.files[str(stored.files.samples.resolve())] = number
+            self.samples.files[path_text(stored.files.samples)] = number
         else:
             self.samples.rows += [(number, row) for row in _sample_rows(record)]
         self._gather_tables(stored, number, list(record.tables))
@@ -137,7 +137,7 @@ class Loading:
         for name in names:
             source = self.sources.setdefault(name, _Source())
             if name in stored.files.tables:
-                source.files[str(stored.files.tables[name].resolve())] = number
+                source.files[path_text(stored.files.tables[name])] = number
             else:
                 source.rows += [(number, row) for row in record.tables[name]]
 

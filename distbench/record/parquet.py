@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ def write(file: Path, columns: Mapping[str, Sequence[Any]], about: Mapping[str, 
     query, values = select(columns)
     options = f"format parquet, kv_metadata {{distbench: {literal(json.dumps(about, default=str))}}}"
     try:
-        _connection().execute(f"copy ({query}) to {literal(_path(file))} ({options})", values)
+        _connection().execute(f"copy ({query}) to {literal(path_text(file))} ({options})", values)
     except duckdb.Error as error:
         raise OSError(0, first_line(error)) from error
 
@@ -46,7 +47,7 @@ def read(file: Path) -> list[list[Any]]:
 
     try:
         # a folder named key=value is not a column
-        result = _connection().execute("from read_parquet(?, hive_partitioning=false)", [_path(file)])
+        result = _connection().execute("from read_parquet(?, hive_partitioning=false)", [path_text(file)])
         types = [str(column[1]) for column in result.description]
         rows = result.fetchall()
     except (duckdb.Error, OSError) as error:
@@ -99,11 +100,16 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _path(file: Path) -> str:
-    path = str(file.resolve())
-    if path != encodable(path):
-        raise OSError(0, "DuckDB accepts only UTF-8 paths")
-    return path
+def path_text(file: Path) -> str:
+    """Path of *file* for DuckDB: in UTF-8, also where Python reads paths in another encoding (LC_ALL=C).
+
+    Raises:
+        OSError: its bytes are not UTF-8.
+    """
+    try:
+        return os.fsencode(file.resolve()).decode()
+    except UnicodeDecodeError:
+        raise OSError(0, "DuckDB accepts only UTF-8 paths") from None
 
 
 @functools.cache

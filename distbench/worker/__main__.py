@@ -6,14 +6,19 @@ prepare FILE                 build C++ ops and initial weights
 export FILE                  send curves to an experiment tracker
 """
 
+import os
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+from distbench.env import cache_folder
 
 
 def main(arguments: list[str]) -> None:
     """Run one of the commands above."""
     command, target, *rest = arguments
+    _keep_compiled()
     if command == "serve":
         from distbench.worker.server import serve
 
@@ -32,6 +37,16 @@ def main(arguments: list[str]) -> None:
         export(Path(target))
     else:
         raise ValueError(f"unknown command {command!r}")
+
+
+def _keep_compiled() -> None:
+    """Have torch keep what it compiles in distbench's cache, and not leave a folder in that of others."""
+    folder = cache_folder() / "inductor"
+    # where the cache can't be used, torch's own default has to do
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
 
 
 main(sys.argv[1:])
