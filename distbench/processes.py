@@ -1,4 +1,8 @@
-"""Processes of a run: each carries the run's id, so that none is left behind."""
+"""Processes of a run: each carries the run's id, so that none is left behind.
+
+The state of one is a letter of ``/proc/PID/stat`` (man 5 proc): T and t are stopped, D is a wait that no
+signal ends, Z has ended and waits to be reaped.
+"""
 
 import ctypes
 import os
@@ -11,7 +15,10 @@ from pathlib import Path
 
 from distbench.env import RUN_ID
 
+# linux/prctl.h
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -58,16 +65,94 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def survive_parent() -> None:
-    """Undo ``die_with_parent``."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
+def wake_without_parent() -> None:
+    """Undo ``die_with_parent``: have the kernel only continue this process, should it be stopped by then.
+
+    It is for a process that ends by itself when its parent has, and in order, if it runs. The signal that
+    continues harms nothing where it comes early: it comes when the thread ends that started this process.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whoever descends from this process and has lost its own."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_children(spare: Collection[int] = (), patience_s: float = 5.0) -> None:
+    """Kill and reap the children of this process except *spare*, and with ``adopt_orphans`` theirs in turn.
+
+    One in an uninterruptible wait is left after *patience_s* seconds.
+    """
+    end = time.monotonic() + patience_s
+    while _reaped() and time.monotonic() < end:
+        left = [pid for pid in children() if pid not in spare]
+        if not left:
+            return
+        for pid in left:
+            kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def children() -> list[int]:
+    """Ids of the children of this process."""
+    return [pid for pid, parent in _parents().items() if parent == os.getpid()]
+
+
+def _reaped() -> bool:
+    """Reap the children that have ended; whether there are others."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def kill_tree(root: int, patience_s: float = 5.0) -> None:
+    """Kill all that descends from process *root*, which its end would set free, and then *root*."""
+    end = time.monotonic() + patience_s
+    while left := [pid for pid in _descendants(root) if state(pid) not in ("", "Z")]:
+        for pid in left:
+            kill(pid, signal.SIGKILL)
+        if time.monotonic() > end:
+            break
+        time.sleep(0.01)
+    kill(root, signal.SIGKILL)
+
+
+def _descendants(root: int) -> list[int]:
+    parents, found = _parents(), [root]
+    for known in found:
+        found += [pid for pid, parent in parents.items() if parent == known]
+    return found[1:]
+
+
+def _parents() -> dict[int, int]:
+    """Process -> its parent."""
+    stats = {int(entry.name): _stat(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdigit()}
+    return {pid: int(stat[1]) for pid, stat in stats.items() if stat}
+
+
+def state(pid: int) -> str:
+    """State of process *pid*; empty if there is none."""
+    return (_stat(pid) or [""])[0]
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of ``/proc/PID/stat`` from the state on; none if the process has ended."""
+    try:
+        # the name in brackets may hold anything
+        return (_PROC / f"{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def tagged(run_id: str) -> list[int]:
     """Ids of all live processes of run *run_id* except this one."""
     tag = f"{RUN_ID}={run_id}".encode()
     pids = []
-    for entry in Path("/proc").iterdir():
+    for entry in _PROC.iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
@@ -93,6 +178,19 @@ def kill_tagged(run_id: str, spare: Collection[int] = (), patience_s: float = 10
             return left
         time.sleep(0.01)
     return []
+
+
+def ending(code: int) -> str:
+    """How a process ended that has exit code *code*: negative is the signal that ended it."""
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``; ``signal 40`` for one of the real-time signals, which have no names."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def kill(pid: int, number: int) -> None:

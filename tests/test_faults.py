@@ -31,7 +31,7 @@ def suite(model: str, strategies: str = "[ddp]", **more: str) -> str:
 
 MODELS_IN_TROUBLE = (
     *("RaisesInRankOne", "LeavesInRankOne", "LeavesQuietlyInRankOne", "KilledInRankOne", "OutOfMemory"),
-    *("LeavesQuietly", "NotANumber", "raises", "no_module", "LeavesAChildBehind"),
+    *("LeavesQuietly", "NotANumber", "raises", "no_module", "LeavesAChildBehind", "RealTimeSignalInRankOne"),
 )
 
 
@@ -87,6 +87,7 @@ def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(
         pytest.param("LeavesInRankOne", "code 7", marks=pytest.mark.drill("rank 1: os._exit(7)")),
         pytest.param("LeavesQuietlyInRankOne", "code 0", marks=pytest.mark.drill("rank 1: os._exit(0)")),
         pytest.param("KilledInRankOne", "SIGKILL", marks=pytest.mark.drill("rank 1: kill -9")),
+        pytest.param("RealTimeSignalInRankOne", "signal 40", marks=pytest.mark.drill("rank 1: signal 40")),
     ],
 )
 def test_a_rank_that_leaves_without_a_word_is_named(
@@ -106,12 +107,16 @@ def test_ranks_that_all_leave_without_a_word_have_measured_nothing(troubled: Fin
     assert "code 0" in record["reason"]
 
 
-def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite: Run) -> None:
+@pytest.mark.drill("rank 1 hangs in its code (limits.step 3 s)")
+def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite: Run, drill: Drill) -> None:
     finished = run_suite(suite("HangsInRankOne", limits="{step: 3}").replace("limits: {step: 30}\n", ""))
     record = finished.record("ddp")
     assert record["status"] == "hang"
-    assert record["failure"]["rank"] is None, "both ranks are in the same step, so neither is blamed"
+    drill.noticed(record["wall_s"])
+    drill.seen(record["reason"])
+    assert record["failure"]["rank"] == 1, "both ranks are in the same step, but rank 0 waits for rank 1"
     assert "limits.step" in record["reason"]
+    assert "rank 1 stands in trouble (small.py:" in record["reason"]
     assert "in trouble" in record["failure"]["log"]
 
 

@@ -6,16 +6,22 @@ the launcher.
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from distbench.env import Machine, detect
+from distbench.oom import Account
 
 
 class LaunchError(Exception):
-    """The processes of a trial can't be started; a result of the case, not the end of the run."""
+    """The processes of a trial can't be started or kept; a result of the case, not the end of the run."""
+
+    def __init__(self, message: str, memory: Account | None = None) -> None:
+        super().__init__(message)
+        self.memory = memory
+        """Of a SIGKILL: what the kernel counts of memory, with its kills since the launch."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class Launch:
     leftovers: Sequence[str] = ()
     """Glob patterns of files to remove afterwards; ``{port}`` stands for ``MASTER_PORT``."""
     place: Place = HERE
+    given_up: Callable[[], bool] = lambda: False
+    """Whether nobody waits for it any more; asked several times a second while the launch takes its time."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,9 @@ class Exit:
     code: int
     """Exit code; negative: the signal that ended it."""
     at: float
-    """``time.time()`` when the end was seen."""
+    """``clock.now()`` when the end was seen."""
+    memory: Account | None = None
+    """Of a SIGKILL: what the kernel counts of memory, with its kills since the launch; None if unknown."""
 
 
 class Handle(ABC):
@@ -70,11 +80,19 @@ class Handle(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> list[Exit]:
-        """Ranks that have ended since the last call, waiting up to *seconds* for the first."""
+        """Ranks that have ended since the last call, waiting up to *seconds* for the first.
+
+        Raises:
+            LaunchError: what the ranks were started from has ended or hangs, and no rank is left.
+        """
 
     @abstractmethod
     def signal(self, number: int) -> None:
         """Send signal *number* to every rank that is alive (SIGUSR1: dump stacks to the log)."""
+
+    def states(self) -> Mapping[int, str]:
+        """State of each rank's process, a letter of ``/proc/PID/stat``, as far as it is known."""
+        return {}
 
     @abstractmethod
     def stop(self) -> None:
@@ -92,7 +110,7 @@ class Site(ABC):
         """Start the processes of *launch*.
 
         Raises:
-            LaunchError: they can't be started.
+            LaunchError: they can't be started, or nobody waits for them any more.
         """
 
     def renew(self) -> None:  # noqa: B027  # most sites keep nothing of the sort

@@ -1,19 +1,23 @@
 """``local``: the ranks on this machine, forked from a warm parent that has imported torch once."""
 
 import os
-import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from distbench import clock
 from distbench.env import RUN_ID, Machine
-from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
+from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
 from distbench.launchers.server import Server, server_command
+from distbench.oom import Account
 from distbench.processes import Share, kill_tagged
 
-_STOP_PATIENCE_S = 10.0
+# for a launch, and for the end of all ranks: both take a warm parent milliseconds
+_PATIENCE_S = 10.0
+_STATES_S = 2.0
 _LOOPBACK = "lo"
 # where gloo and NCCL open their sockets; gloo would take the address that the host's name resolves to
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -72,7 +76,13 @@ class _LocalSite(Site):
 
     def launch(self, launch: Launch) -> Handle:
         server = self._server(launch)
-        server.launch(launch, Share(launch.processes, count=launch.processes))
+        if why := _problem(server, launch):
+            if launch.given_up() or any(launch.file.parent.glob("rank*.progress")):
+                raise why
+            # it ended or was stopped between two trials, which costs neither of them
+            server = self._server(launch, instead=f"{why}\n")
+            if why := _problem(server, launch):
+                raise why
         return _LocalHandle(server, launch.processes, self._sweep)
 
     def renew(self) -> None:
@@ -84,7 +94,8 @@ class _LocalSite(Site):
         self.renew()
         kill_tagged(self._run_id)
 
-    def _server(self, launch: Launch) -> Server:
+    def _server(self, launch: Launch, instead: str = "") -> Server:
+        """Warm parent for *launch*, kept or new; *instead* goes to the log of a new one."""
         place = launch.place
         environment = {**launch.environment, **place.environment}
         key = (tuple(launch.imports), tuple(sorted(environment.items())), place.python, place.folder)
@@ -93,20 +104,34 @@ class _LocalSite(Site):
                 self._servers[key] = kept
                 return kept
             kept.close()
-        environment = {**os.environ, **environment, RUN_ID: self._run_id}
         log = launch.file.parent / "warm_parent.log"
-        timeout_s = self._options.start_timeout
-        server = Server(launch.imports if self._options.warm else (), environment, log, timeout_s, place)
+        with log.open("a") as stream:
+            stream.write(instead)
+        environment = {**os.environ, **environment, **clock.shared(), RUN_ID: self._run_id}
+
+        def started(imports: Sequence[str]) -> Server:
+            timeout_s = self._options.start_timeout
+            return Server(imports, environment, log, timeout_s, place, given_up=launch.given_up)
+
+        server = started(launch.imports if self._options.warm else ())
         if server.cuda_touched:
             # the ranks then import for themselves; the record says so (environment.warm)
             server.close()
-            server = Server((), environment, log, timeout_s, place)
+            server = started(())
         self._servers[key] = server
         return server
 
     def _sweep(self) -> None:
         """Kill what a rank has started and left behind."""
         kill_tagged(self._run_id, spare={server.pid for server in self._servers.values()})
+
+
+def _problem(server: Server, launch: Launch) -> LaunchError | None:
+    """Why *server* has not begun *launch*; None if it has."""
+    server.launch(launch, Share(launch.processes, count=launch.processes))
+    if server.answer("pids", _PATIENCE_S, launch.given_up):
+        return None
+    return server.lost(silent=True)
 
 
 class _LocalHandle(Handle):
@@ -116,24 +141,34 @@ class _LocalHandle(Handle):
         self._sweep = sweep
 
     def wait(self, seconds: float) -> list[Exit]:
-        exits = []
-        for event in self._server.events(seconds):
-            if "exit" in event:
-                self._left.discard(event["exit"])
-                exits.append(Exit(event["exit"], event["code"], event["at"]))
-        if not self._server.alive and self._left:
-            # the warm parent itself was killed, and its ranks with it
-            exits += [Exit(rank, -signal.SIGKILL, time.time()) for rank in sorted(self._left)]
+        exits = [_exit(event) for event in self._server.events(seconds) if "exit" in event]
+        self._left -= {each.rank for each in exits}
+        if self._left and not exits and (lost := self._server.lost()):
             self._left.clear()
+            raise lost
         return exits
 
     def signal(self, number: int) -> None:
         self._server.send({"signal": number})
 
+    def states(self) -> Mapping[int, str]:
+        self._server.send({"states": True})
+        told = self._server.answer("states", _STATES_S)
+        return {int(rank): letter for rank, letter in told["states"].items()} if told else {}
+
     def stop(self) -> None:
         if self._left:
             self._server.send({"stop": True})
-        end = time.monotonic() + _STOP_PATIENCE_S
-        while self._left and time.monotonic() < end:
-            self.wait(0.05)
+        end = time.monotonic() + _PATIENCE_S
+        # where it is lost its ranks are gone, too
+        with suppress(LaunchError):
+            while self._left and time.monotonic() < end:
+                self.wait(0.05)
+            if self._left:
+                self._server.lost(silent=True)
         self._sweep()
+
+
+def _exit(event: dict[str, Any]) -> Exit:
+    memory = event.get("memory")
+    return Exit(event["exit"], event["code"], event["at"], Account(**memory) if memory else None)

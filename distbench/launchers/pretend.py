@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distbench import clock
 from distbench.job import MEASURE, kind_of
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
 from distbench.trial import TrialFile, error_file, log_file, result_file
@@ -99,7 +100,7 @@ class _PretendedSite(Site):
 
 
 def _fail(folder: Path, rank: int, kind: str, message: str) -> None:
-    failure = {"at": time.time(), "phase": "time", "types": [kind], "message": message, "traceback": ""}
+    failure = {"at": clock.now(), "phase": "time", "types": [kind], "message": message, "traceback": ""}
     error_file(folder, rank).write_text(json.dumps(failure))
 
 
@@ -111,7 +112,7 @@ class _Ended(Handle):
         if self._hangs:
             time.sleep(seconds)
             return []
-        return [Exit(rank, 0, time.time()) for rank in range(self._ranks)]
+        return [Exit(rank, 0, clock.now()) for rank in range(self._ranks)]
 
     def signal(self, number: int) -> None:
         """No rank is there to receive it."""

@@ -2,17 +2,25 @@
 
 import json
 import select
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from distbench import oom
 from distbench.launchers.base import HERE, Launch, LaunchError, Place
-from distbench.processes import Share
+from distbench.processes import Share, ending, kill_tree, state
+
+_PATIENCE_S = 10.0
+# between an answer and the next question; a question costs a timed rank next to nothing, but not nothing
+_ASK_AFTER_S = 2.0
+_POLL_S = 0.25
+_STOPPED = {"T": "it is stopped", "t": "a debugger has stopped it", "D": "it waits for a device"}
 
 
 def server_command(descriptor: str, imports: Sequence[str], place: Place = HERE) -> list[str]:
@@ -21,7 +29,10 @@ def server_command(descriptor: str, imports: Sequence[str], place: Place = HERE)
 
 
 class Server:
-    """A running warm parent, ready for requests."""
+    """A running warm parent, ready for requests.
+
+    It is asked for a sign of life while it is waited for, so that one that is stopped or hangs is noticed.
+    """
 
     def __init__(
         self,
@@ -30,13 +41,23 @@ class Server:
         log: Path,
         timeout_s: float,
         place: Place = HERE,
+        *,
+        given_up: Callable[[], bool] = lambda: False,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
         """Start it and wait until it is ready.
 
+        Args:
+            timeout_s: For its imports.
+            given_up: Whether nobody waits for it any more.
+            patience_s: For an answer, once it is ready.
+
         Raises:
-            LaunchError: it exited, or was not ready within *timeout_s* seconds.
+            LaunchError: it exited, was not ready within *timeout_s* seconds, or nobody waits for it.
         """
         self._socket, theirs = socket.socketpair()
+        # whoever reads nothing must not hold up who writes
+        self._socket.settimeout(patience_s)
         with theirs, log.open("ab") as output:
             self._process = subprocess.Popen(
                 server_command(str(theirs.fileno()), imports, place),
@@ -50,11 +71,17 @@ class Server:
                 start_new_session=True,
             )
         self._pending = b""
+        self._unread: list[dict[str, Any]] = []
+        self._patience_s, self._silent_s = patience_s, 0.0
+        self._asked, self._heard_at = False, time.monotonic()
+        self._answers = False
+        self._memory = oom.account()
+        self._lost: LaunchError | None = None
         self.cuda_touched = False
         """Whether an import has initialised CUDA, so that its children can't use it."""
         self.alive = True
         """Whether it still responds."""
-        self._await_ready(log, timeout_s)
+        self._await_ready(log, timeout_s, given_up)
 
     @property
     def pid(self) -> int:
@@ -69,7 +96,10 @@ class Server:
             self.alive = False
 
     def launch(self, launch: Launch, share: Share) -> None:
-        """Start *share* of the ranks of *launch*; an event ``{"port": n}`` then reports their rendezvous."""
+        """Start *share* of the ranks of *launch*.
+
+        Events ``{"pids": [...]}`` and then ``{"port": n}``, of their rendezvous, report that it is done.
+        """
         request = {
             "entry": launch.entry,
             "file": str(launch.file),
@@ -77,41 +107,109 @@ class Server:
             "environment": {**launch.environment, **launch.place.environment},
             "leftovers": list(launch.leftovers),
         }
+        self._memory = oom.account()
         self.send({"launch": request})
 
     def events(self, seconds: float) -> list[dict[str, Any]]:
         """Events since the last call, waiting up to *seconds* for the first."""
-        if not self.alive:
-            return []
-        readable, _, _ = select.select([self._socket], [], [], seconds)
-        if not readable:
-            return []
-        received = b""
-        with suppress(ConnectionResetError):
-            received = self._socket.recv(1 << 16)
-        self.alive = bool(received)
-        *lines, self._pending = (self._pending + received).split(b"\n")
-        return [json.loads(line) for line in lines]
+        if self._unread:
+            unread, self._unread = self._unread, []
+            return unread
+        return self._receive(seconds)
+
+    def answer(
+        self, word: str, seconds: float, given_up: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any] | None:
+        """The next event with *word* in it, waiting up to *seconds*; the others are kept.
+
+        None if it does not come, or nobody waits for it any more.
+        """
+        end = time.monotonic() + seconds
+        while self.alive and not given_up() and (left := end - time.monotonic()) > 0:
+            events = self._receive(min(_POLL_S, left))
+            found = [event for event in events if word in event]
+            self._unread += [event for event in events if event not in found]
+            if found:
+                return found[0]
+        return None
+
+    def lost(self, *, silent: bool = False) -> LaunchError | None:
+        """Why it starts and watches no ranks any more, none of which is left then; None if it does.
+
+        Args:
+            silent: It has not answered in time.
+        """
+        if self._lost is None and self.alive and (silent or self._silent_s > self._patience_s):
+            why = _STOPPED.get(state(self.pid), "it hangs")
+            self._lost = LaunchError(f"{self._name} does not answer ({why}) and was killed")
+            self._kill()
+        if self._lost is None and not self.alive:
+            self._lost = self._ended()
+        return self._lost
 
     def close(self) -> None:
         """End the process, which kills its ranks first."""
         self._socket.close()
         self.alive = False
+        # one that is stopped would not see that the socket is closed
+        self._process.send_signal(signal.SIGCONT)
         try:
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._kill()
 
-    def _await_ready(self, log: Path, timeout_s: float) -> None:
-        end = time.monotonic() + timeout_s
-        while (left := end - time.monotonic()) > 0 and self.alive:
-            for event in self.events(left):
-                if "ready" in event:
-                    self.cuda_touched = bool(event["cuda_touched"])
-                    return
+    def _kill(self) -> None:
+        """End the process and all that descends from it, whatever their state."""
+        kill_tree(self.pid)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_PATIENCE_S)
+        self._socket.close()
+        self.alive = False
+
+    @property
+    def _name(self) -> str:
+        return f"the warm parent of the ranks (process {self.pid})"
+
+    def _ended(self) -> LaunchError:
+        now = oom.account()
+        try:
+            code = self._process.wait(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            return LaunchError(f"{self._name} closed its socket and was killed")
+        memory = now.since(self._memory) if now and code == -signal.SIGKILL else None
+        return LaunchError(f"{self._name} {ending(code)}", memory)
+
+    def _receive(self, seconds: float) -> list[dict[str, Any]]:
+        if not self.alive:
+            return []
+        if self._answers and not self._asked and time.monotonic() - self._heard_at > _ASK_AFTER_S:
+            self.send({"ping": True})
+            self._asked = True
+        began = time.monotonic()
+        readable, _, _ = select.select([self._socket], [], [], seconds)
+        if not readable:
+            # only what was waited for counts: after a sleep of the machine it has slept, too
+            self._silent_s += min(seconds, time.monotonic() - began) if self._asked else 0.0
+            return []
+        self._asked, self._silent_s, self._heard_at = False, 0.0, time.monotonic()
+        received = b""
+        with suppress(ConnectionResetError):
+            received = self._socket.recv(1 << 16)
+        self.alive = bool(received)
+        *lines, self._pending = (self._pending + received).split(b"\n")
+        events = [json.loads(line) for line in lines]
+        return [event for event in events if "pong" not in event]
+
+    def _await_ready(self, log: Path, timeout_s: float, given_up: Callable[[], bool]) -> None:
+        if ready := self.answer("ready", timeout_s, given_up):
+            self.cuda_touched = bool(ready["cuda_touched"])
+            # one of an earlier version, as an arm of a gate may have, takes no such question
+            self._answers = bool(ready.get("answers"))
+            return
         why = f"was not ready within {timeout_s:g} s" if self.alive else "exited"
-        self._process.kill()
-        self.close()
+        if given_up():
+            why = "is not waited for"
+        self._kill()
         tail = log.read_text(errors="replace")[-2000:]
         raise LaunchError(f"the worker server {why}; its log {log} ends with:\n{tail}")

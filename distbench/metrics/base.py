@@ -160,7 +160,7 @@ class Trial:
     recomputed_flops_per_sample: int | None = None
     """Those that activation checkpointing computes again, if it is on; None: the workload does not say."""
     window: tuple[float, float] = (0.0, 0.0)
-    """``time.time()`` when the first rank began the ``time`` pass and when the last had ended it."""
+    """``clock.now()`` when the first rank began the ``time`` pass and when the last had ended it."""
     effective: dict[str, Any] = field(default_factory=dict)
     """What the live engine of rank 0 really did."""
 

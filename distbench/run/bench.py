@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from distbench import registry
+from distbench import clock, registry
 from distbench.case import Case
 from distbench.job import kind_of
 from distbench.launchers.base import HERE, LaunchError, Place, Site
@@ -176,19 +176,29 @@ class Bench:
         return self._run.trial_folder(task.case, task.round, task.job.kind)
 
     def _trial(self, task: Task) -> Record:
-        launch = launch_for(self._run.folder, self._suite, task, self._place)
+        launch = launch_for(self._run.folder, self._suite, task, self._place, self._stop)
         folder = launch.file.parent
         self._clear(task, folder)
-        started, began, launched = utc_now(), time.monotonic(), time.time()
+        started, began, launched = utc_now(), time.monotonic(), clock.now()
         with storing(folder):
             trial_file(self._run_id, self._run.folder, self._suite, task).write(launch.file)
         try:
             handle = self._site.launch(launch)
         except LaunchError as error:
             ending = Ending(Status.CRASHED, str(error), Failure(rank=None, phase="start"))
+            if self._stop.asked:
+                ending = Ending(Status.CANCELLED, "stopped by a signal")
             return self._record(task, ending, started, time.monotonic() - began)
         kind = kind_of(task.job.kind)
-        watch = Watch(handle, folder, launch.processes, self._suite.limits, self._stop, kind)
+        watch = Watch(
+            handle,
+            folder,
+            launch.processes,
+            self._suite.limits,
+            self._stop,
+            kind,
+            stacks_tell=task.case.device == "cpu",
+        )
         metrics = self._metrics if kind.with_metrics else {}
         ending, sampled = _sampled(task.case, watch, metrics if self._site.is_here else {})
         ended = self._record(task, ending, started, time.monotonic() - began)

@@ -29,7 +29,7 @@ def collect(
     """*ended*, the record of how a trial ended, with its ranks' results; a failed trial has no values.
 
     Args:
-        launched: ``time.time()`` at launch.
+        launched: ``clock.now()`` at launch.
         sampled: The tables sampled outside the ranks.
     """
     ranks = [_read(result_file(folder, rank)) for rank in range(processes)]

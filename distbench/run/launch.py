@@ -10,14 +10,17 @@ from distbench.job import Job, kind_of
 from distbench.launchers.base import HERE, Launch, Launcher, Place
 from distbench.plan import Task
 from distbench.record.store import Run
+from distbench.run.control import StopRequest
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.trial import TrialFile
 from distbench.workloads.base import Workload
 
 
-def launch_for(folder: Path, suite: Suite, task: Task, place: Place = HERE) -> Launch:
-    """Launch request of *task* in the run of *folder*."""
+def launch_for(
+    folder: Path, suite: Suite, task: Task, place: Place = HERE, stop: StopRequest | None = None
+) -> Launch:
+    """Launch request of *task* in the run of *folder*, given up on *stop*."""
     case = task.case
     launcher: Launcher = registry.make("launchers", suite.launcher)
     strategy: Strategy = registry.make("strategies", case.strategy)
@@ -32,6 +35,7 @@ def launch_for(folder: Path, suite: Suite, task: Task, place: Place = HERE) -> L
         imports=("distbench.worker.warm", *strategy.imports(case), *workload.imports),
         leftovers=strategy.leftovers,
         place=place,
+        given_up=lambda: stop is not None and stop.asked,
     )
 
 

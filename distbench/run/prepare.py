@@ -62,11 +62,13 @@ class Preparation:
         metrics = [dataclasses.asdict(choice) for choice in self.suite.metrics]
         todo = {"metrics": metrics, "cases": list(by_strategy.values()), "weights": weights}
         write_json(file, todo)
-        shape = launch_for(self.folder, self.suite, Task(cases[0]), self.place)
+        shape = launch_for(self.folder, self.suite, Task(cases[0]), self.place, self.stop)
         launch = dataclasses.replace(shape, entry="prepare", file=file, processes=1, nodes=1, leftovers=())
         try:
             return self._watch(launch, folder)
         except LaunchError as error:
+            if self.stop.asked:
+                return {}
             return {f"strategy {label}": str(error) for label in by_strategy}
 
     def _watch(self, launch: Launch, folder: Path) -> dict[str, str]:

@@ -9,14 +9,18 @@ import json
 import re
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distbench.case import Limits
-from distbench.launchers.base import Exit, Handle
+from distbench.launchers.base import Exit, Handle, LaunchError
 from distbench.record import Failure, Status
+from distbench.run import blame
+from distbench.run.blame import Blame
 from distbench.run.control import StopRequest
+from distbench.run.reasons import classify, killed_text, out_of_memory, reason_of
 from distbench.trial import Sign, error_file, log_file, progress_file, read_progress, result_file
 from distbench.units import duration_text
 
@@ -26,7 +30,10 @@ if TYPE_CHECKING:
 _POLL_S = 0.25
 # after the first failure the others get this long to report theirs, so that cause and victim differ
 _GRACE_S = 1.0
+_STACKS_S = 0.5
 _LOG_TAIL = 4000
+# a deep stack of the main thread, which is the last, and its heading
+_STACK_TAIL = 64_000
 # phases before the job itself, each with its own limit
 _SETTING_UP = ("start", "build")
 
@@ -36,14 +43,6 @@ _SYMPTOM = re.compile(
     r"|recvValue failed|sendBytes failed|store->get|Timed out waiting .*ms for|Application timeout",
     re.IGNORECASE,
 )
-
-# the first that an exception is, by the names of its types
-_STATUSES = {
-    "Mismatch": Status.MISMATCH,
-    "Refused": Status.UNSUPPORTED,
-    "OutOfMemoryError": Status.OOM_GPU,
-    "MemoryError": Status.OOM_HOST,
-}
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,26 @@ class Watch:
     """Watches the ranks of one trial until they have finished, failed, or exceeded a time limit."""
 
     def __init__(
-        self, handle: Handle, folder: Path, processes: int, limits: Limits, stop: StopRequest, kind: Kind
+        self,
+        handle: Handle,
+        folder: Path,
+        processes: int,
+        limits: Limits,
+        stop: StopRequest,
+        kind: Kind,
+        *,
+        stacks_tell: bool = True,
     ) -> None:
+        """Watch what *handle* has launched in *folder*.
+
+        Args:
+            stacks_tell: A rank that waits for others shows it in its stack, as it does unless a GPU computes.
+        """
         self._handle, self._folder, self._ranks = handle, folder, range(processes)
         self._limits, self._stop, self._kind = limits, stop, kind
+        self._stacks_tell = stacks_tell
         self._exits: dict[int, Exit] = {}
+        self._lost: LaunchError | None = None
         self._began = time.monotonic()
         self._signs: dict[int, tuple[Sign | None, float]] = dict.fromkeys(self._ranks, (None, self._began))
         """Rank -> its last sign of life, and when it was first seen here: another host has another clock."""
@@ -77,16 +91,34 @@ class Watch:
 
     def _follow(self) -> Ending:
         while True:
-            for seen in self._handle.wait(_POLL_S):
-                self._exits[seen.rank] = seen
+            self._hear(_POLL_S)
             if self._stop.asked:
                 return Ending(Status.CANCELLED, "stopped by a signal")
             if any(self._failed(rank) for rank in self._ranks):
                 return self._failure()
             if len(self._exits) == len(self._ranks):
                 return Ending(Status.MEASURED, "")
+            if self._lost:
+                return self._lost_ending(self._lost)
             if late := self._late():
                 return late
+
+    def _hear(self, seconds: float) -> None:
+        """Take the ends of ranks, waiting up to *seconds* for the first."""
+        try:
+            for seen in self._handle.wait(seconds):
+                self._exits[seen.rank] = seen
+        except LaunchError as error:
+            self._lost = error
+
+    def _lost_ending(self, lost: LaunchError) -> Ending:
+        """What the ranks were started from is gone, and they with it, unless they had all delivered."""
+        if all(result_file(self._folder, rank).is_file() for rank in self._ranks):
+            return Ending(Status.MEASURED, "")
+        killed = out_of_memory(lost.memory)
+        reason = f"{lost}: {killed_text(lost.memory)}" if killed else str(lost)
+        status = Status.OOM_HOST if killed else Status.CRASHED
+        return Ending(status, reason, self._failure_of(None, self._progress(0), ""))
 
     def _failed(self, rank: int) -> bool:
         gone = rank in self._exits and not result_file(self._folder, rank).is_file()
@@ -95,9 +127,8 @@ class Watch:
     def _failure(self) -> Ending:
         """Wait for the other ranks to report, then name the rank that failed first."""
         end = time.monotonic() + _GRACE_S
-        while len(self._exits) < len(self._ranks) and (left := end - time.monotonic()) > 0:
-            for seen in self._handle.wait(left):
-                self._exits[seen.rank] = seen
+        while len(self._exits) < len(self._ranks) and (left := end - time.monotonic()) > 0 and not self._lost:
+            self._hear(left)
         failures = [failure for rank in self._ranks if (failure := self._reported(rank))]
         causes = [failure for failure in failures if not failure["symptom"]] or failures
         first = min(causes, key=lambda failure: failure["at"])
@@ -119,19 +150,18 @@ class Watch:
         phase = self._progress(rank)
         # gloo's threads abort the process when a peer exits; an abort without a message is a symptom
         symptom = seen.code == -signal.SIGABRT
-        return {"rank": rank, "at": seen.at, "phase": phase, "code": seen.code, "symptom": symptom}
+        told = {"rank": rank, "at": seen.at, "phase": phase, "symptom": symptom}
+        return {**told, "code": seen.code, "memory": seen.memory}
 
     def _late(self) -> Ending | None:
         if time.monotonic() - self._began > self._limits.trial:
-            return self._timed_out(Status.HANG, "trial", self._limits.trial, self._slowest())
+            return self._timed_out(Status.HANG, "trial", self._limits.trial)
         for rank in self._ranks:
             phase, silent_s = self._silence(rank)
             key = phase if phase in _SETTING_UP else self._kind.deadline
             limit = getattr(self._limits, key)
             if rank not in self._exits and silent_s > limit:
-                if phase == key:
-                    return self._timed_out(Status.INIT_TIMEOUT, key, limit, rank)
-                return self._timed_out(Status.HANG, key, limit, self._slowest())
+                return self._timed_out(Status.INIT_TIMEOUT if phase == key else Status.HANG, key, limit)
         return None
 
     def _silence(self, rank: int) -> tuple[str, float]:
@@ -141,14 +171,30 @@ class Watch:
             self._signs[rank] = sign, now
         return (sign or Sign()).phase, now - self._signs[rank][1]
 
-    def _timed_out(self, status: Status, key: str, limit: float, rank: int | None) -> Ending:
+    def _timed_out(self, status: Status, key: str, limit: float) -> Ending:
+        before = self._handle.states()
         self._handle.signal(signal.SIGUSR1)
         # the ranks themselves write their stacks
-        self._handle.wait(0.5)
+        self._hear(_STACKS_S)
+        blamed = self._blamed(before, self._handle.states())
         where = ", ".join(f"rank {r} at {self._progress(r)}" for r in self._ranks)
         reason = f"exceeded limits.{key} = {duration_text(limit)} ({where})"
+        if blamed and blamed.why:
+            reason += f"; rank {blamed.rank} {blamed.why}"
+        rank = blamed.rank if blamed else None
         phase = self._progress(rank) if rank is not None else key
         return Ending(status, reason, self._failure_of(rank, phase, ""))
+
+    def _blamed(self, before: Mapping[int, str], after: Mapping[int, str]) -> Blame | None:
+        """The rank that holds up the others, by the states of all processes and by the stacks in the logs."""
+        slowest = self._slowest()
+        logs = {rank: _tail(log_file(self._folder, rank), _STACK_TAIL) for rank in self._ranks}
+        return (
+            blame.halted(before, after, "Tt")
+            or (Blame(slowest, "") if slowest is not None else None)
+            or blame.halted(before, after, "D")
+            or (blame.outside(logs) if self._stacks_tell else None)
+        )
 
     def _slowest(self) -> int | None:
         """Rank that is furthest behind; None if all are at the same step."""
@@ -171,31 +217,10 @@ class Watch:
         return Failure(rank=rank, phase=phase.split()[0], traceback=traceback, log=log, steps=steps)
 
 
-def classify(failure: dict[str, Any]) -> Status:
-    """Status of a trial whose first failure is *failure*."""
-    types = failure.get("types", [])
-    if "DefaultCPUAllocator: can't allocate" in failure.get("message", ""):
-        types = [*types, "MemoryError"]
-    return next((status for type_, status in _STATUSES.items() if type_ in types), Status.CRASHED)
-
-
-def reason_of(failure: dict[str, Any]) -> str:
-    """One sentence on the first *failure*."""
-    rank, phase = failure["rank"], failure["phase"]
-    if "types" in failure:
-        if "Refused" in failure["types"]:
-            return str(failure["message"])
-        first_line = (failure["message"].strip().splitlines() or [""])[0]
-        return f"rank {rank} in {phase}: {failure['types'][0]}: {first_line}"
-    code = failure["code"]
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-    return f"rank {rank} in {phase}: {how} before it wrote its result"
-
-
-def _tail(file: Path) -> str:
+def _tail(file: Path, size: int = _LOG_TAIL) -> str:
     try:
         with file.open("rb") as stream:
-            stream.seek(max(0, file.stat().st_size - _LOG_TAIL))
+            stream.seek(max(0, file.stat().st_size - size))
             return stream.read().decode(errors="replace")
     except FileNotFoundError:
         return ""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from distbench.clock import now
 from distbench.metrics.base import Absent, Left, Metric, Pass, Session
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.torch_engine.reading import dtype_name
@@ -60,7 +61,7 @@ class Loop:
         losses = []
         # all ranks start the window together, so that the first step includes no waiting for set-up
         dist.barrier()
-        began = time.time()
+        began = now()
         clock.mark()
         with mode:
             for step in range(steps):
@@ -73,7 +74,7 @@ class Loop:
                 clock.mark()
         session.steps = clock.seconds()
         if name == "time":
-            self.delivery.window = (began, time.time())
+            self.delivery.window = (began, now())
         self._spans.inner = nullcontext
         session.losses = [_mean(parts) for parts in losses]
         self.losses += session.losses

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 import traceback
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from distbench import env, registry
+from distbench import clock, env, registry
 from distbench.case import Case
 from distbench.decode import finite
 from distbench.files import write_whole
@@ -39,7 +38,7 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
 
     *listener* is the listening socket of the rendezvous, if the launcher has already bound one.
     """
-    began, rank = time.time(), int(os.environ["RANK"])
+    began, rank = clock.now(), int(os.environ["RANK"])
     folder = file.parent
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     progress = Progress(progress_file(folder, rank))
@@ -68,7 +67,7 @@ def _deliver(file: Path, data: dict[str, Any]) -> None:
 
 def _describe(error: BaseException, phase: str) -> dict[str, Any]:
     return {
-        "at": time.time(),
+        "at": clock.now(),
         "phase": phase,
         "types": [cls.__name__ for cls in type(error).__mro__],
         "message": str(error),

@@ -5,9 +5,13 @@ them takes milliseconds and gives a process as clean as a new one. The parent ha
 initialises CUDA, so that its children can.
 
 It communicates over a socket, one JSON object per line. In: ``{"launch": {...}}``, ``{"signal": n}``,
-``{"stop": true}``. Out: ``{"ready": pid, "cuda_touched": bool}``, ``{"pids": [...]}``, ``{"port": n}`` of the
-rendezvous, ``{"exit": rank, "code": n, "at": time}``, ``{"idle": true}`` when all ranks have ended. When
-the other end closes, the run is over, and every rank is killed: a killed command leaves nothing behind.
+``{"states": true}``, ``{"ping": true}``, ``{"stop": true}``. Out: ``{"ready": pid, "cuda_touched": bool,
+"answers": true}`` (pings), ``{"pids": [...]}``, ``{"port": n}`` of the rendezvous, ``{"states": {rank:
+letter}}``, ``{"pong": true}``, ``{"exit": rank, "code": n, "at": time, "memory": account}``, ``{"idle":
+true}`` when all ranks have ended. When the other end closes, the run is over, and every rank is killed: a
+killed command leaves nothing behind.
+
+What ranks leave behind comes to this process, whatever its environment and session, and ends with the trial.
 """
 
 import gc
@@ -18,13 +22,24 @@ import select
 import signal
 import socket
 import sys
-import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from distbench import clock, oom
 from distbench.decode import decoded
 from distbench.env import RUN_ID
-from distbench.processes import Share, die_with_parent, kill, kill_tagged, survive_parent
+from distbench.processes import (
+    Share,
+    adopt_orphans,
+    children,
+    die_with_parent,
+    end_children,
+    kill,
+    kill_tagged,
+    state,
+    wake_without_parent,
+)
 from distbench.trial import log_file
 
 
@@ -34,7 +49,8 @@ def serve(control: socket.socket, imports: list[str]) -> None:
     die_with_parent(os.getppid())
     for module in imports:
         importlib.import_module(module)
-    survive_parent()
+    # from here on it notices, unless it is stopped
+    wake_without_parent()
     # imported objects never become garbage, and a collection in a child would copy all of their pages
     gc.collect()
     gc.freeze()
@@ -49,17 +65,21 @@ class Server:
         self._pid = os.getpid()
         self._ranks: dict[int, int] = {}
         self._leftovers: list[str] = []
+        self._memory = oom.account()
+        # of what it has imported
+        self._own_children = children()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
 
     def run(self) -> None:
         """Serve until the other end of the control socket closes."""
+        adopt_orphans()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         # children of a process that has initialised CUDA can't use it
         torch = sys.modules.get("torch")
         cuda_touched = torch is not None and torch.cuda.is_initialized()
-        self._send({"ready": os.getpid(), "cuda_touched": cuda_touched})
+        self._send({"ready": os.getpid(), "cuda_touched": cuda_touched, "answers": True})
         pending = b""
         while True:
             readable, _, _ = select.select([self._control.fileno(), self._wake_read], [], [])
@@ -79,8 +99,12 @@ class Server:
             self._launch(**request["launch"])
         elif "signal" in request:
             self._signal_ranks(request["signal"])
+        elif "states" in request:
+            self._send({"states": {rank: state(pid) for pid, rank in self._ranks.items()}})
         elif "stop" in request:
             self._signal_ranks(signal.SIGKILL)
+        elif "ping" in request:
+            self._send({"pong": True})
 
     def _launch(
         self, entry: str, file: str, share: dict[str, Any], environment: dict[str, str], leftovers: list[str]
@@ -92,6 +116,7 @@ class Server:
             listener = socket.create_server((own.address, port), backlog=own.world_size)
             port = listener.getsockname()[1]
         self._leftovers = [pattern.format(port=port) for pattern in leftovers]
+        self._memory = oom.account()
         for local_rank in range(own.count):
             variables, rank = {**environment, **own.variables(local_rank, port)}, own.first + local_rank
             pid = os.fork()
@@ -132,16 +157,24 @@ class Server:
             os._exit(code)
 
     def _reap(self) -> None:
+        if not self._ranks:
+            # an orphan that was killed after the trial, or a child of what was imported
+            return
         while self._ranks:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
             if pid in self._ranks:
-                rank = self._ranks.pop(pid)
-                code = os.waitstatus_to_exitcode(status)
-                self._send({"exit": rank, "code": code, "at": time.time()})
+                self._tell(self._ranks.pop(pid), os.waitstatus_to_exitcode(status))
+        end_children(spare=self._own_children)
         self._remove_leftovers()
         self._send({"idle": True})
+
+    def _tell(self, rank: int, code: int) -> None:
+        now = oom.account() if code == -signal.SIGKILL else None
+        memory = now.since(self._memory) if now else None
+        told = {"exit": rank, "code": code, "at": clock.now()}
+        self._send({**told, "memory": asdict(memory) if memory else None})
 
     def _remove_leftovers(self) -> None:
         for pattern in self._leftovers:
@@ -155,6 +188,7 @@ class Server:
 
     def _die(self) -> None:
         self._signal_ranks(signal.SIGKILL)
+        end_children()
         kill_tagged(os.environ[RUN_ID])
         self._remove_leftovers()
         os._exit(0)

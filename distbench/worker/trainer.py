@@ -44,7 +44,7 @@ class Delivery:
     effective: dict[str, Any] = field(default_factory=dict)
     """Effective settings of the live engine."""
     window: tuple[float, float] = (0.0, 0.0)
-    """``time.time()`` at both ends of the timed steps."""
+    """``clock.now()`` at both ends of the timed steps."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the record's environment of this rank gets besides what every job tells."""
 

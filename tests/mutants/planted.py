@@ -126,6 +126,24 @@ MUTANTS = (
         _in("test_faults", "all_leave"),
     ),
     Mutant(
+        "a kill for want of memory is a crash",
+        "return memory is not None and memory.kills > 0",
+        "return False",
+        _in("test_out_of_memory"),
+    ),
+    Mutant(
+        "gloo listens on a network",
+        "return {name: _LOOPBACK for name in _INTERFACES if name not in os.environ}",
+        "return {}",
+        _in("test_loopback"),
+    ),
+    Mutant(
+        "what left its session outlives its trial",
+        "end_children(spare=self._own_children)",
+        "pass",
+        _in("test_warm_parent", "what_left"),
+    ),
+    Mutant(
         "a mismatch is a crash",
         '"Mismatch": Status.MISMATCH,',
         '"mismatch": Status.MISMATCH,',

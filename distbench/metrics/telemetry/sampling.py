@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from distbench import clock
 from distbench.metrics.base import Absent, Sampler
 
 Row = dict[str, Any]
@@ -32,7 +32,7 @@ class Source(Protocol):
 class Ticker(Sampler):
     """Reads *sources* in a daemon thread every *interval_s* seconds, first at once and last at the end.
 
-    Every row gets ``at``, the ``time.time()`` just before its source was read. A driver that hangs
+    Every row gets ``at``, the ``clock.now()`` just before its source was read. A driver that hangs
     doesn't hold up the run: after *patience_s* the rows read so far are what there is.
     """
 
@@ -62,7 +62,7 @@ class Ticker(Sampler):
 
     def _take(self, source: Source, read: Any) -> bool:
         """Keep what *read* returns; False if *source* has no more readings."""
-        now = time.time()
+        now = clock.now()
         try:
             rows = read()
         except Absent as reason:

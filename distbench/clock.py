@@ -1,0 +1,25 @@
+"""The clock of a run: seconds since 1970 that go on evenly, whatever sets the clock of the machine meanwhile.
+
+It is the wall clock as it was when the run began, and from there on the time since boot, sleep included. A
+command and what it starts on its own host count from the same moment; on another host each process that a
+launcher starts there counts from a moment of its own, so that hosts agree as well as their clocks did then.
+"""
+
+import os
+import time
+
+VARIABLE = "DISTBENCH_CLOCK"
+"""Environment variable with the wall clock of this host at its boot, as this run has it."""
+
+
+def now() -> float:
+    """Seconds since 1970."""
+    return _AT_BOOT + time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def shared() -> dict[str, str]:
+    """Variables with which a process of this host counts as this one does."""
+    return {VARIABLE: repr(_AT_BOOT)}
+
+
+_AT_BOOT = float(os.environ.get(VARIABLE) or time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))

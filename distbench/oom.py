@@ -1,0 +1,121 @@
+"""What the kernel counts of memory: processes that it killed for want of it, the limit, the peak.
+
+The cgroup of this process is asked first: ``memory.oom_control`` of cgroup v1 (the kernel's
+admin-guide/cgroup-v1/memory.rst), ``memory.events`` of v2 (admin-guide/cgroup-v2.rst). Both count a kill
+before its victim gets the SIGKILL, also one for want of memory on the whole machine. Where neither can be
+read, ``oom_kill`` of /proc/vmstat counts those of the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+# what v1 shows for no limit depends on the size of a page; no machine has an exbibyte
+_NO_LIMIT = 1 << 60
+
+
+@dataclass(frozen=True)
+class Account:
+    """Memory as the kernel accounts for it."""
+
+    scope: Literal["cgroup", "machine"]
+    """Whose memory it is: that of the cgroup of this process, or of the whole machine."""
+    kills: int
+    """Processes that the kernel killed because there was not enough."""
+    limit: int | None = None
+    """Bytes that there are; None: unknown, or the cgroup has no limit."""
+    peak: int | None = None
+    """Most bytes in use at a time; None: not counted."""
+
+    def since(self, before: Account | None) -> Account | None:
+        """This account, with only the kills after *before*; None if those can't be told."""
+        if before is None or before.scope != self.scope:
+            return None
+        return replace(self, kills=self.kills - before.kills)
+
+
+def account(proc: Path = Path("/proc")) -> Account | None:
+    """Account of the cgroup of this process, or else of the machine; None if neither can be read."""
+    for read in (_of_cgroup_v1, _of_cgroup_v2, _of_machine):
+        try:
+            return read(proc)
+        except (OSError, LookupError, ValueError):
+            # another version, no such controller, an older kernel, or nothing that this user may read
+            continue
+    return None
+
+
+def _of_cgroup_v1(proc: Path) -> Account:
+    folder, _ = _cgroup(proc, "cgroup", "memory")
+    limit = _table(folder / "memory.stat")["hierarchical_memory_limit"]
+    return Account(
+        "cgroup",
+        kills=_table(folder / "memory.oom_control")["oom_kill"],
+        limit=limit if limit < _NO_LIMIT else None,
+        peak=_number(folder / "memory.max_usage_in_bytes"),
+    )
+
+
+def _of_cgroup_v2(proc: Path) -> Account:
+    folder, top = _cgroup(proc, "cgroup2", "")
+    # the tightest limit is that of the cgroup or of one around it
+    around = [folder, *(each for each in folder.parents if each.is_relative_to(top))]
+    limits = [limit for each in around if (limit := _number(each / "memory.max")) is not None]
+    return Account(
+        "cgroup",
+        kills=_table(folder / "memory.events")["oom_kill"],
+        limit=min(limits, default=None),
+        peak=_number(folder / "memory.peak"),
+    )
+
+
+def _of_machine(proc: Path) -> Account:
+    total = re.search(r"MemTotal:\s+(\d+) kB", (proc / "meminfo").read_text())
+    limit = 1024 * int(total[1]) if total else None
+    return Account("machine", kills=_table(proc / "vmstat")["oom_kill"], limit=limit)
+
+
+def _cgroup(proc: Path, kind: str, controller: str) -> tuple[Path, Path]:
+    """Folder of the cgroup of this process, and the top of its hierarchy as far as it is mounted here.
+
+    Raises:
+        LookupError: there is no such hierarchy, or no part of it with the cgroup in it is mounted here.
+    """
+    path = _path(proc, controller)
+    for line in (proc / "self/mountinfo").read_text().splitlines():
+        mount, _, what = line.partition(" - ")
+        root, top = map(_unescaped, mount.split()[3:5])
+        type_, _, options = what.split(" ", 2)
+        # in a container the part that is mounted may begin at the cgroup itself
+        if type_ == kind and controller in ["", *options.split(",")] and path.is_relative_to(root):
+            return Path(top) / path.relative_to(root), Path(top)
+    raise LookupError(f"{kind} {path} is not mounted")
+
+
+def _path(proc: Path, controller: str) -> Path:
+    """Path of the cgroup of this process in the hierarchy of *controller*; that of v2 has none."""
+    for line in (proc / "self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return Path(path)
+    raise LookupError(f"no cgroup with {controller or 'v2'}")
+
+
+def _unescaped(path: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
+
+
+def _table(file: Path) -> dict[str, int]:
+    pairs = (line.split() for line in file.read_text().splitlines())
+    return {name: int(value) for name, value in pairs}
+
+
+def _number(file: Path) -> int | None:
+    """Number in *file*; None if it says ``max``, or this kernel has no such file."""
+    try:
+        return int(file.read_text())
+    except (FileNotFoundError, ValueError):
+        return None

@@ -1,0 +1,66 @@
+"""Which rank holds up the others in a trial that passed a time limit, and by what evidence.
+
+Without evidence against exactly one rank nobody is blamed: the stacks of all are in the record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# what a main thread in a wait for other ranks stands in, such as the store where they meet (worker/rank.py);
+# a backward pass may wait for them out of sight
+_WAITS = re.compile(
+    r"/torch/distributed/|/deepspeed/comm/|/torch/autograd/graph\.py|/distbench/worker/rank\.py"
+)
+# what calls those, or computes: it tells nothing by itself
+_SILENT = re.compile(r"/torch/|/contextlib\.py")
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_STATES = {
+    "T": "is stopped (SIGSTOP or SIGTSTP)",
+    "t": "is stopped by a debugger",
+    "D": "is in an uninterruptible wait (state D), as for a device or a file system",
+}
+
+
+@dataclass(frozen=True)
+class Blame:
+    """A rank and the evidence against it."""
+
+    rank: int
+    why: str
+    """Continues ``rank 1 ...``; empty: it is behind the others."""
+
+
+def halted(before: Mapping[int, str], after: Mapping[int, str], letters: str) -> Blame | None:
+    """The only rank whose process is in one of the states *letters*, both *before* and *after* a while."""
+    found = [rank for rank, state in after.items() if state in letters and before.get(rank) == state]
+    return Blame(found[0], _STATES[after[found[0]]]) if len(found) == 1 else None
+
+
+def outside(logs: Mapping[int, str]) -> Blame | None:
+    """The only rank that, by the stacks in the *logs* of all, stands in code that waits for no other rank."""
+    places = {rank: _place(log) for rank, log in logs.items()}
+    found = {rank: place for rank, place in places.items() if place}
+    if None in places.values() or len(found) != 1 or len(places) < 2:
+        return None
+    ((rank, place),) = found.items()
+    return Blame(rank, f"stands in {place}, where it waits for no other rank; the others wait")
+
+
+def _place(log: str) -> str | None:
+    """Where a rank stands that waits for no other; empty: it may wait for one; None: there is no stack.
+
+    *log* ends with the stacks that ``faulthandler`` wrote, that of the main thread last.
+    """
+    threads = _THREAD.split(log)
+    frames = _FRAME.findall(threads[-1]) if len(threads) > 1 else []
+    for file, line, function in frames:
+        if _WAITS.search(file):
+            return ""
+        if not _SILENT.search(file):
+            return f"{function} ({Path(file).name}:{line})"
+    return None

@@ -1,0 +1,214 @@
+"""Time limits: by a clock that nobody sets, and with the name of the rank that holds up the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from conftest import QUICK, Finished, run_in
+from drills import Drill
+
+from distbench.case import Limits
+from distbench.job import kind_of
+from distbench.launchers.base import Exit, Handle
+from distbench.record import Status
+from distbench.run.blame import Blame, halted, outside
+from distbench.run.control import StopRequest
+from distbench.run.watch import Watch
+from distbench.trial import Progress, log_file, progress_file, result_file
+
+LIMITS = Limits(start=0.4, step=0.4, trial=2)
+
+
+class TwoRanks(Handle):
+    """Two ranks in one step; what befalls them is told by ``during``, called whenever they are waited for."""
+
+    def __init__(self, folder: Path, during: Callable[[int], None] = lambda number: None) -> None:
+        self.folder, self._during, self._waits = folder, during, 0
+        self.progress = [Progress(progress_file(folder, rank)) for rank in range(2)]
+        self.logs: Mapping[int, str] = {}
+        self.stopped: Mapping[int, str] = {}
+        for progress in self.progress:
+            progress.at("time", 1)
+
+    def wait(self, seconds: float) -> list[Exit]:
+        time.sleep(0.05)
+        self._during(self._waits)
+        self._waits += 1
+        if self._waits < 8:
+            return []
+        return [Exit(rank, 0, 0.0) for rank in range(2) if result_file(self.folder, rank).is_file()]
+
+    def signal(self, number: int) -> None:
+        for rank in range(2):
+            log_file(self.folder, rank).write_text(f"epoch 1\n{self.logs.get(rank, '')}")
+
+    def states(self) -> Mapping[int, str]:
+        return {0: "S", 1: "S", **self.stopped}
+
+    def stop(self) -> None:
+        """Nothing is left."""
+
+
+def watched(ranks: TwoRanks, **options: bool) -> Watch:
+    return Watch(ranks, ranks.folder, 2, LIMITS, StopRequest(), kind_of("measure"), **options)
+
+
+@pytest.mark.parametrize(
+    ("hours", "hangs"),
+    [
+        pytest.param(2, False, marks=pytest.mark.drill("the clock goes 2 h ahead in a healthy trial")),
+        pytest.param(-2, False, marks=pytest.mark.drill("the clock goes 2 h back in a healthy trial")),
+        pytest.param(-1, True, marks=pytest.mark.drill("the clock goes 1 h back while a rank hangs")),
+    ],
+)
+def test_a_clock_that_is_set_hides_no_hang_and_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: float, hangs: bool
+) -> None:
+    right = time.time
+
+    def during(number: int) -> None:
+        if number == 2:
+            monkeypatch.setattr(time, "time", lambda: right() + 3600 * hours)
+        if not hangs:
+            ranks.progress[0].at("time", number)
+            ranks.progress[1].at("time", number)
+        if number == 6 and not hangs:
+            for rank in range(2):
+                result_file(tmp_path, rank).write_text("{}")
+
+    ranks = TwoRanks(tmp_path, during)
+    assert watched(ranks).until_end().status is (Status.HANG if hangs else Status.MEASURED)
+
+
+WAITING = """
+Thread 0x00007f52d5dff6c0 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
+
+Current thread 0x00007f53e2b4a740 (most recent call first):
+  File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 2955 in all_reduce
+  File "/venv/site-packages/torch/distributed/c10d_logger.py", line 83 in wrapper
+  File "/home/me/train.py", line 7 in forward
+"""
+BACKWARD = """
+Current thread 0x00007f53e2b4a740 (most recent call first):
+  File "/venv/site-packages/torch/autograd/graph.py", line 829 in _engine_run_backward
+  File "/venv/site-packages/torch/_tensor.py", line 630 in backward
+  File "/repo/distbench/strategies/torch_engine/engine.py", line 70 in forward_backward
+"""
+ELSEWHERE = """
+Current thread 0x00007f53e2b4a740 (most recent call first):
+  File "/venv/site-packages/torch/nn/functional.py", line 1697 in relu
+  File "/venv/site-packages/torch/nn/modules/module.py", line 1773 in _wrapped_call_impl
+  File "/home/me/my model.py", line 12 in forward
+  File "/venv/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_state.py", line 62 in fsdp_hook_wrapper
+"""
+
+
+def test_the_rank_that_waits_for_no_other_is_named_by_the_stacks() -> None:
+    blamed = outside({0: WAITING, 1: f"{WAITING}later\n{ELSEWHERE}", 2: BACKWARD})
+    assert blamed is not None
+    assert blamed.rank == 1
+    assert "forward (my model.py:12)" in blamed.why
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {0: WAITING, 1: BACKWARD},
+        {0: ELSEWHERE, 1: ELSEWHERE},
+        {0: WAITING, 1: ELSEWHERE, 2: ELSEWHERE},
+        {0: ELSEWHERE},
+        {0: "nothing", 1: ELSEWHERE},
+    ],
+    ids=["all may wait", "none waits", "two wait for none", "one rank", "no stack"],
+)
+def test_without_evidence_against_one_rank_nobody_is_blamed(logs: dict[int, str]) -> None:
+    assert outside(logs) is None
+
+
+def test_only_a_state_that_lasts_is_evidence() -> None:
+    assert halted({0: "S", 1: "D"}, {0: "D", 1: "S"}, "D") is None
+    assert halted({0: "S", 1: "T"}, {0: "S", 1: "T"}, "D") is None
+    assert halted({0: "D", 1: "D"}, {0: "D", 1: "D"}, "D") is None
+    assert halted({0: "S", 1: "D"}, {0: "S", 1: "D"}, "D") == Blame(
+        1, "is in an uninterruptible wait (state D), as for a device or a file system"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stopped", "logs", "ahead", "blamed"),
+    [
+        ({0: "T"}, {0: WAITING, 1: ELSEWHERE}, 0, 0),
+        ({0: "D"}, {0: WAITING, 1: ELSEWHERE}, 0, 1),
+        ({1: "D"}, {0: WAITING, 1: WAITING}, None, 1),
+        ({}, {0: WAITING, 1: ELSEWHERE}, None, 1),
+        ({}, {0: WAITING, 1: WAITING}, None, None),
+    ],
+    ids=["one is stopped", "one is behind", "one waits for a device", "one waits for none", "all wait"],
+)
+def test_a_stopped_rank_is_blamed_first_and_then_one_that_is_behind(
+    tmp_path: Path, stopped: dict[int, str], logs: dict[int, str], ahead: int | None, blamed: int | None
+) -> None:
+    ranks = TwoRanks(tmp_path)
+    ranks.stopped, ranks.logs = stopped, logs
+    if ahead is not None:
+        ranks.progress[ahead].at("time", 2)
+    ending = watched(ranks).until_end()
+    assert ending.status is Status.HANG
+    assert ending.failure is not None
+    assert ending.failure.rank == blamed
+
+
+def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path: Path) -> None:
+    ranks = TwoRanks(tmp_path)
+    ranks.logs = {0: WAITING, 1: ELSEWHERE}
+    ending = watched(ranks, stacks_tell=False).until_end()
+    assert ending.failure is not None
+    assert ending.failure.rank is None
+
+
+HANGING = QUICK.replace("limits: {step: 30}", "limits: {step: 3}\nlauncher: local\nstrategies: [ddp]")
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("model", "blamed", "told"),
+    [
+        pytest.param(
+            "StopsInRankOne",
+            1,
+            "rank 1 is stopped",
+            marks=pytest.mark.drill("rank 1: SIGSTOP (limits.step 3 s)"),
+        ),
+        pytest.param(
+            "WaitsInEveryRank",
+            None,
+            "limits.step",
+            marks=pytest.mark.drill("each rank waits for the other (limits.step 3 s)"),
+        ),
+    ],
+)
+def test_a_hang_is_told_with_the_rank_that_is_stopped_if_one_is(
+    tmp_path: Path, drill: Drill, model: str, blamed: int | None, told: str
+) -> None:
+    record = run_in(tmp_path, HANGING.replace("small:Small", f"small:{model}")).record("ddp")
+    drill.noticed(record["wall_s"])
+    drill.seen(record["reason"])
+    assert (record["status"], record["failure"]["rank"]) == ("hang", blamed)
+    assert told in record["reason"]
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.drill("the clock of the ranks goes 2 h ahead in a trial")
+def test_what_is_sampled_meanwhile_is_found_although_the_clock_was_set(tmp_path: Path) -> None:
+    text = HANGING.replace("small:Small", "small:SetsTheClock").replace("steps: 3", "steps: 30")
+    finished: Finished = run_in(tmp_path, text)
+    record = finished.record("ddp")
+    assert record["status"] == "measured"
+    assert "host_foreign_cpu" in record["values"], record["absent"]

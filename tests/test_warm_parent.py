@@ -1,0 +1,248 @@
+"""The warm parent of the ranks: ended, stopped, left alone, and what it adopts; no test here needs torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import MODELS, PLUGINS, QUICK
+from drills import Drill
+
+from distbench.launchers.base import Exit, Handle, Launch, LaunchError, Place, Site
+from distbench.launchers.local import Local
+from distbench.record.store import new_run_id
+from distbench.registry import PLUGIN_PATH
+
+
+class Ground:
+    """A site, and launches that run a shell command where ranks would train."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.run_id = folder, new_run_id()
+        self.site: Site = Local().open(self.run_id)
+
+    def launch(self, command: str, **options: object) -> Handle:
+        return self.site.launch(launch_of(self.folder, command, **options))
+
+    def parent(self) -> psutil.Process:
+        """The warm parent, which is a child of this process."""
+        (found,) = [each for each in psutil.Process().children() if "serve" in each.cmdline()]
+        return found
+
+
+def launch_of(folder: Path, command: str, **options: object) -> Launch:
+    folder.mkdir(exist_ok=True)
+    file = folder / "prepare.json"
+    chore = {"name": "chore", "options": {"command": command}}
+    file.write_text(json.dumps({"metrics": [chore], "cases": [], "weights": {}}))
+    return Launch("prepare", file, processes=1, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+    monkeypatch.setenv(PLUGIN_PATH, PLUGINS)
+    made = Ground(tmp_path)
+    yield made
+    made.site.close()
+
+
+def ends(handle: Handle) -> list[Exit]:
+    """Wait for the end of what was launched."""
+    end = time.monotonic() + 20
+    while not (exits := handle.wait(0.1)):
+        assert time.monotonic() < end
+    handle.stop()
+    return exits
+
+
+def soon(condition: Callable[[], object], why: str, seconds: float = 10) -> float:
+    """Wait for *condition*; return how long it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() < began + seconds, why
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def sleepers(seconds: str) -> list[psutil.Process]:
+    """Processes that sleep for *seconds*, a number that nobody else sleeps for."""
+    return [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", seconds]]
+
+
+@pytest.fixture
+def nap() -> Iterator[str]:
+    """Seconds that no other process of the machine sleeps for."""
+    seconds = f"77{os.getpid()}"
+    yield seconds
+    for left in sleepers(seconds):
+        left.kill()
+
+
+@pytest.mark.drill("the warm parent is killed between two trials")
+def test_a_warm_parent_that_ended_between_two_trials_costs_neither(ground: Ground, drill: Drill) -> None:
+    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0]
+    ground.parent().kill()
+    began = time.monotonic()
+    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0]
+    drill.noticed(time.monotonic() - began)
+
+
+@pytest.mark.drill("the warm parent is killed in a trial")
+def test_a_warm_parent_that_is_killed_is_named_and_not_a_rank(ground: Ground, drill: Drill, nap: str) -> None:
+    handle = ground.launch(f"sleep {nap}")
+    soon(lambda: sleepers(nap), "it never began")
+    ground.parent().kill()
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=r"warm parent .* was killed by SIGKILL") as told:
+        ends(handle)
+    handle.stop()
+    drill.noticed(time.monotonic() - began)
+    drill.seen(str(told.value))
+    assert not sleepers(nap)
+    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0], "another takes its place"
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.drill("the warm parent is stopped in a trial")
+def test_a_warm_parent_that_is_stopped_is_noticed_within_seconds_and_replaced(
+    ground: Ground, drill: Drill, nap: str
+) -> None:
+    handle = ground.launch(f"setsid env -i sleep {nap} & sleep {nap}")
+    soon(lambda: len(sleepers(nap)) == 2, "it never began")
+    ground.parent().suspend()
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=r"does not answer \(it is stopped\)") as told:
+        ends(handle)
+    handle.stop()
+    drill.noticed(time.monotonic() - began)
+    drill.seen(str(told.value))
+    assert not sleepers(nap)
+    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0], "another takes its place"
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.drill("the warm parent is stopped between two trials")
+def test_a_warm_parent_that_was_stopped_between_two_trials_costs_neither(
+    ground: Ground, drill: Drill
+) -> None:
+    ends(ground.launch("true"))
+    stopped = ground.parent()
+    stopped.suspend()
+    began = time.monotonic()
+    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0]
+    drill.noticed(time.monotonic() - began)
+    log = (ground.folder / "warm_parent.log").read_text()
+    assert f"process {stopped.pid}) does not answer (it is stopped)" in log
+    assert not stopped.is_running()
+
+
+def test_a_warm_parent_that_is_stopped_ends_with_the_run(ground: Ground) -> None:
+    ends(ground.launch("true"))
+    parent = ground.parent()
+    parent.suspend()
+    ground.site.close()
+    assert not parent.is_running()
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+from distbench.launchers.base import Launch
+from distbench.launchers.local import Local
+handle = Local().open(sys.argv[1]).launch(Launch("prepare", Path(sys.argv[2]), processes=1))
+while True:
+    handle.wait(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "stopped",
+    [
+        pytest.param(False, marks=pytest.mark.drill("kill -9 of the command line, which has orphans")),
+        pytest.param(
+            True, marks=pytest.mark.drill("kill -9 of the command line, the warm parent is stopped")
+        ),
+    ],
+)
+def test_a_killed_command_line_leaves_nobody_whatever_its_warm_parent_does(
+    tmp_path: Path, drill: Drill, nap: str, stopped: bool
+) -> None:
+    launch = launch_of(tmp_path, f"setsid env -i sleep {nap} & sleep {nap}")
+    line = [sys.executable, "-c", COMMAND, new_run_id(), str(launch.file)]
+    with subprocess.Popen(line, env={**os.environ, PLUGIN_PATH: PLUGINS}) as command:
+        soon(lambda: len(sleepers(nap)) == 2, "it never began")
+        family = psutil.Process(command.pid).children(recursive=True)
+        if stopped:
+            psutil.Process(command.pid).children()[0].suspend()
+        command.kill()
+    drill.noticed(soon(lambda: not any(each.is_running() for each in family), "somebody is left"))
+    assert not sleepers(nap)
+
+
+@pytest.mark.drill("a child with a session and no environment of its own outlives its trial")
+def test_what_left_its_environment_and_its_session_ends_with_the_trial(
+    ground: Ground, drill: Drill, nap: str
+) -> None:
+    handle = ground.launch(f"setsid env -i sleep {nap} & sleep 0.3")
+    soon(lambda: sleepers(nap), "it never began")
+    assert [exit_.code for exit_ in ends(handle)] == [0]
+    drill.noticed(soon(lambda: not sleepers(nap), "it outlived its trial"))
+    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0]
+
+
+@pytest.mark.drill("Ctrl-C while the warm parent imports")
+def test_a_launch_that_is_given_up_does_not_wait_for_imports(
+    ground: Ground, drill: Drill, tmp_path: Path
+) -> None:
+    slow, done = tmp_path / "slow_to_import.py", tmp_path / "done"
+    slow.write_text(f"import pathlib, time; time.sleep(60); pathlib.Path({str(done)!r}).touch()")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    asked: list[float] = []
+
+    def given_up() -> bool:
+        asked.append(time.monotonic())
+        return len(asked) > 3
+
+    with pytest.raises(LaunchError):
+        ground.launch(
+            "true", imports=(slow.stem,), place=Place(environment={"PYTHONPATH": path}), given_up=given_up
+        )
+    drill.noticed(time.monotonic() - asked[3])
+    assert not done.exists()
+    assert not [each for each in psutil.Process().children() if slow.stem in each.cmdline()]
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.drill("Ctrl-C while torch is imported for the preparation")
+def test_ctrl_c_while_preparing_is_obeyed_before_the_import_has_ended(tmp_path: Path, drill: Drill) -> None:
+    (tmp_path / "suite.yaml").write_text(QUICK + "launcher: local\nstrategies: [ddp]\n")
+    run = [sys.executable, "-m", "distbench", "run", str(tmp_path / "suite.yaml")]
+    with subprocess.Popen(
+        [*run, "--out", str(tmp_path / "out")],
+        cwd=MODELS,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as command:
+        soon(lambda: list(tmp_path.glob("out/*/prepare/0/warm_parent.log")), "it never began", 60)
+        family = psutil.Process(command.pid).children(recursive=True)
+        began = time.monotonic()
+        command.send_signal(signal.SIGINT)
+        output, _ = command.communicate()
+    drill.noticed(time.monotonic() - began)
+    drill.seen(output.strip().splitlines()[-1])
+    assert command.returncode == 130
+    assert "--resume" in output
+    assert not list(tmp_path.glob("out/*/prepare/0/rank0.log")), "the import ended first"
+    assert not [each for each in family if each.is_running()]
