@@ -46,7 +46,7 @@ class Status(enum.StrEnum):
     OOM_GPU = "oom_gpu"
     OOM_HOST = "oom_host"
     CRASHED = "crashed"
-    """A rank raised, was killed by a signal, or exited without a result."""
+    """A rank raised, was killed by a signal, or exited without a result; or distbench itself raised."""
     HANG = "hang"
     """A step, or the whole trial, exceeded its time limit."""
     INIT_TIMEOUT = "init_timeout"
@@ -88,7 +88,8 @@ class Failure:
     rank: int | None
     """The rank that failed first (not those that failed as a result); None if unknown."""
     phase: str
-    """What that rank was doing: start, build, warmup, time, profile."""
+    """What that rank was doing: start, build, warmup, time, profile; ``distbench``: it was no rank that
+    failed, but distbench itself."""
     traceback: str = ""
     log: str = ""
     """The last lines of that rank's log, or of every rank's."""

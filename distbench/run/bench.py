@@ -5,19 +5,21 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from distbench import clock, registry
 from distbench.case import Case
+from distbench.errors import InfrastructureError
 from distbench.job import kind_of
 from distbench.launchers.base import HERE, LaunchError, Place, Site
-from distbench.metrics.base import Metric
+from distbench.metrics.base import Metric, Sampler
 from distbench.plan import Plan, Task
 from distbench.record import NO_REFERENCE, Failure, Record, Status
 from distbench.record.contents import RECORD_FILE, damage_text
 from distbench.record.setting_aside import set_aside
 from distbench.record.store import Run, storing, utc_now
+from distbench.run import mishap
 from distbench.run.collect import Tables, collect
 from distbench.run.control import Observer, StopRequest
 from distbench.run.launch import launch_for, trial_file, weights_file
@@ -98,7 +100,16 @@ class Bench:
         preparation = Preparation(
             self._run.folder, self._suite, self._observer, self._site, self._stop, self._place
         )
-        self._unprepared |= preparation.run(list({case.id: case for case in cases}.values()))
+        try:
+            self._unprepared |= preparation.run(list({case.id: case for case in cases}.values()))
+        except InfrastructureError:
+            raise
+        except Exception as error:
+            if mishap.is_full(error):
+                with storing(self._run.folder / "prepare"):
+                    raise
+            self._observer.note(f"preparation: {mishap.reason_of(error)}")
+            self._unprepared["preparation"] = mishap.reason_of(error)
 
     def renew(self) -> None:
         """Start the next trial from new processes: no warm parent's memory layout is in all of them."""
@@ -119,7 +130,7 @@ class Bench:
             self._set_aside(candidate)
             record = self._attempt(candidate)
             if keep or record.status is not Status.MEASURED:
-                self._store(candidate, record)
+                record = self._store(candidate, record)
             else:
                 shutil.rmtree(self._folder(candidate), ignore_errors=True)
             if record.status not in _TOO_LARGE:
@@ -152,6 +163,22 @@ class Bench:
             self._observer.note(f"{damaged.trial}: was damaged and is set aside: {kept}")
 
     def _attempt(self, task: Task) -> Record:
+        """Launch *task* if it can be; what distbench itself raises meanwhile is how it ended."""
+        started, began = utc_now(), time.monotonic()
+        try:
+            return self._launched(task)
+        except InfrastructureError:
+            raise
+        except Exception as error:
+            if mishap.is_full(error):
+                with storing(self._folder(task)):
+                    raise
+            # whatever the next trial would be forked from may be in any state
+            with suppress(Exception):
+                self._site.renew()
+            return self._record(task, mishap.ending_of(error), started, time.monotonic() - began)
+
+    def _launched(self, task: Task) -> Record:
         if reason := self._ledger.why_not(task):
             return self._unlaunched(task, Status.UNSUPPORTED, f"{NO_REFERENCE}: {reason}")
         if problem := self._preparation_problem(task.case):
@@ -164,13 +191,23 @@ class Bench:
         failed = self._unprepared
         return next((f"{item}: {failed[item]}" for item in items if item in failed), None)
 
-    def _store(self, task: Task, record: Record) -> None:
-        self._run.write_record(record)
+    def _store(self, task: Task, record: Record) -> Record:
+        """Store *record*, or how that failed; return what is stored."""
+        try:
+            self._run.write_record(record)
+        except Exception as error:
+            if mishap.is_of_the_machine(error):
+                raise
+            # what a plug-in gave can't be written
+            ending = mishap.ending_of(error)
+            record = self._record(task, ending, record.started, record.wall_s)
+            self._run.write_record(record)
         self._ledger.remember(record)
         folder = self._folder(task)
         for rank in range(task.case.world_size):
             # the record now contains all of it in a tenth of the size
             result_file(folder, rank).unlink(missing_ok=True)
+        return record
 
     def _folder(self, task: Task) -> Path:
         return self._run.trial_folder(task.case, task.round, task.job.kind)
@@ -190,17 +227,22 @@ class Bench:
                 ending = Ending(Status.CANCELLED, "stopped by a signal")
             return self._record(task, ending, started, time.monotonic() - began)
         kind = kind_of(task.job.kind)
-        watch = Watch(
-            handle,
-            folder,
-            launch.processes,
-            self._suite.limits,
-            self._stop,
-            kind,
-            stacks_tell=task.case.device == "cpu",
-        )
         metrics = self._metrics if kind.with_metrics else {}
-        ending, sampled = _sampled(task.case, watch, metrics if self._site.is_here else {})
+        try:
+            watch = Watch(
+                handle,
+                folder,
+                launch.processes,
+                self._suite.limits,
+                self._stop,
+                kind,
+                stacks_tell=task.case.device == "cpu",
+            )
+            ending, sampled = _sampled(task.case, watch, metrics if self._site.is_here else {})
+        except BaseException:
+            # nobody may have begun to watch it
+            handle.stop()
+            raise
         ended = self._record(task, ending, started, time.monotonic() - began)
         return collect(ended, launched, folder, launch.processes, metrics, sampled)
 
@@ -238,9 +280,14 @@ class Bench:
 
 def _sampled(case: Case, watch: Watch, metrics: dict[str, Metric]) -> tuple[Ending, Tables]:
     """How the trial ended, and the rows of the metrics' samplers."""
-    samplers = {name: metric.sampler(case) for name, metric in metrics.items()}
-    try:
+    rows: Tables = {}
+    with ExitStack() as sampling:
+        for name, metric in metrics.items():
+            if sampler := metric.sampler(case):
+                sampling.callback(_stop, sampler, name, rows)
         ending = watch.until_end()
-    finally:
-        rows = {name: sampler.stop() for name, sampler in samplers.items() if sampler}
     return ending, rows
+
+
+def _stop(sampler: Sampler, name: str, rows: Tables) -> None:
+    rows[name] = sampler.stop()

@@ -15,8 +15,10 @@ class Faulty(Launcher):
     """Pretends as ``pretend`` does, but not while there is a file that says what goes wrong."""
 
     file: str
-    """Its text is ``hang`` (until it is gone), ``prepare`` (nothing can be built), or the name of an error
-    that rank 0 raises."""
+    """Its text is ``hang`` (until it is gone), ``prepare`` (nothing can be built), the name of an error that
+    rank 0 raises, or what of the launcher raises: ``prepare raises``, ``launch raises``, ``wait raises``."""
+    here: bool = False
+    """Whether ranks are said to run on this machine."""
     rounds: tuple[int, ...] = (0, 1, 2)
     """The rounds that it is about."""
 
@@ -28,16 +30,16 @@ class Faulty(Launcher):
 
 
 class _FaultySite(Site):
-    is_here = False
-
     def __init__(self, options: Faulty, site: Site) -> None:
         self._options, self._site, self._file = options, site, Path(options.file)
+        self.is_here = options.here  # type: ignore[misc]  # of this launcher it is an option
 
     def launch(self, launch: Launch) -> Handle:
         handle = self._site.launch(launch)
         fault = self._file.read_text() if self._file.exists() else ""
         folder = launch.file.parent
         if launch.entry == "prepare":
+            _raise_at("prepare raises", fault)
             if fault == "prepare":
                 failed = {"preparation": "no compiler"}
                 launch.file.with_suffix(".result.json").write_text(
@@ -46,14 +48,20 @@ class _FaultySite(Site):
             return handle
         if int(folder.name) not in self._options.rounds:
             return handle
+        _raise_at("launch raises", fault)
         if fault.endswith("Error"):
             result_file(folder, 0).unlink()
             failure = {"at": time.time(), "phase": "build", "types": [fault], "message": "it is gone"}
             error_file(folder, 0).write_text(json.dumps(failure))
-        return _Hanging(handle, self._file) if fault == "hang" else handle
+        return _Hanging(handle, self._file) if fault in ("hang", "wait raises") else handle
 
     def close(self) -> None:
         self._site.close()
+
+
+def _raise_at(place: str, fault: str) -> None:
+    if fault == place:
+        raise ValueError("40 is not a valid Signals")
 
 
 class _Hanging(Handle):
@@ -64,6 +72,7 @@ class _Hanging(Handle):
 
     def wait(self, seconds: float) -> list[Exit]:
         if self._file.exists():
+            _raise_at("wait raises", self._file.read_text())
             time.sleep(seconds)
             return []
         return self._handle.wait(seconds)
@@ -72,4 +81,5 @@ class _Hanging(Handle):
         self._handle.signal(number)
 
     def stop(self) -> None:
+        self._file.with_suffix(".stopped").touch()
         self._handle.stop()

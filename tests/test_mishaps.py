@@ -1,0 +1,169 @@
+"""What distbench itself raises in one trial is that trial's failure; a full disk ends the run."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import Done, call
+from drills import Drill
+
+from distbench.record import Record
+from distbench.record.store import Run
+
+SUITE = """
+workload: {mlp: {}}
+batch: {global_batch_size: 8}
+world_sizes: [1]
+measure: {steps: STEPS, trials: 3}
+metrics: [steptime, throughput METRIC]
+launcher: {faulty: {file: "FAULT", rounds: [1], here: true}}
+strategies: [pretended]
+"""
+
+
+@contextmanager
+def files_of(most: int) -> Iterator[None]:
+    """No file may grow beyond *most* bytes: what a full disk looks like to a program."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class Made:
+    """A run of three trials, in the second of which something goes wrong."""
+
+    def __init__(self, folder: Path, fault: str = "", metric: str = "", steps: int = 2) -> None:
+        self.out, self.file = folder / "out", folder / "fault"
+        if fault:
+            self.file.write_text(fault)
+        text = SUITE.replace("FAULT", str(self.file)).replace("STEPS", str(steps))
+        (folder / "suite.yaml").write_text(
+            text.replace("METRIC", f", clumsy: {{at: {metric}}}" if metric else "")
+        )
+        self.suite = str(folder / "suite.yaml")
+
+    def run(self, *arguments: str) -> Done:
+        return call("run", self.suite, "--out", str(self.out), *arguments)
+
+    @property
+    def stored(self) -> Run:
+        (folder,) = self.out.iterdir()
+        return Run(folder)
+
+    def records(self) -> list[Record]:
+        return sorted(self.stored.records(), key=lambda record: record.round)
+
+
+def says(record: Record, what: str) -> None:
+    """*record* is of a trial that distbench failed, by *what*."""
+    assert record.status == "crashed"
+    assert record.reason == f"distbench failed: {what}"
+    assert record.failure is not None
+    assert (record.failure.rank, record.failure.phase) == (None, "distbench")
+    assert "Traceback" in record.failure.traceback and what.partition(":")[0] in record.failure.traceback
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param("launch raises", marks=pytest.mark.drill("the launcher raises when it starts a trial")),
+        pytest.param(
+            "wait raises", marks=pytest.mark.drill("the launcher raises while it waits for a trial")
+        ),
+    ],
+)
+def test_what_a_launcher_raises_fails_its_trial_and_the_suite_goes_on(
+    tmp_path: Path, drill: Drill, fault: str
+) -> None:
+    made = Made(tmp_path, fault)
+    done = made.run()
+    drill.seen(next(line for line in done.stderr.splitlines() if "crashed" in line))
+    assert done.returncode == 1 and "report: " in done.stdout
+    first, second, third = made.records()
+    assert (first.status, third.status) == ("measured", "measured")
+    says(second, "ValueError: 40 is not a valid Signals")
+    made.file.unlink()
+    assert call("run", "--resume", str(made.stored.folder), "--retry-failed").returncode == 0
+
+
+@pytest.mark.drill("the launcher raises while it prepares")
+def test_what_is_raised_while_preparing_fails_the_trials_that_need_it(tmp_path: Path, drill: Drill) -> None:
+    made = Made(tmp_path, "prepare raises")
+    done = made.run()
+    drill.seen(done.stderr)
+    assert done.returncode == 1
+    assert {record.status for record in made.records()} == {"prepare_failed"}
+    made.file.unlink()
+    assert call("run", "--resume", str(made.stored.folder)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("at", "what"),
+    [
+        pytest.param(
+            "summary",
+            "ZeroDivisionError: a metric divides by zero",
+            marks=pytest.mark.drill("a metric raises in the parent"),
+        ),
+        pytest.param(
+            "value",
+            "TypeError: Object of type set is not JSON serializable",
+            marks=pytest.mark.drill("a metric gives what can't be stored"),
+        ),
+        pytest.param("sampler", "RuntimeError: a sampler can't start"),
+    ],
+    ids=["summary", "value", "sampler"],
+)
+def test_what_a_metric_raises_fails_each_trial_of_its_own(
+    tmp_path: Path, drill: Drill, at: str, what: str
+) -> None:
+    made = Made(tmp_path, metric=at)
+    done = made.run()
+    drill.seen(next(line for line in done.stderr.splitlines() if "crashed" in line))
+    assert done.returncode == 1
+    records = made.records()
+    assert len(records) == 3
+    for record in records:
+        says(record, what)
+
+
+def test_a_trial_that_nobody_watches_is_ended(tmp_path: Path) -> None:
+    made = Made(tmp_path, "hang", metric="sampler")
+    made.run()
+    assert made.file.with_suffix(".stopped").exists()
+
+
+@pytest.mark.drill("the disk is full in the middle of a trial")
+def test_a_full_disk_ends_the_run_with_the_line_to_resume_it(tmp_path: Path, drill: Drill) -> None:
+    made = Made(tmp_path, steps=1_500)
+    with files_of(10_000):
+        done = made.run()
+    drill.seen(done.stderr.splitlines()[-1])
+    assert done.returncode == 4
+    (error,) = (line for line in done.stderr.splitlines() if "distbench: error: " in line)
+    assert "everything stored so far is intact" in error
+    assert error.endswith(f"free some space, then resume with: distbench run --resume {made.stored.folder}")
+    assert made.records() == []
+    assert not list(made.stored.folder.rglob(".*.parquet*"))
+    assert call("run", "--resume", str(made.stored.folder)).returncode == 0
+    assert len(made.records()) == 3
+
+
+@pytest.mark.drill("the disk is full while the report is written")
+def test_numbers_are_printed_even_if_the_report_finds_no_room(tmp_path: Path, drill: Drill) -> None:
+    made = Made(tmp_path)
+    with files_of(200_000):
+        done = made.run()
+    drill.seen(done.stderr.splitlines()[-1])
+    assert done.returncode == 4
+    assert "pretended" in done.stdout and "measured" in done.stdout
+    assert f"then write the report with: distbench report {made.stored.folder}" in done.stderr
+    assert call("report", str(made.stored.folder)).returncode == 0
+    assert (made.stored.folder / "report.html").is_file()
