@@ -163,6 +163,15 @@ def test_efficiency_is_of_the_same_run_and_only_where_there_is_one_device() -> N
     assert "efficiency" not in metrics(days([1000.0]))
 
 
+def test_an_efficiency_is_of_the_medians_with_the_range_of_the_trials() -> None:
+    """As every other point of a history: what other cases of its run did must not move it."""
+    one, both = case("ddp", 1), (180.0, 190.0, 171.0)
+    alone = [measured(one, speed, round_=i) for i, speed in enumerate((100.0, 104.0, 96.0))]
+    together = [measured(DDP, speed, round_=i) for i, speed in enumerate(both)]
+    (point,) = only([occasion(0, *alone, *together)], "efficiency").points
+    assert (point.value.value, point.value.low, point.value.high) == (0.9, 171 / 208, 190 / 192)
+
+
 def test_json_holds_what_is_told_and_is_valid() -> None:
     grown = [occasion(i, measured(DDP, comm_bytes=0.0 if i < 6 else 8.0)) for i in range(12)]
     told = json.loads(json.dumps(to_json(History.of(grown, "comm_bytes", 0.03)), allow_nan=False))

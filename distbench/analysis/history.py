@@ -18,7 +18,7 @@ from distbench.analysis.change_points import Step
 from distbench.analysis.comparison import COLUMNS, EFFICIENCY, Direction, direction, settings_apart
 from distbench.analysis.days import Days, days
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.scaling import Scaling
+from distbench.analysis.scaling import Scaling, ScalingPoint
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.summary import CaseSummary, Estimate
 from distbench.analysis.text import one_line
@@ -287,9 +287,17 @@ def _surroundings(row: CaseSummary, info: RunInfo) -> Surroundings:
 
 def _efficiencies(scaling: Sequence[Scaling]) -> dict[str, Estimate]:
     return {
-        point.row.case.id: Estimate(point.efficiency, point.low, point.high, point.throughput.n)
+        point.row.case.id: _efficiency(point, series.points[0])
         # where a case is of two series, the first (strong scaling) counts in all runs
         for series in reversed(scaling)
         for point in series.points
         if point.world_size > 1
     }
+
+
+def _efficiency(point: ScalingPoint, alone: ScalingPoint) -> Estimate:
+    """Efficiency of *point* over its trials and those on one device, as all points of a history are."""
+    here, one, size = point.throughput.over_trials, alone.throughput.over_trials, point.world_size
+    return Estimate(
+        here.value / (size * one.value), here.low / (size * one.high), here.high / (size * one.low), here.n
+    )
