@@ -147,7 +147,7 @@ def fronts(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:
     """Pareto front of each number of devices and each work in one precision, lowest memory first.
 
     A case is left out if another has at least its throughput with no more memory, and is better in one
-    of the two. Of cases equal in both, the first in the suite represents all. By medians: neighbours may be
+    of the two. Of cases equal in both, the first in the suite represents all. By estimate: neighbours may be
     statistically tied.
     """
     known = [row for row in cases if {THROUGHPUT, MEMORY} <= row.values.keys()]

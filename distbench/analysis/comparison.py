@@ -168,8 +168,9 @@ def _with_changes(pairs: list[Pair], past: Past) -> list[Pair]:
 def _of_one_pace(changes: list[Change], before: CaseSummary, after: CaseSummary) -> list[Change]:
     """*changes* with that of the step time judged as that of the throughput is, whose reciprocal it is.
 
-    A median of an even number of trials is a mean, and that of times is not the time at that of paces: two
-    judgements of the same trials could then disagree. A tool that measured them apart keeps both.
+    The means over trials agree, but how much runs differ is known by their medians, and that of an even
+    number of times is not the time at that of the paces: two judgements of the same trials could disagree.
+    A tool that measured them apart keeps both.
     """
     pace = next((change for change in changes if change.column == THROUGHPUT), None)
     if pace is None or not (_is_of_one_pace(before) and _is_of_one_pace(after)):

@@ -115,7 +115,7 @@ def _tokens(row: CaseSummary) -> float | None:
     tokens, samples = row.values.get(THROUGHPUT), row.values.get("samples_per_s")
     if tokens is None or samples is None or samples.value <= 0:
         return None
-    # both are medians of the same trials, so their ratio is the length of a sample, up to rounding
+    # both are means over the same trials, so their ratio is the length of a sample, up to rounding
     return row.case.batch.global_batch_size * round(tokens.value / samples.value, 6)
 
 

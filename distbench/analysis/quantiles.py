@@ -1,6 +1,6 @@
-"""Quantiles and tails of Student's t and of chi-squared.
+"""Quantiles and tails of Student's t, of chi-squared and of the studentized range.
 
-``scipy.stats`` computes them by these functions of ``scipy.special``, but takes five times as long to
+``scipy.stats`` computes them from these functions of ``scipy.special``, but takes five times as long to
 import, which every command that shows a run would wait for.
 """
 

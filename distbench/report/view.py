@@ -77,7 +77,7 @@ def case_cells(case: Case, shown: str = "") -> dict[str, Cell | str | int]:
 
 
 def measured_cell(row: CaseSummary, column: str) -> Cell:
-    """Cell of the median of *column* over the trials of a case, or of why there is none."""
+    """Cell of *column* over the trials of a case, or of why there is none."""
     estimate = row.values.get(column)
     return Cell(None, reason=row.absent.get(column, "")) if estimate is None else Cell(estimate.value)
 

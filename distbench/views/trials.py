@@ -1,4 +1,4 @@
-"""The view ``trials``: every trial, so that nobody has to believe a median."""
+"""The view ``trials``: every trial, so that nobody has to believe a mean."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class TrialsView(View):
         yield Chart(
             "trials-throughput",
             "Throughput of every trial",
-            "Each mark is one trial, the upright stroke the median that counts; further right is "
+            "Each mark is one trial, the upright stroke the mean that counts; further right is "
             "better, and marks close together are a steady case. Trials of a case are drawn one below "
             "the other in the order they ran. Hollow: on a noisy machine, used only if the case has "
             f"no undisturbed trial. The axis does not begin at 0.{shown.left_out}",
             drawn(
-                [*strips, _medians([row for row, *_ in shown.items])],
+                [*strips, _means([row for row, *_ in shown.items])],
                 "tokens/s (higher is better)",
                 rows=shown.names,
             ),
@@ -98,7 +98,7 @@ def _strip(row: CaseSummary, place: int, trials: Sequence[Record], style: Style)
     )
 
 
-def _medians(rows: Sequence[CaseSummary]) -> dict[str, Any]:
+def _means(rows: Sequence[CaseSummary]) -> dict[str, Any]:
     known = {i: row.values[THROUGHPUT].value for i, row in enumerate(rows) if THROUGHPUT in row.values}
     stroke = {"symbol": "line-ns", "size": 18, "line": {"width": 2, "color": GREY}}
     return scatter("", known.values(), known, marker=stroke, hoverinfo="skip", showlegend=False)
