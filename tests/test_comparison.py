@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from histories import stored
 from records import case, failed, info, measured
 
 from distbench.analysis.comparison import Pair, compare
-from distbench.analysis.days import Days, days
+from distbench.analysis.days import Days, Past, days
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case
 from distbench.cli import main
@@ -114,7 +115,7 @@ def told_of_days(spread: float, *, is_known: bool) -> float:
         *earlier, before, after = trials_of_days.tolist()
         known = days([[statistics.median(trials_of_day) for trials_of_day in earlier]])
         assert known is not None
-        past = {(DDP.id, "tokens_per_s"): known} if is_known else {}
+        past = Past({(DDP.id, "tokens_per_s"): known} if is_known else {})
         rows = (side(*trials(DDP, *speeds)).cases for speeds in (before, after))
         (pair,) = compare(*rows, past)
         found.append(pair.change("tokens_per_s").word != "same")
@@ -128,7 +129,7 @@ def test_days_that_differ_are_no_change_of_code_where_other_days_say_how_much() 
 
 
 def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on() -> None:
-    past = {(DDP.id, "tokens_per_s"): Days(0.01, 6)}
+    past = Past({(DDP.id, "tokens_per_s"): Days(0.01, 7)})
     before, after = side(*trials(DDP, 1000, 1001, 999)), side(*trials(DDP, 800, 801, 799))
     (pair,) = compare(before.cases, after.cases, past)
     change = pair.change("tokens_per_s")
@@ -159,6 +160,26 @@ def test_compare_reads_how_much_other_runs_of_the_case_differ(tmp_path: Path, ca
     assert (
         main(["compare", str(folders[0]), str(folders[-1]), "--out", str(tmp_path / "none"), "--json"]) == 0
     )
+
+
+def test_why_nothing_is_known_of_other_days_is_said(
+    two: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["compare", *two, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["days_absent"].startswith("it takes 3 runs")
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    assert main(["compare", *two, "--json"]) == 0
+    assert "needs ruptures, which is missing" in json.loads(capsys.readouterr().out)[0]["days_absent"]
+    assert main(["compare", *two]) == 0
+    assert "nothing changed needs ruptures" in " ".join(capsys.readouterr().out.split())
+
+
+def test_other_runs_that_can_not_be_read_are_named(tmp_path: Path, two: list[str], capsys) -> None:
+    torn = tmp_path / "torn/run.json"
+    torn.parent.mkdir()
+    torn.write_text("{")
+    assert main(["compare", *two, "--out", str(tmp_path)]) == 0
+    assert f"skipping a run: {torn}" in capsys.readouterr().err
 
 
 def test_from_one_trial_each_no_difference_is_called_better_or_worse():

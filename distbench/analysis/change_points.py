@@ -21,6 +21,7 @@ histories a step of 10% is found within 5 points in 91%, of 5% in 13% (22% withi
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -75,6 +76,12 @@ class Step:
         if self.after == self.before:
             return 0.0
         return (self.after - self.before) / abs(self.before) if self.before else float("inf")
+
+
+def missing() -> str:
+    """What must be installed before steps can be found, and how; empty if nothing is missing."""
+    lacks = importlib.util.find_spec("ruptures") is None
+    return "ruptures, which is missing: pip install ruptures" if lacks else ""
 
 
 def steps(values: Sequence[float], least: float) -> list[Step]:

@@ -8,12 +8,11 @@ A comparison informs; gating needs arms that run side by side.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
-from distbench.analysis.days import Days
+from distbench.analysis.days import NO_PAST, Days, Past
 from distbench.analysis.noise import CONFIDENCE, Interval, intervals
 from distbench.analysis.scaling import series_of
 from distbench.analysis.settings import facts, meaning, settings, text
@@ -29,8 +28,6 @@ _LEAST = 0.0005
 """A smaller change of a counted number would be shown as 1.000; the gate sees it."""
 # both are numbers of 16 digits, from the same window
 _SAME_TOKENS = 1 + 1e-9
-Past = Mapping[tuple[str, str], Days]
-"""Case id and column -> how much its runs have differed."""
 Direction = Literal["better", "worse", "other"]
 Word = Direction | Literal["same", "unknown"]
 
@@ -76,9 +73,7 @@ class Pair:
         return next((change for change in self.changes if change.column == column), None)
 
 
-def compare(
-    before: Sequence[CaseSummary], after: Sequence[CaseSummary], past: Past = MappingProxyType({})
-) -> list[Pair]:
+def compare(before: Sequence[CaseSummary], after: Sequence[CaseSummary], past: Past = NO_PAST) -> list[Pair]:
     """Every case of two runs, in the order of the second; cases of the first alone at the end.
 
     Cases are the same if their configuration is (equal ids); those that only have the same name are
@@ -156,7 +151,7 @@ def _with_changes(pairs: list[Pair], past: Past) -> list[Pair]:
             for side in ([before for _, before, _ in both], [after for _, _, after in both])
         )
         for (_, _, row), before, after in zip(both, befores, afters, strict=True):
-            known = past.get((row.case.id, column))
+            known = past.days.get((row.case.id, column))
             changes[row.case.id].append(_change(column, row.columns[column], before, after, known))
     for _, first, second in fit:
         changes[second.case.id] = _of_one_pace(changes[second.case.id], first, second)
@@ -204,7 +199,7 @@ def _efficiencies(pairs: list[Pair], past: Past) -> dict[str, tuple[Change]]:
                 replace(here.ratio(alone), value=here.value / (case.world_size * alone.value))
                 for here, alone in ((pace.before, base.before), (pace.after, base.after))
             )
-            described, known = {"unit": "", "better": "higher"}, past.get((case.id, EFFICIENCY))
+            described, known = {"unit": "", "better": "higher"}, past.days.get((case.id, EFFICIENCY))
             changes[case.id] = (_change(EFFICIENCY, described, before, after, known),)
     return changes
 

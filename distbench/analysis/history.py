@@ -8,15 +8,16 @@ run side by side.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 from distbench.analysis import change_points
 from distbench.analysis.change_points import Step
 from distbench.analysis.comparison import COLUMNS, EFFICIENCY, Direction, direction, settings_apart
-from distbench.analysis.days import Days, days
+from distbench.analysis.days import Days, Past, days
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import Scaling, ScalingPoint
 from distbench.analysis.settings import differences, environment
@@ -80,6 +81,8 @@ class Occasion:
     cases: tuple[CaseSummary, ...]
     surroundings: dict[str, Surroundings]
     """Of each case id."""
+    machine: Mapping[str, Any]
+    """As the run describes it."""
     efficiency: dict[str, Estimate]
     """Case id -> scaling efficiency, of cases also measured on one device."""
     damaged: tuple[Damaged, ...] = ()
@@ -102,6 +105,7 @@ class Occasion:
             created if created.tzinfo else created.replace(tzinfo=UTC),
             run.cases,
             {row.case.id: _surroundings(row, run.info) for row in run.cases},
+            run.info.machine,
             _efficiencies(run.scaling),
             tuple(run.damaged),
         )
@@ -198,10 +202,13 @@ def history(occasions: Iterable[Occasion], metric: str, least: float = LEAST) ->
     return [series for series in every if series]
 
 
-def days_of(occasions: Sequence[Occasion]) -> dict[tuple[str, str], Days]:
-    """How much runs of a case have differed, by its id and the column, of what ``compare`` compares."""
-    series = ((name, each) for name in COLUMNS for each in history(occasions, name))
-    return {(each.case.id, name): found for name, each in series if (found := each.days)}
+def past(occasions: Iterable[Occasion], ids: Collection[str]) -> Past:
+    """How much the cases of *ids* have differed on *occasions*, in the columns that ``compare`` compares."""
+    if missing := change_points.missing():
+        return Past(absent=f"telling apart the runs between which nothing changed needs {missing}")
+    known = [occasion.of_cases(ids) for occasion in occasions]
+    series = ((name, each) for name in COLUMNS for each in history(known, name))
+    return Past({(each.case.id, name): found for name, each in series if (found := each.days)})
 
 
 def _why_not(row: CaseSummary, metric: str) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from distbench.analysis.run import AnalysedRun
-from distbench.cli.output import note
+from distbench.cli.occasions import readable
 from distbench.cli.progress import observer
 from distbench.cli.reading import analysed, damage
 from distbench.cli.stopping import resumable
-from distbench.errors import DistbenchError
 from distbench.gate.advisory import judged
 from distbench.gate.verdicts import Result
 from distbench.job import MEASURE
@@ -35,20 +34,10 @@ def gate_stored(baseline: Run, suite: Suite, out: Path, command: Sequence[str], 
     with resumable(""), observer(quiet=quiet) as watcher:
         execution.execute(watcher)
     after = AnalysedRun.read(execution.run)
-    compared = (before.info.run_id, after.info.run_id)
-    others = [stored for stored in _readable(out) if stored.info.run_id not in compared]
-    result = judged(
-        before, after, others, suite.gate, f"run {before.info.run_id} of {before.info.created}, stored"
-    )
+    others = {run.folder.resolve(): run for run in (baseline, *runs.inside(out))}
+    others.pop(execution.run.folder.resolve(), None)
+    title = f"run {before.info.run_id} of {before.info.created}, stored"
+    result = judged(before, after, list(readable(others.values())), suite.gate, title)
     notes = [f"baseline: {line}" for line in damage(before.damaged, baseline.folder)]
     result = replace(result, folder=str(execution.run.folder), notes=(*result.notes, *notes))
     return replace(result, state="interrupted") if after.info.state == "interrupted" else result
-
-
-def _readable(out: Path) -> Iterator[AnalysedRun]:
-    """Runs in *out* that can be read: they show how much occasions differ."""
-    for run in runs.inside(out):
-        try:
-            yield AnalysedRun.read(run)
-        except DistbenchError as error:
-            note(f"distbench: warning: skipping a run: {error}")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from distbench.analysis.history import Occasion
 from distbench.analysis.run import AnalysedRun
+from distbench.analysis.text import one_line
+from distbench.cli.output import note
 from distbench.errors import DistbenchError
 from distbench.record.store import Run
 
@@ -23,6 +25,15 @@ def occasions(runs: Iterable[Run]) -> Iterator[Occasion | str]:
             yield str(error)
         except _FOREIGN as error:
             yield f"{run.folder}: not a readable run: {error!r}"
+
+
+def readable(runs: Iterable[Run]) -> Iterator[Occasion]:
+    """Those of *runs* that can be read, each as an occasion; of the others it is said why."""
+    for each in occasions(runs):
+        if isinstance(each, str):
+            note(f"distbench: warning: skipping a run: {one_line(each)}")
+        else:
+            yield each
 
 
 def _occasion(run: Run) -> Occasion:

@@ -13,7 +13,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from distbench.analysis.comparison import compare
+from distbench.analysis.comparison import STEP, compare
+from distbench.analysis.days import Days
+from distbench.analysis.history import Occasion, past
 from distbench.analysis.paired import CONFIDENCE
 from distbench.analysis.quantiles import t_quantile
 from distbench.analysis.run import AnalysedRun
@@ -31,39 +33,24 @@ from distbench.job import MEASURE
 from distbench.record.store import new_run_id
 from distbench.suite.gate import GateRules, Tolerances
 
-LEAST_RUNS = 3
-"""Runs of a case needed to estimate how much runs differ."""
 _WORDS = ("slower", "faster")
 _DECIDE = "for a verdict run both side by side: --baseline with a git revision or a Python environment"
 
 
 def log_times(run: AnalysedRun) -> dict[str, list[float]]:
     """Natural logarithms of the trials' mean step times, by case id."""
-    times = ((record.case_id, record.values.get("step_s", 0.0)) for record in run.measured)
+    times = ((record.case_id, record.values.get(STEP, 0.0)) for record in run.measured)
     return gathered((case_id, math.log(seconds)) for case_id, seconds in times if 0 < seconds < math.inf)
 
 
-def run_spread(runs: Sequence[Sequence[float]]) -> float | None:
-    """Standard deviation of the log step time between *runs*, each given as those of its trials.
-
-    Their variance is that of their means minus the part that the spread of their trials explains (analysis
-    of variance with one random effect). None: too few runs.
-    """
-    if len(runs) < LEAST_RUNS:
-        return None
-    within = [statistics.variance(trials) / len(trials) for trials in runs if len(trials) > 1]
-    explained = statistics.fmean(within) if within else 0.0
-    between = statistics.variance([statistics.fmean(trials) for trials in runs]) - explained
-    return math.sqrt(max(0.0, between))
-
-
 def advise(
-    before: Sequence[float], after: Sequence[float], runs: Sequence[Sequence[float]], limit: float
+    before: Sequence[float], after: Sequence[float], known: Days | None, why_not: str, limit: float
 ) -> Finding:
     """Finding on the throughput of two runs: pass or inconclusive.
 
-    *before* and *after* are log step times of the stored run's and of the candidate's trials, *runs* those of
-    every stored run of the case on this machine; *limit* is the allowed slowdown, as a fraction.
+    *before* and *after* are log step times of the stored run's and of the candidate's trials, *known* is how
+    much stored runs of the case on this machine differ, or *why_not*; *limit* is the allowed slowdown, as a
+    fraction.
     """
     name = "tokens_per_s"
     if min(len(before), len(after)) < 2:
@@ -71,18 +58,14 @@ def advise(
         return Finding(name, "inconclusive", why, limit)
     shift = statistics.fmean(after) - statistics.fmean(before)
     ratio, measured = math.exp(shift), change(math.exp(shift), _WORDS)
-    deviation = run_spread(runs)
-    if deviation is None:
-        why = (
-            f"{measured} than the stored run; {LEAST_RUNS} runs of this case on this machine are needed to "
-            f"know how much runs differ, {len(runs)} found; {_DECIDE}"
-        )
+    if known is None:
+        why = f"{measured} than the stored run; how much runs differ is not known: {why_not}; {_DECIDE}"
         return Finding(name, "inconclusive", why, limit, ratio)
     trials = sum(statistics.variance(times) / len(times) for times in (before, after))
-    quantile = t_quantile((1 + CONFIDENCE) / 2, len(runs) - 1)
-    half = quantile * math.sqrt(trials + 2 * deviation**2)
+    # what runs differ by holds the noise of their trials, unless those of today are noisier
+    half = t_quantile((1 + CONFIDENCE) / 2, known.freedom) * math.sqrt(max(trials, 2 * known.deviation**2))
     low, high = math.exp(shift - half), math.exp(shift + half)
-    resolves = f"advisory: over {len(runs)} runs this machine resolves {percent(math.exp(half))} at best"
+    resolves = f"advisory: over {known.runs} runs this machine resolves {percent(math.exp(half))} at best"
     span = f"{measured} (from {change(low, _WORDS)} to {change(high, _WORDS)}; {resolves})"
     is_sure = half <= math.log1p(limit) and ratio < 1 + limit
     why = span if is_sure else f"{span}; {_DECIDE}"
@@ -90,18 +73,19 @@ def advise(
 
 
 def judged(
-    baseline: AnalysedRun, candidate: AnalysedRun, others: Sequence[AnalysedRun], rules: GateRules, title: str
+    baseline: AnalysedRun, candidate: AnalysedRun, stored: Sequence[Occasion], rules: GateRules, title: str
 ) -> Result:
     """Result of a gate of *candidate* against the stored run *baseline*.
 
     Args:
-        others: Further runs, for how much runs differ; those of other machines are ignored.
+        stored: Runs, the baseline among them, for how much runs differ; those of other machines are ignored.
         title: Title of the baseline.
     """
     here = fingerprint(candidate.info.machine)
-    past = [log_times(run) for run in (*others, baseline) if fingerprint(run.info.machine) == here]
-    same_machine = fingerprint(baseline.info.machine) == here
+    alike = [each for each in stored if fingerprint(each.machine) == here]
+    earlier = past(alike, {row.case.id for row in candidate.cases})
     before, after = log_times(baseline), log_times(candidate)
+    same_machine = fingerprint(baseline.info.machine) == here
     incomparable = _incomparable(baseline, candidate, same_machine)
     records = [grouped(run.measured, lambda record: record.case_id) for run in (baseline, candidate)]
     cases = []
@@ -119,8 +103,9 @@ def judged(
         if incomparable:
             pace = [Finding("tokens_per_s", "incomparable", incomparable)]
         elif own.tokens_per_s is not None:
-            runs = [run[case.id] for run in past if case.id in run]
-            pace = [advise(before.get(case.id, []), after.get(case.id, []), runs, own.tokens_per_s)]
+            known = earlier.days.get((case.id, STEP))
+            times = before.get(case.id, []), after.get(case.id, [])
+            pace = [advise(*times, known, earlier.absent, own.tokens_per_s)]
         pairs = list(zip(*(side.get(case.id, []) for side in records), strict=False))
         found = (*pace, *_of_pairs(pairs, rules, own), *demanded(row, rules))
         cases.append(CaseVerdict(case.name, case.label, case.world_size, found, notes=pair.notes))

@@ -6,10 +6,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
-from distbench.analysis.comparison import COLUMNS, Change, Pair, Past, compare
+from distbench.analysis.comparison import COLUMNS, Change, Pair, compare
+from distbench.analysis.days import NO_PAST, Past
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.text import listed, one_line, short_names
@@ -45,15 +45,17 @@ class Comparison:
     pairs: list[Pair]
     environment: dict[str, tuple[str, str]]
     """Fact -> what it was in each run; only those that differ."""
+    past: Past
+    """How much other runs of the cases have differed."""
 
 
-def comparison(before: AnalysedRun, after: AnalysedRun, past: Past = MappingProxyType({})) -> Comparison:
+def comparison(before: AnalysedRun, after: AnalysedRun, past: Past = NO_PAST) -> Comparison:
     """What differs between two runs, given how much other runs of their cases have differed."""
     sides = (before, after)
     # ranks tell more than the machine that starts them: only the same can be held together
     from_ranks = all(any(record.environment for record in side.measured) for side in sides)
     facts = [environment(side.measured if from_ranks else [], side.info.machine) for side in sides]
-    return Comparison(before, after, compare(before.cases, after.cases, past), differences(*facts))
+    return Comparison(before, after, compare(before.cases, after.cases, past), differences(*facts), past)
 
 
 def sheet(made: Comparison) -> Sheet:
@@ -101,20 +103,20 @@ def sentences(made: Comparison) -> list[str]:
         for note in ([f"Not compared: {pair.incomparable}"] if pair.incomparable else pair.notes)
     )
     causes = [f"{note} ({listed(names)})." for note, names in notes.items()]
-    return [_count(made.pairs), *_occasions(made.pairs), environment, *causes]
+    return [_count(made.pairs), *_occasions(made), environment, *causes]
 
 
-def _occasions(pairs: Sequence[Pair]) -> list[str]:
+def _occasions(made: Comparison) -> list[str]:
     """What the intervals hold of the difference between two occasions."""
-    paces = [change for pair in pairs if (change := pair.change("tokens_per_s"))]
+    paces = [change for pair in made.pairs if (change := pair.change("tokens_per_s"))]
     known = [change.days for change in paces if change.days]
     if not paces:
         return []
     if not known:
         return [
-            "How much runs of these cases differ from day to day is not known (it takes 3 other runs of a "
-            "case in one environment), so the intervals hold the differences of trials alone and a small "
-            "change proves nothing."
+            "How much other runs of these cases differ from day to day is not known: "
+            f"{made.past.absent}. So the intervals hold the differences of trials alone, and a small change "
+            "proves nothing."
         ]
     of = "the cases" if len(known) == len(paces) else f"{len(known)} of {len(paces)} cases"
     most = f"{min(known)} to {max(known)}" if min(known) < max(known) else f"{min(known)}"
@@ -130,6 +132,7 @@ def to_json(made: Comparison) -> dict[str, Any]:
     return {
         "runs": [made.before.info.run_id, made.after.info.run_id],
         "environment": {key: list(values) for key, values in made.environment.items()},
+        "days_absent": None if made.past.days else made.past.absent,
         "cases": [
             {
                 "case": pair.name,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from distbench.analysis.comparison import Past
-from distbench.analysis.history import Occasion, days_of
+from distbench.analysis.days import Past
+from distbench.analysis.history import past
 from distbench.analysis.run import AnalysedRun
 from distbench.cli import options
-from distbench.cli.occasions import occasions
+from distbench.cli.occasions import readable
 from distbench.cli.options import argument, option
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
@@ -51,8 +50,8 @@ def compare(
     first = runs.find(names[0], out)
     later = [_found_or_run(name, out, context.obj, quiet=quiet) for name in names[1:]]
     before, *others = map(analysed, (first, *later))
-    past = _past([before, *others], {out, first.folder.parent})
-    comparisons = [comparison_view.comparison(before, after, past) for after in others]
+    earlier = _past([before, *others], {out, first.folder.parent})
+    comparisons = [comparison_view.comparison(before, after, earlier) for after in others]
     if html:
         from distbench.report import comparison_page
 
@@ -74,14 +73,11 @@ def compare(
 
 def _past(compared: Sequence[AnalysedRun], folders: Iterable[Path]) -> Past:
     """How much the latest other runs in *folders* differ, of the cases that are *compared*."""
-    if importlib.util.find_spec("ruptures") is None:
-        return {}
     known, ids = {each.info.run_id for each in compared}, {row.case.id for row in compared[0].cases}
     stored = {run.folder.resolve(): run for folder in folders for run in runs.inside(folder)}
     # names begin with the suite's, so the latest are those that were written last
     latest = sorted(stored.values(), key=lambda run: run.folder.stat().st_mtime)[-_MOST_RUNS:]
-    others = [each for each in occasions(latest) if isinstance(each, Occasion) and each.run_id not in known]
-    return days_of([each.of_cases(ids) for each in others])
+    return past((each for each in readable(latest) if each.run_id not in known), ids)
 
 
 def _found_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) -> Run:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import Annotated
 
+from distbench.analysis import change_points
 from distbench.analysis.history import LEAST, Occasion, metrics
 from distbench.analysis.summary import THROUGHPUT
 from distbench.analysis.text import one_line
@@ -45,8 +46,8 @@ def history(
 ) -> int:
     """Show metrics over runs, and where they changed."""
     smallest = parsed("--least", least, parse_fraction)
-    if importlib.util.find_spec("ruptures") is None:
-        raise UsageError("history: finding changes needs ruptures, which is missing: pip install ruptures")
+    if missing := change_points.missing():
+        raise UsageError(f"history: finding changes needs {missing}")
     with ExitStack() as opened:
         places = {opened.enter_context(_opened(name)): name for name in folders or [str(out)]}
         occasions, skipped = _read(places)
