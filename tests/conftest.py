@@ -152,6 +152,13 @@ def run_in(folder: Path, text: str, *arguments: str, **variables: str) -> Finish
     return Finished(done.returncode, done.stderr, cases, place, shown.get("checkpoints", []))
 
 
+def record_of(finished: Finished, model: str) -> dict[str, Any]:
+    """Return the record of the only trial of *model*, of a run of several."""
+    records = [Finished.read(file) for file in finished.folder.glob("trials/*/0/record.json")]
+    (record,) = [r for r in records if r["case"]["workload"]["options"]["model"] == model]
+    return record
+
+
 @pytest.fixture
 def distbench() -> Distbench:
     """Run the command line in this process."""

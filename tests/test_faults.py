@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MODELS, QUICK, Done, Finished, run_in
+from conftest import MODELS, QUICK, Done, Finished, record_of, run_in
 from drills import Drill
 
 from distbench.env import RUN_ID
@@ -49,13 +49,6 @@ def row_of(finished: Finished, model: str) -> dict[str, Any]:
     return row
 
 
-def record_of(finished: Finished, model: str) -> dict[str, Any]:
-    """Record of the only trial of *model*."""
-    records = [Finished.read(file) for file in finished.folder.glob("trials/*/0/record.json")]
-    (record,) = [r for r in records if r["case"]["workload"]["options"]["model"] == f"small:{model}"]
-    return record
-
-
 def alive(run_id: str) -> list[int]:
     tag = f"{RUN_ID}={run_id}".encode()
     found = []
@@ -72,7 +65,7 @@ def alive(run_id: str) -> list[int]:
 def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(
     troubled: Finished, drill: Drill
 ) -> None:
-    record = record_of(troubled, "RaisesInRankOne")
+    record = record_of(troubled, "small:RaisesInRankOne")
     drill.seen(record["reason"])
     assert troubled.code == 1
     assert row_of(troubled, "RaisesInRankOne")["status"] == "crashed"
@@ -93,7 +86,7 @@ def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(
 def test_a_rank_that_leaves_without_a_word_is_named(
     troubled: Finished, drill: Drill, model: str, told: str
 ) -> None:
-    record = record_of(troubled, model)
+    record = record_of(troubled, f"small:{model}")
     drill.seen(record["reason"])
     assert record["status"] == "crashed"
     assert record["failure"]["rank"] == 1
@@ -102,12 +95,12 @@ def test_a_rank_that_leaves_without_a_word_is_named(
 
 @pytest.mark.drill("all ranks: os._exit(0)")
 def test_ranks_that_all_leave_without_a_word_have_measured_nothing(troubled: Finished) -> None:
-    record = record_of(troubled, "LeavesQuietly")
+    record = record_of(troubled, "small:LeavesQuietly")
     assert record["status"] == "crashed"
     assert "code 0" in record["reason"]
 
 
-@pytest.mark.drill("rank 1 hangs in its code (limits.step 3 s)")
+@pytest.mark.drill("rank 1 hangs in its own code")
 def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite: Run, drill: Drill) -> None:
     finished = run_suite(suite("HangsInRankOne", limits="{step: 3}").replace("limits: {step: 30}\n", ""))
     record = finished.record("ddp")
@@ -120,12 +113,14 @@ def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite: Run, 
     assert "in trouble" in record["failure"]["log"]
 
 
+@pytest.mark.drill("torch can't allocate")
 def test_running_out_of_memory_is_told_apart_from_a_crash(troubled: Finished) -> None:
     assert row_of(troubled, "OutOfMemory")["status"] == "oom_host"
 
 
+@pytest.mark.drill("the loss is no number")
 def test_a_loss_that_is_not_a_number_makes_the_trial_invalid_and_names_the_step(troubled: Finished) -> None:
-    record = record_of(troubled, "NotANumber")
+    record = record_of(troubled, "small:NotANumber")
     assert record["status"] == "invalid_nan"
     assert "step 4" in record["reason"]
 
@@ -146,9 +141,10 @@ def test_the_suite_goes_on_after_a_case_that_failed(run_suite: Run) -> None:
     assert statuses == {"single": "measured", "ddp": "crashed", "fsdp": "crashed"}
 
 
+@pytest.mark.drill("a rank leaves a child behind, in a session of its own")
 def test_what_a_rank_has_started_does_not_outlive_its_trial(troubled: Finished) -> None:
     assert row_of(troubled, "LeavesAChildBehind")["status"] == "measured"
-    assert alive(record_of(troubled, "LeavesAChildBehind")["run_id"]) == []
+    assert alive(record_of(troubled, "small:LeavesAChildBehind")["run_id"]) == []
 
 
 class Started:

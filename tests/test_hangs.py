@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from conftest import QUICK, Finished, run_in
+from conftest import QUICK, Finished, record_of, run_in
 from drills import Drill
 
 from distbench.case import Limits
@@ -171,7 +171,16 @@ def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path: 
     assert ending.failure.rank is None
 
 
-HANGING = QUICK.replace("limits: {step: 30}", "limits: {step: 3}\nlauncher: local\nstrategies: [ddp]")
+HANG = ("Stops", "HoldsTheLock", "Ignores", "WaitInVain")
+SUITE = QUICK + "launcher: local\nstrategies: [ddp]\n"
+
+
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run of all models that hang in their own way."""
+    models = ", ".join(f"ends:{model}" for model in HANG)
+    text = SUITE.replace("step: 30", "step: 3") + f"axes: {{workload.user.model: [{models}]}}\n"
+    return run_in(tmp_path_factory.mktemp("hung"), text)
 
 
 @pytest.mark.train
@@ -179,24 +188,16 @@ HANGING = QUICK.replace("limits: {step: 30}", "limits: {step: 3}\nlauncher: loca
 @pytest.mark.parametrize(
     ("model", "blamed", "told"),
     [
-        pytest.param(
-            "StopsInRankOne",
-            1,
-            "rank 1 is stopped",
-            marks=pytest.mark.drill("rank 1: SIGSTOP (limits.step 3 s)"),
-        ),
-        pytest.param(
-            "WaitsInEveryRank",
-            None,
-            "limits.step",
-            marks=pytest.mark.drill("each rank waits for the other (limits.step 3 s)"),
-        ),
+        pytest.param("Stops", 1, "rank 1 is stopped", marks=pytest.mark.drill("rank 1: SIGSTOP")),
+        pytest.param("HoldsTheLock", 1, "in act", marks=pytest.mark.drill("rank 1 hangs in C with the GIL")),
+        pytest.param("Ignores", None, "", marks=pytest.mark.drill("rank 1 hangs, ignoring TERM, INT, USR1")),
+        pytest.param("WaitInVain", None, "", marks=pytest.mark.drill("each rank waits for the other")),
     ],
 )
-def test_a_hang_is_told_with_the_rank_that_is_stopped_if_one_is(
-    tmp_path: Path, drill: Drill, model: str, blamed: int | None, told: str
+def test_a_hang_ends_at_its_limit_and_blames_by_evidence(
+    hung: Finished, drill: Drill, model: str, blamed: int | None, told: str
 ) -> None:
-    record = run_in(tmp_path, HANGING.replace("small:Small", f"small:{model}")).record("ddp")
+    record = record_of(hung, f"ends:{model}")
     drill.noticed(record["wall_s"])
     drill.seen(record["reason"])
     assert (record["status"], record["failure"]["rank"]) == ("hang", blamed)
@@ -207,8 +208,7 @@ def test_a_hang_is_told_with_the_rank_that_is_stopped_if_one_is(
 @pytest.mark.deep
 @pytest.mark.drill("the clock of the ranks goes 2 h ahead in a trial")
 def test_what_is_sampled_meanwhile_is_found_although_the_clock_was_set(tmp_path: Path) -> None:
-    text = HANGING.replace("small:Small", "small:SetsTheClock").replace("steps: 3", "steps: 30")
-    finished: Finished = run_in(tmp_path, text)
-    record = finished.record("ddp")
+    text = SUITE.replace("small:Small", "ends:SetTheClock").replace("steps: 3", "steps: 30")
+    record = run_in(tmp_path, text).record("ddp")
     assert record["status"] == "measured"
     assert "host_foreign_cpu" in record["values"], record["absent"]

@@ -95,13 +95,21 @@ def test_a_warm_parent_that_ended_between_two_trials_costs_neither(ground: Groun
     drill.noticed(time.monotonic() - began)
 
 
-@pytest.mark.drill("the warm parent is killed in a trial")
-def test_a_warm_parent_that_is_killed_is_named_and_not_a_rank(ground: Ground, drill: Drill, nap: str) -> None:
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=pytest.mark.drill(f"the warm parent gets {number.name} in a trial"))
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
+    ],
+)
+def test_a_warm_parent_that_is_killed_is_named_and_not_a_rank(
+    ground: Ground, drill: Drill, nap: str, number: signal.Signals
+) -> None:
     handle = ground.launch(f"sleep {nap}")
     soon(lambda: sleepers(nap), "it never began")
-    ground.parent().kill()
+    ground.parent().send_signal(number)
     began = time.monotonic()
-    with pytest.raises(LaunchError, match=r"warm parent .* was killed by SIGKILL") as told:
+    with pytest.raises(LaunchError, match=rf"warm parent .* was killed by {number.name}") as told:
         ends(handle)
     handle.stop()
     drill.noticed(time.monotonic() - began)
@@ -160,9 +168,44 @@ from pathlib import Path
 from distbench.launchers.base import Launch
 from distbench.launchers.local import Local
 handle = Local().open(sys.argv[1]).launch(Launch("prepare", Path(sys.argv[2]), processes=1))
-while True:
-    handle.wait(1)
+while not (exits := handle.wait(1)):
+    pass
+handle.stop()
+sys.exit(exits[0].code)
 """
+
+
+def command_line(launch: Launch) -> subprocess.Popen[bytes]:
+    """A process that has *launch* made, and ends as it does."""
+    line = [sys.executable, "-c", COMMAND, new_run_id(), str(launch.file)]
+    return subprocess.Popen(line, env={**os.environ, PLUGIN_PATH: PLUGINS})
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    "whole",
+    [
+        pytest.param(False, marks=pytest.mark.drill("SIGSTOP 13 s, then SIGCONT, of the command line")),
+        pytest.param(True, marks=pytest.mark.drill("SIGSTOP 13 s, then SIGCONT, of all processes of a run")),
+    ],
+)
+def test_a_run_that_was_stopped_and_continued_has_lost_nothing(tmp_path: Path, nap: str, whole: bool) -> None:
+    with command_line(launch_of(tmp_path, f"sleep 3; sleep {nap}; true")) as command:
+        soon(lambda: psutil.Process(command.pid).children(), "it never began")
+        # past the first question whether the warm parent is there
+        time.sleep(2.5)
+        family = [psutil.Process(command.pid)]
+        family += family[0].children(recursive=True) if whole else []
+        for each in family:
+            each.suspend()
+        time.sleep(13)
+        for each in family:
+            each.resume()
+        soon(lambda: sleepers(nap), "it did not go on")
+        time.sleep(3)
+        sleepers(nap)[0].kill()
+        assert command.wait(20) == 0
 
 
 @pytest.mark.parametrize(
@@ -178,8 +221,7 @@ def test_a_killed_command_line_leaves_nobody_whatever_its_warm_parent_does(
     tmp_path: Path, drill: Drill, nap: str, stopped: bool
 ) -> None:
     launch = launch_of(tmp_path, f"setsid env -i sleep {nap} & sleep {nap}")
-    line = [sys.executable, "-c", COMMAND, new_run_id(), str(launch.file)]
-    with subprocess.Popen(line, env={**os.environ, PLUGIN_PATH: PLUGINS}) as command:
+    with command_line(launch) as command:
         soon(lambda: len(sleepers(nap)) == 2, "it never began")
         family = psutil.Process(command.pid).children(recursive=True)
         if stopped:

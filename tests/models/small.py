@@ -153,29 +153,6 @@ class RealTimeSignalInRankOne(Small):
             os.kill(os.getpid(), 40)
 
 
-class StopsInRankOne(Small):
-    def trouble(self, calls: int) -> None:
-        if RANK == 1 and calls == 2:
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-
-class WaitsInEveryRank(Small):
-    """Each of two ranks waits for the other to send."""
-
-    def trouble(self, calls: int) -> None:
-        if calls == 2:
-            torch.distributed.recv(torch.zeros(1), 1 - RANK)
-
-
-class SetsTheClock(Small):
-    """From its third forward pass on the wall clock is two hours ahead."""
-
-    def trouble(self, calls: int) -> None:
-        if calls == 2:
-            right = time.time
-            time.time = lambda: right() + 7200
-
-
 class NotANumber(Small):
     def trouble(self, calls: int) -> None:
         if calls == 4:

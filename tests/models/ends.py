@@ -1,0 +1,102 @@
+"""Models that end, or never do, in rank 1 of 2; suites of the tests name them as ``ends:...``."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+
+import torch
+from small import RANK, Small
+
+
+class InRankOne(Small):
+    """Does ``act`` in its forward pass number ``at``, from 0 on."""
+
+    at = 2
+
+    def act(self) -> None:
+        raise NotImplementedError
+
+    def trouble(self, calls: int) -> None:
+        if RANK == 1 and calls == self.at:
+            self.act()
+
+
+class Killed(InRankOne):
+    def act(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledInWarmUp(Killed):
+    at = 0
+
+
+class KilledInCount(Killed):
+    """Of a suite with one step of warm-up and three timed ones, as the next."""
+
+    at = 4
+
+
+class KilledInProfile(Killed):
+    at = 5
+
+
+class Segfaults(InRankOne):
+    def act(self) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Terminated(InRankOne):
+    def act(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Exits(InRankOne):
+    def act(self) -> None:
+        raise SystemExit(5)
+
+
+class Interrupted(InRankOne):
+    def act(self) -> None:
+        raise KeyboardInterrupt
+
+
+class Stops(InRankOne):
+    def act(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class HoldsTheLock(InRankOne):
+    """Hangs in C, and no other thread of it gets to run Python."""
+
+    def act(self) -> None:
+        while True:
+            ctypes.PyDLL(None).sleep(600)
+
+
+class Ignores(InRankOne):
+    """Hangs, and ignores every signal that can be ignored."""
+
+    def act(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+        time.sleep(600)
+
+
+class WaitInVain(Small):
+    """Each of two ranks waits for the other to send."""
+
+    def trouble(self, calls: int) -> None:
+        if calls == 2:
+            torch.distributed.recv(torch.zeros(1), 1 - RANK)
+
+
+class SetTheClock(Small):
+    """From the third forward pass on the wall clock is two hours ahead."""
+
+    def trouble(self, calls: int) -> None:
+        if calls == 2:
+            right = time.time
+            time.time = lambda: right() + 7200
