@@ -5,7 +5,9 @@ import functools
 import importlib.metadata
 import os
 import platform
+import shlex
 import shutil
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,8 @@ class Machine:
     """Whether libaio can be loaded, which DeepSpeed's NVMe offload needs."""
     has_compiler: bool
     """Whether a C++ compiler is on the path."""
+    has_ninja: bool = True
+    """Whether ninja is, with which DeepSpeed builds its ops and looks whether they are up to date."""
     cores: int = field(default_factory=core_count)
     """CPU cores of one node that ranks may use."""
     nodes: int = 1
@@ -70,6 +74,7 @@ def detect(device: str = "auto") -> Machine:
         packages=packages(),
         has_libaio=ctypes.util.find_library("aio") is not None,
         has_compiler=compiler() is not None,
+        has_ninja=shutil.which("ninja", path=search_path()) is not None,
     )
 
 
@@ -85,9 +90,25 @@ def gpu_count() -> int:
     return [*invalid, True].index(True)
 
 
-def compiler() -> str | None:
-    """Path of the C++ compiler, or None."""
-    return shutil.which(os.environ.get("CXX", "g++"))
+def compiler() -> list[str] | None:
+    """Command of the C++ compiler (``CXX``, or else g++ or c++), or None."""
+    # CXX may hold options or a wrapper, such as "ccache g++"
+    commands = [shlex.split(os.environ["CXX"])] if os.environ.get("CXX") else [["g++"], ["c++"]]
+    return next((command for command in commands if command and shutil.which(command[0])), None)
+
+
+def search_path() -> str:
+    """``PATH`` of the worker's processes: as if the environment of this interpreter were activated.
+
+    ``.venv/bin/distbench`` runs without that, and torch then would not find the ninja beside it.
+    """
+    own, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    return path if own in path.split(os.pathsep) else f"{own}{os.pathsep}{path}"
+
+
+def install_hint(extra: str, pip: str = "pip") -> str:
+    """How to install what *extra* lists; not by the name distbench, which may be another's on an index."""
+    return f"in distbench's checkout: {pip} install -e '.[{extra}]'"
 
 
 @functools.cache

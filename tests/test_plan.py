@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
 
 from distbench.case import Batch
-from distbench.env import Machine
+from distbench.env import Machine, detect
 from distbench.errors import SuiteError
 from distbench.plan import Plan, make
+from distbench.strategies.zero import Zero
 from distbench.suite import Overrides, Suite, load
 
 ALL = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors"), "1")
@@ -236,6 +239,58 @@ def test_what_this_machine_can_not_run_is_unsupported_with_a_reason(suite):
 def test_a_package_that_is_missing_is_a_reason_too(suite):
     light = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
     assert "torch is not installed" in str(make(suite(MINIMAL), light).cases[0].problem)
+
+
+ZERO = MINIMAL.replace("[ddp]", "[{zero: {stage: 2}}]").replace("[1, 2]", "[2]")
+
+
+def problem_of(suite: Suite, machine: Machine) -> str:
+    (item,) = make(suite, machine).cases
+    return item.problem or ""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
+    monkeypatch.setenv("DISTBENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.drill("no C++ compiler")
+def test_zero_on_a_cpu_without_a_compiler_is_unsupported_unless_its_op_is_built(suite, cache, drill):
+    bare, zero = dataclasses.replace(CPU, has_compiler=False), suite(ZERO)
+    problem = problem_of(zero, bare)
+    drill.seen(problem)
+    assert "C++ op deepspeed_shm_comm has to be built, and there is no C++ compiler; install one" in problem
+    assert problem_of(zero, dataclasses.replace(GPUS, has_compiler=False)) == "", "on GPUs it needs no op"
+    library = Path(Zero().extensions_folder("cpu")) / "deepspeed_shm_comm" / "deepspeed_shm_comm.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert problem_of(zero, bare) == ""
+
+
+@pytest.mark.drill("no ninja")
+def test_zero_on_a_cpu_without_ninja_is_unsupported(suite, cache, drill):
+    problem = problem_of(suite(ZERO), dataclasses.replace(CPU, has_ninja=False))
+    drill.seen(problem)
+    assert "deepspeed_shm_comm with ninja, which is not installed; pip install ninja" in problem
+
+
+@pytest.mark.parametrize(("cxx", "has_one"), [("no-such-compiler", False), ("env g++", True)])
+def test_the_compiler_is_the_one_that_cxx_names(monkeypatch: pytest.MonkeyPatch, cxx: str, has_one: bool):
+    monkeypatch.setenv("CXX", cxx)
+    assert detect("cpu").has_compiler is has_one
+
+
+def test_ninja_is_found_beside_a_python_whose_environment_is_not_activated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
+    assert not detect("cpu").has_ninja
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "ninja").touch(mode=0o755)
+    assert detect("cpu").has_ninja
 
 
 def test_cuda_on_a_machine_without_one_is_a_mistake(suite):

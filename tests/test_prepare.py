@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,13 +51,18 @@ def test_ops_of_two_environments_do_not_share_a_folder(distbench: Command) -> No
 
 
 @pytest.mark.train
-def test_prepare_builds_what_a_run_then_finds(distbench: Command, tmp_path: Path) -> None:
+def test_prepare_builds_what_a_run_then_finds_and_mends_it(distbench: Command, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "strategies: [ddp]\n")
+    suite.write_text(QUICK + "launcher: kept\nstrategies: [ddp]\n")
     cache = {"DISTBENCH_CACHE": str(tmp_path / "cache")}
     done = distbench("prepare", str(suite), **cache)
     assert done.returncode == 0, done.stderr
-    assert list((tmp_path / "cache").glob("allocator/*.so"))
+    (library,) = (tmp_path / "cache").glob("allocator/*.so")
+    size = library.stat().st_size
+    os.truncate(library, size // 2)
+    done = distbench("prepare", str(suite), **cache)
+    assert (done.returncode, library.stat().st_size) == (0, size), done.stderr
+    assert f"{library} was damaged (" in done.stderr
 
 
 @pytest.mark.train

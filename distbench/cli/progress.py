@@ -15,6 +15,9 @@ from distbench.record import Record, round_text
 from distbench.run import Observer
 from distbench.units import duration_text
 
+_WORTH_A_LINE_S = 1.0
+"""Seconds from which on something that was built gets a line: most of it is there already."""
+
 
 class Lines(Observer):
     """One plain line on stderr per finished trial."""
@@ -26,6 +29,11 @@ class Lines(Observer):
     def note(self, text: str) -> None:
         """Print the note."""
         self._line(text)
+
+    def item_ended(self, item: str, done: int, total: int, seconds: float, *, failed: bool) -> None:
+        """Print what failed, and what took its time."""
+        if failed or seconds >= _WORTH_A_LINE_S:
+            self._line(f"[{done + 1}/{total}] {_built(item, seconds, failed=failed)}")
 
     def trial_started(self, task: Task, done: int, total: int, remaining_s: float | None) -> None:
         """Keep the position for the line of this trial."""
@@ -71,6 +79,16 @@ class Live(Observer):
         """Print the note above the line."""
         self._print(text)
 
+    def item_started(self, item: str, done: int, total: int) -> None:
+        """Show what is built."""
+        self.progress.update(self._task, description=plain(item), completed=done, total=total)
+
+    def item_ended(self, item: str, done: int, total: int, seconds: float, *, failed: bool) -> None:
+        """Count it; print what failed, and what took its time."""
+        self.progress.update(self._task, completed=done + 1)
+        if failed or seconds >= _WORTH_A_LINE_S:
+            self.progress.console.print(plain(_built(item, seconds, failed=failed)))
+
     def trial_started(self, task: Task, done: int, total: int, remaining_s: float | None) -> None:
         """Show the case and the time left."""
         left = f"{duration_text(remaining_s)} left" if remaining_s is not None else ""
@@ -87,6 +105,10 @@ class Live(Observer):
     def _print(self, text: str) -> None:
         # the terminal wraps it; what rich wraps can't be pasted as a command
         self.progress.console.print(plain(text), soft_wrap=True)
+
+
+def _built(item: str, seconds: float, *, failed: bool) -> str:
+    return f"{item}: {'failed' if failed else 'ready'}, {duration_text(seconds)}"
 
 
 def _what(trial: Task | Record) -> str:

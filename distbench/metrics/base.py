@@ -218,8 +218,9 @@ class Metric(ABC):
     early: ClassVar[tuple[str, ...]] = ()
     """Modules that every warm parent of ranks imports once: they need torch alone and take long."""
 
-    def prepare(self) -> None:  # noqa: B027 - most metrics need nothing
-        """Build what must be built once, before any trial. Runs in a process of its own."""
+    def prepare(self) -> list[str]:
+        """Build once, in a process of its own, what trials need; return what users should know."""
+        return []
 
     def install(self) -> None:  # noqa: B027
         """Switch on what must be on before the model is built. Runs in the rank."""

@@ -22,9 +22,9 @@ from distbench.record.store import Run, storing, utc_now
 from distbench.run import mishap
 from distbench.run.collect import Tables, collect
 from distbench.run.control import Observer, StopRequest
-from distbench.run.launch import launch_for, trial_file, weights_file
+from distbench.run.launch import launch_for, trial_file
 from distbench.run.ledger import Ledger
-from distbench.run.prepare import Preparation
+from distbench.run.prepare import Preparation, metric_item, strategy_item, weights_item
 from distbench.run.watch import Ending, Watch
 from distbench.suite import Suite
 from distbench.trial import result_file
@@ -110,6 +110,10 @@ class Bench:
                     raise
             self._observer.note(f"preparation: {mishap.reason_of(error)}")
             self._unprepared["preparation"] = mishap.reason_of(error)
+        for name in self._metrics:
+            # no trial fails for it, so no record of one says why
+            if why := self._unprepared.get(metric_item(name)):
+                self._observer.note(f"metric {name}: {why}")
 
     def renew(self) -> None:
         """Start the next trial from new processes: no warm parent's memory layout is in all of them."""
@@ -187,8 +191,7 @@ class Bench:
 
     def _preparation_problem(self, case: Case) -> str | None:
         """What could not be built for *case*, or None."""
-        items = ("preparation", f"strategy {case.label}", f"weights {weights_file(self._run.folder, case)}")
-        failed = self._unprepared
+        items, failed = ("preparation", strategy_item(case), weights_item(case)), self._unprepared
         return next((f"{item}: {failed[item]}" for item in items if item in failed), None)
 
     def _store(self, task: Task, record: Record) -> Record:

@@ -72,6 +72,12 @@ class Observer:
     def note(self, text: str) -> None:
         """Something slow starts, or there is something the user should know."""
 
+    def item_started(self, item: str, done: int, total: int) -> None:
+        """The building of *item*, which trials need, starts; *done* of *total* were built before."""
+
+    def item_ended(self, item: str, done: int, total: int, seconds: float, *, failed: bool) -> None:
+        """*item* was built in *seconds*, or could not be."""
+
     def trial_started(self, task: Task, done: int, total: int, remaining_s: float | None) -> None:
         """A trial starts; *remaining_s* is None while there is no basis for an estimate."""
 

@@ -1,29 +1,62 @@
 """Builds initial weights and C++ ops before anything is timed."""
 
 import dataclasses
-import json
+import signal
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case
+from distbench.env import cache_folder
 from distbench.grouping import grouped
-from distbench.launchers.base import HERE, Launch, LaunchError, Place, Site
+from distbench.launchers.base import HERE, Exit, Launch, LaunchError, Place, Site
+from distbench.metrics.base import Metric
 from distbench.plan import Plan, Task
-from distbench.record.store import storing, write_json
+from distbench.preparation import Event, Item, Journal, write_items
+from distbench.processes import ending
+from distbench.record.store import storing
 from distbench.run.control import Observer, StopRequest
 from distbench.run.launch import environment_of, launch_for, weights_file
+from distbench.run.reasons import killed_text
+from distbench.strategies.base import Strategy
 from distbench.suite import Suite
+from distbench.trial import log_file
+
+_POLL_S = 0.25
 
 
 def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Observer) -> dict[str, str]:
-    """Build everything a run of *plan* needs, without measuring; return what failed."""
+    """Build everything a run of *plan* needs, without measuring; return what failed.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C or SIGTERM; no process is left.
+    """
     cases = [item.case for item in plan.cases if item.problem is None]
     launcher = registry.make("launchers", suite.launcher)
     with StopRequest().listening() as stop, closing(launcher.open(run_id)) as site:
-        return Preparation(folder, suite, observer, site, stop).run(cases)
+        failed = Preparation(folder, suite, observer, site, stop).run(cases)
+    if stop.asked:
+        raise KeyboardInterrupt
+    return failed
+
+
+def metric_item(name: str) -> str:
+    """Name of the item that the metric called *name* builds."""
+    return f"metric {name}"
+
+
+def strategy_item(case: Case) -> str:
+    """Name of the item that the strategy of *case* builds."""
+    return f"strategy {case.label}"
+
+
+def weights_item(case: Case) -> str:
+    """Name of the item of the initial weights of *case*."""
+    key = weights_file(Path(), case).stem.removeprefix("weights-")
+    return f"initial weights of {case.workload.name} ({key})"
 
 
 @dataclass(frozen=True)
@@ -39,55 +72,147 @@ class Preparation:
 
     def run(self, cases: list[Case]) -> dict[str, str]:
         """Build what *cases* need; return the items that failed, with reasons."""
-        failed: dict[str, str] = {}
-        weights: set[str] = set()
         self.observer.note(
             "preparing: initial weights and C++ ops (takes a minute or two the first time on a machine)"
         )
-        for number, group in enumerate(grouped(cases, _environment).values()):
+        groups = list(grouped(cases, _environment).values())
+        todo = self._items(groups)
+        progress = Progress(self.observer, sum(map(len, todo)))
+        for number, (group, items) in enumerate(zip(groups, todo, strict=True)):
             if not self.stop.asked:
-                failed |= self._prepare(group, number, weights)
-        return failed
+                launch = self._launch(group[0], number)
+                _Builder(launch, self.site, self.stop, progress, self.suite.limits.prepare).build(items)
+        return progress.failed
 
-    def _prepare(self, cases: list[Case], number: int, known: set[str]) -> dict[str, str]:
+    def _items(self, groups: Iterable[list[Case]]) -> list[list[Item]]:
+        """What each group of cases needs that no earlier one does."""
+        known: set[str] = set()
+        todo = []
+        for cases in groups:
+            items = {item.name: item for item in (*self._of_metrics(), *self._of_cases(cases))}
+            todo.append([item for name, item in items.items() if name not in known])
+            known |= items.keys()
+        return todo
+
+    def _of_metrics(self) -> Iterable[Item]:
+        for choice in self.suite.metrics:
+            if type(registry.make("metrics", choice)).prepare is not Metric.prepare:
+                yield Item("metric", metric_item(choice.name), dataclasses.asdict(choice))
+
+    def _of_cases(self, cases: list[Case]) -> Iterable[Item]:
+        for case in cases:
+            if type(registry.make("strategies", case.strategy)).prepare is not Strategy.prepare:
+                yield Item("strategy", strategy_item(case), case.to_json())
+        for case in cases:
+            yield Item("weights", weights_item(case), case.to_json(), str(weights_file(self.folder, case)))
+
+    def _launch(self, case: Case, number: int) -> Launch:
         folder = self.folder / "prepare" / str(number)
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "scratch").mkdir(exist_ok=True)
-        weights = {str(weights_file(self.folder, case)): case.to_json() for case in cases}
-        weights = {path: case for path, case in weights.items() if path not in known}
-        known |= weights.keys()
+        shape = launch_for(self.folder, self.suite, Task(case), self.place, self.stop)
         file = folder / "prepare.json"
-        by_strategy = {case.label: case.to_json() for case in cases}
-        metrics = [dataclasses.asdict(choice) for choice in self.suite.metrics]
-        todo = {"metrics": metrics, "cases": list(by_strategy.values()), "weights": weights}
-        write_json(file, todo)
-        shape = launch_for(self.folder, self.suite, Task(cases[0]), self.place, self.stop)
-        launch = dataclasses.replace(shape, entry="prepare", file=file, processes=1, nodes=1, leftovers=())
-        try:
-            return self._watch(launch, folder)
-        except LaunchError as error:
-            if self.stop.asked:
-                return {}
-            return {f"strategy {label}": str(error) for label in by_strategy}
+        return dataclasses.replace(shape, entry="prepare", file=file, processes=1, nodes=1, leftovers=())
 
-    def _watch(self, launch: Launch, folder: Path) -> dict[str, str]:
-        handle = self.site.launch(launch)
-        result = launch.file.with_suffix(".result.json")
-        end = time.monotonic() + self.suite.limits.prepare
-        ended = False
-        while not ended and time.monotonic() < end and not self.stop.asked:
-            ended = bool(handle.wait(0.25))
-        handle.stop()
-        if result.is_file():
-            report = json.loads(result.read_text())
-            for note in report["notes"]:
-                self.observer.note(note)
-            return dict(report["failed"])
-        if self.stop.asked:
-            return {}
-        why = "exited early" if ended else f"exceeded limits.prepare = {self.suite.limits.prepare:g} s"
-        return {"preparation": f"{why}; see {folder / 'rank0.log'}"}
+
+class Progress:
+    """What was built so far, shown to an observer."""
+
+    def __init__(self, observer: Observer, total: int) -> None:
+        self.failed: dict[str, str] = {}
+        """Item that could not be built -> reason."""
+        self.building = ""
+        """Item that is being built now; empty: none."""
+        self._observer = observer
+        self._done, self._total = 0, total
+        self._began = time.monotonic()
+
+    def heard(self, event: Event) -> None:
+        """An item was begun or has ended."""
+        if event.ended:
+            for text in event.notes:
+                self._observer.note(text)
+            self.ended(event.item, event.failed)
+        else:
+            self.building, self._began = event.item, time.monotonic()
+            self._observer.item_started(event.item, self._done, self._total)
+
+    def ended(self, item: str, failed: str = "") -> None:
+        """*item* was built, or could not be for the reason *failed*."""
+        if failed:
+            self.failed[item] = failed
+        seconds = time.monotonic() - self._began if item == self.building else 0.0
+        self._observer.item_ended(item, self._done, self._total, seconds, failed=bool(failed))
+        self.building = ""
+        self._done += 1
+
+
+class _Builder:
+    """Builds the items of one environment in one process, and in another one what is left if it crashes."""
+
+    def __init__(
+        self, launch: Launch, site: Site, stop: StopRequest, progress: Progress, limit_s: float
+    ) -> None:
+        self._launch, self._site, self._stop, self._progress = launch, site, stop, progress
+        self._limit_s, self._end = limit_s, float("inf")
+        self._log = log_file(launch.file.parent, 0)
+
+    def build(self, items: list[Item]) -> None:
+        """Build *items*; what fails is in the progress."""
+        left = {item.name: item for item in items}
+        while True:
+            why = self._attempt(left)
+            if not left or self._stop.asked:
+                return None
+            culprit = self._progress.building
+            if why is None:
+                return self._give_up(left, f"exceeded limits.prepare = {self._limit_s:g} s")
+            if not culprit:
+                return self._give_up(left, why)
+            del left[culprit]
+            self._progress.ended(culprit, f"{why}; its log: {self._log}; the cache: {cache_folder()}")
+
+    def _attempt(self, left: dict[str, Item]) -> str | None:
+        """Build what is *left* in a new process; return how it failed (None: it was done, or is too late)."""
+        with storing(self._launch.file):
+            write_items(self._launch.file, list(left.values()))
+        journal = Journal(self._launch.file)
+        exits: list[Exit] = []
+        try:
+            handle = self._site.launch(self._launch)
+            # the import of torch is over by now in a warm parent
+            self._end = min(self._end, time.monotonic() + self._limit_s)
+            try:
+                while not exits and time.monotonic() < self._end and not self._stop.asked:
+                    exits = handle.wait(_POLL_S)
+                    self._hear(journal, left)
+            finally:
+                handle.stop()
+        except LaunchError as error:
+            return str(error)
+        finally:
+            self._hear(journal, left)
+        return _ended(exits[0]) if exits else None
+
+    def _hear(self, journal: Journal, left: dict[str, Item]) -> None:
+        """Pass on what is new in *journal*, and take from *left* what was built or failed."""
+        for event in journal.news():
+            self._progress.heard(event)
+            if event.ended:
+                left.pop(event.item)
+
+    def _give_up(self, left: Iterable[str], why: str) -> None:
+        """End what is *left*; if one of it was being built, the others were not begun."""
+        culprit = self._progress.building
+        log = f"; see {self._log}" if self._log.is_file() else ""
+        for name in left:
+            self._progress.ended(name, f"{why}{log}" if culprit in ("", name) else f"not built: {why}")
+
+
+def _ended(exited: Exit) -> str:
+    how = f"the process that builds it {ending(exited.code)}"
+    return f"{how}: {killed_text(exited.memory)}" if exited.code == -signal.SIGKILL else how
 
 
 def _environment(case: Case) -> frozenset[tuple[str, str]]:

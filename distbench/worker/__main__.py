@@ -12,11 +12,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from distbench.env import cache_folder
+from distbench.env import cache_folder, search_path
 
 
 def main(arguments: list[str]) -> None:
     """Run one of the commands above."""
+    os.environ["PATH"] = search_path()
     command, target, *rest = arguments
     _keep_compiled()
     if command == "serve":

@@ -4,52 +4,43 @@ One process does it, so that ranks never compete for the compiler, in a folder o
 environments never rebuild each other's ops.
 """
 
-import json
 import traceback
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from distbench import registry
 from distbench.case import Case, Choice
 from distbench.decode import decoded
-from distbench.files import write_whole
+from distbench.preparation import Event, Item, note_event, read_items
+from distbench.worker.build_errors import reason
 
 
 def prepare(file: Path) -> None:
-    """Build what *file* lists; write the failures by item, and notes for the user, to a file next to it.
-
-    The file holds ``metrics`` (choices), ``cases`` (one for each strategy choice) and
-    ``weights``: ``{file: case}``.
-    """
-    failed: dict[str, str] = {}
-    notes: list[str] = []
-    for item, action in _items(json.loads(file.read_text()), str(file)):
-        try:
-            notes += action() or []
-        except Exception as error:
-            # a failed build is a result for the cases that need it; the others continue
-            traceback.print_exc()
-            failed[item] = f"{type(error).__name__}: {error}"
-    write_whole(file.with_suffix(".result.json"), json.dumps({"failed": failed, "notes": notes}))
+    """Build the items in *file* one after another, and report each in the journal next to it."""
+    for item in read_items(file):
+        note_event(file, Event(item.name))
+        note_event(file, _built(item))
 
 
-def _items(request: dict[str, Any], source: str) -> Iterator[tuple[str, Callable[[], list[str] | None]]]:
-    """What *request* lists, each by its name in messages."""
-    for data in request["metrics"]:
-        choice = decoded(Choice, data, source)
-        yield f"metric {choice.name}", registry.make("metrics", choice).prepare
-    for data in request["cases"]:
-        case = decoded(Case, data, source)
-        yield f"strategy {case.label}", partial(registry.make("strategies", case.strategy).prepare, case)
-    for path, data in request["weights"].items():
-        yield f"weights {path}", partial(_save_weights, path, data)
+def _built(item: Item) -> Event:
+    try:
+        return Event(item.name, ended=True, notes=_build(item))
+    except Exception as error:
+        # a failed build is a result for the cases that need it; the others continue
+        traceback.print_exc()
+        return Event(item.name, ended=True, failed=reason(error))
 
 
-def _save_weights(path: str, data: dict[str, Any]) -> None:
+def _build(item: Item) -> list[str]:
+    """Build *item*; return what the user should know."""
+    if item.kind == "metric":
+        choice = decoded(Choice, item.data, item.name)
+        # one written for an earlier version returns nothing
+        return registry.make("metrics", choice).prepare() or []
+    case = decoded(Case, item.data, item.name)
+    if item.kind == "strategy":
+        return list(registry.make("strategies", case.strategy).prepare(case))
     from distbench.workloads import weights
 
-    case = decoded(Case, data, path)
     workload = registry.make("workloads", case.workload)
-    weights.save(workload, case.seed, Path(path), through=case.precision.compute)
+    weights.save(workload, case.seed, Path(item.file), through=case.precision.compute)
+    return []

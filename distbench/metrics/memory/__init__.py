@@ -87,10 +87,10 @@ class Memory(Metric):
         ),
     )
 
-    def prepare(self) -> None:
+    def prepare(self) -> list[str]:
         from distbench.metrics.memory import allocators
 
-        allocators.build()
+        return allocators.provide()
 
     def install(self) -> None:
         from distbench.metrics.memory import allocators

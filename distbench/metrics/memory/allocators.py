@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
+from distbench import libraries
 from distbench.env import cache_folder, compiler
 from distbench.files import whole
 from distbench.metrics.base import Absent, Session, Values
 
 _SOURCE = Path(__file__).with_name("counting_allocator.cpp")
 
-_NO_COMPILER = "exact bytes on a CPU need a C++ compiler (g++); none found on the path"
+_NO_COMPILER = "exact bytes on a CPU need a C++ compiler: g++ or c++ on the path, or another one named by CXX"
 
 
 def library_file() -> Path:
@@ -27,23 +28,26 @@ def library_file() -> Path:
     return cache_folder() / "allocator" / f"counting_allocator-{key}.so"
 
 
-def build() -> None:
-    """Build the library unless it exists already.
+def provide() -> list[str]:
+    """Build the library unless it is there and can be loaded; return what users should know.
 
     Raises:
         Absent: there is no C++ compiler, or it failed.
+        LibraryError: the library can't be loaded.
+        OSError: the cache can't be written.
     """
     target = library_file()
-    if target.is_file():
-        return
+    return libraries.provide(target, functools.partial(_build, target), target)
+
+
+def _build(target: Path) -> None:
     cxx = compiler()
     if cxx is None:
         raise Absent(_NO_COMPILER)
-    command = [cxx, "-O2", "-shared", "-fPIC", "-std=c++20", str(_SOURCE)]
+    command = [*cxx, "-O2", "-shared", "-fPIC", "-std=c++20", str(_SOURCE)]
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     command += [f"-I{folder}" for folder in cpp_extension.include_paths()]
     command += [f"-L{folder}" for folder in cpp_extension.library_paths()] + ["-lc10"]
-    target.parent.mkdir(parents=True, exist_ok=True)
     with whole(target) as aside:
         done = subprocess.run([*command, "-o", str(aside)], capture_output=True, text=True, check=False)
         if done.returncode:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from distbench.case import BYTES, Case
@@ -22,6 +24,7 @@ from distbench.strategies.description import (
     Meaning,
     points,
 )
+from distbench.strategies.zero import ops
 
 _GATHERED_TWICE = Deviation(
     "all_gather",
@@ -132,7 +135,7 @@ class Zero(Strategy):
             return "offload to NVMe needs libaio (Debian: apt-get install libaio-dev)"
         if uses_nvme and not self.nvme_path:
             return "offload to NVMe needs nvme_path: a folder on the disk"
-        return state_problem(case)
+        return state_problem(case) or self._tools_problem(case, machine)
 
     def imports(self, case: Case) -> tuple[str, ...]:
         # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
@@ -158,10 +161,21 @@ class Zero(Strategy):
         place = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
         return str(cache_folder() / "ops" / f"{versions}-{place}" / device)
 
-    def prepare(self, case: Case) -> list[str]:
-        from distbench.strategies.zero.ops import build_ops
+    def op_builders(self, case: Case) -> list[str]:
+        """DeepSpeed's builders of the C++ ops that *case* uses."""
+        return [
+            *(["ShareMemCommBuilder"] if case.device == "cpu" else []),
+            *ops.OF_KERNELS.get(self.optimizer(case)[1], []),
+            *(["AsyncIOBuilder"] if "nvme" in self.offloads else []),
+        ]
 
-        return build_ops(self, case)
+    def _tools_problem(self, case: Case, machine: Machine) -> str | None:
+        folder = Path(self.extensions_folder(case.device))
+        return ops.tools_problem(self.op_builders(case), folder, machine)
+
+    def prepare(self, case: Case) -> list[str]:
+        # where the ranks look, whichever interpreter this is
+        return ops.provide(self.op_builders(case), Path(os.environ["TORCH_EXTENSIONS_DIR"]))
 
     def optimizer(self, case: Case) -> tuple[str, str]:
         if self.optimizer_kernel == "torch":

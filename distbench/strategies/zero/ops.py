@@ -1,35 +1,72 @@
-"""DeepSpeed's C++ ops, built once in a folder of our own before anything is timed."""
+"""DeepSpeed's C++ ops: what building them takes, and building them once, in a folder of our own."""
 
 from __future__ import annotations
 
-import os
+import importlib.util
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from distbench.case import Case
-from distbench.strategies.zero import Zero
+from distbench import libraries
+from distbench.env import Machine
 
+OF_KERNELS = {"DeepSpeedCPUAdam": ["CPUAdamBuilder"], "FusedAdam": ["FusedAdamBuilder"]}
+"""Kernel of an optimizer -> DeepSpeed's builders of its ops."""
+_NAMES = {
+    "AsyncIOBuilder": "async_io",
+    "CPUAdamBuilder": "cpu_adam",
+    "FusedAdamBuilder": "fused_adam",
+    "ShareMemCommBuilder": "deepspeed_shm_comm",
+}
+"""DeepSpeed's builder -> name of the op that it builds, and of its library."""
 _RELEASE = 0.5
 """Seconds within which a builder that has closed its lock file has removed it."""
-_BUILDERS = {"DeepSpeedCPUAdam": ["CPUAdamBuilder"], "FusedAdam": ["FusedAdamBuilder"]}
 
 
-def build_ops(strategy: Zero, case: Case) -> list[str]:
-    """Build the ops of *strategy* for *case* that the cache lacks; return what was removed before."""
+def tools_problem(builders: Sequence[str], folder: Path, machine: Machine) -> str | None:
+    """Why *machine* can't provide the ops of *builders*, which *folder* may hold already; None if it can."""
+    if machine.has_compiler and machine.has_ninja:
+        return None
+    needed = [_NAMES[builder] for builder in builders if not _is_shipped(_NAMES[builder])]
+    if needed and not machine.has_ninja:
+        return f"DeepSpeed loads its C++ op {needed[0]} with ninja, which is not installed; pip install ninja"
+    missing = [name for name in needed if not _library(folder, name).is_file()]
+    if missing and not machine.has_compiler:
+        return (
+            f"DeepSpeed's C++ op {missing[0]} has to be built, and there is no C++ compiler; install one "
+            "(Debian: apt-get install g++), or name it in CXX"
+        )
+    return None
+
+
+def provide(builders: Sequence[str], folder: Path) -> list[str]:
+    """Build the ops of *builders* that are missing or damaged in *folder*; return what users should know."""
     from deepspeed.accelerator import get_accelerator
 
-    names = [
-        *(["ShareMemCommBuilder"] if case.device == "cpu" else []),
-        *_BUILDERS.get(strategy.optimizer(case)[1], []),
-        *(["AsyncIOBuilder"] if "nvme" in strategy.offloads else []),
-    ]
-    cleared = clear_stale_locks(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
-    for name in names:
-        builder = get_accelerator().create_op_builder(name)
-        if builder is not None:
-            builder.load(verbose=False)
-    return [f"removed a stale build lock that nobody holds: {lock}" for lock in cleared]
+    notes = [f"removed a stale build lock that nobody holds: {lock}" for lock in clear_stale_locks(folder)]
+    for kind in builders:
+        builder, name = get_accelerator().create_op_builder(kind), _NAMES[kind]
+        if builder is None:
+            continue
+        load = partial(builder.load, verbose=False)
+        if not _is_shipped(name):
+            notes += libraries.provide(_library(folder, name), load, parts=folder / name)
+        # of what was there: ninja builds it anew if it is out of date, which no rank should have to wait for
+        load()
+    return notes
+
+
+def _library(folder: Path, name: str) -> Path:
+    return folder / name / f"{name}.so"
+
+
+def _is_shipped(name: str) -> bool:
+    """Whether DeepSpeed was installed with the op *name* (``DS_BUILD_OPS``), so that nothing is built."""
+    spec = importlib.util.find_spec("deepspeed")
+    places = spec.submodule_search_locations if spec else None
+    return any(True for place in places or () for _ in Path(place).glob(f"ops/**/{name}_op*.so"))
 
 
 def clear_stale_locks(folder: Path) -> list[Path]:

@@ -1,0 +1,105 @@
+"""C++ libraries that are built into the cache: tried before a rank loads them, and built again if damaged.
+
+A power cut or a full disk can leave a library that ends every process that loads it, without a message. torch
+builds DeepSpeed's ops in place, so no rename protects them: what is there is tried in a child process.
+"""
+
+import ctypes
+import fcntl
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+from distbench.processes import ending
+
+
+class LibraryError(Exception):
+    """A library that was just built can't be loaded."""
+
+
+def provide(library: Path, build: Callable[[], object], parts: Path) -> list[str]:
+    """Call *build*, which makes *library*, unless it is there and can be loaded; return notes for the user.
+
+    What it is linked to (torch) has to be imported already.
+
+    Args:
+        parts: All that *build* makes, a file or a folder: a damaged library is removed with it.
+
+    Raises:
+        LibraryError: the new library can't be loaded either.
+        OSError: the cache can't be written.
+    """
+    if library.exists() and not damage(library):
+        return []
+    with _alone(parts):
+        # another process may have built it in the meantime
+        why = damage(library) if library.exists() else None
+        if why:
+            _remove(parts)
+        if not library.exists():
+            build()
+            if still := damage(library):
+                raise LibraryError(f"{library} was just built and can't be loaded: {still}")
+            _sync(parts)
+    return [f"{library} was damaged ({why}); it was removed and built again"] if why else []
+
+
+def damage(library: Path) -> str | None:
+    """Why *library* can't be loaded, tried in a child process; None if it can."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _load(library, writing)
+    os.close(writing)
+    with os.fdopen(reading, errors="replace") as pipe:
+        reason = pipe.read()
+    if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        reason = reason or f"a process that loads it {ending(code)}"
+    # the linker's messages begin with the name
+    return reason.removeprefix(f"{library}: ") or None
+
+
+def _load(library: Path, pipe: int) -> NoReturn:
+    code = 1
+    try:
+        # a crash is an answer here; nobody needs a dump of it
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        ctypes.CDLL(str(library))
+        code = 0
+    except OSError as error:
+        os.write(pipe, str(error).encode())
+    finally:
+        # never unwind into the copy of the parent's code
+        os._exit(code)
+
+
+@contextmanager
+def _alone(parts: Path) -> Iterator[None]:
+    """Wait until no other process builds *parts*; the lock ends with its process."""
+    parts.parent.mkdir(parents=True, exist_ok=True)
+    with parts.with_name(f".{parts.name}.lock").open("a") as lock:
+        # some network file systems have no locks: two processes may then build the same
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove(parts: Path) -> None:
+    if parts.is_dir():
+        shutil.rmtree(parts)
+    else:
+        parts.unlink()
+
+
+def _sync(parts: Path) -> None:
+    """Flush *parts* to disk, so that a power cut leaves them as they are."""
+    for path in (*parts.rglob("*"), parts, parts.parent):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

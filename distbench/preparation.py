@@ -1,0 +1,75 @@
+"""Files through which a run and its preparation communicate: what to build, and a journal of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from distbench.decode import decoded
+from distbench.files import write_whole
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that is built once, before any trial."""
+
+    kind: Literal["metric", "strategy", "weights"]
+    name: str
+    """What it is called in messages; no two have the same."""
+    data: dict[str, Any]
+    """Choice of the metric, or a case of the strategy or with those weights, as JSON."""
+    file: str = ""
+    """File of the weights."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the journal: an item was begun or has ended."""
+
+    item: str
+    ended: bool = False
+    failed: str = ""
+    """Why it could not be built; empty if it was."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know."""
+
+
+def write_items(file: Path, items: list[Item]) -> None:
+    """Write *items* to *file*, and begin a new journal beside it."""
+    write_whole(file, json.dumps([dataclasses.asdict(item) for item in items]))
+    journal_file(file).write_text("")
+
+
+def read_items(file: Path) -> list[Item]:
+    """Content of *file*, which ``write_items`` wrote."""
+    return [decoded(Item, item, str(file)) for item in json.loads(file.read_text())]
+
+
+def journal_file(file: Path) -> Path:
+    """File of the journal of the preparation that *file* asks for."""
+    return file.with_suffix(".journal")
+
+
+def note_event(file: Path, event: Event) -> None:
+    """Append *event* to the journal of the preparation that *file* asks for."""
+    with journal_file(file).open("a") as stream:
+        stream.write(json.dumps(dataclasses.asdict(event)) + "\n")
+
+
+class Journal:
+    """Reads the journal of a preparation while it grows."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = journal_file(file)
+        self._offset = 0
+
+    def news(self) -> list[Event]:
+        """Events since the last call; a line that is still being written is left for the next."""
+        with self._file.open("rb") as stream:
+            stream.seek(self._offset)
+            *lines, _ = stream.read().split(b"\n")
+        self._offset += sum(len(line) + 1 for line in lines)
+        return [decoded(Event, json.loads(line), str(self._file)) for line in lines]

@@ -1,0 +1,206 @@
+"""A cache that is damaged, full or read-only, and builds that crash: what they cost, and what is told."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import PLUGINS, QUICK, Done, Finished
+from drills import Drill
+
+from distbench import plan
+from distbench.env import Machine, cache_folder
+from distbench.preparation import Event, Item, Journal, write_items
+from distbench.registry import PLUGIN_PATH
+from distbench.suite import load
+from distbench.worker.build_errors import telling_line
+
+Run = Callable[..., Finished]
+Command = Callable[..., Done]
+WORK = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\n"
+MACHINE = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
+
+
+class Preparing:
+    """Prepares strategies of the plug-in ``compiled`` in a process of its own, without torch."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(PLUGIN_PATH, PLUGINS)
+        self.folder = folder
+        self.cache = folder / "cache"
+
+    @property
+    def library(self) -> Path:
+        """The library that it builds."""
+        return self.cache / "compiled" / "compiled.so"
+
+    def __call__(self, *does: str, **variables: str) -> tuple[int, list[Event]]:
+        """Prepare the strategy in each of these ways; return the exit code and the journal."""
+        suite = self.folder / "suite.yaml"
+        suite.write_text(f"{WORK}strategies: [{{compiled: {{does: [{', '.join(does)}]}}}}]\n")
+        cases = [item.case for item in plan.make(load(suite), MACHINE).cases]
+        file = self.folder / "prepare.json"
+        write_items(file, [Item("strategy", case.label, case.to_json()) for case in cases])
+        variables = {"DISTBENCH_CACHE": str(self.cache), "COMPILES": "1", **variables}
+        command = [sys.executable, "-m", "distbench.worker", "prepare", str(file)]
+        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, check=False)
+        return done.returncode, Journal(file).news()
+
+
+@pytest.fixture
+def preparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preparing:
+    """Prepare strategies in a cache of their own."""
+    return Preparing(tmp_path, monkeypatch)
+
+
+def truncate(library: Path) -> None:
+    """Keep the first half of *library*, as a power cut may."""
+    os.truncate(library, library.stat().st_size // 2)
+
+
+def empty(library: Path) -> None:
+    """Keep nothing but the name of *library*."""
+    os.truncate(library, 0)
+
+
+def overwrite(library: Path) -> None:
+    """Fill *library* with zeros, as a power cut may."""
+    library.write_bytes(bytes(library.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(truncate, marks=pytest.mark.drill("cache: a library is half-written")),
+        pytest.param(empty, marks=pytest.mark.drill("cache: a library is empty")),
+        pytest.param(overwrite, marks=pytest.mark.drill("cache: a library is all zeros")),
+    ],
+)
+def test_a_damaged_library_is_built_again_and_named(
+    preparing: Preparing, drill: Drill, damage: Callable[[Path], None]
+) -> None:
+    preparing("works")
+    damage(preparing.library)
+    code, (_, ended) = preparing("works")
+    assert (code, ended.failed) == (0, "")
+    (note,) = ended.notes
+    drill.seen(note)
+    assert f"{preparing.library} was damaged (" in note
+    assert ctypes.CDLL(str(preparing.library)).mine
+    assert preparing("works")[1][1].notes == [], "it is mended once"
+
+
+def test_a_library_that_was_built_is_used_as_it_is(preparing: Preparing) -> None:
+    preparing("works")
+    before = preparing.library.stat().st_ino
+    preparing("works", PATH="")
+    assert preparing.library.stat().st_ino == before
+
+
+@pytest.mark.drill("cache: read-only")
+def test_a_cache_that_cannot_be_written_says_which_variable_moves_it(
+    preparing: Preparing, drill: Drill
+) -> None:
+    # nobody can make a folder there, not even root
+    _, (_, ended) = preparing("works", DISTBENCH_CACHE="/sys/distbench")
+    drill.seen(ended.failed)
+    assert "the cache /sys/distbench can't be written (" in ended.failed
+    assert "set DISTBENCH_CACHE" in ended.failed
+
+
+@pytest.mark.drill("cache: full")
+def test_a_full_disk_is_told_in_the_compilers_last_line(preparing: Preparing, drill: Drill) -> None:
+    _, (_, ended) = preparing("fills")
+    drill.seen(ended.failed)
+    assert "'compiled': /usr/bin/ld: final link failed: No space left on device; free some" in ended.failed
+    assert f"set DISTBENCH_CACHE (now {preparing.cache})" in ended.failed
+    assert len(ended.failed) < 300 + len(str(preparing.cache))
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        ("op.cpp:1: fatal error: omp.h: No such file\n 1 | #include <omp.h>\ncompilation terminated.", 0),
+        ("/tmp/c.s: Assembler messages:\n/tmp/c.s: Fatal error: can't write to op.o: 'No space left'", 1),
+        ("/usr/bin/ld: cannot find -lcudart: No such file\ncollect2: error: ld returned 1 exit status", 0),
+        ("g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.", 0),
+        ("ninja: error: opening build log: Read-only file system", 0),
+    ],
+)
+def test_of_a_compilers_output_the_line_that_says_what_is_wrong_is_told(output: str, line: int) -> None:
+    before = "Error building extension 'op': [1/2] c++ -o op.o -c op.cpp\nFAILED: op.o\nc++ -c op.cpp"
+    expected = f"Error building extension 'op': {output.splitlines()[line]}"
+    assert telling_line(f"{before}\n{output}\nninja: build stopped: subcommand failed.") == expected
+
+
+def test_an_error_that_no_compiler_printed_is_told_whole() -> None:
+    text = "no such weights\nin the folder"
+    assert telling_line(text) == text
+
+
+@pytest.mark.drill("python of an environment that is not activated")
+def test_a_worker_finds_the_tools_of_its_own_environment(preparing: Preparing, drill: Drill) -> None:
+    _, (_, ended) = preparing("looks", PATH="/usr/bin:/bin")
+    assert ended.notes == [str(Path(sys.executable).with_name("python"))]
+    drill.seen(f"tools are found in {Path(ended.notes[0]).parent.name} of the environment")
+
+
+@pytest.mark.drill("a build dies of SIGBUS")
+@pytest.mark.train
+def test_a_build_that_crashes_fails_the_cases_that_need_it_and_no_others(
+    run_suite: Run, drill: Drill
+) -> None:
+    finished = run_suite(QUICK + "strategies: [{compiled: {does: [crashes, works]}}]\n")
+    reasons = {case["strategy"]: case["reason"] for case in finished.cases.values()}
+    reason = reasons["compiled+crashes"]
+    drill.seen(reason)
+    assert reason.startswith("strategy compiled+crashes: the process that builds it was killed by SIGBUS; ")
+    assert reason.endswith(f"the cache: {cache_folder()}")
+    assert [case["status"] for case in finished.cases.values()] == ["prepare_failed", "measured"]
+
+
+@pytest.mark.drill("a build hangs")
+@pytest.mark.train
+def test_a_build_that_takes_too_long_is_named_and_those_after_it(run_suite: Run, drill: Drill) -> None:
+    text = QUICK.replace("limits: {step: 30}", "limits: {prepare: 1}")
+    finished = run_suite(text + "strategies: [{compiled: {does: [hangs, works]}}]\n")
+    reasons = {case["strategy"]: case["reason"] for case in finished.cases.values()}
+    drill.seen(reasons["compiled+hangs"])
+    assert "strategy compiled+hangs: exceeded limits.prepare = 1 s; see " in reasons["compiled+hangs"]
+    assert reasons["compiled+works"] == "strategy compiled+works: not built: exceeded limits.prepare = 1 s"
+
+
+@pytest.mark.train
+def test_prepare_shows_what_it_builds_and_what_failed(distbench: Command, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(QUICK + "launcher: kept\nstrategies: [ddp, {compiled: {does: [works, fills]}}]\n")
+    done = distbench("prepare", str(suite))
+    assert done.returncode == 1
+    assert "[3/4] strategy compiled+fills: failed, " in done.stderr
+    assert "error: strategy compiled+fills: RuntimeError: Error building extension " in done.stderr
+    assert "[3/4]" not in distbench("prepare", str(suite), "--quiet").stderr
+    ready = distbench("prepare", str(suite), "--only", "*works*")
+    assert (ready.returncode, f"; C++ libraries: {cache_folder()}" in ready.stderr) == (0, True)
+
+
+@pytest.mark.drill("cache: DeepSpeed's op and the counting allocator are half-written")
+@pytest.mark.train
+@pytest.mark.deep
+def test_an_op_and_the_allocator_are_mended(run_suite: Run, distbench: Command, tmp_path: Path) -> None:
+    text = QUICK + "launcher: local\nstrategies: [ddp, {zero: {stage: 2}}]\n"
+    suite = tmp_path / "prepared.yaml"
+    suite.write_text(text)
+    assert distbench("prepare", str(suite)).returncode == 0
+    cache = shutil.copytree(cache_folder(), tmp_path / "cache")
+    damaged = [*cache.glob("allocator/*.so"), *cache.glob("ops/*/cpu/deepspeed_shm_comm/*.so")]
+    for library in damaged:
+        truncate(library)
+    finished = run_suite(text, DISTBENCH_CACHE=str(cache))
+    assert [case["status"] for case in finished.cases.values()] == ["measured", "measured"]
+    assert finished.record("ddp")["values"]["memory_peak"] > 0
