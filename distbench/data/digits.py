@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from distbench.data._rows import generator, kind_problem
 from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
+from distbench.env import install_hint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +37,8 @@ class Digits(Source):
         if shape.classes < _CLASSES:
             return f"classes = {shape.classes}: there are {_CLASSES} digits"
         if _file() is None:
-            return "scikit-learn, which contains the digits, is not installed; pip install 'distbench[train]'"
+            hint = install_hint("train")
+            return f"scikit-learn, which contains the digits, is not installed; install it {hint}"
         return None
 
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import distbench
 from distbench import env
 from distbench.errors import UsageError
+from distbench.gate.checkout import check_out
 from distbench.job import MEASURE
 from distbench.launchers.base import HERE, Place
 from distbench.suite import Suite
@@ -38,15 +38,14 @@ class Arm:
     """Machine and packages, as its interpreter sees them."""
 
 
-@contextmanager
-def opened(baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite]) -> Iterator[Arm]:
-    """Yield *arm* as the baseline, moved to the environment called *baseline*, or else to that git revision.
+def moved(baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite]) -> Arm:
+    """*arm* as the baseline, moved to the environment called *baseline*, or else to that git revision.
 
     If the suite file is in the repository, the revision's version of it defines what is trained; how to
     measure is taken from the candidate's, for both arms.
 
     Args:
-        folder: Temporary folder for the checkout of a revision, or for the link to this harness.
+        folder: Empty folder for the files of a revision, or for the link to this harness.
         load: Reads the revision's suite, with the overrides of the command line.
 
     Raises:
@@ -54,18 +53,17 @@ def opened(baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite])
         SuiteError: the revision's suite is invalid.
     """
     if python := _python_of(baseline):
-        yield _in_environment(python, baseline, arm, folder)
-    else:
-        with _checked_out(baseline, folder) as (tree, root, title):
-            place = _moved(baseline, tree, root)
-            suite = _suite_there(arm.suite, tree, root, load)
-            if suite.resolved() == arm.suite.resolved() and "user" not in arm.suite.work["workload"]:
-                raise UsageError(
-                    f"--baseline {baseline}: both arms would be the same: the suite has not changed since, "
-                    "and it imports no code of this repository (workload: user: model: module:callable). "
-                    "To compare versions of torch or deepspeed, give a Python environment"
-                )
-            yield Arm(title, suite, _with(arm.place, place), arm.machine)
+        return _in_environment(python, baseline, arm, folder)
+    checkout = check_out(baseline, folder)
+    place = _place_there(baseline, checkout.tree, checkout.root)
+    suite = _suite_there(arm.suite, checkout.tree, checkout.root, load)
+    if suite.resolved() == arm.suite.resolved() and "user" not in arm.suite.work["workload"]:
+        raise UsageError(
+            f"--baseline {baseline}: both arms would be the same: the suite has not changed since, "
+            "and it imports no code of this repository (workload: user: model: module:callable). "
+            "To compare versions of torch or deepspeed, give a Python environment"
+        )
+    return Arm(checkout.title, suite, _with(arm.place, place), arm.machine)
 
 
 def _with(own: Place, moved: Place) -> Place:
@@ -109,8 +107,8 @@ def _described(python: Path, place: Place, name: str) -> dict[str, Any]:
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no output"])[-1]
         raise UsageError(
-            f"--baseline {name}: its Python can't run trials: {last}; install what they need: "
-            f"{python} -m pip install 'distbench[train]'"
+            f"--baseline {name}: its Python can't run trials: {last}; install what they need "
+            f"{env.install_hint('train', f'{python} -m pip')}"
         ) from error
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"--baseline {name}: its Python could not be started: {error}") from error
@@ -126,7 +124,7 @@ def _suite_there(suite: Suite, tree: Path, root: Path, load: Callable[[Path], Su
     return replace(load(there), **own).asking_for(MEASURE, suite.measure)
 
 
-def _moved(revision: str, tree: Path, root: Path) -> Place:
+def _place_there(revision: str, tree: Path, root: Path) -> Place:
     """Working directory and module search path, moved into the checkout *tree* of *root*."""
     inside = Path.cwd().resolve().relative_to(root)
     if not (tree / inside).is_dir():
@@ -135,30 +133,3 @@ def _moved(revision: str, tree: Path, root: Path) -> Place:
     for path in (Path(part).resolve() for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part):
         paths.append(str(tree / path.relative_to(root)) if path.is_relative_to(root) else str(path))
     return Place(folder=str(tree / inside), environment={"PYTHONPATH": os.pathsep.join(paths)})
-
-
-@contextmanager
-def _checked_out(revision: str, folder: Path) -> Iterator[tuple[Path, Path, str]]:
-    """Yield a checkout of *revision*, the root of the repository, and a title for the revision."""
-    root = Path(_git(revision, "rev-parse", "--show-toplevel"))
-    commit = _git(revision, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-    tree = folder / "worktree"
-    _git(revision, "worktree", "add", "--detach", "--force", str(tree), commit)
-    try:
-        yield tree, root, f"{revision} ({commit[:10]})"
-    finally:
-        _git(revision, "worktree", "remove", "--force", str(tree))
-
-
-def _git(revision: str, *words: str) -> str:
-    try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=True)
-    except FileNotFoundError as error:
-        raise UsageError(f"--baseline {revision}: git is not installed") from error
-    except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or [f"git {words[0]} failed"])[-1]
-        raise UsageError(
-            f"--baseline {revision}: neither a Python environment (a folder with bin/python, or an "
-            f"interpreter) nor a git revision of this repository: {last}"
-        ) from error
-    return done.stdout.strip()

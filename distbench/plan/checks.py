@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from distbench import registry
 from distbench.case import Batch, Case
-from distbench.env import Machine
+from distbench.env import Machine, install_hint
 from distbench.plan.cells import Cell
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
@@ -60,7 +60,7 @@ class Checks:
 
     def unsupported(self, case: Case, strategy: Strategy, workload: Plugin) -> str | None:
         """Why *case* can't run on this machine, or None if it can."""
-        missing = _missing(strategy.packages, self._machine, "'distbench[train]'")
+        missing = _missing(strategy.packages, self._machine, install_hint("train"))
         missing = missing or _missing(workload.instance.packages, self._machine)
         return missing or strategy.problem(case, self._machine)
 
@@ -106,6 +106,9 @@ def _is_divisible(work: Work, world_size: int) -> bool:
     return True
 
 
-def _missing(packages: Iterable[str], machine: Machine, source: str = "") -> str | None:
+def _missing(packages: Iterable[str], machine: Machine, hint: str = "") -> str | None:
+    """Which of *packages* is missing on *machine*, and how to install it."""
     absent = [package for package in packages if package not in machine.packages]
-    return f"{absent[0]} is not installed; pip install {source or absent[0]}" if absent else None
+    if not absent:
+        return None
+    return f"{absent[0]} is not installed; install it {hint or f'with: pip install {absent[0]}'}"

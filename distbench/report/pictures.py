@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distbench.analysis.text import one_line
+from distbench.env import install_hint
 from distbench.errors import InfrastructureError, UsageError
 from distbench.files import writing
 
@@ -66,7 +67,7 @@ def _browser() -> str:
         UsageError: there is none, or what drives it is not installed.
     """
     if importlib.util.find_spec("playwright") is None:
-        raise UsageError("--png: needs playwright; install it with: pip install 'distbench[png]'")
+        raise UsageError(f"--png: needs playwright; install it {install_hint('png')}")
     for name in _BROWSERS:
         if path := shutil.which(name):
             return path

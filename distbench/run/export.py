@@ -3,12 +3,12 @@
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from distbench.errors import InfrastructureError, UsageError
 from distbench.record.store import write_json
+from distbench.temporary import temporary_folder
 
 
 def send(to: str, into: Path, project: str, runs: list[dict[str, Any]]) -> None:
@@ -34,8 +34,8 @@ def send(to: str, into: Path, project: str, runs: list[dict[str, Any]]) -> None:
 
 
 def _send(to: str, into: Path, project: str, runs: list[dict[str, Any]]) -> None:
-    with tempfile.TemporaryDirectory(prefix="distbench-") as scratch:
-        file = Path(scratch) / "export.json"
+    with temporary_folder() as scratch:
+        file = scratch / "export.json"
         write_json(file, {"to": to, "into": str(into), "project": project, "runs": runs})
         done = subprocess.run(
             [sys.executable, "-m", "distbench.worker", "export", str(file)],

@@ -2,7 +2,7 @@
 
     python -m pytest tests/gpu
 
-in an environment with ``distbench[train]`` and ``pytest``. Not part of the tests that CI passes, which
+in an environment with the extra ``train`` and ``pytest``. Not part of the tests that CI passes, which
 need no GPU: on a machine without one these fail rather than being skipped.
 """
 

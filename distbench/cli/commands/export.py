@@ -14,6 +14,7 @@ from distbench.analysis.text import one_line
 from distbench.cli.options import REPORTS, Out, RunName, check_word, option
 from distbench.cli.output import note, say
 from distbench.cli.reading import analysed
+from distbench.env import install_hint
 from distbench.errors import UsageError
 from distbench.files import slug
 from distbench.record import runs
@@ -74,9 +75,7 @@ def _export_times(run: Run, into: Path | None) -> int:
 def _export_curves(run: Run, to: str, into: Path | None) -> int:
     needed = ("accelerate", "torch", _DISTRIBUTIONS[to])
     if missing := [distribution for distribution in needed if not _installed(distribution)]:
-        raise UsageError(
-            f"--to {to}: needs {', '.join(missing)}; install it with: pip install 'distbench[trackers]'"
-        )
+        raise UsageError(f"--to {to}: needs {', '.join(missing)}; install it {install_hint('trackers')}")
     read = analysed(run)
     curves = curves_of(read.records)
     if not curves:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,13 +20,14 @@ from distbench.cli.stopping import resumable, stopped
 from distbench.errors import UsageError
 from distbench.files import write_whole, writing
 from distbench.gate import outputs, view
-from distbench.gate.arms import Arm, opened
+from distbench.gate.arms import Arm, moved
 from distbench.gate.forecast import forecast
 from distbench.gate.gate import Gate
 from distbench.gate.verdicts import Result
 from distbench.launchers.base import Place
 from distbench.record import runs
 from distbench.suite import Overrides, Suite, load
+from distbench.temporary import temporary_folder
 
 
 def gate(
@@ -201,11 +201,8 @@ def _arms(
     if not baseline:
         yield arm, candidate
         return
-    with (
-        tempfile.TemporaryDirectory(prefix="distbench-") as folder,
-        opened(baseline, arm, Path(folder), before.load) as moved,
-    ):
-        yield moved, candidate
+    with temporary_folder() as folder:
+        yield moved(baseline, arm, folder, before.load), candidate
 
 
 def _print_forecast(baseline: Arm, candidate: Arm, *, as_json: bool) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -22,6 +21,7 @@ from distbench.errors import UsageError, did_you_mean
 from distbench.record import runs
 from distbench.report import history_page
 from distbench.report.history_view import History, sheet, to_json
+from distbench.temporary import temporary_folder
 from distbench.units import parse_fraction
 
 # files with a run's numbers; logs and traces may be a hundred times as large
@@ -130,8 +130,7 @@ def _fetched(url: str) -> Iterator[Path]:
     """
     if importlib.util.find_spec("fsspec") is None:
         raise UsageError(f"{url}: reading a bucket needs fsspec: pip install fsspec, {_ELSE}")
-    with tempfile.TemporaryDirectory(prefix="distbench-") as name:
-        folder = Path(name).resolve()
+    with temporary_folder() as folder:
         try:
             _copied(url, folder)
         # each driver raises errors of its own classes
