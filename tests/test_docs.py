@@ -48,6 +48,21 @@ def test_no_workflow_gives_secrets_to_the_code_of_a_pull_request() -> None:
     assert not [step for step in comment["jobs"]["comment"]["steps"] if "checkout" in step.get("uses", "")]
 
 
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_a_workflow_uses_actions_at_commits_and_installs_distbench_from_a_checkout(file: Path) -> None:
+    text = file.read_text()
+    # a tag can be moved to other code
+    for used in re.findall(r"uses: (.*)", text):
+        assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", used), used
+    assert all("-c .distbench/constraints.txt" in line for line in text.splitlines() if "pip install" in line)
+
+
+def test_no_page_or_message_installs_distbench_by_a_name_that_may_be_anothers() -> None:
+    files = [*PAGES, *(ROOT / "docs").rglob("*.*"), *(ROOT / "distbench").rglob("*.py")]
+    by_name = re.compile(r"pip install[^\n]*[ '\"]distbench\b")
+    assert not [file.name for file in files if by_name.search(file.read_text())]
+
+
 def commands(page: Path) -> list[list[str]]:
     """Commands of *page*'s shell blocks, without those that set up an environment."""
     blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Writes anew what CI installs: the versions of constraints.txt, with the hashes that the index states. Needs uv.
+#
+# Not in it: torch, whose file is another one for each build, and what only torch needs (sympy, networkx, mpmath; of
+# a CUDA build its libraries); httpx2-jsfetch, which is for Python in a browser.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+lock() {
+    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --constraint constraints.txt \
+        --custom-compile-command requirements/update.sh "$@"
+}
+
+lock - --output-file requirements/tox.txt <<< tox
+lock pyproject.toml --extra test --output-file requirements/light.txt
+# of the others what these lack
+known=$(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package \1/p' requirements/light.txt)
+# shellcheck disable=SC2086
+lock pyproject.toml --extra train --extra huggingface --extra trackers --extra test --extra lint \
+    --excludes - $known --output-file requirements/py.txt <<< $'torch\nhttpx2-jsfetch'
