@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,17 +43,30 @@ class Preparing:
         """The library that it builds."""
         return self.cache / "compiled" / "compiled.so"
 
-    def __call__(self, *does: str, **variables: str) -> tuple[int, list[Event]]:
-        """Prepare the strategy in each of these ways; return the exit code and the journal."""
-        suite = self.folder / "suite.yaml"
-        suite.write_text(f"{WORK}strategies: [{{compiled: {{does: [{', '.join(does)}]}}}}]\n")
-        cases = [item.case for item in plan.make(load(suite), MACHINE).cases]
-        file = self.folder / "prepare.json"
-        write_items(file, [Item("strategy", case.label, case.to_json()) for case in cases])
-        variables = {"DISTBENCH_CACHE": str(self.cache), "COMPILES": "1", **variables}
+    def start(
+        self, does: str, name: str = "prepare", **variables: str
+    ) -> tuple[subprocess.Popen[bytes], Journal]:
+        """Start to prepare a strategy that *does* so; *name* keeps the files of two of them apart."""
+        suite = self.folder / f"{name}.yaml"
+        suite.write_text(f"{WORK}strategies: [{{compiled: {{does: {does}}}}}]\n")
+        file = suite.with_suffix(".json")
+        (case,) = [item.case for item in plan.make(load(suite), MACHINE).cases]
+        write_items(file, [Item("strategy", case.label, case.to_json())])
+        variables = {"DISTBENCH_CACHE": str(self.cache), "COMPILES": "at once", **variables}
         command = [sys.executable, "-m", "distbench.worker", "prepare", str(file)]
-        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, check=False)
-        return done.returncode, Journal(file).news()
+        return subprocess.Popen(command, env={**os.environ, **variables}), Journal(file)
+
+    def __call__(self, does: str, **variables: str) -> Event:
+        """Prepare a strategy that *does* so; return what came of it."""
+        process, journal = self.start(does, **variables)
+        assert process.wait() == 0
+        _, ended = journal.news()
+        return ended
+
+    def builds(self) -> int:
+        """How often the building of the library was begun."""
+        log = self.library.with_suffix(".log")
+        return len(log.read_text().splitlines()) if log.exists() else 0
 
 
 @pytest.fixture
@@ -85,22 +101,40 @@ def overwrite(library: Path) -> None:
 def test_a_damaged_library_is_built_again_and_named(
     preparing: Preparing, drill: Drill, damage: Callable[[Path], None]
 ) -> None:
-    preparing("works")
+    assert preparing("works").notes == []
     damage(preparing.library)
-    code, (_, ended) = preparing("works")
-    assert (code, ended.failed) == (0, "")
+    ended = preparing("works")
+    assert ended.failed == ""
     (note,) = ended.notes
     drill.seen(note)
     assert f"{preparing.library} was damaged (" in note
     assert ctypes.CDLL(str(preparing.library)).mine
-    assert preparing("works")[1][1].notes == [], "it is mended once"
+    assert preparing("works").notes == []
+    assert preparing.builds() == 2, "it is mended once"
 
 
-def test_a_library_that_was_built_is_used_as_it_is(preparing: Preparing) -> None:
-    preparing("works")
-    before = preparing.library.stat().st_ino
-    preparing("works", PATH="")
-    assert preparing.library.stat().st_ino == before
+@pytest.mark.drill("cache: two runs at once, cold")
+def test_two_preparations_of_one_cache_build_a_library_once(preparing: Preparing) -> None:
+    both = [preparing.start("works", name) for name in ("one", "other")]
+    assert [process.wait() for process, _ in both] == [0, 0]
+    assert [event.failed for _, journal in both for event in journal.news()] == [""] * 4
+    assert preparing.builds() == 1
+
+
+@pytest.mark.drill("cache: a builder is killed while another one waits for it")
+def test_a_builder_that_is_killed_holds_nobody_up(preparing: Preparing) -> None:
+    killed, _ = preparing.start("works", "killed", COMPILES="hangs")
+    while not preparing.builds():
+        assert killed.poll() is None
+        time.sleep(0.02)
+    waiting, journal = preparing.start("works", "waiting")
+    while not journal.news():
+        assert waiting.poll() is None
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    assert waiting.wait() == 0
+    assert ctypes.CDLL(str(preparing.library)).mine
 
 
 @pytest.mark.drill("cache: read-only")
@@ -108,7 +142,7 @@ def test_a_cache_that_cannot_be_written_says_which_variable_moves_it(
     preparing: Preparing, drill: Drill
 ) -> None:
     # nobody can make a folder there, not even root
-    _, (_, ended) = preparing("works", DISTBENCH_CACHE="/sys/distbench")
+    ended = preparing("works", DISTBENCH_CACHE="/sys/distbench")
     drill.seen(ended.failed)
     assert "the cache /sys/distbench can't be written (" in ended.failed
     assert "set DISTBENCH_CACHE" in ended.failed
@@ -116,7 +150,7 @@ def test_a_cache_that_cannot_be_written_says_which_variable_moves_it(
 
 @pytest.mark.drill("cache: full")
 def test_a_full_disk_is_told_in_the_compilers_last_line(preparing: Preparing, drill: Drill) -> None:
-    _, (_, ended) = preparing("fills")
+    ended = preparing("fills")
     drill.seen(ended.failed)
     assert "'compiled': /usr/bin/ld: final link failed: No space left on device; free some" in ended.failed
     assert f"set DISTBENCH_CACHE (now {preparing.cache})" in ended.failed
@@ -146,9 +180,54 @@ def test_an_error_that_no_compiler_printed_is_told_whole() -> None:
 
 @pytest.mark.drill("python of an environment that is not activated")
 def test_a_worker_finds_the_tools_of_its_own_environment(preparing: Preparing, drill: Drill) -> None:
-    _, (_, ended) = preparing("looks", PATH="/usr/bin:/bin")
+    ended = preparing("looks", PATH="/usr/bin:/bin")
     assert ended.notes == [str(Path(sys.executable).with_name("python"))]
     drill.seen(f"tools are found in {Path(ended.notes[0]).parent.name} of the environment")
+
+
+@pytest.mark.parametrize(
+    "ended_by",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.drill("Ctrl-C while preparing")),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.drill("kill -9 of the command line while preparing")),
+    ],
+)
+def test_a_preparation_that_is_stopped_leaves_no_process(
+    preparing: Preparing, monkeypatch: pytest.MonkeyPatch, drill: Drill, ended_by: signal.Signals
+) -> None:
+    temporary = preparing.folder / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    suite = preparing.folder / "suite.yaml"
+    suite.write_text(
+        f"{WORK}launcher: {{local: {{warm: false}}}}\nstrategies: [{{compiled: {{does: hangs}}}}]\n"
+    )
+    command = [sys.executable, "-m", "distbench", "prepare", str(suite)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    while not any(file.read_text() for file in temporary.glob("*/prepare/0/prepare.journal")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    since = time.monotonic()
+    process.send_signal(ended_by)
+    process.communicate()
+    while processes_with(f"TMPDIR={temporary}"):
+        assert time.monotonic() < since + 20
+        time.sleep(0.02)
+    drill.noticed(time.monotonic() - since)
+    assert process.returncode == (130 if ended_by is signal.SIGINT else -signal.SIGKILL)
+
+
+def processes_with(variable: str) -> list[Path]:
+    """Living processes, but this one, with *variable* in their environment."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        # gone, or somebody else's
+        with contextlib.suppress(OSError):
+            if place.name != str(os.getpid()) and variable.encode() in (place / "environ").read_bytes().split(
+                b"\0"
+            ):
+                found.append(place)
+    return found
 
 
 @pytest.mark.drill("a build dies of SIGBUS")

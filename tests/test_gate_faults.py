@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -97,6 +98,7 @@ def test_a_killed_gate_leaves_the_repository_as_it_was(repository: Path, drill: 
     resumed.send_signal(signal.SIGINT)
     _, errors = resumed.communicate()
     assert resumed.returncode == 130, errors
+    assert f"--resume {path}" in errors
     assert state() == before
     assert list((folder / "tmp").iterdir()) == [], "what the first could not remove, the second did"
     drill.seen("nothing in the repository or in the folder of temporary files")
@@ -111,3 +113,26 @@ def test_a_temporary_folder_in_use_is_left_alone(tmp_path: Path, monkeypatch: py
             assert first.is_dir() and second != first
         assert {path.name for path in tmp_path.iterdir()} == {first.name, other.name}
     assert list(tmp_path.iterdir()) == [other]
+
+
+@pytest.mark.parametrize(
+    ("revision", "path", "told"),
+    [
+        pytest.param("main", "", "git is not installed", marks=pytest.mark.drill("gate: no git")),
+        pytest.param(
+            "--upload-pack=touch mine",
+            os.environ["PATH"],
+            "nor a git revision of this repository",
+            marks=pytest.mark.drill("gate: a revision that would be an option of git"),
+        ),
+    ],
+)
+def test_a_baseline_that_is_no_revision_is_refused(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, drill: Drill, revision: str, path: str, told: str
+) -> None:
+    monkeypatch.setenv("PATH", path)
+    refused = gate(repository, "--baseline", revision)
+    _, errors = refused.communicate()
+    drill.seen(errors)
+    assert (refused.returncode, told in errors) == (2, True)
+    assert not (repository / "mine").exists()

@@ -26,6 +26,7 @@ def lock(tmp_path: Path) -> Path:
     return folder / "lock"
 
 
+@pytest.mark.drill("cache: a stale lock in a folder of an op")
 def test_a_build_lock_that_nobody_holds_is_removed_and_told_of(lock: Path) -> None:
     lock.touch()
     assert clear_stale_locks(lock.parent.parent) == [lock]

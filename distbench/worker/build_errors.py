@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 from distbench.env import cache_folder
+from distbench.libraries import LibraryError
+from distbench.metrics.base import Absent
 
 _FULL = "No space left on device"
 _TELLING = re.compile(rf"\b(error|fatal|ld): |{_FULL}", re.IGNORECASE)
@@ -18,8 +20,10 @@ def reason(error: Exception) -> str:
         problem = f"the cache {cache} can't be written ({error.strerror})"
         return f"{problem}; set DISTBENCH_CACHE to a folder that can, and has room"
     text = str(error)
+    # these are sentences already
+    kind = "" if isinstance(error, Absent | LibraryError) else f"{type(error).__name__}: "
     advice = f"; free some space, or set DISTBENCH_CACHE (now {cache}) to another disk"
-    return f"{type(error).__name__}: {telling_line(text)}{advice if _FULL in text else ''}"
+    return f"{kind}{telling_line(text)}{advice if _FULL in text else ''}"
 
 
 def telling_line(text: str) -> str:

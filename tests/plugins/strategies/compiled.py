@@ -29,8 +29,8 @@ class Compiled(Strategy):
     """DDP with a C library of its own, or with a way in which building one goes wrong."""
 
     does: Literal["works", "crashes", "fills", "hangs", "looks"] = "works"
-    """Builds its library if ``COMPILES`` is set; dies; fails as torch does on a full disk; never ends; says
-    which Python it finds."""
+    """Builds its library if ``COMPILES`` is set (without end if it is ``hangs``); dies; fails as on a full
+    disk; never ends; says which Python it finds."""
 
     @property
     def engine(self) -> str:
@@ -61,6 +61,10 @@ class Compiled(Strategy):
 
 
 def _compile(library: Path) -> None:
+    with library.with_suffix(".log").open("a") as log:
+        log.write("begun\n")
+    if os.environ["COMPILES"] == "hangs":
+        signal.pause()
     # large enough that half of it is no library
     source = 'extern "C" { const char built[1 << 16] = {1}; char *mine = (char *)built; }'
     command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
