@@ -1,4 +1,4 @@
-"""A command line in a process of its own, held in the middle of a run until it is let go, or ended."""
+"""A command line in a process of its own, held in the middle of its trials until it is let go, or ended."""
 
 from __future__ import annotations
 
@@ -23,27 +23,31 @@ measure: {steps: 2, trials: 3}
 metrics: [steptime, throughput]
 launcher: {faulty: {file: "HOLD", rounds: [1]}}
 strategies: [pretended]
+gate: {min_pairs: 3, max_pairs: 3, equivalence: ignored}
 """
 
 
 class Held:
-    """``distbench run`` of three trials, of which the second does not end while the file ``hold`` exists."""
+    """A command (``run``, ``gate``) whose trials of the second round do not end while a file exists."""
 
-    def __init__(self, folder: Path, **process: Any) -> None:
+    def __init__(self, folder: Path, *words: str, **process: Any) -> None:
         folder.mkdir(exist_ok=True)
         self.hold = folder / "hold"
         self.hold.write_text("hang")
         (folder / "suite.yaml").write_text(SUITE.replace("HOLD", str(self.hold)))
-        self.process = _started(str(folder / "suite.yaml"), "--out", str(folder / "out"), **process)
-        until(lambda: any((folder / "out").glob("*/trials/*/1/trial.json")), self.process)
-        (self.folder,) = (folder / "out").iterdir()
+        command, *options = words or ("run",)
+        self.suite, out = str(folder / "suite.yaml"), folder / "out"
+        self.process = _started(command, self.suite, *options, "--out", str(out), **process)
+        # the runs of a gate are one level down
+        until(lambda: any(out.glob("**/trials/*/1/trial.json")), self.process)
+        (self.folder,) = out.iterdir()
         self.run = Run(self.folder)
 
     def again(self, *options: str) -> subprocess.Popen[str]:
         """Resume the run in a process of its own; return it when it is held in the same trial."""
         (trial,) = self.folder.glob("trials/*/1")
         (trial / "trial.json").unlink(missing_ok=True)
-        process = _started("--resume", str(self.folder), *options)
+        process = _started("run", "--resume", str(self.folder), *options)
         until((trial / "trial.json").is_file, process)
         return process
 
@@ -67,7 +71,7 @@ class Held:
 def _started(*words: str, **process: Any) -> subprocess.Popen[str]:
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(
-        [sys.executable, "-m", "distbench", "run", *words],
+        [sys.executable, "-m", "distbench", *words],
         env={**os.environ, PLUGIN_PATH: PLUGINS},
         **(streams | process),
     )

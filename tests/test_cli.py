@@ -115,6 +115,7 @@ def test_a_command_that_can_not_be_done_says_why(command, tmp_path, monkeypatch,
     assert message in errors
 
 
+@pytest.mark.drill("--out can't be written")
 def test_a_folder_that_can_not_be_written_is_said_before_anything_is_launched(command, write, tmp_path):
     (tmp_path / "file").touch()
     code, _, errors = command("run", write(SUITE), "--out", str(tmp_path / "file" / "out"))
@@ -301,6 +302,7 @@ def test_the_parent_imports_nothing_heavy(arguments):
     assert done.stdout.endswith("set()\n"), done.stdout[-200:] + done.stderr
 
 
+@pytest.mark.drill("a disk too small at the start")
 def test_a_disk_without_room_is_said_before_anything_is_launched(write, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()

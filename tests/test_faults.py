@@ -189,6 +189,7 @@ class Started:
             time.sleep(0.05)
 
 
+@pytest.mark.drill("Ctrl-C in the middle of a trial on real ranks")
 def test_ctrl_c_keeps_what_was_measured_renders_the_report_and_leaves_no_process(
     tmp_path: Path, distbench: Callable[..., Done]
 ) -> None:
@@ -207,6 +208,7 @@ def test_ctrl_c_keeps_what_was_measured_renders_the_report_and_leaves_no_process
     assert json.loads(stopped.read_text())["status"] == "measured"
 
 
+@pytest.mark.drill("kill -9 of the command line, with real ranks")
 def test_a_killed_command_line_leaves_no_process_and_can_be_resumed(
     tmp_path: Path, distbench: Callable[..., Done]
 ) -> None:
@@ -220,3 +222,28 @@ def test_a_killed_command_line_leaves_no_process_and_can_be_resumed(
     assert single.read_text() == before, "what was measured is not measured again"
     assert resumed.returncode == 0, resumed.stderr
     assert any(started.folder.glob("trials/ddp-*/0/record.json"))
+
+
+@pytest.mark.drill("SIGSTOP of the command line for longer than a step may take, then SIGCONT")
+@pytest.mark.deep
+def test_a_command_line_that_stood_still_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "suite.yaml"
+    text = suite("Changed", limits="{step: 3}").replace("limits: {step: 30}\n", "")
+    file.write_text(text.replace("steps: 3", "steps: 20"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "distbench", "run", str(file), "--out", str(tmp_path / "out")],
+        cwd=MODELS,
+        env={**os.environ, "SMALL_SLEEPS": "0.2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    end = time.monotonic() + 120
+    while not any("time" in each.read_text() for each in tmp_path.glob("out/*/trials/*/0/rank*.progress")):
+        assert time.monotonic() < end and process.poll() is None, "it did not happen in time"
+        time.sleep(0.05)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(5)
+    process.send_signal(signal.SIGCONT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output

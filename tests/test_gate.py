@@ -275,6 +275,7 @@ def test_bad_options_are_refused_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.drill("Ctrl-C of a gate on real ranks")
 def test_a_stopped_gate_keeps_what_it_has_and_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(
         OWN_PACE.replace("max_pairs: 6", "max_pairs: 100").replace("100%", "1%")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Done, call
+from conftest import PLUGINS, Done, call
 from drills import Drill
 
 from distbench.record import Record
@@ -23,6 +24,39 @@ metrics: [steptime, throughput METRIC]
 launcher: {faulty: {file: "FAULT", rounds: [1], here: true}}
 strategies: [pretended]
 """
+
+# a suite that names no metrics takes all that are found, so that this one is found by these tests alone
+CLUMSY = '''
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from distbench.case import Case
+from distbench.metrics.base import Column, Metric, Sampler, Trial
+
+
+@dataclass(frozen=True)
+class Clumsy(Metric):
+    """Raises on the parent's side, or gives it what can't be stored."""
+
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("clumsy", "", "higher", "first", "Never a number that can be stored."),
+    )
+    at: str = "summary"
+    """summary, sampler or value."""
+
+    def summary(self, trial: Trial) -> Mapping[str, Any]:
+        if self.at == "summary":
+            raise ZeroDivisionError("a metric divides by zero")
+        return {"clumsy": {1}} if self.at == "value" else {}
+
+    def sampler(self, case: Case) -> Sampler | None:
+        if self.at == "sampler":
+            raise RuntimeError("a sampler can't start")
+        return None
+'''
 
 
 @contextmanager
@@ -48,9 +82,13 @@ class Made:
             text.replace("METRIC", f", clumsy: {{at: {metric}}}" if metric else "")
         )
         self.suite = str(folder / "suite.yaml")
+        (folder / "plugins" / "metrics").mkdir(parents=True)
+        (folder / "plugins" / "metrics" / "clumsy.py").write_text(CLUMSY)
+        self.plugins = os.pathsep.join([PLUGINS, str(folder / "plugins")])
 
     def run(self, *arguments: str) -> Done:
-        return call("run", self.suite, "--out", str(self.out), *arguments)
+        words = ("run", self.suite, "--out", str(self.out), *arguments)
+        return call(*words, DISTBENCH_PLUGINS=self.plugins)
 
     @property
     def stored(self) -> Run:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import call
 from drills import Drill
-from held import Held
+from held import Held, until
 from records import case, info, measured
 
 from distbench.errors import UsageError
@@ -55,6 +56,8 @@ def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(held: Held, dril
     assert refused.returncode == 2
     assert f"is running in process {held.process.pid} on {socket.gethostname()} since 20" in refused.stderr
     assert shown(held.run) == "running"
+    copied = Run(Path(shutil.copytree(held.folder, held.folder.parent / "copied")))
+    assert shown(copied) == "interrupted", "a copy is nobody's"
     held.let_go()
     assert held.end()[0] == 0
     assert held.rounds() == [0, 1, 2]
@@ -95,6 +98,7 @@ def test_what_is_stopped_prints_a_line_that_resumes_it_in_a_shell(
     assert code == 130, errors
     (line,) = [line for line in errors.splitlines() if "resume with: " in line]
     drill.seen(line)
+    assert line.partition("resume with: ")[2] in call("show", str(held.folder)).stderr
     command = shlex.split(line.partition("resume with: ")[2])
     assert command == ["distbench", "run", "--resume", str(held.folder)]
     assert shown(held.run) == "interrupted"
@@ -102,6 +106,81 @@ def test_what_is_stopped_prints_a_line_that_resumes_it_in_a_shell(
     resumed = call(*command[1:])
     assert resumed.returncode == 0, resumed.stderr
     assert held.rounds() == [0, 1, 2]
+
+
+@pytest.mark.drill("Ctrl-C six times in a row")
+@pytest.mark.train
+@pytest.mark.deep
+def test_impatience_loses_nothing(held: Held) -> None:
+    for _ in range(6):
+        held.process.send_signal(signal.SIGINT)
+        time.sleep(0.01)
+    code, _, errors = held.end()
+    assert code in (130, -signal.SIGINT), errors
+    assert shown(held.run) == "interrupted"
+    held.let_go()
+    assert call("run", "--resume", str(held.folder)).returncode == 0
+    assert held.rounds() == [0, 1, 2]
+
+
+@pytest.mark.drill("two --resume of one run at a time")
+@pytest.mark.train
+@pytest.mark.deep
+def test_of_two_that_resume_a_run_one_does(held: Held, drill: Drill) -> None:
+    held.process.kill()
+    held.process.communicate()
+    first = held.again()
+    second = call("run", "--resume", str(held.folder))
+    drill.seen(second.stderr)
+    assert second.returncode == 2 and f"is running in process {first.pid}" in second.stderr
+    held.let_go()
+    _, errors = first.communicate(timeout=120)
+    assert first.returncode == 0, errors
+    assert {record.status for record in held.run.records()} == {"measured"}
+    assert held.rounds() == [0, 1, 2]
+
+
+@pytest.mark.drill("kill -9 while the report is written")
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_report_that_was_cut_short_loses_no_number(held: Held) -> None:
+    held.let_go()
+    until(lambda: shown(held.run) == "finished", held.process)
+    held.process.kill()
+    held.process.communicate()
+    assert held.rounds() == [0, 1, 2]
+    assert call("report", str(held.folder)).returncode == 0
+    assert call("check", str(held.folder)).returncode == 0
+
+
+@pytest.mark.drill("Ctrl-C of a gate, in a folder with an odd name")
+def test_a_gate_that_is_stopped_prints_a_line_that_resumes_it(tmp_path: Path, drill: Drill) -> None:
+    held = Held(tmp_path / "it's a gate", "gate", "--self-test")
+    code, _, errors = held.end(signal.SIGINT)
+    assert code == 130, errors
+    (line,) = [line for line in errors.splitlines() if "resume with: " in line]
+    drill.seen(line)
+    held.let_go()
+    resumed = call(*shlex.split(line.partition("resume with: ")[2])[1:], "--json")
+    assert resumed.returncode in (0, 3), resumed.stderr
+    assert json.loads(resumed.stdout)["folder"] == str(held.folder)
+
+
+@pytest.mark.drill("kill -9 of a gate, and --resume of one that runs")
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_gate_has_one_owner_and_resumes_after_a_kill(tmp_path: Path, drill: Drill) -> None:
+    held = Held(tmp_path, "gate", "--self-test")
+    again = ("gate", held.suite, "--self-test", "--resume", str(held.folder), "--json")
+    refused = call(*again)
+    drill.seen(refused.stderr)
+    assert refused.returncode == 2 and f"is running in process {held.process.pid}" in refused.stderr
+    held.process.kill()
+    held.process.communicate()
+    assert {shown(Run(held.folder / arm)) for arm in ("baseline", "candidate")} == {"interrupted"}
+    held.let_go()
+    assert call(*again).returncode in (0, 3)
+    assert {shown(Run(held.folder / arm)) for arm in ("baseline", "candidate")} == {"finished"}
 
 
 @pytest.mark.drill("the terminal closes")

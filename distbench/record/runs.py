@@ -67,6 +67,11 @@ def below(folder: Path) -> Iterator[Run]:
         inner.sort()
 
 
+def is_arm(run: Run) -> bool:
+    """Whether *run* is one of the two of a gate."""
+    return run.folder.name in _GATE_ARMS and all((run.folder.parent / arm).is_dir() for arm in _GATE_ARMS)
+
+
 def _id(run: Run) -> str:
     return run.folder.name.rpartition("-")[2]
 

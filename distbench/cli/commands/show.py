@@ -6,9 +6,10 @@ from typing import Annotated
 
 from distbench.analysis.run import AnalysedRun
 from distbench.cli.options import REPORTS, Csv, Json, Markdown, Out, RunName, check_forms, check_word, option
-from distbench.cli.output import say, say_json, width
+from distbench.cli.output import note, say, say_json, width
 from distbench.cli.reading import analysed, damage_json
 from distbench.record import runs
+from distbench.record.store import resume_command
 from distbench.report import markdown, overview, terminal
 from distbench.report.markdown import of_view
 from distbench.report.raw_view import raw_sheet, raw_tables
@@ -28,12 +29,16 @@ def show(
     """Show a run's results."""
     check_forms("show", md=markdown, csv=csv, json=as_json)
     form = "md" if markdown else "csv" if csv else "json" if as_json else ""
-    run = analysed(runs.find(name, out))
+    stored = runs.find(name, out)
+    run = analysed(stored)
     if view:
         check_word("--view", view, [*views(), *raw_tables(run)])
         print_view(run, view, form)
     else:
         print_run(run, form)
+    # the arms of a gate are resumed together
+    if run.info.state == "interrupted" and not runs.is_arm(stored):
+        note(f"interrupted; resume with: {resume_command(stored.folder)}")
     return 0
 
 
