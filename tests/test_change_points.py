@@ -9,7 +9,7 @@ import pytest
 from noise_model import NOISY, QUIET, TYPICAL, Noise, launches
 from scipy import stats
 
-from distbench.analysis.change_points import step_at, steps
+from distbench.analysis.change_points import CHANCE, step_at, steps, trend
 
 LEAST = 0.03
 SEED = 20260101
@@ -115,6 +115,43 @@ def test_drift_is_what_least_squares_alone_take_for_a_step() -> None:
     logs = np.log(points(TYPICAL, 200, 100, rng, drifts=True))
     chances = [stats.ttest_ind(logs[:, :k], logs[:, k:], axis=1).pvalue for k in range(3, 98)]
     assert np.mean(np.min(chances, axis=0) <= 1e-3) >= 0.5
+
+
+def share_trending(histories: np.ndarray) -> float:
+    found = [trend(list(values)) for values in histories]
+    return float(np.mean([step is not None and step.chance <= CHANCE for step in found]))
+
+
+@pytest.mark.parametrize("drifts", [False, True])
+def test_neither_noise_nor_drift_is_a_trend(drifts: bool) -> None:
+    rng = np.random.default_rng(SEED)
+    assert share_trending(points(TYPICAL, 100, 40, rng, drifts=drifts)) <= 0.01
+
+
+def test_ten_changes_of_two_percent_are_a_trend_although_none_is_a_step() -> None:
+    rng = np.random.default_rng(SEED)
+    creeping = points(QUIET, 60, 33, rng, drifts=False) * 0.98 ** (np.arange(33) // 3)
+    assert share_called(creeping) <= 0.1
+    assert share_trending(creeping) >= 0.9
+    ends = [(step.before, step.after) for values in creeping if (step := trend(list(values)))]
+    before, after = np.median(ends, axis=0)
+    assert after / before == pytest.approx(0.98**10, abs=0.03)
+
+
+def test_a_trend_takes_as_many_points_as_a_step_and_none_is_seen_in_what_does_not_change() -> None:
+    assert trend([1.0, 0.9, 0.8, 0.7, 0.6]) is None
+    assert trend([7.5] * 9).chance == pytest.approx(1.0)
+    counted = trend([float(value) for value in range(10)])
+    assert (counted.before, counted.after) == (pytest.approx(0), pytest.approx(9))
+    assert counted.chance < 1e-6
+
+
+def test_a_bad_last_day_is_no_trend() -> None:
+    values = 1000 * np.exp(np.random.default_rng(SEED).normal(0, 0.01, 30))
+    values[-1] *= 0.7
+    step = trend(list(values))
+    assert step.chance > 0.05
+    assert step.after / step.before == pytest.approx(1, abs=0.02)
 
 
 def test_a_lasting_step_of_a_tenth_is_told_within_five_points() -> None:

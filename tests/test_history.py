@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from records import case, failed, measured
 
 from distbench.analysis.history import CaseHistory, Occasion, history, metrics
 from distbench.analysis.run import AnalysedRun
+from distbench.analysis.since import Since, since
 from distbench.case import Batch
 from distbench.cli import main
 from distbench.record import FORMAT
@@ -172,6 +175,68 @@ def test_an_efficiency_is_of_the_medians_with_the_range_of_the_trials() -> None:
     assert (point.value.value, point.value.low, point.value.high) == (0.9, 171 / 208, 190 / 192)
 
 
+CREEPING = [1000 * 0.98 ** (day // 3) * (1 + 0.004 * (-1) ** day) for day in range(33)]
+
+
+def in_all(occasions: list[Occasion], day: int, least: float = 0.03) -> Since | None:
+    return since(only(occasions), run_start(day), least)
+
+
+def run_start(day: int) -> datetime:
+    return datetime.fromisoformat(run_info(day, DDP).created)
+
+
+def test_losses_that_creep_are_no_step_and_add_up_since_an_older_run() -> None:
+    assert only(days(CREEPING)).changes == ()
+    found = in_all(days(CREEPING), 0)
+    assert found is not None
+    assert found.change is not None
+    assert (found.place, found.change.word) == (0, "worse")
+    assert found.change.step.effect == pytest.approx(0.98**10 - 1, abs=0.03)
+    later = in_all(days(CREEPING), 15)
+    assert later is not None
+    assert later.change is not None
+    assert later.change.step.effect == pytest.approx(0.98**5 - 1, abs=0.03)
+
+
+def test_since_a_run_before_a_step_the_levels_count() -> None:
+    found = in_all(days(SLOWER), 2)
+    assert found is not None
+    assert found.change is not None
+    assert found.change.step.effect == pytest.approx(-0.1, abs=1e-3)
+    after = in_all(days(SLOWER), 12)
+    assert after is not None
+    assert (after.change, after.is_known) == (None, True)
+
+
+def test_what_adds_up_does_so_in_one_environment() -> None:
+    found = in_all(upgraded(SLOWER, 12), 0)
+    assert found is not None
+    assert (found.place, found.change, found.is_known) == (12, None, True)
+    short = in_all(days([1000.0, 900.0, 800.0]), 0)
+    assert short is not None
+    assert not short.is_known
+    assert in_all(days([1000.0]), 1) is None
+
+
+def test_what_adds_up_is_told_in_text_and_json() -> None:
+    both = [
+        occasion(day, measured(DDP, speed), measured(FSDP, 1000 * (1 + 0.004 * (-1) ** day)))
+        for day, speed in enumerate(CREEPING)
+    ]
+    made = History.of(both, "tokens_per_s", 0.03, run_start(0))
+    text = " ".join(sheet(made).as_text(100).split())
+    assert re.search(
+        r"ddp: tokens_per_s -1\d\.\d%, worse, from .* in all since run day000 \(2026-01-01\), 33", text
+    )
+    assert "No measurable change in all since 2026-01-01: fsdp." in text
+    first, second = json.loads(json.dumps(to_json(made), allow_nan=False))["series"]
+    assert (first["since"]["run_id"], first["since"]["change"]["word"]) == ("day000", "worse")
+    assert (second["since"]["change"], second["since"]["known"]) == (None, True)
+    plain = to_json(History.of(both, "tokens_per_s", 0.03))
+    assert plain["series"][0]["since"] is None
+
+
 def test_json_holds_what_is_told_and_is_valid() -> None:
     grown = [occasion(i, measured(DDP, comm_bytes=0.0 if i < 6 else 8.0)) for i in range(12)]
     told = json.loads(json.dumps(to_json(History.of(grown, "comm_bytes", 0.03)), allow_nan=False))
@@ -252,6 +317,15 @@ def test_no_key_of_a_bucket_leads_out_of_the_copy(
     assert list(folder.iterdir()) == []
 
 
+def test_since_a_run_or_a_date_is_the_same(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, str(bucket), "--since", "day002")[DDP.name]["since"]
+    assert found["run_id"] == "day002"  # type: ignore[index]
+    assert found["change"]["effect"] == pytest.approx(-0.2)  # type: ignore[index]
+    assert found == told(capsys, str(bucket), "--since", "2026-01-03")[DDP.name]["since"]
+    assert main(["history", str(bucket), "--since", "day002"]) == 0
+    assert "in all since run day002 (2026-01-03)" in " ".join(capsys.readouterr().out.split())
+
+
 def test_cases_metrics_and_the_smallest_step_can_be_chosen(
     bucket: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,6 +348,8 @@ def test_cases_metrics_and_the_smallest_step_can_be_chosen(
         (["nowhere"], "nowhere: no such folder"),
         (["--metric", "tokens"], "--metric = 'tokens': did you mean 'tokens_per_s'?"),
         (["--case", "zero*"], "--case = 'zero*': no such case"),
+        (["--since", "day00"], "--since = 'day00': matches more than one run: day000, day001"),
+        (["--since", "yesterday"], "--since = 'yesterday': neither the start of the id of a run here nor a"),
         (["--least", "much"], "--least = 'much': expected a fraction between 0 and 1"),
     ],
 )

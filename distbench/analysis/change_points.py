@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
+from distbench.analysis.outliers import SMALLEST_DEVIATION, without_outliers
 from distbench.analysis.quantiles import chi2_quantile, t_two_sided
 
 LEAST_POINTS = 3
@@ -43,16 +44,8 @@ _WALK = tuple((share, 0.99) for share in (0.5, 0.8, 0.9, 0.97, 1.0))
 """Mixtures with what is a random walk over a hundred points."""
 _CLEARLY = 3.0
 """By how much the log likelihood of levels must at least be above that of a straight line."""
-_FAR = 4.0
-"""A point so many robust standard deviations from its neighbours is an outlier."""
-_BESIDE = 2
-"""Neighbours on each side: of five points a lasting level has three, an outlier has no majority."""
-_OF_MEDIAN = 1 / 0.4895
-"""Standard deviation of normal values over their median distance from the median of five."""
 _PLAUSIBLE = chi2_quantile(0.95, 1) / 2
 """How far the log likelihood of a mixture may be below the best."""
-_SMALLEST_DEVIATION = 1e-9
-"""Counted numbers, such as bytes, have no spread; any step in them is certain."""
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 Mixtures = Sequence[tuple[float, float]]
@@ -107,6 +100,35 @@ def step_at(values: Sequence[float], place: int) -> Step | None:
     return _step(_Cleaned.of(values), place, first=0, searched=1)
 
 
+def trend(values: Sequence[float]) -> Step | None:
+    """Change along the straight line through *values*, from the first to the last; None with too few points.
+
+    What creeps is no step, but held against the same noise and drift.
+
+    Raises:
+        ValueError: a value is not finite.
+    """
+    if len(values) < 2 * LEAST_POINTS:
+        return None
+    scaled, along = _scaled(values), np.linspace(0, 1, len(values))
+    ends = np.column_stack([1 - along, along])
+    # outliers of what is left without the trend, or its ends would be some
+    tilt = _tilt(scaled, along)
+    flat = (scaled - tilt)[without_outliers(scaled - tilt)]
+    (chance,) = _chances(flat + tilt, ends)
+    first, last = np.linalg.lstsq(ends, flat + tilt, rcond=None)[0]
+    if min(values) > 0:
+        return Step(0, float(np.exp(first)), float(np.exp(last)), chance)
+    largest = max(map(abs, values))
+    return Step(0, float(first * largest), float(last * largest), chance)
+
+
+def _tilt(scaled: Numbers, along: Numbers) -> Numbers:
+    """The trend that outliers don't move: Theil and Sen's, the median of the slopes between all points."""
+    i, j = np.triu_indices(len(scaled), 1)
+    return np.asarray(np.median((scaled[j] - scaled[i]) / (along[j] - along[i])) * along)
+
+
 def level(values: Sequence[float]) -> float:
     """Middle of some points: the geometric mean, or the mean if one is not positive."""
     largest = max(map(abs, values))
@@ -156,12 +178,8 @@ class _Cleaned:
         scaled = _scaled(values)
         if len(values) <= 2 * LEAST_POINTS:
             return cls(scaled, values, np.zeros(len(values), bool), 0.0)
-        places = [range(max(0, i - _BESIDE), min(len(values), i + _BESIDE + 1)) for i in range(len(values))]
-        # the lower middle: a value that was there, on either scale
-        middles = [sorted(near, key=lambda place: scaled[place])[(len(near) - 1) // 2] for near in places]
-        distances = np.abs(scaled - scaled[middles])
-        is_outlier = distances > max(_FAR * _OF_MEDIAN * float(np.median(distances)), _SMALLEST_DEVIATION)
-        sources = np.where(is_outlier, middles, np.arange(len(values)))
+        sources = without_outliers(scaled)
+        is_outlier = sources != np.arange(len(values))
         return cls(
             scaled[sources],
             [values[place] for place in sources],
@@ -196,15 +214,15 @@ def _is_called(series: _Cleaned, ends: Sequence[int], least: float) -> bool:
         return False
     # what is quick first: most histories have no step
     return (
-        max(_chances(values, ends, _DRIFT)) * room <= CHANCE
-        and max(_chances(values, ends)) * room + series.chance_of_spell(ends) <= CHANCE
+        max(_chances(values, _levels(ends), _DRIFT)) * room <= CHANCE
+        and max(_chances(values, _levels(ends))) * room + series.chance_of_spell(ends) <= CHANCE
         and not _is_trend(values, ends)
     )
 
 
 def _step(series: _Cleaned, place: int, *, first: int, searched: int) -> Step:
     ends = [place, len(series.values)]
-    (chance,) = _chances(series.values, ends)
+    (chance,) = _chances(series.values, _levels(ends))
     sides = level(series.plain[:place]), level(series.plain[place:])
     return Step(
         first + place,
@@ -229,9 +247,9 @@ def _scaled(values: Sequence[float]) -> Numbers:
     return plain / largest if largest else plain
 
 
-def _chances(scaled: Numbers, ends: Sequence[int], mixtures: Mixtures = _DRIFT + _WALK) -> list[float]:
-    """p of each step between the parts up to *ends*, under the worst plausible mixture."""
-    fits = _fits(scaled, _levels(ends), mixtures)
+def _chances(scaled: Numbers, design: Numbers, mixtures: Mixtures = _DRIFT + _WALK) -> list[float]:
+    """p of the difference between each two neighbouring columns, under the worst plausible mixture."""
+    fits = _fits(scaled, design, mixtures)
     best = max(fit.restricted for fit in fits)
     plausible = [fit.chances() for fit in fits if fit.restricted >= best - _PLAUSIBLE]
     return [max(same) for same in zip(*plausible, strict=True)]
@@ -278,7 +296,7 @@ def _fit(scaled: Numbers, design: Numbers, share: float, persistence: float) -> 
     estimates = linalg.solve(information, design.T @ weighted[:, -1], assume_a="pos")
     points, freedom = len(scaled), len(scaled) - design.shape[1]
     squares = float((scaled - design @ estimates) @ (weighted[:, -1] - weighted[:, :-1] @ estimates))
-    variance = max(squares / freedom, _SMALLEST_DEVIATION**2)
+    variance = max(squares / freedom, SMALLEST_DEVIATION**2)
     of_design = float(np.linalg.slogdet(information)[1])
     return _Fit(
         restricted=-(log_determinant + of_design + freedom * float(np.log(variance))) / 2,

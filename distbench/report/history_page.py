@@ -13,15 +13,8 @@ from distbench.analysis.text import listed, one_line
 from distbench.files import write_whole, writing
 from distbench.report import html
 from distbench.report.figures import GREY, PALETTE, Chart, drawn, errors, hover, scatter
-from distbench.report.history_view import (
-    History,
-    break_sentences,
-    change_text,
-    sheet,
-    step_sentences,
-    title,
-    when,
-)
+from distbench.report.history_view import History, sheet, title
+from distbench.report.history_words import break_sentences, change_text, step_sentences, when
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import Chapter
 from distbench.units import value_text

@@ -5,21 +5,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
 from distbench.analysis.change_points import CHANCE, LEAST_POINTS
-from distbench.analysis.history import Break, CaseHistory, HistoryPoint, LevelChange, Occasion, history
+from distbench.analysis.history import CaseHistory, LevelChange, Occasion, history
+from distbench.analysis.since import Since, since
 from distbench.analysis.text import listed, one_line, short_names
 from distbench.grouping import gathered
+from distbench.report.history_words import break_text, effect_text, since_sentences, step_sentences, when
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, case_cells
 from distbench.units import count_text, value_text
 
 _MOST_TOLD = 10
-_LARGEST_TOLD = 1000.0
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,28 @@ class History:
     series: list[CaseHistory]
     names: dict[str, str]
     """Case id -> what a series is called; no two are called alike."""
+    start: datetime | None = None
+    """When to add up all changes from; None: not asked for."""
+
+    @property
+    def since(self) -> dict[str, Since | None]:
+        """Case id -> what all changes from ``start`` on add up to; None: no run since.
+
+        Empty if not asked for.
+        """
+        start = self.start
+        return {each.case.id: since(each, start, self.least) for each in self.series} if start else {}
 
     @classmethod
-    def of(cls, occasions: Sequence[Occasion], metric: str, least: float) -> History:
-        """What *occasions* tell of *metric*."""
+    def of(
+        cls, occasions: Sequence[Occasion], metric: str, least: float, start: datetime | None = None
+    ) -> History:
+        """What *occasions* tell of *metric*, and of what all changes from *start* on add up to."""
         series = history(occasions, metric, least)
         names = short_names([each.case for each in series])
         count = Counter(names.values())
         distinct = {id_: name if count[name] == 1 else f"{name} ({id_})" for id_, name in names.items()}
-        return cls(metric, least, occasions, series, distinct)
+        return cls(metric, least, occasions, series, distinct, start)
 
 
 _FIELDS = (
@@ -54,12 +69,15 @@ _FIELDS = (
     Field("last_step", "last step", "Size of the last step, as a fraction."),
     Field("last_word", "", "Whether the last step is better, worse or neither.", type="varchar"),
 )
+_SINCE = Field("since", "since", "All changes since the given run, added up, as a fraction.")
 
 
 def sheet(made: History) -> Sheet:
     """A row for each case, and what changed when."""
-    rows = tuple(_row(each, made.names[each.case.id]) for each in made.series)
-    return Sheet(f"{title(made)} over runs", _caption(made), _FIELDS, rows, (*sentences(made),))
+    since = made.since
+    rows = tuple(_row(each, made.names[each.case.id], since.get(each.case.id)) for each in made.series)
+    fields = (*_FIELDS, _SINCE) if made.start else _FIELDS
+    return Sheet(f"{title(made)} over runs", _caption(made), fields, rows, (*sentences(made, since),))
 
 
 def title(made: History) -> str:
@@ -72,57 +90,20 @@ def title(made: History) -> str:
     return one_line(made.metric) + (f" ({more})" if more else "")
 
 
-def sentences(made: History) -> list[str]:
-    """What to know of a history: the steps, the breaks, and what they rest on."""
+def sentences(made: History, since: Mapping[str, Since | None]) -> list[str]:
+    """What to know of a history: the steps, the breaks, what adds up, and what they rest on."""
+    in_all = since_sentences(made.series, made.names, since, made.start) if made.start else []
     steps = [
         f"{made.names[series.case.id]}: {sentence}."
         for series in made.series
         for sentence in step_sentences(series)
     ]
-    return [_count(made), *steps, *_breaks(made), *_left_out(made)]
-
-
-def step_sentences(series: CaseHistory) -> list[str]:
-    """What is to be said of each step within one environment, without the name of the case."""
-    ends = {level.start: level.end for level in series.levels}
-    starts = {level.end: level.start for level in series.levels}
-    return [
-        f"{change_text(change, series)} from run {when(series.points[place])} on; "
-        f"{place - starts[place]} runs before, {ends[place] - place} after"
-        for change in series.changes
-        for place in [change.step.place]
-    ]
-
-
-def break_sentences(series: CaseHistory) -> list[str]:
-    """What is to be said of each break, without the name of the case."""
-    return [
-        f"environment changed before run {when(series.points[each.place])}: {listed(each.facts, 8)}; "
-        f"with it {_at(each)}"
-        for each in series.breaks
-    ]
-
-
-def change_text(change: LevelChange, series: CaseHistory) -> str:
-    """A change in words: by how much, from what to what, and whether that is good."""
-    before, after = (value_text(v, one_line(series.unit)) for v in (change.step.before, change.step.after))
-    word = "neither better nor worse" if change.word == "other" else change.word
-    return f"{one_line(series.metric)} {effect_text(change)}, {word}, from {before} to {after}"
-
-
-def effect_text(change: LevelChange) -> str:
-    """The size of a change with its sign: ``-10.2%``."""
-    effect = change.step.effect
-    return f"{effect:+.1%}" if abs(effect) < _LARGEST_TOLD else "more than 1000x"
-
-
-def when(point: HistoryPoint) -> str:
-    """A run with its date."""
-    return f"{one_line(point.run_id)} ({point.created:%Y-%m-%d})"
+    return [_count(made), *steps, *in_all, *_breaks(made), *_left_out(made)]
 
 
 def to_json(made: History) -> dict[str, Any]:
     """What ``history --json`` prints; null for what is not known or not finite."""
+    since = made.since
     return {
         "metric": made.metric,
         "least": made.least,
@@ -130,11 +111,11 @@ def to_json(made: History) -> dict[str, Any]:
         "damaged": [
             {"run_id": each.run_id, **trial.to_json()} for each in made.occasions for trial in each.damaged
         ],
-        "series": [_series_json(each) for each in made.series],
+        "series": [_series_json(each, since.get(each.case.id)) for each in made.series],
     }
 
 
-def _series_json(series: CaseHistory) -> dict[str, Any]:
+def _series_json(series: CaseHistory, since: Since | None) -> dict[str, Any]:
     return {
         "case": series.case.name,
         "case_id": series.case.id,
@@ -164,6 +145,16 @@ def _series_json(series: CaseHistory) -> dict[str, Any]:
         "steps": [_change_json(series, change) for change in series.changes],
         "levels": [dataclasses.asdict(level) for level in series.levels],
         "left_out": [{"run_id": run, "why": why} for run, why in series.left_out],
+        "since": _since_json(series, since) if since else None,
+    }
+
+
+def _since_json(series: CaseHistory, since: Since) -> dict[str, Any]:
+    return {
+        "place": since.place,
+        "run_id": series.points[since.place].run_id,
+        "change": _change_json(series, since.change) if since.change else None,
+        "known": since.is_known,
     }
 
 
@@ -178,20 +169,28 @@ def _change_json(series: CaseHistory, change: LevelChange) -> dict[str, Any]:
 
 
 def _caption(made: History) -> str:
-    return (
+    steps = (
         "Each run is one point, the median over its trials; a break is where the environment changed, and "
         f"steps are looked for between breaks only, with {LEAST_POINTS} runs or more on each side and of "
-        f"{100 * made.least:.3g}% or more. A change is reported if noise and drift would produce one this "
-        f"clear in fewer than {1000 * CHANCE:.0f} of 1,000 histories. This is a monitor: it takes several "
-        "runs to see a step; to stop one, run both versions side by side with distbench gate."
+        f"{100 * made.least:.3g}% or more."
+    )
+    added = (
+        " since: what all changes add up to in the environment of the last run, the first level against the "
+        "last or, where there is no step, along a straight line."
+    )
+    return (
+        f"{steps}{added if made.start else ''} A change is reported if noise and drift would produce one "
+        f"this clear in fewer than {1000 * CHANCE:.0f} of 1,000 histories. This is a monitor: it takes "
+        "several runs to see a step; to stop one, run both versions side by side with distbench gate."
     )
 
 
-def _row(series: CaseHistory, name: str) -> Row:
+def _row(series: CaseHistory, name: str, since: Since | None) -> Row:
     # the others are in the title, and two more words per cell are many
     unit = series.unit if series.unit in ("B", "s") else ""
     first, last = (series.levels[i].value for i in (0, -1))
     step = series.changes[-1] if series.changes else None
+    in_all = since.change if since else None
     return Row(
         {
             **case_cells(series.case, name),
@@ -202,6 +201,7 @@ def _row(series: CaseHistory, name: str) -> Row:
             "steps": len(series.changes) or None,
             "last_step": Cell(step.step.effect, f"{effect_text(step)} {step.word}") if step else None,
             "last_word": step.word if step else None,
+            "since": Cell(in_all.step.effect, f"{effect_text(in_all)} {in_all.word}") if in_all else None,
         }
     )
 
@@ -233,7 +233,7 @@ def _longest(series: CaseHistory) -> int:
 def _breaks(made: History) -> list[str]:
     """A sentence for each break; one that many cases share is listed once."""
     breaks = gathered(
-        ((when(series.points[each.place]), each.facts), f"{made.names[series.case.id]} {_at(each)}")
+        ((when(series.points[each.place]), each.facts), f"{made.names[series.case.id]} {break_text(each)}")
         for series in made.series
         for each in series.breaks
     )
@@ -243,12 +243,6 @@ def _breaks(made: History) -> list[str]:
     ]
     earlier = f"{len(lines) - _MOST_TOLD} earlier breaks are in the JSON and on the page."
     return [*lines[-_MOST_TOLD:], *([earlier] if len(lines) > _MOST_TOLD else [])]
-
-
-def _at(place: Break) -> str:
-    if place.change:
-        return f"{effect_text(place.change)} ({place.change.word})"
-    return "no measurable change" if place.is_known else "unknown, too few runs on one side"
 
 
 def _left_out(made: History) -> list[str]:

@@ -6,13 +6,14 @@ import dataclasses
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 from distbench.analysis import change_points
 from distbench.analysis.history import LEAST, Occasion, metrics
 from distbench.analysis.summary import THROUGHPUT
-from distbench.analysis.text import one_line
+from distbench.analysis.text import listed, one_line
 from distbench.cli.occasions import occasions as read
 from distbench.cli.options import REPORTS, Json, Out, argument, check_word, option, parsed
 from distbench.cli.output import note, say, say_json, width
@@ -40,6 +41,9 @@ def history(
     least: Annotated[
         str, option("--least", "FRACTION", "Smallest change to report.", has_default=True)
     ] = "3%",
+    since: Annotated[
+        str, option("--since", "ID|DATE", "Also add up all changes since that run: losses that creep.")
+    ] = "",
     html: Annotated[Path | None, option("--html", "FILE", "Also write a page with charts.")] = None,
     out: Out = REPORTS,
     as_json: Json = False,
@@ -56,7 +60,8 @@ def history(
     for name in wanted:
         check_word("--metric", name, known)
     smallest = LEAST if smallest is None else smallest
-    histories = [_only(History.of(occasions, name, smallest), case) for name in wanted]
+    start = _start(since, occasions) if since else None
+    histories = [_only(History.of(occasions, name, smallest, start), case) for name in wanted]
     if html:
         history_page.write(histories, skipped, html)
         note(f"history: {html}")
@@ -65,6 +70,23 @@ def history(
     else:
         say("\n\n".join(sheet(shown).as_text(width()) for shown in histories))
     return 0
+
+
+def _start(text: str, occasions: Sequence[Occasion]) -> datetime:
+    """When the run was made whose id begins with *text*, or the date that it is."""
+    made = {each.run_id: each.created for each in occasions if each.run_id.startswith(text)}
+    if len(made) > 1:
+        raise UsageError(f"--since = {text!r}: matches more than one run: {listed(sorted(made))}")
+    if made:
+        return next(iter(made.values()))
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError:
+        hint = did_you_mean(text, sorted({each.run_id for each in occasions}))
+        raise UsageError(
+            f"--since = {text!r}: neither the start of the id of a run here nor a date (2026-01-31); {hint}"
+        ) from None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 def _only(history: History, globs: Sequence[str]) -> History:
