@@ -305,3 +305,22 @@ def test_a_report_says_what_it_leaves_out(run: Run) -> None:
     flip(trial(run) / "samples.parquet")
     call("report", str(run.folder))
     assert "1 trial is damaged and left out: " in (run.folder / "report.html").read_text()
+
+
+@pytest.mark.drill("gate --resume, with a damaged record in an arm")
+def test_a_gate_measures_a_damaged_trial_again_and_keeps_what_is_left_of_it(
+    tmp_path: Path, drill: Drill
+) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    words = ("gate", str(tmp_path / "suite.yaml"), "--self-test", "--out", str(tmp_path / "out"), "--json")
+    before = json.loads(call(*words).stdout)
+    candidate = Run(Path(before["folder"]) / "candidate")
+    cut(trial(candidate) / "record.json")
+    again = call(*words, "--resume", before["folder"])
+    drill.seen(next(line for line in again.stderr.splitlines() if "set aside" in line))
+    after = json.loads(again.stdout)
+    assert {case["case"]: case["word"] for case in after["cases"]} == {
+        case["case"]: case["word"] for case in before["cases"]
+    }
+    assert len(list((candidate.folder / "damaged").iterdir())) == 1
+    assert not candidate.contents().damaged
