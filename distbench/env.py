@@ -2,12 +2,14 @@
 
 import ctypes.util
 import functools
+import hashlib
 import importlib.metadata
 import os
 import platform
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,17 @@ def cache_folder() -> Path:
     """distbench's cache folder (``DISTBENCH_CACHE``, or else in the user's cache folder)."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("DISTBENCH_CACHE") or Path(base) / "distbench")
+
+
+def ops_folder(prefix: str, installed: Mapping[str, str], device: str) -> Path:
+    """Folder of the C++ ops that are built for *device* by the Python environment at *prefix*.
+
+    One for each: the compiler's command holds the paths of the environment, so two that share a folder
+    rebuild each other's ops, in the middle of a trial. *installed* are the versions of its packages.
+    """
+    versions = "-".join(f"{name}-{installed.get(name, 'none')}" for name in ("torch", "deepspeed"))
+    place = hashlib.sha256(prefix.encode()).hexdigest()[:8]
+    return cache_folder() / "ops" / f"{versions}-{place}" / device
 
 
 @functools.cache

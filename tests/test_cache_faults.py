@@ -262,9 +262,9 @@ def test_prepare_shows_what_it_builds_and_what_failed(distbench: Command, tmp_pa
     suite.write_text(QUICK + "launcher: kept\nstrategies: [ddp, {compiled: {does: [works, fills]}}]\n")
     done = distbench("prepare", str(suite))
     assert done.returncode == 1
-    assert re.search(r"^\[\d/\d\] strategy compiled\+fills: failed, ", done.stderr, re.MULTILINE)
+    assert re.search(r"^\[\d/\d\] strategy compiled\+fills: failed$", done.stderr, re.MULTILINE)
     assert "error: strategy compiled+fills: RuntimeError: Error building extension " in done.stderr
-    assert "failed, " not in distbench("prepare", str(suite), "--quiet").stderr
+    assert "[" not in distbench("prepare", str(suite), "--quiet").stderr
     ready = distbench("prepare", str(suite), "--only", "*works*")
     assert (ready.returncode, f"; C++ libraries: {cache_folder()}" in ready.stderr) == (0, True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,11 @@ import pytest
 from conftest import PLUGINS
 from drills import Drill
 
+from distbench.env import packages
+from distbench.gate.arms import Arm, moved
 from distbench.registry import PLUGIN_PATH
+from distbench.strategies.zero import Zero
+from distbench.suite import load
 from distbench.temporary import temporary_folder
 
 SUITE = """
@@ -136,3 +141,18 @@ def test_a_baseline_that_is_no_revision_is_refused(
     drill.seen(errors)
     assert (refused.returncode, told in errors) == (2, True)
     assert not (repository / "mine").exists()
+
+
+def test_another_environment_has_a_folder_of_its_own_for_ops(tmp_path: Path) -> None:
+    file = tmp_path / "suite.yaml"
+    file.write_text(SUITE.replace("{pretended: {does: hangs}}", "ddp"))
+    arm = Arm("the suite", load(file))
+    folders = {Zero().extensions_folder("cpu")}
+    for name in ("old", "new"):
+        python = tmp_path / name / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f"#!/bin/sh\necho '{json.dumps({'packages': packages()})}'\n")
+        python.chmod(0o755)
+        there = moved(str(tmp_path / name), arm, tmp_path / name, load)
+        folders.add(there.place.environment["TORCH_EXTENSIONS_DIR"])
+    assert len(folders) == 3, folders

@@ -108,7 +108,8 @@ class Live(Observer):
 
 
 def _built(item: str, seconds: float, *, failed: bool) -> str:
-    return f"{item}: {'failed' if failed else 'ready'}, {duration_text(seconds)}"
+    took = f", {duration_text(seconds)}" if seconds >= _WORTH_A_LINE_S else ""
+    return f"{item}: {'failed' if failed else 'ready'}{took}"
 
 
 def _what(trial: Task | Record) -> str:

@@ -20,6 +20,7 @@ from distbench.errors import UsageError
 from distbench.gate.checkout import check_out
 from distbench.job import MEASURE
 from distbench.launchers.base import HERE, Place
+from distbench.plan import machine_of
 from distbench.suite import Suite
 
 _DESCRIBE = "import distbench.worker.warm, distbench.env, json; print(json.dumps(distbench.env.describe()))"
@@ -88,7 +89,12 @@ def _in_environment(python: Path, name: str, arm: Arm, folder: Path) -> Arm:
         link.symlink_to(Path(distbench.__file__).parent, target_is_directory=True)
     paths = os.pathsep.join([str(harness), *filter(None, [os.environ.get("PYTHONPATH")])])
     place = Place(str(python), None, {"PYTHONPATH": paths})
-    return Arm(name, arm.suite, _with(arm.place, place), _described(python, place, name))
+    machine = _described(python, place, name)
+    # strategies name the folder of this interpreter, in which the arms would rebuild each other's ops
+    prefix, device = str(python.parent.parent), machine_of(arm.suite).device
+    ops = str(env.ops_folder(prefix, machine.get("packages", {}), device))
+    place = replace(place, environment={**place.environment, "TORCH_EXTENSIONS_DIR": ops})
+    return Arm(name, arm.suite, _with(arm.place, place), machine)
 
 
 def _described(python: Path, place: Place, name: str) -> dict[str, Any]:

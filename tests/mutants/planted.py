@@ -404,6 +404,19 @@ MUTANTS = (
         "risk = 1 - CONFIDENCE",
         _in("test_settling"),
     ),
+    # the cache, and what a killed process left
+    Mutant(
+        "a library that cannot be loaded is used",
+        "if library.exists() and not damage(library):",
+        "if library.exists():",
+        _in("test_cache_faults", "damaged"),
+    ),
+    Mutant(
+        "a temporary folder outlives a killed process for good",
+        "if _NAME.fullmatch(entry.name):",
+        "if not _NAME:",
+        _in("test_gate_faults", "killed"),
+    ),
     # picker.js
     Mutant(
         "picker: the widest interval decides",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from distbench.case import BYTES, Case
-from distbench.env import Machine, cache_folder, packages
+from distbench.env import Machine, ops_folder, packages
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.description import (
@@ -151,15 +150,8 @@ class Zero(Strategy):
         }
 
     def extensions_folder(self, device: str) -> str:
-        """Folder of DeepSpeed's built ops: one for each environment and device.
-
-        DeepSpeed's default is shared between environments, which then rebuild each other's ops, in
-        the middle of a trial: the compiler's command holds the paths of the environment.
-        """
-        installed = packages()
-        versions = "-".join(f"{name}-{installed.get(name, 'none')}" for name in ("torch", "deepspeed"))
-        place = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
-        return str(cache_folder() / "ops" / f"{versions}-{place}" / device)
+        """Folder of DeepSpeed's built ops, in place of its default, which all environments share."""
+        return str(ops_folder(sys.prefix, packages(), device))
 
     def op_builders(self, case: Case) -> list[str]:
         """DeepSpeed's builders of the C++ ops that *case* uses."""
