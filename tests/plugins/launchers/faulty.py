@@ -7,6 +7,7 @@ from pathlib import Path
 
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
 from distbench.launchers.pretend import Pretend
+from distbench.preparation import Event, note_event, read_items
 from distbench.trial import error_file, result_file
 
 
@@ -35,17 +36,12 @@ class _FaultySite(Site):
         self.is_here = options.here  # type: ignore[misc]  # of this launcher it is an option
 
     def launch(self, launch: Launch) -> Handle:
-        handle = self._site.launch(launch)
         fault = self._file.read_text() if self._file.exists() else ""
-        folder = launch.file.parent
         if launch.entry == "prepare":
             _raise_at("prepare raises", fault)
-            if fault == "prepare":
-                failed = {"preparation": "no compiler"}
-                launch.file.with_suffix(".result.json").write_text(
-                    json.dumps({"notes": [], "failed": failed})
-                )
-            return handle
+            return _unbuilt(launch) if fault == "prepare" else self._site.launch(launch)
+        handle = self._site.launch(launch)
+        folder = launch.file.parent
         if int(folder.name) not in self._options.rounds:
             return handle
         _raise_at("launch raises", fault)
@@ -62,6 +58,25 @@ class _FaultySite(Site):
 def _raise_at(place: str, fault: str) -> None:
     if fault == place:
         raise ValueError("40 is not a valid Signals")
+
+
+def _unbuilt(launch: Launch) -> Handle:
+    for item in read_items(launch.file):
+        note_event(launch.file, Event(item.name, ended=True, failed="no compiler"))
+    return _Gone()
+
+
+class _Gone(Handle):
+    """A process that has ended."""
+
+    def wait(self, seconds: float) -> list[Exit]:
+        return [Exit(0, 0, time.time())]
+
+    def signal(self, number: int) -> None:
+        """Nobody is there to receive it."""
+
+    def stop(self) -> None:
+        """Nobody is there to be stopped."""
 
 
 class _Hanging(Handle):
