@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,11 +12,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import MODELS, PLUGINS, QUICK
+from conftest import MODELS, QUICK
 from drills import Drill
 
 from distbench.launchers.base import Exit, Handle, Launch, LaunchError, Place, Site
 from distbench.launchers.local import Local
+from distbench.preparation import Item, write_items
 from distbench.record.store import new_run_id
 from distbench.registry import PLUGIN_PATH
 
@@ -41,14 +41,36 @@ class Ground:
 def launch_of(folder: Path, command: str, **options: object) -> Launch:
     folder.mkdir(exist_ok=True)
     file = folder / "prepare.json"
-    chore = {"name": "chore", "options": {"command": command}}
-    file.write_text(json.dumps({"metrics": [chore], "cases": [], "weights": {}}))
+    write_items(file, [Item("metric", "chore", {"name": "chore", "options": {"command": command}})])
     return Launch("prepare", file, processes=1, **options)  # type: ignore[arg-type]
 
 
+CHORE = """
+import subprocess
+from dataclasses import dataclass
+from distbench.metrics.base import Metric
+
+@dataclass(frozen=True)
+class Chore(Metric):
+    columns = ()
+    command: str = ":"
+
+    def prepare(self):
+        subprocess.run(self.command, shell=True, check=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def chore(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A metric that is prepared by a command of the shell; no other test has it."""
+    folder = tmp_path_factory.mktemp("plugins")
+    (folder / "metrics").mkdir()
+    (folder / "metrics" / "chore.py").write_text(CHORE)
+    monkeypatch.setenv(PLUGIN_PATH, str(folder))
+
+
 @pytest.fixture
-def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
-    monkeypatch.setenv(PLUGIN_PATH, PLUGINS)
+def ground(tmp_path: Path) -> Iterator[Ground]:
     made = Ground(tmp_path)
     yield made
     made.site.close()
@@ -178,7 +200,7 @@ sys.exit(exits[0].code)
 def command_line(launch: Launch) -> subprocess.Popen[bytes]:
     """A process that has *launch* made, and ends as it does."""
     line = [sys.executable, "-c", COMMAND, new_run_id(), str(launch.file)]
-    return subprocess.Popen(line, env={**os.environ, PLUGIN_PATH: PLUGINS})
+    return subprocess.Popen(line)
 
 
 @pytest.mark.train
