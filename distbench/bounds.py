@@ -1,4 +1,4 @@
-"""Ranges of numbers, stated at the field that they bound: ``steps: Annotated[int, Bound(1)]``."""
+"""Ranges of numbers and lengths, stated at the field that they bound: ``steps: Annotated[int, Bound(1)]``."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -23,6 +23,19 @@ class Bound:
         return None
 
 
+@dataclass(frozen=True)
+class Length:
+    """How long a text may be."""
+
+    most: int
+
+    def problem(self, value: str) -> str | None:
+        """What is wrong with *value*, or None."""
+        return f"must have at most {self.most:,} characters" if len(value) > self.most else None
+
+
+Name = Annotated[str, Length(1 << 16)]
+"""A text that names something, which may stand in thousands of places of a page."""
 Count = Annotated[int, Bound(1)]
 """A number of things, of which there is at least one."""
 Positive = Annotated[float, Bound(0, open_low=True)]

@@ -17,7 +17,10 @@ from collections.abc import Collection, Hashable
 from dataclasses import MISSING, dataclass, field
 from typing import Annotated, Any, Literal
 
-from distbench.bounds import Bound, Fraction, Positive
+from distbench.bounds import Bound, Count, Fraction, Name, Positive
+
+MOST_RANKS = 1_000_000
+"""The largest world size of a case: records have lists as long as that."""
 
 Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
 Device = Literal["cpu", "cuda"]
@@ -76,7 +79,7 @@ def deciding(part: Any) -> dict[str, Any]:
 class Choice:
     """A plug-in by name, with its options."""
 
-    name: str
+    name: Name
     options: dict[str, Any] = field(default_factory=dict)
 
     def to_raw(self) -> dict[str, Any]:
@@ -91,9 +94,9 @@ class Batch:
     ``global_batch_size == micro_batch_size * gradient_accumulation_steps * world_size``.
     """
 
-    global_batch_size: int
-    micro_batch_size: int
-    gradient_accumulation_steps: int
+    global_batch_size: Annotated[int, Bound(1, 2**53)]
+    micro_batch_size: Count
+    gradient_accumulation_steps: Count
 
 
 @dataclass(frozen=True)
@@ -193,19 +196,19 @@ class Limits:
 class Case:
     """One cell: workload x strategy x world size x the rest."""
 
-    name: str
-    label: str
+    name: Name
+    label: Name
     """The strategy's short name with its options, e.g. ``zero3+offload``."""
     strategy: Choice
     workload: Choice
     data: Choice
-    world_size: int
+    world_size: Annotated[int, Bound(1, MOST_RANKS)]
     device: Device
     batch: Batch
     optimizer: Optimizer
     precision: Precision
     activation_checkpointing: Literal["none", "full"]
-    threads: int
+    threads: Count
     """Intra-op threads per rank."""
     seed: int
 

@@ -1,24 +1,34 @@
 """Reads frozen dataclasses back from the plain JSON types that ``dataclasses.asdict`` made of them.
 
 A missing key takes its default (an earlier version did not write it), and an unknown key is ignored (a later
-version of the same format added it). What a mapping holds is taken as it is, unless it
-is of a dataclass.
+version of the same format added it). Whoever wrote the data, what is read has the types and the bounds
+(``bounds``) of its fields: ``Annotated[dict[str, Any], D]`` is a mapping whose keys, where they are keys of
+the ``TypedDict`` *D*, hold what *D* says.
 """
 
 import dataclasses
 import enum
 import functools
+import json
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from distbench.errors import RecordError
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
+
+MOST_VALUES = 1_000_000
+"""Values of a JSON file. A run of 10,000 cases has some 600,000; each takes up to 250 bytes when parsed."""
+MOST_TEXT = 1 << 20
+"""Characters of one text; what distbench writes is clipped far below (``text.clipped``)."""
+_DEPTH = 40
+_MOST_DIGITS = 30
 
 
 class _Misfit(Exception):
@@ -33,7 +43,7 @@ def decoded(cls: Callable[..., T], plain: object, source: str) -> T:
     """Instance of the dataclass *cls* that *plain*, the content of *source*, describes.
 
     Raises:
-        RecordError: a key without a default is missing, or a value has the wrong type.
+        RecordError: a key without a default is missing, or a value has the wrong type or is out of bounds.
     """
     try:
         instance: T = _reader(cls)(plain)
@@ -41,6 +51,34 @@ def decoded(cls: Callable[..., T], plain: object, source: str) -> T:
         place = f"{'.'.join(reversed(misfit.keys))}: " if misfit.keys else ""
         raise RecordError(f"{source}: {place}{misfit.problem}") from None
     return instance
+
+
+def parsed(data: bytes, source: str) -> Any:
+    """JSON value in *data*, the content of *source*.
+
+    Raises:
+        RecordError: it is no JSON, or larger or deeper than any that distbench writes.
+    """
+    # a value takes two bytes at least, so that most files need not be counted
+    if len(data) > 2 * MOST_VALUES and sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise RecordError(f"{source}: more than {MOST_VALUES:,} values; not written by distbench")
+    try:
+        return json.loads(data.decode(), parse_int=_whole_number)
+    except json.JSONDecodeError as error:
+        why = "the file is empty" if not data.strip() else f"line {error.lineno}: {error.msg}"
+        raise RecordError(f"{source}: corrupt: not valid JSON: {why}") from error
+    except RecursionError as error:
+        raise RecordError(f"{source}: corrupt: nested too deeply") from error
+    # bytes that are not UTF-8, or a number that is too large
+    except ValueError as error:
+        raise RecordError(f"{source}: corrupt: {error}") from error
+
+
+def _whole_number(digits: str) -> int:
+    """A number that is a float without an overflow: most are used as one."""
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of more than {_MOST_DIGITS} digits")
+    return int(digits)
 
 
 def finite(data: Any) -> Any:
@@ -59,27 +97,30 @@ def _reader(hint: Any) -> Reader:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
         return _of_fields(hint)
+    if origin is Annotated:
+        return _within(_reader(parts[0]), parts[1:])
     if origin is Literal:
-        return _checked(lambda value: value in parts, f"one of {', '.join(map(repr, parts))}")
+        kinds = {type(part) for part in parts}
+        expected = f"one of {', '.join(map(repr, parts))}"
+        # true is not 1
+        return _checked(lambda value: type(value) in kinds and value in parts, expected)
     if origin in (typing.Union, types.UnionType):
-        present, *others = (_reader(part) for part in parts if part is not types.NoneType)
-        # of several types a value says by itself which it is
-        return lambda value: value if value is None or others else present(value)
+        return _of_either([_reader(part) for part in parts if part is not types.NoneType], len(parts))
     if origin in (list, tuple):
-        items, collected = _reader(parts[0]), origin
-        is_list = _checked(lambda value: isinstance(value, list | tuple), "a list")
-        return lambda value: collected([items(item) for item in is_list(value)])
-    if origin in (dict, Mapping) and dataclasses.is_dataclass(parts[1]):
-        values, is_mapping = _reader(parts[-1]), _PLAIN[dict]
-        return lambda value: {key: values(held) for key, held in is_mapping(value).items()}
+        return _of_items(origin, parts)
+    if origin in (dict, Mapping) and parts[1] is not Any:
+        return _of_values(_reader(parts[1]))
+    if origin in (dict, Mapping):
+        return _of_anything
     if isinstance(hint, type) and issubclass(hint, enum.StrEnum):
-        known = _checked(lambda value: value in list(hint), f"one of {', '.join(hint)}")
+        words = {word.value for word in hint}
+        known = _checked(lambda value: isinstance(value, str) and value in words, f"one of {', '.join(hint)}")
         return lambda value: hint(known(value))
-    return _PLAIN.get(origin or hint, lambda value: value)
+    return _PLAIN.get(origin or hint, _bounded)
 
 
 def _of_fields(cls: Any) -> Reader:
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     fields = [
         (field.name, _reader(hints[field.name]), field.default is field.default_factory is MISSING)
         for field in dataclasses.fields(cls)
@@ -87,8 +128,9 @@ def _of_fields(cls: Any) -> Reader:
 
     def read(plain: Any) -> Any:
         values = {}
+        is_mapping(plain)
         for name, reader, is_required in fields:
-            if name in is_mapping(plain):
+            if name in plain:
                 try:
                     values[name] = reader(plain[name])
                 except _Misfit as misfit:
@@ -98,8 +140,113 @@ def _of_fields(cls: Any) -> Reader:
                 raise _Misfit(f"{name} is missing")
         return cls(**values)
 
-    is_mapping = _PLAIN[dict]
+    is_mapping = _PLAIN[Mapping]
     return read
+
+
+def _within(read: Reader, limits: Sequence[Any]) -> Reader:
+    """What *read* reads, within bounds, or with the keys of a ``TypedDict``."""
+    keys = {
+        key: _reader(hint)
+        for limit in limits
+        if typing.is_typeddict(limit)
+        for key, hint in typing.get_type_hints(limit, include_extras=True).items()
+    }
+    bounds = [limit for limit in limits if hasattr(limit, "problem")]
+
+    def check(value: Any) -> Any:
+        held = read(value)
+        for bound in bounds:
+            if problem := bound.problem(held):
+                raise _Misfit(f"{value!r:.60}: {problem}")
+        for key, reader in keys.items():
+            if key in held:
+                try:
+                    reader(held[key])
+                except _Misfit as misfit:
+                    misfit.keys.append(key)
+                    raise
+        return held
+
+    return check
+
+
+def _of_either(readers: Sequence[Reader], parts: int) -> Reader:
+    """What the first of *readers* reads that can; null if they are not all of the *parts*."""
+    *others, last = readers
+    takes_null = len(readers) < parts
+
+    def read(value: Any) -> Any:
+        if value is None and takes_null:
+            return None
+        for reader in others:
+            with suppress(_Misfit):
+                return reader(value)
+        return last(value)
+
+    return read
+
+
+def _of_items(kind: type, parts: Sequence[Any]) -> Reader:
+    """A list, or a tuple of any length or of that of its hint."""
+    read_item = _reader(parts[0])
+    length = len(parts) if kind is tuple and parts[-1] is not Ellipsis else None
+
+    def read(value: Any) -> Any:
+        if length is not None and len(is_list(value)) != length:
+            raise _Misfit(f"{value!r:.60}: expected {length} values")
+        made: list[Any] = []
+        try:
+            for item in is_list(value):
+                made.append(read_item(item))
+        except _Misfit as misfit:
+            misfit.keys.append(str(len(made)))
+            raise
+        return kind(made)
+
+    is_list = _checked(lambda value: isinstance(value, list | tuple), "a list")
+    return read
+
+
+def _of_values(read_value: Reader) -> Reader:
+    """A mapping from text.
+
+    What equals the last one that was read is that one: the records of a run repeat their descriptions.
+    """
+    last: list[Any] = [None, None]
+
+    def read(plain: Any) -> Any:
+        if is_mapping(plain) == last[0]:
+            return last[1]
+        made = {}
+        for key, held in plain.items():
+            try:
+                made[is_text(key)] = read_value(held)
+            except _Misfit as misfit:
+                misfit.keys.append(f"{key!s:.60}")
+                raise
+        last[:] = plain, made
+        return made
+
+    is_mapping, is_text = _PLAIN[Mapping], _PLAIN[str]
+    return read
+
+
+def _of_anything(plain: Any) -> Any:
+    """A mapping of whatever JSON can hold."""
+    _bounded(_PLAIN[Mapping](plain))
+    return plain
+
+
+def _bounded(value: Any, depth: int = 0) -> Any:
+    """*value* of any type, if no reader need fear its depth."""
+    if depth > _DEPTH:
+        raise _Misfit(f"nested deeper than {_DEPTH} levels")
+    if type(value) in _CONTAINERS:
+        for held in value.values() if type(value) is dict else value:
+            if type(held) in _CONTAINERS:
+                _bounded(held, depth + 1)
+    return value
 
 
 def _checked(fits: Callable[[Any], bool], expected: str) -> Reader:
@@ -111,9 +258,13 @@ def _checked(fits: Callable[[Any], bool], expected: str) -> Reader:
     return read
 
 
+_CONTAINERS = (dict, list, tuple)
 _PLAIN: dict[Any, Reader] = {
-    str: _checked(lambda value: isinstance(value, str), "text"),
-    bool: _checked(lambda value: isinstance(value, bool), "true or false"),
+    str: _checked(
+        lambda value: isinstance(value, str) and len(value) <= MOST_TEXT,
+        f"text of at most {MOST_TEXT:,} characters",
+    ),
+    bool: _checked(lambda value: type(value) is bool, "true or false"),
     int: _checked(lambda value: type(value) is int, "a whole number"),
     float: _checked(lambda value: type(value) in (int, float), "a number"),
     dict: _checked(lambda value: isinstance(value, Mapping), "a mapping"),

@@ -1,30 +1,98 @@
-"""Safe file names, and atomic writes: a kill or a full disk leaves the old file or the new one."""
+"""Files that may lie in anybody's folder: safe names, bounded reads of regular files, atomic writes.
 
+A read opens no FIFO, device or link, and takes no more than its limit. A write follows no link either, and a
+kill or a full disk leaves the old file or the new one.
+"""
+
+import errno
+import hashlib
 import os
 import re
+import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from distbench.errors import InfrastructureError
+
+_CHUNK = 1 << 20
+
+
+def content(file: Path, most: int, *, follow: bool = False) -> bytes:
+    """Content of a regular file of at most *most* bytes.
+
+    Args:
+        follow: Follow a symbolic link: only where the user named *file*.
+
+    Raises:
+        OSError: it can't be read, is larger or no regular file; ``strerror`` says which.
+    """
+    with _regular(file, most, follow=follow) as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise _too_large(most)
+    return data
+
+
+def digest(file: Path, most: int) -> str:
+    """SHA-256 of a regular file of at most *most* bytes, in hex digits.
+
+    Raises:
+        OSError: as of ``content``.
+    """
+    made = hashlib.sha256()
+    with _regular(file, most, follow=False) as stream:
+        while chunk := stream.read(_CHUNK):
+            made.update(chunk)
+    return made.hexdigest()
+
+
+@contextmanager
+def _regular(file: Path, most: int, *, follow: bool) -> Iterator[BinaryIO]:
+    # without O_NONBLOCK, opening a FIFO that nobody writes to never returns
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(file, flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise OSError(errno.ELOOP, "a symbolic link, which is not followed") from error
+        raise
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if status.st_size > most:
+            raise _too_large(most)
+        yield stream
+
+
+def _too_large(most: int) -> OSError:
+    return OSError(errno.EFBIG, f"larger than {most:,} bytes")
 
 
 @contextmanager
 def whole(file: Path) -> Iterator[Path]:
     """Yield a temporary path; at the end its content is flushed to disk and renamed to *file*.
 
+    The path is in a new folder that only this user may enter: nobody can have laid a link in its place.
+
     Raises:
         OSError: it could not be written; *file* is as before.
     """
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
+    folder = Path(tempfile.mkdtemp(prefix=f".{file.name[:64]}.", dir=file.parent))
     try:
+        aside = folder / "whole"
         yield aside
         with aside.open("rb") as stream:
             os.fsync(stream.fileno())
         aside.replace(file)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -33,9 +101,9 @@ def write_whole(file: Path, text: str) -> None:
     Raises:
         OSError: it could not be written; *file* is as before.
     """
-    with whole(file) as aside:
-        # surrogates: names from the command line or a foreign log may contain undecodable bytes
-        aside.write_text(text, encoding="utf-8", errors="surrogateescape")
+    # surrogates: names from the command line or a foreign log may contain undecodable bytes
+    with whole(file) as aside, aside.open("x", encoding="utf-8", errors="surrogateescape") as stream:
+        stream.write(text)
 
 
 @contextmanager

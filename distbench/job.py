@@ -72,10 +72,13 @@ class Job:
         """The job that ``to_json`` described; of a kind that is not installed only what all kinds share.
 
         Raises:
-            RecordError: an option has the wrong type.
+            RecordError: the kind is missing, or an option has the wrong type.
         """
-        options = next((kind.options for kind in kinds() if kind.name == plain["kind"]), Options)
-        return cls(plain["kind"], decoded(options, plain.get("options", {}), source))
+        shared = decoded(cls, plain, f"{source}: job")
+        options = next((kind.options for kind in kinds() if kind.name == shared.kind), None)
+        if options is None:
+            return shared
+        return cls(shared.kind, decoded(options, plain.get("options", {}), f"{source}: job.options"))
 
 
 MEASURING = Job()

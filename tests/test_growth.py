@@ -152,10 +152,11 @@ def test_what_was_written_is_read(plain: dict[str, Any], instance: Part) -> None
         ({}, "here: word"),
         ({"word": "c"}, "here: word: 'c'"),
         ({"word": "a", "pair": 1}, "here: pair: 1"),
-        ({"word": "a", "pair": ["x", 1]}, "here: pair: 'x'"),
+        ({"word": "a", "pair": ["x", 1]}, "here: pair.0: 'x'"),
+        ({"word": "a", "pair": [1]}, "here: pair: [1]: expected 2 values"),
         ({"word": "a", "maybe": True}, "here: maybe: True"),
-        ({"word": "a", "many": [{"name": 1}]}, "here: many.name: 1"),
-        ({"word": "a", "many": [{"options": {}}]}, "here: many: name"),
+        ({"word": "a", "many": [{"name": 1}]}, "here: many.0.name: 1"),
+        ({"word": "a", "many": [{"options": {}}]}, "here: many.0: name"),
     ],
 )
 def test_what_can_not_be_read_names_file_key_and_value(plain: Any, place: str) -> None:

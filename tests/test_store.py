@@ -193,7 +193,7 @@ def test_a_disk_that_is_full_keeps_the_old_file_and_says_how_to_go_on(run: Run, 
         ("[]", "not a distbench file"),
         (json.dumps({"format": FORMAT + 1}), "written by a newer distbench"),
         (json.dumps({"format": 0}), "too old"),
-        (json.dumps({"format": FORMAT, "status": "measured"}), "not a readable record"),
+        (json.dumps({"format": FORMAT, "status": "measured"}), "samples is missing"),
         ("[" * 100_000, "corrupt"),
     ],
 )

@@ -63,9 +63,9 @@ def policy(case: Case) -> str:
 
 def _mesh(case: Case, strategy: FullyShardedDataParallel) -> str:
     if strategy.sharding == "hybrid":
-        shape = f"({strategy.replicas}, {case.world_size // strategy.replicas})"
+        shape = f"({strategy.replicas!r}, {case.world_size // strategy.replicas!r})"
         return f'init_device_mesh("{case.device}", {shape}, mesh_dim_names=("replicate", "shard"))'
-    return f'init_device_mesh("{case.device}", ({case.world_size},), mesh_dim_names=("shard",))'
+    return f'init_device_mesh("{case.device}", ({case.world_size!r},), mesh_dim_names=("shard",))'
 
 
 def _fsdp2(case: Case, strategy: FullyShardedDataParallel) -> str:
@@ -80,7 +80,7 @@ def _fsdp2(case: Case, strategy: FullyShardedDataParallel) -> str:
         }}
         for layer in layers:
             fully_shard(layer, reshard_after_forward={strategy.sharding != "grad_op"}, **shard)
-        fully_shard(model, reshard_after_forward={strategy.reshard_root}, **shard)
+        fully_shard(model, reshard_after_forward={strategy.reshard_root!r}, **shard)
     """)
 
 
@@ -92,7 +92,7 @@ def _fsdp1(case: Case, strategy: FullyShardedDataParallel) -> str:
             model,
             sharding_strategy=ShardingStrategy.{SHARDING_STRATEGIES[strategy.sharding]},
             auto_wrap_policy=CustomPolicy(lambda layer: id(layer) in chosen),
-            cpu_offload=CPUOffload(offload_params={strategy.cpu_offload}),
+            cpu_offload=CPUOffload(offload_params={strategy.cpu_offload!r}),
             mixed_precision=MixedPrecision({policy(case)}),
             device_id=device,{mesh}
             use_orig_params=True,

@@ -75,16 +75,16 @@ def rate(spec: Optimizer) -> str:
     if not schedule.is_scheduled(spec):
         return ""
     warm, begin, end = spec.warmup_steps, schedule.begin_of_decay(spec), spec.total_steps or 0
-    progress = f"progress = min(max((update - {begin}) / {max(end - begin, 1)}, 0.0), 1.0)"
+    progress = f"progress = min(max((update - {begin!r}) / {max(end - begin, 1)!r}, 0.0), 1.0)"
     fallen = f"return {spec.final_lr_fraction!r} + {1 - spec.final_lr_fraction!r} * "
     after = {
         "constant": "return 1.0",
-        "inverse_sqrt": f"return math.sqrt({max(warm, 1)} / (update + 1))",
+        "inverse_sqrt": f"return math.sqrt({max(warm, 1)!r} / (update + 1))",
         "linear": lines(progress, f"{fallen}(1 - progress)"),
         "wsd": lines(progress, f"{fallen}(1 - progress)"),
         "cosine": lines(progress, f"{fallen}(0.5 * (1 + math.cos(math.pi * progress)))"),
     }
-    warming = f"if update < {warm}:\n    return (update + 1) / {warm}" if warm else ""
+    warming = f"if update < {warm!r}:\n    return (update + 1) / {warm!r}" if warm else ""
     doc = f"Return the fraction of the learning rate that an update has, from 0 on: {schedule.text(spec)}."
     return function("rate(update)", doc, lines(warming, after[spec.schedule]))
 
@@ -106,8 +106,10 @@ def cast_to_master(case: Case, to: str = "") -> str:
 
 def determinism(case: Case) -> str:
     """Statements that fix the threads and the random numbers of *case*."""
-    seed = f"torch.manual_seed({case.seed})  # before the model is built: all ranks start with equal weights"
-    return f"torch.set_num_threads({case.threads})\n{seed}"
+    seed = (
+        f"torch.manual_seed({case.seed!r})  # before the model is built: all ranks start with equal weights"
+    )
+    return f"torch.set_num_threads({case.threads!r})\n{seed}"
 
 
 def checkpoint_imports(case: Case) -> str:
@@ -178,7 +180,7 @@ def train(measured: Measured) -> str:
         guarded = lines(context, indent(micro_batch, "    ")) if context else micro_batch
         body = lines(
             "batches = iter(batches)",
-            f"while len(step := list(itertools.islice(batches, {number}))) == {number}:",
+            f"while len(step := list(itertools.islice(batches, {number!r}))) == {number!r}:",
             "    optimizer.zero_grad(set_to_none=True)",
             "    losses = []",
             "    for number, batch in enumerate(step, 1):",
@@ -199,7 +201,7 @@ def zero_train(case: Case) -> str:
         "    model.backward(loss)",
         "    model.step()  # clips and updates only after the last micro-batch",
         "    losses.append(loss.detach())",
-        f"    if len(losses) == {number}:",
+        f"    if len(losses) == {number!r}:",
         "        yield torch.stack(losses).mean()",
         "        losses = []",
     )
@@ -215,9 +217,9 @@ def _synchronised(measured: Measured, number: int) -> tuple[str, str]:
     """Line before and context around a micro-batch that reduce gradients only once per update."""
     fsdp = measured.fsdp
     if fsdp and fsdp.version == 2 and not fsdp.reduce_each_micro_batch:
-        return f"model.set_requires_gradient_sync(number == {number})  # reduce once per update", ""
+        return f"model.set_requires_gradient_sync(number == {number!r})  # reduce once per update", ""
     if measured.ddp or (fsdp and not fsdp.reduce_each_micro_batch):
-        context = f"nullcontext() if number == {number} else model.no_sync()"
+        context = f"nullcontext() if number == {number!r} else model.no_sync()"
         return "", f"with {context}:  # reduce once per update"
     return "", ""
 

@@ -176,7 +176,7 @@ def _setup(measured: Measured) -> str:
     case = measured.case
     plugin = block(f"""
         gradient_accumulation_plugin=GradientAccumulationPlugin(
-            num_steps={case.batch.gradient_accumulation_steps},
+            num_steps={case.batch.gradient_accumulation_steps!r},
             adjust_scheduler=False,
             sync_with_dataloader=False,
             sync_each_batch={bool(measured.fsdp and measured.fsdp.reduce_each_micro_batch)},
@@ -202,8 +202,8 @@ def _arguments(measured: Measured) -> str:
             "kwargs_handlers=[DistributedDataParallelKwargs(",
             hook if _python.compresses(measured) else "",
             f"    bucket_cap_mb={asked!r}," if asked else "",
-            f"    gradient_as_bucket_view={ddp.gradient_as_bucket_view},",
-            f"    static_graph={ddp.static_graph},",
+            f"    gradient_as_bucket_view={ddp.gradient_as_bucket_view!r},",
+            f"    static_graph={ddp.static_graph!r},",
             ")],",
         )
     return lines(f"cpu={case.device == 'cpu'},", f'mixed_precision="{_precision(measured)}",', own)

@@ -10,13 +10,16 @@ from typing import Any
 from distbench import registry, schedule
 from distbench.analysis.text import one_line
 from distbench.case import Case, Optimizer
-from distbench.errors import UsageError
+from distbench.decode import decoded
+from distbench.errors import Mistake, UsageError
 from distbench.strategies.base import Strategy
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.dp import DataParallel
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.single import Single
 from distbench.strategies.zero import Zero
+from distbench.suite.checking import check
+from distbench.suite.reading import key_text
 
 # each format says which of these it can't express
 _STRATEGIES = (Single, DataParallel, DistributedDataParallel, FullyShardedDataParallel, Zero)
@@ -40,19 +43,21 @@ class Measured:
 
     @classmethod
     def of(cls, case: Case, effective: Mapping[str, Any]) -> Measured:
-        """*case* with its strategy.
+        """*case* with its strategy: what formats write is made of values whose types were checked.
 
         Raises:
-            UsageError: this version can't export the strategy, or doesn't know one of its options.
+            UsageError: this version can't export the strategy, or one of its options is not of its type.
+            RecordError: a field of *case* is not of its type.
         """
+        case = decoded(Case, case.to_json(), one_line(str(case.name)))
         name = case.strategy.name
         plugin = registry.built_in("strategies").get(name)
         if plugin is None or plugin not in _STRATEGIES:
-            raise UsageError(f"{name}: plug-in strategies can't be exported")
-        try:
-            strategy = plugin(**case.strategy.options)
-        except TypeError as error:
-            raise UsageError(f"{name}: options from another version of distbench: {error}") from error
+            raise UsageError(f"{one_line(name)}: plug-in strategies can't be exported")
+        strategy, findings = check(plugin, case.strategy.options, ("strategy", name))
+        if strategy is None:
+            wrong = Mistake(findings[0].message, key_text(findings[0].path), findings[0].value)
+            raise UsageError(f"{name}: options from another version of distbench: {wrong}")
         return cls(case, strategy, effective)
 
     @property
@@ -78,14 +83,15 @@ class Measured:
     @property
     def layer_classes(self) -> list[str]:
         """Classes of the layers that were wrapped individually; empty if the record doesn't have them."""
-        if names := self.case.workload.options.get("layer_classes"):
-            return [str(name) for name in names]
-        return self.strategy.wrapped_layers(self.effective)
+        given = self.case.workload.options.get("layer_classes")
+        names = given if isinstance(given, list) else self.strategy.wrapped_layers(self.effective)
+        return [str(name) for name in names]
 
-    def value(self, key: str) -> Any:
-        """Option of the strategy; if the suite left it unset, the value that the live engine reported."""
+    def size(self, key: str) -> int | None:
+        """Option of the strategy; if the suite left it unset, the number that the live engine reported."""
         option = getattr(self.strategy, key)
-        return self.effective.get(key) if option is None else option
+        reported = self.effective.get(key) if option is None else option
+        return reported if type(reported) is int else None
 
 
 @dataclass(frozen=True)

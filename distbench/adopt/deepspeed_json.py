@@ -44,7 +44,7 @@ def files(measured: Measured) -> dict[str, str]:
     """
     if not (zero := measured.zero):
         return {}
-    sizes = {key: size for key in open_sizes(zero) if (size := measured.value(key)) is not None}
+    sizes = {key: size for key in open_sizes(zero) if (size := measured.size(key)) is not None}
     config = {**configuration(zero, measured.case, sizes), "optimizer": _optimizer(measured, zero)}
     return {FILE: base.as_json(config)}
 
@@ -60,7 +60,7 @@ def differs(measured: Measured, *, with_schedule: bool = False) -> list[str]:
     unknown = [
         f"{key} is not in the record; DeepSpeed's default applies"
         for key in open_sizes(zero)
-        if measured.value(key) is None
+        if measured.size(key) is None
     ]
     starts_late = zero.stage == 0 and case.precision.compute in ("bf16", "fp16")
     is_cpu_adam = zero.optimizer_kernel == "deepspeed" and case.device == "cpu"

@@ -113,7 +113,7 @@ def _prepare(measured: Measured) -> str:
 def _replicate(measured: Measured) -> str:
     case = measured.case
     if isinstance(measured.strategy, DataParallel):
-        return f"model = nn.DataParallel(model, device_ids=list(range({case.world_size})))"
+        return f"model = nn.DataParallel(model, device_ids=list(range({case.world_size!r})))"
     if not (ddp := measured.ddp):
         return ""
     wrapped = _python.block(f"""
@@ -121,8 +121,8 @@ def _replicate(measured: Measured) -> str:
             model,
             device_ids={"[device]" if case.device == "cuda" else None},
             bucket_cap_mb={ddp.bucket_cap_asked!r},
-            gradient_as_bucket_view={ddp.gradient_as_bucket_view},
-            static_graph={ddp.static_graph},
+            gradient_as_bucket_view={ddp.gradient_as_bucket_view!r},
+            static_graph={ddp.static_graph!r},
         )
     """)
     hook = f"model.register_comm_hook(None, default_hooks.{case.precision.reduce}_compress_hook)"

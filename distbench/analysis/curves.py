@@ -11,6 +11,7 @@ from distbench.analysis.losses import numbers
 from distbench.analysis.summary import THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, plain, shorten
 from distbench.files import slug
+from distbench.foreign import from_anybody
 from distbench.job import kinds
 from distbench.record import Record
 
@@ -47,10 +48,15 @@ class Curves:
 
 
 def curves_of(records: Iterable[Record]) -> list[Curves]:
-    """Curves of *records*; those without any are left out, as are those of kinds that are not installed."""
+    """Curves of *records*; those without any are left out, as are those of kinds that are not installed.
+
+    Raises:
+        RecordError: the parts of a record do not fit together.
+    """
     known = {kind.name: kind for kind in kinds()}
     shown = [(record, known[record.job.kind]) for record in records if record.job.kind in known]
-    made = [(record, kind.folder, *kind.curve(record)) for record, kind in shown]
+    with from_anybody("the curves"):
+        made = [(record, kind.folder, *kind.curve(record)) for record, kind in shown]
     return [_curves(record, folder, title, points) for record, folder, title, points in made if points]
 
 

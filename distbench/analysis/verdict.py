@@ -14,6 +14,7 @@ from distbench import registry
 from distbench.analysis.loss_deviation import UNKNOWN, Expected, TimedLosses
 from distbench.analysis.timed_losses import timed_losses
 from distbench.decode import finite
+from distbench.foreign import from_anybody
 from distbench.job import MEASURE
 from distbench.record import Record, of_kind
 
@@ -70,13 +71,19 @@ def judges() -> dict[str, Kind]:
 
 
 def verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dict[str, dict[str, Verdict]]:
-    """Verdicts by case id, then by kind, of the *records* of a run of the resolved *suite*."""
+    """Verdicts by case id, then by kind, of the *records* of a run of the resolved *suite*.
+
+    Raises:
+        RecordError: the records of a kind of job do not fit together.
+    """
     by_case: dict[str, dict[str, Verdict]] = {}
     expected: dict[str, Expected] = {}
     for kind, judge in judges().items():
         if own := of_kind(records, judge.name):
-            expected |= judge.expected_losses(own)
-            for case_id, verdict in judge.judge(suite.get(judge.name) or {}, own).items():
+            with from_anybody(f"the records in {judge.folder}"):
+                expected |= judge.expected_losses(own)
+                judged = judge.judge(suite.get(judge.name) or {}, own)
+            for case_id, verdict in judged.items():
                 by_case.setdefault(case_id, {})[kind] = verdict
     for case_id, found in timed_losses(of_kind(records, MEASURE), expected).items():
         by_case.setdefault(case_id, {})[LOSSES] = _of_timed(found)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -13,6 +11,8 @@ from typing import Any
 from distbench.analysis.text import plain, shorten
 from distbench.cli.output import width
 from distbench.query import Answer
+from distbench.report.csv_text import csv_text
+from distbench.report.markup import escaped
 
 _LONGEST_CELL = 40
 
@@ -49,11 +49,7 @@ def _cell(value: Any) -> str:
 
 def _as_csv(answer: Answer) -> str:
     """Answer as CSV with every digit; null is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(answer.columns)
-    writer.writerows(["" if value is None else _text(value) for value in row] for row in answer.rows)
-    return text.getvalue().removesuffix("\n")
+    return csv_text([answer.columns, *answer.rows], _text)
 
 
 def _as_json(answer: Answer) -> str:
@@ -70,8 +66,7 @@ def _as_markdown(answer: Answer) -> str:
     """Answer as a Markdown table, with the digits of the table for people."""
     ruled = ["---:" if _is_number(answer, i) else "---" for i in range(len(answer.columns))]
     lines = [list(answer.columns), ruled, *([_cell(value) for value in row] for row in answer.rows)]
-    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+    return "\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines)
 
 
 def _text(value: Any) -> str:

@@ -10,21 +10,20 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line
 from distbench.cli.output import note
 from distbench.errors import DistbenchError
+from distbench.foreign import from_anybody
 from distbench.record.store import Run
-
-# what code that expects distbench's records may raise on another tool's: wrong types, values, depths, sizes
-_FOREIGN = (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError, OSError)
 
 
 def occasions(runs: Iterable[Run]) -> Iterator[Occasion | str]:
     """Each of *runs* as an occasion, or why it can't be read."""
     for run in runs:
         try:
-            yield _occasion(run)
+            with from_anybody(str(run.folder)):
+                occasion = _occasion(run)
         except DistbenchError as error:
             yield str(error)
-        except _FOREIGN as error:
-            yield f"{run.folder}: not a readable run: {error!r}"
+        else:
+            yield occasion
 
 
 def readable(runs: Iterable[Run]) -> Iterator[Occasion]:

@@ -14,11 +14,12 @@ from typing import Any
 from distbench import env
 from distbench.analysis.paired import Rule, pairs_for, resolvable, stopped
 from distbench.case import Case, Measure
-from distbench.decode import decoded
+from distbench.decode import decoded, parsed
 from distbench.errors import RecordError, UsageError
-from distbench.files import write_whole, writing
+from distbench.files import content, write_whole, writing
 from distbench.gate.judging import rules as rules_of
 from distbench.gate.verdicts import Result
+from distbench.record import MOST_BYTES
 from distbench.record.store import utc_now
 from distbench.suite.gate import MOST_PAIRS, GateRules
 from distbench.units import duration_text
@@ -83,7 +84,7 @@ def save(calibrations: Mapping[str, Calibrated]) -> Path:
 
 def _stored() -> dict[str, Calibrated]:
     try:
-        data = json.loads(file_here().read_text())
+        data = parsed(content(file_here(), MOST_BYTES, follow=True), "calibration")
         cases = data["cases"] if data["format"] == FORMAT else {}
         spreads = {key: decoded(Calibrated, item, key) for key, item in cases.items()}
         numbers = [number for item in spreads.values() for number in item.deviations.values()]

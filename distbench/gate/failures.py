@@ -6,13 +6,14 @@ crashes every fifth launch would mostly get through, with nothing said, if only 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from distbench.analysis.chances import fisher, holm
 from distbench.analysis.text import one_line
+from distbench.decode import decoded
 from distbench.gate.verdicts import Finding
 from distbench.record import Record, read_json
 from distbench.record.store import write_json
@@ -91,37 +92,50 @@ def _finding(arms: Arms, chance: float, *, is_worse: bool) -> Finding:
     return Finding("trial", "pass", f"{counts}{meaning}; each was launched once more: {last}", notable=True)
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A launch that failed."""
+
+    arm: int
+    """0: baseline; 1: candidate."""
+    case_id: str
+    round: int
+    started: str
+    how: str
+
+    @property
+    def key(self) -> tuple[int, str, int]:
+        """Which trial it was a launch of."""
+        return self.arm, self.case_id, self.round
+
+
 @dataclass
 class FailureLog:
     """Launches that failed, kept in a file, for the record of a second try replaces that of the first."""
 
     file: Path | None = None
     """None: kept in memory only."""
-    _entries: list[dict[str, Any]] = field(default_factory=list, init=False)
-    _taken: list[dict[str, Any]] = field(default_factory=list, init=False)
+    _entries: list[Entry] = field(default_factory=list, init=False)
+    _taken: list[Entry] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        if self.file and self.file.is_file():
-            self._entries = read_json(self.file)
+        if self.file and self.file.exists():
+            self._entries = decoded(list[Entry], read_json(self.file), str(self.file))
 
     def note(self, arm: int, record: Record) -> None:
         """Keep that *record* of *arm* (0: baseline) is of a launch that failed, once."""
-        entry = {**_key(arm, record.case_id, record.round), "started": record.started, "how": _how(record)}
+        entry = Entry(arm, record.case_id, record.round, record.started, _how(record))
         if entry not in self._entries:
             self._entries.append(entry)
             if self.file:
-                write_json(self.file, self._entries)
+                write_json(self.file, [dataclasses.asdict(each) for each in self._entries])
 
     def take(self, arm: int, case_id: str, round_: int) -> list[str]:
         """How each failed launch of a trial ended, given once: the warm-ups of both series share a round."""
-        key = _key(arm, case_id, round_).items()
-        taken = [entry for entry in self._entries if key <= entry.items() and entry not in self._taken]
+        key = arm, case_id, round_
+        taken = [entry for entry in self._entries if entry.key == key and entry not in self._taken]
         self._taken += taken
-        return [str(entry["how"]) for entry in taken]
-
-
-def _key(arm: int, case_id: str, round_: int) -> dict[str, Any]:
-    return {"arm": arm, "case_id": case_id, "round": round_}
+        return [entry.how for entry in taken]
 
 
 def _how(record: Record) -> str:

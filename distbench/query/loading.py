@@ -88,8 +88,16 @@ class Loading:
         """Make the tables.
 
         Raises:
-            RecordError: a Parquet file can't be read.
+            RecordError: a Parquet file can't be read, or does not hold what its record says.
         """
+        import duckdb
+
+        try:
+            self._fill(database)
+        except duckdb.Error as error:
+            raise RecordError(f"the records of a run can't be made tables: {first_line(error)}") from error
+
+    def _fill(self, database: duckdb.DuckDBPyConnection) -> None:
         # while they stand, the steps between are told apart from the tables by their schema
         database.execute("create schema raw")
         keys = [{**key, "trial": number} for number, key in enumerate(self.keys)]

@@ -15,26 +15,46 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
-from distbench.case import Case
-from distbench.decode import decoded
+from distbench.bounds import Bound, Name
+from distbench.case import MOST_RANKS, Case
+from distbench.decode import decoded, parsed
 from distbench.errors import FormatError, RecordError
+from distbench.files import content
 from distbench.job import MEASURING, Job
-from distbench.metrics.base import TableSpec
+from distbench.metrics.base import Better, OverRanks, TableSpec
 from distbench.strategies.description import Description
 
 FORMAT = 3
 _OLDEST_READABLE = 1
+MOST_BYTES = 32 << 20
+"""Of a JSON file of a run or a gate: records have some 20 KB, the cases of ``run.json`` some 1.5 KB each."""
 NO_REFERENCE = "its reference has no result"
 """How the reason of a trial begins that was not launched, because what it would be compared with failed."""
 
 Samples = dict[str, list[list[float | None]]]
 Row = dict[str, Any]
+Seconds = Annotated[float, Bound(-(2**31))]
+"""Finite; a clock that was set back makes them negative."""
+
+ColumnFacts = TypedDict(
+    "ColumnFacts",
+    {
+        "unit": Name,
+        "better": Better,
+        "over_ranks": OverRanks,
+        "doc": str,
+        "per_step": bool,
+        "metric": Name,
+        "pass": Name,
+    },
+    total=False,
+)
+"""What a record says of a column. A foreign one may lack any of it."""
 
 
 class Status(enum.StrEnum):
@@ -85,9 +105,9 @@ def round_text(round_: int) -> str:
 class Failure:
     """Which rank failed first, and its traceback and log."""
 
-    rank: int | None
+    rank: Annotated[int, Bound(0, MOST_RANKS)] | None
     """The rank that failed first (not those that failed as a result); None if unknown."""
-    phase: str
+    phase: Name
     """What that rank was doing: start, build, warmup, time, profile; ``distbench``: it was no rank that
     failed, but distbench itself."""
     traceback: str = ""
@@ -114,19 +134,19 @@ class Attempt:
 class Record:
     """One trial of one case."""
 
-    run_id: str
+    run_id: Name
     case: Case
-    case_id: str
-    round: int
+    case_id: Name
+    round: Annotated[int, Bound(WARM_UP)]
     """0 for the first trial of a case; in a gate also ``WARM_UP``, or ``SECOND_SERIES`` and up."""
     status: Status
     reason: str
     """Empty when measured; otherwise one sentence."""
-    started: str
+    started: Name
     """UTC, ISO 8601."""
-    wall_s: float
+    wall_s: Seconds
     """From launch to the exit of the last process; 0 if nothing was launched."""
-    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    columns: dict[str, Annotated[dict[str, Any], ColumnFacts]] = field(default_factory=dict)
     """Column name -> unit, better, over_ranks, doc, per_step, metric, and the pass of its samples."""
     values: dict[str, float] = field(default_factory=dict)
     """Column name -> one number for the trial, over ranks and steps."""
@@ -138,7 +158,7 @@ class Record:
     """Rank -> loss of each warm-up step; None where it is not finite."""
     tables: Mapping[str, list[Row]] = field(default_factory=dict)
     """Table name -> rows; rows written by ranks have a ``rank``."""
-    phases: dict[str, list[float]] = field(default_factory=dict)
+    phases: dict[str, list[Seconds]] = field(default_factory=dict)
     """Phase -> seconds by rank: start, build, warmup, time, profile."""
     effective: dict[str, Any] = field(default_factory=dict)
     """Effective settings, read back from the live engine of rank 0."""
@@ -204,7 +224,7 @@ def check_format(data: object, source: str) -> None:
         FormatError: only another version can.
         RecordError: *data* is not a file of distbench.
     """
-    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
+    if not isinstance(data, dict) or type(data.get("format")) is not int:
         raise RecordError(f"{source}: format: missing; not a distbench file")
     number = data["format"]
     if number > FORMAT:
@@ -223,16 +243,10 @@ def read_json(file: Path) -> Any:
     """Parsed content of *file*.
 
     Raises:
-        RecordError: the file can't be read, is empty, or is not valid JSON.
+        RecordError: the file can't be read, is too large, is empty, or is not valid JSON.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{file}: can't be read: {error}") from error
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        why = "the file is empty" if not text.strip() else f"line {error.lineno}: {error.msg}"
-        raise RecordError(f"{file}: corrupt: not valid JSON: {why}") from error
-    except RecursionError as error:
-        raise RecordError(f"{file}: corrupt: nested too deeply") from error
+        data = content(file, MOST_BYTES)
+    except OSError as error:
+        raise RecordError(f"{file}: can't be read: {error.strerror}") from error
+    return parsed(data, str(file))

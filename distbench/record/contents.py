@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from distbench.decode import decoded
 from distbench.errors import FormatError, RecordError
 from distbench.record import Record, check_format, files, read_json
 
@@ -92,10 +94,19 @@ def read_record(file: Path) -> Stored:
     Raises:
         RecordError: it, or a file next to it, is missing, corrupt or of another format.
     """
+    # folders of the trial, its case and its kind of job: none may lead out of the run
+    for place in list(file.parents)[:3]:
+        if place.is_symlink():
+            raise RecordError(f"{file}: {place.name} is a symbolic link, which is not followed")
     data, source = read_json(file), str(file)
     check_format(data, source)
     if data["format"] < _FIRST_WITH_FILES:
-        return Stored(Record.from_json(data, source), files.Files())
-    parquet_files = files.find(file.parent, data, source)
-    record = Record.from_json({**data, **files.content(parquet_files, data)}, source)
-    return Stored(record, parquet_files)
+        record = Record.from_json(data, source)
+        files.check_ranks({name: len(each) for name, each in record.samples.items()}, record.case, source)
+        return Stored(record, files.Files())
+    described = decoded(files.Manifest, data, source)
+    record = Record.from_json({**data, "samples": {}, "tables": {}}, source)
+    files.check_ranks(described.samples.ranks if described.samples else {}, record.case, source)
+    parquet_files = files.find(file.parent, described)
+    samples, tables = files.content(parquet_files, described)
+    return Stored(dataclasses.replace(record, samples=samples, tables=tables), parquet_files)

@@ -9,22 +9,58 @@ samples.parquet   one row per sample: name (of the column), rank, step, value (n
 """
 
 import functools
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from distbench.bounds import Bound, Name
+from distbench.case import MOST_RANKS, Case
 from distbench.errors import RecordError
-from distbench.files import slug, whole
+from distbench.files import digest, slug, whole
 from distbench.record import FORMAT, Record, Row, Samples, parquet
+from distbench.record.documented import Kind, kinds_of
 
 T = TypeVar("T")
 
+MOST_BYTES = 1 << 30
+"""Of one Parquet file."""
+MOST_LISTS = 2_000_000
+"""Lists of samples in a record, one per column and rank: 100 columns of 20,000 ranks."""
 _SAMPLES = "samples.parquet"
 # names in a record are not trusted: no path leads out of its folder
 _FILE_NAME = re.compile(r"[a-z0-9_+-][a-z0-9._+-]*\.parquet")
+
+
+@dataclass(frozen=True)
+class SamplesFile:
+    """What a record says of the file of its samples."""
+
+    file: Name
+    sha256: Name
+    ranks: dict[str, Annotated[int, Bound(0, MOST_RANKS)]]
+    """Column -> ranks that have a list of samples, which may be empty."""
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """What a record says of the file of one of its tables."""
+
+    file: Name | None
+    """None: the table has no row."""
+    sha256: Name = ""
+    columns: list[str] = field(default_factory=list)
+    optional: list[str] = field(default_factory=list)
+    """Columns that a row does not have if it is null there."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a record says of its files."""
+
+    samples: SamplesFile | None
+    tables: dict[str, TableFile]
 
 
 @dataclass(frozen=True)
@@ -77,35 +113,46 @@ def write(folder: Path, record: Record) -> dict[str, Any]:
     }
 
 
-def find(folder: Path, data: Mapping[str, Any], source: str) -> Files:
-    """Files in *folder* that *data*, a record as JSON, refers to.
+def check_ranks(ranks: Mapping[str, int], case: Case, source: str) -> None:
+    """Refuse samples of more *ranks* (by column) than *case* has: each is a list, whatever is in it.
 
     Raises:
-        RecordError: a file is missing or damaged, or *data* is not such a record.
+        RecordError: there are too many.
     """
-    try:
-        samples = data["samples"] and _checked(folder, data["samples"])
-        tables = {name: _checked(folder, entry) for name, entry in data["tables"].items() if entry["file"]}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{source}: not a readable record: {error!r}") from error
+    for name, count in ranks.items():
+        if count > case.world_size:
+            problem = f"{count:,} ranks, but the world size is {case.world_size:,}"
+            raise RecordError(f"{source}: samples.ranks.{name:.60}: {problem}")
+    if sum(ranks.values()) > MOST_LISTS:
+        raise RecordError(f"{source}: samples.ranks: more than {MOST_LISTS:,} lists")
+
+
+def find(folder: Path, described: Manifest) -> Files:
+    """Files in *folder* that a record refers to.
+
+    Raises:
+        RecordError: a file is missing or damaged.
+    """
+    samples = described.samples and _checked(folder, described.samples)
+    tables = {name: _checked(folder, entry) for name, entry in described.tables.items() if entry.file}
     return Files(samples or None, tables)
 
 
-def content(files: Files, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Samples and tables in *files*, to replace the file names in *data*.
+def content(files: Files, described: Manifest) -> tuple[Lazy[list[list[float | None]]], Lazy[list[Row]]]:
+    """Samples and tables in *files*.
 
-    Accessing them raises RecordError if a file does not match its description in *data*.
+    Accessing them raises RecordError if a file does not match its description.
     """
+    ranks = described.samples.ranks if described.samples and files.samples else {}
 
     @functools.cache
     def samples() -> Samples:
-        return _read_samples(files.samples, data["samples"]["ranks"]) if files.samples else {}
+        return _read_samples(files.samples, ranks) if files.samples else {}
 
     def table(name: str) -> list[Row]:
-        return _read_table(files.tables[name], data["tables"][name]) if name in files.tables else []
+        return _read_table(files.tables[name], name, described.tables[name]) if name in files.tables else []
 
-    columns = data["samples"]["ranks"] if files.samples else ()
-    return {"samples": Lazy(columns, lambda name: samples()[name]), "tables": Lazy(data["tables"], table)}
+    return Lazy(ranks, lambda name: samples()[name]), Lazy(described.tables, table)
 
 
 def _file_names(tables: Iterable[str]) -> dict[str, str]:
@@ -157,51 +204,62 @@ def _write_table(file: Path, rows: Sequence[Row], about: dict[str, Any]) -> dict
 def _written(file: Path, columns: Mapping[str, Sequence[Any]], about: dict[str, Any]) -> dict[str, Any]:
     with whole(file) as aside:
         parquet.write(aside, columns, about)
-    return {"file": file.name, "sha256": _digest(file)}
+    return {"file": file.name, "sha256": digest(file, MOST_BYTES)}
 
 
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def _checked(folder: Path, entry: Mapping[str, Any]) -> Path:
-    name = str(entry["file"])
+def _checked(folder: Path, entry: SamplesFile | TableFile) -> Path:
+    name = entry.file or ""
     if not _FILE_NAME.fullmatch(name):
         raise RecordError(
-            f"{folder}: record.json refers to a file {name!r}, which distbench would never write"
+            f"{folder}: record.json refers to a file {name!r:.80}, which distbench would never write"
         )
     file = folder / name
     try:
-        digest = _digest(file)
+        found = digest(file, MOST_BYTES)
     except FileNotFoundError as error:
         raise RecordError(f"{file}: missing, but record.json refers to it") from error
     except OSError as error:
         raise RecordError(f"{file}: can't be read: {error.strerror}") from error
-    if digest != entry["sha256"]:
+    if found != entry.sha256:
         raise RecordError(f"{file}: corrupt: checksum differs from record.json")
     return file
 
 
 def _read_samples(file: Path, ranks: Mapping[str, int]) -> Samples:
+    samples: Samples = {name: [[] for _ in range(count)] for name, count in ranks.items()}
+    lists = [*samples.values()]
     try:
-        samples: Samples = {name: [[] for _ in range(count)] for name, count in ranks.items()}
-        for name, rank, _, value in zip(*parquet.read(file), strict=True):
-            samples[name][rank].append(value)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise RecordError(f"{file}: not the samples that record.json describes: {error!r}") from error
+        for place, rank, value in parquet.read_samples(file, [*samples]):
+            if not place or rank is None or rank < 0:
+                raise IndexError("of no column or rank that it has")
+            lists[place - 1][rank].append(value)
+    except IndexError as error:
+        raise RecordError(f"{file}: not the samples that record.json describes: {error}") from error
     return samples
 
 
-def _read_table(file: Path, entry: Mapping[str, Any]) -> list[Row]:
+def _read_table(file: Path, name: str, entry: TableFile) -> list[Row]:
+    optional, kinds = set(entry.optional), kinds_of(name)
+    texts = [column for column in entry.columns if kinds.get(column) == "text"] if kinds else None
+    columns = parquet.read(file, texts)
     try:
-        optional = set(entry["optional"])
+        named = dict(zip(entry.columns, columns, strict=True))
+        _refuse_other_kinds(file, named, kinds)
         return [
             {
                 name: value
-                for name, value in zip(entry["columns"], row, strict=True)
+                for name, value in zip(entry.columns, row, strict=True)
                 if value is not None or name not in optional
             }
-            for row in zip(*parquet.read(file), strict=True)
+            for row in zip(*(column.values for column in columns), strict=True)
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise RecordError(f"{file}: not the table that record.json describes: {error!r}") from error
+
+
+def _refuse_other_kinds(
+    file: Path, columns: Mapping[str, parquet.Content], kinds: Mapping[str, Kind]
+) -> None:
+    for name, kind in kinds.items():
+        if name in columns and not columns[name].holds(kind):
+            raise RecordError(f"{file}: {name:.60}: {columns[name].type}: expected {kind}s")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from distbench.decode import decoded
 from distbench.errors import FormatError, RecordError
 from distbench.job import kinds
 from distbench.record import Record, check_format, files, read_json
@@ -163,7 +164,8 @@ def _parts(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def _of_part(record: Path, name: str, data: dict[str, Any]) -> Found:
     folder = record.parent
     try:
-        for content in files.content(files.find(folder, data, str(record)), data).values():
+        described = decoded(files.Manifest, data, str(record))
+        for content in files.content(files.find(folder, described), described):
             dict(content)
     except RecordError as error:
         is_there = os.path.lexists(folder / name)

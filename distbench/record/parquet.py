@@ -9,16 +9,50 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from distbench.decode import finite
 from distbench.errors import RecordError
 
 if TYPE_CHECKING:
     import duckdb
 
+MOST_CELLS = 1 << 24
+"""Values of one file: a thousand steps of 500 ranks, 8 numbers in each, with their names and places."""
+MOST_COLUMNS = 1 << 10
+MOST_TEXT = 1 << 27
+"""Characters of text in one file."""
+LONGEST = 1 << 14
+"""Characters of one text in a table that are read."""
+# DuckDB may hold so much of a file that it reads, as a page of it may expand to any size; what doesn't fit is
+# refused, not laid in a folder of the user's
+_READING = (("memory_limit", "512MB"), ("temp_directory", ""))
+# a folder named key=value is not a column
+_ROWS = "from read_parquet(?, hive_partitioning = false)"
+# of DuckDB's own
+_BATCH = 2048
 _INT64 = 1 << 63
+_TEXTS = ("VARCHAR", "JSON")
+_KINDS = {"text": ("VARCHAR",), "number": ("BIGINT", "DOUBLE")}
+
+
+@dataclass(frozen=True)
+class Content:
+    """A column of a file."""
+
+    name: str
+    type: str
+    """In DuckDB."""
+    values: list[Any]
+
+    def holds(self, kind: Literal["text", "number"]) -> bool:
+        """Whether its values are of that *kind*, or null; a column without any is one of booleans."""
+        return self.type in _KINDS[kind] or all(value is None for value in self.values)
 
 
 def write(file: Path, columns: Mapping[str, Sequence[Any]], about: Mapping[str, Any]) -> None:
@@ -34,26 +68,106 @@ def write(file: Path, columns: Mapping[str, Sequence[Any]], about: Mapping[str, 
     try:
         _connection().execute(f"copy ({query}) to {literal(path_text(file))} ({options})", values)
     except duckdb.Error as error:
-        raise OSError(0, first_line(error)) from error
+        raise _os_error(error) from error
 
 
-def read(file: Path) -> list[list[Any]]:
-    """Columns of *file*, in order.
+def _os_error(error: Exception) -> OSError:
+    """*error* as the operating system told it to DuckDB, which wraps that in JSON."""
+    if number := re.search(r'"errno":"(\d+)"', str(error)):
+        return OSError(int(number[1]), os.strerror(int(number[1])))
+    return OSError(0, first_line(error))
+
+
+def read(file: Path, texts: Sequence[str] | None = None) -> list[Content]:
+    """Columns of *file*, in order; a text is read up to ``LONGEST`` characters.
+
+    Args:
+        texts: The columns of text, where they are known; None: DuckDB is asked first.
 
     Raises:
-        RecordError: it can't be read.
+        RecordError: it can't be read, or holds more than any that distbench writes.
     """
+    with _reading(file) as path:
+        types = dict.fromkeys(texts, "VARCHAR") if texts is not None else _types(path)
+        # a few bytes of Parquet may stand for any number of copies of a long text
+        cut = [
+            f"{_cut(quoted(name), type_)} as {quoted(name)}"
+            for name, type_ in types.items()
+            if type_ in _TEXTS
+        ]
+        chosen = f"* replace ({', '.join(cut)})" if cut else "*"
+        result = _connection(*_READING).execute(f"select {chosen} {_ROWS}", [path])
+        described = [(str(name), str(type_)) for name, type_, *_ in result.description]
+        if len(described) > MOST_COLUMNS:
+            raise ValueError(f"more than {MOST_COLUMNS:,} columns")
+        rows = _fetched(result, path, MOST_CELLS // len(described))
+        columns = zip(*rows, strict=True) if rows else [()] * len(described)
+        return [
+            Content(name, type_, _plain(list(values), type_))
+            for (name, type_), values in zip(described, columns, strict=True)
+        ]
+
+
+def read_samples(file: Path, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Rows of *file*: place of the name among *names* (from 1 on; 0: it is none of them), rank and value.
+
+    Raises:
+        RecordError: it can't be read, is no file of samples, or holds more than any that distbench writes.
+    """
+    # numbers alone, so that no text of the file need be held
+    query = f"select list_position(?, name), rank::bigint, value::double {_ROWS}"
+    with _reading(file) as path:
+        return _fetched(_connection(*_READING).execute(query, [list(names), path]), path, MOST_CELLS // 4)
+
+
+def _types(path: str) -> dict[str, str]:
+    """Type of each column of a file."""
+    result = _connection(*_READING).execute(f"{_ROWS} limit 0", [path])
+    return {str(name): str(type_) for name, type_, *_ in result.description}
+
+
+def _cut(column: str, type_: str) -> str:
+    if type_ == "JSON":
+        # a part of it would be no JSON
+        return f"if(strlen({column}) > {LONGEST}, error('a value is too long'), {column})"
+    return f"left({column}::varchar, {LONGEST})"
+
+
+def _fetched(result: duckdb.DuckDBPyConnection, path: str, most: int) -> list[tuple[Any, ...]]:
+    """Rows of *result*, all that the file has: at most *most*, with ``MOST_TEXT`` characters of text.
+
+    Raises:
+        ValueError: there are more.
+    """
+    rows = result.fetchmany(_BATCH)
+    if len(rows) < _BATCH:
+        return rows
+    # the file itself says how many there are; a cursor, for the rest of the result is still to be fetched
+    counting = _connection(*_READING).cursor()
+    ((count,),) = counting.execute(f"select count(*) {_ROWS}", [path]).fetchall()
+    size = 0
+    while count <= most and (batch := result.fetchmany(_BATCH)):
+        rows += batch
+        size += sum(len(value) for row in batch for value in row if type(value) is str)
+        if size > MOST_TEXT:
+            raise ValueError(f"more than {MOST_TEXT:,} characters of text")
+    if count > most:
+        raise ValueError(f"{count:,} rows; more than {most:,} are not read")
+    return rows
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[str]:
+    """Yield the path of *file* for DuckDB; what goes wrong with it is a RecordError."""
     import duckdb
 
     try:
-        # a folder named key=value is not a column
-        result = _connection().execute("from read_parquet(?, hive_partitioning=false)", [path_text(file)])
-        types = [str(column[1]) for column in result.description]
-        rows = result.fetchall()
+        yield path_text(file)
     except (duckdb.Error, OSError) as error:
         raise RecordError(f"{file}: corrupt: not a Parquet file: {first_line(error)}") from error
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in types]
-    return [_plain(column, type_) for column, type_ in zip(columns, types, strict=True)]
+    # text that is no JSON in a column of it
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{file}: corrupt: {error}") from error
 
 
 def select(columns: Mapping[str, Sequence[Any]]) -> tuple[str, list[list[Any]]]:
@@ -113,11 +227,11 @@ def path_text(file: Path) -> str:
 
 
 @functools.cache
-def _connection() -> duckdb.DuckDBPyConnection:
+def _connection(*settings: tuple[str, str]) -> duckdb.DuckDBPyConnection:
     import duckdb
 
     # one thread: the parent of a run must not take processors from the ranks that are timed
-    return duckdb.connect(":memory:", config={"threads": 1})
+    return duckdb.connect(":memory:", config={"threads": 1, **dict(settings)})
 
 
 def _typed(values: Sequence[Any]) -> tuple[str, list[Any]]:
@@ -132,7 +246,11 @@ def _typed(values: Sequence[Any]) -> tuple[str, list[Any]]:
         return "double", [None if value is None else float(value) for value in values]
     if all(isinstance(value, str) for value in known):
         return "varchar", [None if value is None else encodable(value) for value in values]
-    return "json", [None if value is None else json.dumps(value, default=str) for value in values]
+    return "json", [None if value is None else _as_json(value) for value in values]
+
+
+def _as_json(value: Any) -> str:
+    return encodable(json.dumps(finite(value), default=str, ensure_ascii=False))
 
 
 def _plain(column: list[Any], type_: str) -> list[Any]:

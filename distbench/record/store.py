@@ -18,7 +18,9 @@ reports/<suite>-<time>-<id>/
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import os
 import secrets
 import shlex
 import shutil
@@ -31,6 +33,7 @@ from typing import Any, Literal
 
 from distbench import __version__, env
 from distbench.case import Case
+from distbench.clipping import clipped
 from distbench.decode import decoded
 from distbench.errors import InfrastructureError, RecordError, UsageError
 from distbench.files import slug, write_whole, writing
@@ -42,6 +45,8 @@ from distbench.suite import Suite
 from distbench.units import bytes_text
 
 RUN_FILE = "run.json"
+# characters of one text of a record
+_LONGEST = 50_000
 # records, logs and the report of a small run, without the weights of a large model
 _LEAST_FREE = 64 << 20
 
@@ -164,7 +169,7 @@ class Run:
             RecordError: the file is corrupt or of another format.
         """
         file = self.folder / RUN_FILE
-        if not file.is_file():
+        if not os.path.lexists(file):
             raise UsageError(f"{self.folder}: not the folder of a run ({RUN_FILE} is missing)")
         info = RunInfo.from_json(read_json(file), str(file))
         if info.state == "running" and not owner.is_owned(self.folder):
@@ -189,7 +194,7 @@ class Run:
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             written = files.write(folder, record)
-        write_json(folder / RECORD_FILE, record.to_json(written))
+        write_json(folder / RECORD_FILE, _clipped(record).to_json(written))
 
     def record(self, case: Case, round_: int, kind: str = MEASURE) -> Record:
         """Record of one trial.
@@ -224,6 +229,21 @@ class Run:
     def _trial_folders(self, of_kind: str) -> list[Path]:
         """Folders in *of_kind*, that of a kind of job, that have a record."""
         return [file.parent for file in sorted(self.folder.glob(f"{of_kind}/*/*/{RECORD_FILE}"))]
+
+
+def _clipped(record: Record) -> Record:
+    """*record* without the middle of texts that would be too long to be read again."""
+    cut = functools.partial(clipped, most=_LONGEST, whole="see the logs next to the record")
+    failure = record.failure and dataclasses.replace(
+        record.failure, traceback=cut(record.failure.traceback), log=cut(record.failure.log)
+    )
+    return dataclasses.replace(
+        record,
+        reason=cut(record.reason),
+        degraded=cut(record.degraded),
+        absent={name: cut(why) for name, why in record.absent.items()},
+        failure=failure,
+    )
 
 
 def new_run_id() -> str:

@@ -7,8 +7,6 @@ where programs do, with its reason in JSON.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from distbench.analysis.text import one_line, shorten
+from distbench.report.csv_text import csv_text
 from distbench.report.markup import escaped
 from distbench.units import ABSENT, value_text
 
@@ -167,11 +166,8 @@ class Sheet:
 
     def as_csv(self) -> str:
         """Names of the columns and every digit of their values; what is absent is empty."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(each.name for each in self.fields)
-        writer.writerows([_digits(value) for value in row.values()] for row in self.records())
-        return text.getvalue().removesuffix("\n")
+        rows = [list(row.values()) for row in self.records()]
+        return csv_text([[each.name for each in self.fields], *rows], _digits)
 
     def to_json(self) -> dict[str, Any]:
         """Columns, rows by the names of the columns, why values are absent, and the notes."""
@@ -218,4 +214,4 @@ def _plain(value: Value) -> Value:
 def _digits(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return "" if value is None else str(value)
+    return str(value)

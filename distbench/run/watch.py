@@ -211,10 +211,17 @@ class Watch:
 
     def _failure_of(self, rank: int | None, phase: str, traceback: str) -> Failure:
         # if no rank can be blamed, the stacks of all are the evidence
-        logs = {r: _tail(log_file(self._folder, r)) for r in (self._ranks if rank is None else [rank])}
+        logs = {r: _end_of(log_file(self._folder, r)) for r in (self._ranks if rank is None else [rank])}
         log = "\n".join(text if len(logs) == 1 else f"--- rank {r}\n{text}" for r, text in logs.items())
         steps = {str(r): self._progress(r) for r in self._ranks}
         return Failure(rank=rank, phase=phase.split()[0], traceback=traceback, log=log, steps=steps)
+
+
+def _end_of(log: Path) -> str:
+    """What a record keeps of *log*, with the place of the whole."""
+    text = _tail(log)
+    size = log.stat().st_size if text else 0
+    return f"[the last of {size:,} bytes of {log.name}]\n{text}" if size > _LOG_TAIL else text
 
 
 def _tail(file: Path, size: int = _LOG_TAIL) -> str:

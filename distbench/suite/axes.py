@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distbench.case import Choice
+from distbench.case import MOST_RANKS, Choice
 from distbench.errors import did_you_mean
 from distbench.suite.cells import Axis, Origins, Part, in_order, located, select
 from distbench.suite.checking import Finding, is_axis
@@ -179,7 +179,7 @@ def sizes(raw: Any, path: KeyPath, findings: list[Finding]) -> tuple[int, ...]:
         return ()
     valid: list[int] = []
     for i, size in enumerate(raw):
-        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= 1_000_000:
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MOST_RANKS:
             findings.append(Finding((*path, i), "expected a whole number, 1 or more", size))
         elif size in valid:
             findings.append(Finding((*path, i), "duplicate", size))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distbench.errors import Mistake, SuiteError
+from distbench.files import content
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
@@ -74,21 +75,18 @@ def read_text(file: Path) -> str:
     """Text of a suite.
 
     Raises:
-        SuiteError: the file is missing, unreadable, too large, or not UTF-8.
+        SuiteError: the file is missing, not a regular one, unreadable, too large, or not UTF-8.
     """
     try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
+        data = content(file, MAX_BYTES, follow=True)
     except FileNotFoundError:
         raise _refused(file, "no such file") from None
     except OSError as error:
         raise _refused(file, f"can't be read: {error.strerror}") from error
-    if len(content) > MAX_BYTES:
-        raise _refused(file, f"not a suite: larger than {MAX_BYTES:,} bytes")
     try:
-        return content.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        line = data.count(b"\n", 0, error.start) + 1
         raise _refused(file, "not UTF-8 text", line) from error
 
 

@@ -9,9 +9,13 @@ from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case, Choice
+from distbench.clipping import clipped
 from distbench.decode import decoded
 from distbench.preparation import Event, Item, note_event, read_items
 from distbench.worker.build_errors import reason
+
+# characters of a reason, which may be the whole output of a compiler
+_LONGEST = 4_000
 
 
 def prepare(file: Path) -> None:
@@ -27,7 +31,8 @@ def _built(item: Item) -> Event:
     except Exception as error:
         # a failed build is a result for the cases that need it; the others continue
         traceback.print_exc()
-        return Event(item.name, ended=True, failed=reason(error))
+        why = clipped(reason(error), _LONGEST, "the whole is in the log of the preparation")
+        return Event(item.name, ended=True, failed=why)
 
 
 def _build(item: Item) -> list[str]:

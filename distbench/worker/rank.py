@@ -15,11 +15,12 @@ import torch.distributed as dist
 
 from distbench import clock, env, registry
 from distbench.case import Case
+from distbench.clipping import clipped
 from distbench.decode import finite
 from distbench.files import write_whole
 from distbench.job import kind_of
 from distbench.strategies.base import Setting
-from distbench.trial import Phases, Progress, TrialFile, error_file, progress_file, result_file
+from distbench.trial import Phases, Progress, TrialFile, error_file, log_file, progress_file, result_file
 from distbench.workloads.base import Workload
 
 # kernels that scaled dot-product attention may choose from; the flags apply to CPUs too
@@ -29,6 +30,8 @@ _ATTENTION = {
     "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
     "math": torch.backends.cuda.math_sdp_enabled,
 }
+# characters of what a record keeps of an exception, which anybody may have raised
+_MESSAGE, _TRACEBACK = 4_000, 20_000
 # in a rank forked from a warm parent this module was imported by that parent
 _IMPORTED_BY = os.getpid()
 
@@ -52,7 +55,7 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
         code = 0
     except BaseException as error:
         # the edge of the process: whatever a framework or a user's model raises is written to a file
-        _deliver(error_file(folder, rank), _describe(error, phases.current))
+        _deliver(error_file(folder, rank), _describe(error, phases.current, log_file(folder, rank)))
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
@@ -65,13 +68,14 @@ def _deliver(file: Path, data: dict[str, Any]) -> None:
     write_whole(file, json.dumps(finite(data), allow_nan=False))
 
 
-def _describe(error: BaseException, phase: str) -> dict[str, Any]:
+def _describe(error: BaseException, phase: str, log: Path) -> dict[str, Any]:
+    whole = f"the whole is in {log.name}"
     return {
         "at": clock.now(),
         "phase": phase,
         "types": [cls.__name__ for cls in type(error).__mro__],
-        "message": str(error),
-        "traceback": "".join(traceback.format_exception(error)),
+        "message": clipped(str(error), _MESSAGE, whole),
+        "traceback": clipped("".join(traceback.format_exception(error)), _TRACEBACK, whole),
     }
 
 

@@ -75,6 +75,12 @@ class RaisesInRankOne(Small):
             raise RuntimeError("the dog ate my gradients")
 
 
+class RaisesAtLength(Small):
+    def trouble(self, calls: int) -> None:
+        if RANK == 1 and calls == 2:
+            raise RuntimeError("M" * 50_000_000)
+
+
 class LeavesInRankOne(Small):
     def trouble(self, calls: int) -> None:
         if RANK == 1 and calls == 2:

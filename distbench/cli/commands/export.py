@@ -65,7 +65,7 @@ def _export_times(run: Run, into: Path | None) -> int:
             note(f"skipped: {one_line(row.case.name, 100)}: {reason}")
     if not exported:
         raise UsageError(f"{run.folder}: no case of this run has times that can be compared")
-    folder = (into or run.folder / _BENCHMARKS).resolve()
+    folder = (into or _inside(run, _BENCHMARKS)).resolve()
     save(read.info, exported, folder)
     command = f"pytest-benchmark --storage {shlex.quote(str(folder))} compare"
     say(f"{len(exported)} benchmarks in {folder}; compare them with: {command}")
@@ -80,12 +80,24 @@ def _export_curves(run: Run, to: str, into: Path | None) -> int:
     curves = curves_of(read.records)
     if not curves:
         raise UsageError(f"{run.folder}: no curves: no trial of this run was measured or trained to a target")
-    folder = (into or run.folder / to).resolve()
+    folder = (into or _inside(run, to)).resolve()
     # one project per suite, so that its runs can be compared
     project = f"{slug(read.info.suite_name)}-{slug(read.info.run_id)}"
     send(to, folder, project, [dataclasses.asdict(curve) for curve in curves])
     say(f"{len(curves)} {to} runs in {folder}; {_NEXT[to].format(shlex.quote(str(folder)))}")
     return 0
+
+
+def _inside(run: Run, name: str) -> Path:
+    """Folder *name* of *run*, which may come from anybody.
+
+    Raises:
+        UsageError: it is a link, which may lead anywhere.
+    """
+    folder = run.folder / name
+    if folder.is_symlink():
+        raise UsageError(f"{folder}: a symbolic link, which is not followed; name its target with --into")
+    return folder
 
 
 def _installed(distribution: str) -> bool:

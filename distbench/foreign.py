@@ -1,0 +1,33 @@
+"""Records whose parts have the right types but do not fit together: another tool's, or changed by hand."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from distbench.errors import RecordError
+
+_PACKAGE = Path(__file__).parent
+# what code that relies on distbench's own records raises on others
+_MISFITS = (
+    *(TypeError, ValueError, LookupError, AttributeError),
+    *(ArithmeticError, AssertionError, RecursionError),
+)
+
+
+@contextmanager
+def from_anybody(what: str) -> Iterator[None]:
+    """Tell what the body raises on records that do not fit together as a RecordError about *what*.
+
+    It names the line of distbench that found no sense in them, for the mistake may be there.
+    """
+    try:
+        yield
+    except _MISFITS as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)][-1]
+        place = f"{Path(own.filename).relative_to(_PACKAGE.parent)}:{own.lineno}"
+        why = f"{type(error).__name__}: {error!s:.200}"
+        raise RecordError(f"{what}: not as distbench writes them ({why}, in {place})") from error

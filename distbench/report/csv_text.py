@@ -1,0 +1,30 @@
+"""CSV of foreign text: no spreadsheet takes a cell of it for a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from typing import Any
+
+# as the page's script has it; a number may begin with a sign
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def csv_text(rows: Iterable[Sequence[Any]], text: Callable[[Any], str] = str) -> str:
+    """*rows* as CSV, each value as *text* gives it; None is empty.
+
+    What begins as a formula does gets an apostrophe before it, unless it is a number.
+    """
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerows([_cell(value, text) for value in row] for row in rows)
+    return lines.getvalue().removesuffix("\n")
+
+
+def _cell(value: Any, text: Callable[[Any], str]) -> str:
+    shown = "" if value is None else text(value)
+    return (
+        f"'{shown}" if shown.startswith(_FORMULA) and not isinstance(value, int | float | Decimal) else shown
+    )
