@@ -19,8 +19,10 @@ from distbench.case import Limits
 from distbench.job import kind_of
 from distbench.launchers.base import Exit, Handle, LaunchError
 from distbench.oom import Account
+from distbench.record import Status
 from distbench.run.control import StopRequest
 from distbench.run.watch import Ending, Watch
+from distbench.trial import result_file
 
 GIB = 1 << 30
 
@@ -163,6 +165,13 @@ def test_a_kill_is_called_what_the_kernel_counted(
     ending = ending_of(Killed(memory, parent=parent), tmp_path)
     assert ending.status == status
     assert [word for word in told if word not in ending.reason] == []
+
+
+def test_a_trial_whose_ranks_had_all_delivered_is_measured_though_their_parent_was_killed(
+    tmp_path: Path,
+) -> None:
+    result_file(tmp_path, 0).write_text("{}")
+    assert ending_of(Killed(None, parent=True), tmp_path).status is Status.MEASURED
 
 
 def test_a_kill_that_nobody_counts_names_whose_it_often_is(tmp_path: Path) -> None:
