@@ -101,6 +101,7 @@ def test_one_trial_of_three_is_enough() -> None:
         (Precision(), 2e-7, 1.2),
         (Precision(), 5e-8, 1.6),
         (BF16, 1e-4, 1.2),
+        (Precision(reduce="bf16"), 1e-4, 1.2),
         (Precision(compute="fp16", loss_scale=1024.0), 1e-4, 1.1),
         (Precision("fp64", "fp64", "fp64", "fp64"), 1e-15, 1.5),
     ],

@@ -1,42 +1,79 @@
-"""How far rounding alone may drive the losses of two trainings of the same work apart, step by step."""
+"""How far rounding alone may drive the losses of two trainings of the same work apart, step by step.
+
+Two orders of summation differ by some ulps in the first loss, and training amplifies that, if at all,
+exponentially. How fast depends on model, data and learning rate, which nobody knows without having perturbed
+the training, as the equivalence check does. So the limits are those of sane learning rates, sharp in the
+steps that are timed by default and blunt after some dozens. They are fractions of the largest loss so
+far: one that nears zero has no better resolution than it began with.
+
+There are two, for two comparisons:
+
+- ``BETWEEN_STRATEGIES``: trials of different strategies, one by one. One process rounds nothing where two
+  round what they send each other, so the dtypes of reduction and of the states count as well.
+- ``BETWEEN_ARMS``: one strategy before and after a change of the code, in means over trials. Both arms round
+  alike what they send and keep, so the dtype in which they multiply counts alone.
+
+Each was set by honest trainings of its own kind (docs/equivalence.md, docs/gate.md). The tighter of both in
+each dtype would take honest trainings for others that one of them lets pass: of those of a decoder of six
+layers 5% in fp32 at AdamW's rate of 0.01, and 20% in bf16 at 0.003. The looser would see fewer mistakes.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from distbench.record import Record
 from distbench.trial import LOSS_DTYPE
 
-_BOUNDS = {
-    "fp64": (1e-13, 2.0),
-    "fp32": (4e-6, 2.0),
-    "tf32": (2e-4, 1.5),
-    "fp16": (5e-4, 1.4),
-    "bf16": (1e-3, 1.3),
-}
-"""Coarsest dtype of a case -> deviation of the first loss, relative to it, and its growth from step to step.
-
-The first is ten times and more what honest engines showed, and the growth more than that of the most chaotic
-honest training that was measured (docs/equivalence.md has both).
-"""
+_COARSER = ("fp64", "fp32", "tf32", "fp16", "bf16")
 # a loss that is itself a number of so many bits is rounded by half of this, and so is the one beside it
 _RESOLUTION = {"fp64": 2.0**-52, "fp32": 2.0**-20, "fp16": 2.0**-10, "bf16": 2.0**-7}
 
 
-def allowed(losses: np.ndarray, steps: np.ndarray, record: Record) -> np.ndarray:
-    """Deviation from *losses* that rounding explains at each of *steps*, in the unit of the loss (steps,).
+@dataclass(frozen=True)
+class Rounding:
+    """Limit of the deviation of two honest trainings, as a fraction of the largest loss so far."""
 
-    Training amplifies a perturbation, if at all, exponentially; how fast depends on model, data and learning
-    rate, which nobody knows without having perturbed it, as the equivalence check does. So the bound is that
-    of the worst, ``first * growth ** step``: sharp in the steps that are timed by default, and blunt after
-    some dozens. It is relative to the largest loss so far: one that nears zero has no better resolution than
-    it began with.
+    bounds: Mapping[str, tuple[float, float]]
+    """Dtype, or tf32 -> limit of the first loss, and its growth from step to step."""
+    most: float = math.inf
+    """Largest limit of any step."""
+
+    def at(self, dtype: str, steps: np.ndarray) -> np.ndarray:
+        """Limit at each of *steps*, from 0 on (steps,)."""
+        first, growth = self.bounds[dtype]
+        with np.errstate(over="ignore"):
+            return np.asarray(np.minimum(self.most, first * growth**steps))
+
+
+BETWEEN_STRATEGIES = Rounding(
+    {"fp64": (1e-13, 2.0), "fp32": (4e-6, 2.0), "tf32": (2e-4, 1.5), "fp16": (5e-4, 1.4), "bf16": (1e-3, 1.3)}
+)
+BETWEEN_ARMS = Rounding(
+    {
+        "fp64": (1e-12, 1.8),
+        "fp32": (2e-6, 1.8),
+        "tf32": (5e-4, 1.6),
+        "fp16": (5e-4, 1.6),
+        "bf16": (2e-3, 1.4),
+    },
+    # twice that of honest trainings that have parted altogether
+    most=0.1,
+)
+
+
+def allowed(losses: np.ndarray, steps: np.ndarray, record: Record) -> np.ndarray:
+    """Deviation from *losses* of another strategy that rounding explains at each of *steps* (steps,).
+
+    In the unit of the loss, like *losses*; *record* is that of a trial that is held against them.
     """
-    first, growth = _BOUNDS[_coarsest(record)]
+    dtype = coarsest([record], of_updates=True)
     largest = np.fmax.accumulate(np.abs(losses))
-    with np.errstate(over="ignore"):
-        bound = first * growth**steps * largest
-    return np.asarray(np.maximum(bound, resolution(losses, record)))
+    return np.asarray(np.maximum(BETWEEN_STRATEGIES.at(dtype, steps) * largest, resolution(losses, record)))
 
 
 def resolution(losses: np.ndarray, record: Record) -> np.ndarray:
@@ -46,10 +83,15 @@ def resolution(losses: np.ndarray, record: Record) -> np.ndarray:
     return finest
 
 
-def _coarsest(record: Record) -> str:
-    """The coarsest dtype in which the case of *record* computes, reduces or updates."""
-    precision = record.case.precision
-    dtypes: set[str] = {precision.compute, precision.reduce, precision.master, precision.optimizer_state}
-    if record.environment.get("tf32") or record.environment.get("matmul_precision", "highest") != "highest":
-        dtypes.add("tf32")
-    return max(dtypes, key=list(_BOUNDS).index)
+def coarsest(records: Iterable[Record], *, of_updates: bool) -> str:
+    """The coarsest dtype in which any of *records* multiplies; or, *of_updates*, reduces or keeps states."""
+    found: set[str] = set()
+    for record in records:
+        precision, facts = record.case.precision, record.environment
+        found.add(precision.compute)
+        if of_updates:
+            found |= {precision.reduce, precision.master, precision.optimizer_state}
+        # matrices of fp32 may be multiplied with fewer bits
+        if facts.get("tf32") or facts.get("matmul_precision") in ("high", "medium"):
+            found.add("tf32")
+    return max(found, key=_COARSER.index)

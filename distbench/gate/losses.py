@@ -4,9 +4,7 @@ Checks of a strategy against its reference can't see a change of the model itsel
 Here the candidate is held against the baseline: at the same step, both have seen the same batches from the
 same initial weights, so their losses differ only by rounding. How much that may be is taken from two sources:
 
-- The dtype. Two orders of summation differ by some ulps of the compute dtype in the first loss, and each
-  update carries the difference on. ``rounding`` bounds that by what honest pairs of strategies were
-  measured to differ by; docs/gate.md says how.
+- The dtype in which both multiply (``analysis.tolerance``).
 - The trials. Kernels that are not deterministic make trials of one arm differ from each other. What their
   spread explains of the difference of two means (Welch 1947) is added.
 """
@@ -20,6 +18,7 @@ import numpy as np
 
 from distbench.analysis.losses import losses_of
 from distbench.analysis.quantiles import t_quantile
+from distbench.analysis.tolerance import BETWEEN_ARMS, coarsest
 from distbench.gate.pairs import Pairs
 from distbench.gate.verdicts import Finding
 from distbench.record import Record
@@ -27,13 +26,6 @@ from distbench.suite.gate import Demand
 
 CHANCE = 1e-3
 """Chance that the spread of trials alone makes any step of an equal training look different."""
-_FIRST = {"fp64": 1e-12, "fp32": 2e-6, "tf32": 5e-4, "fp16": 5e-4, "bf16": 2e-3}
-"""Compute dtype -> largest relative difference of the first loss by rounding."""
-_GROWTH = {"fp64": 1.8, "fp32": 1.8, "tf32": 1.6, "fp16": 1.6, "bf16": 1.4}
-"""Compute dtype -> growth of that per step. Updates carry a difference on: at small learning rates hardly, at
-one that is nearly too large up to fivefold, until the two have parted; fewer bits start nearer to that."""
-_MOST = 0.1
-"""Largest relative difference by rounding: twice that of honest trainings that have parted altogether."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +43,6 @@ class Apart:
     """Largest distance that rounding and the spread of trials explain."""
 
 
-def rounding(dtype: str, step: int) -> float:
-    """Largest relative difference of the losses of *step*, from 0 on, that rounding in *dtype* explains."""
-    # the exponent is bounded, for a float is
-    return min(_MOST, _FIRST[dtype] * _GROWTH[dtype] ** min(step, 500))
-
-
 def findings(pairs: Pairs, demand: Demand) -> list[Finding]:
     """Finding on the losses of *pairs*, unless both arms made the same training."""
     if not pairs:
@@ -68,7 +54,8 @@ def findings(pairs: Pairs, demand: Demand) -> list[Finding]:
     if after is None:
         why = "the baseline reports its losses, the candidate doesn't, so it may be another training"
         return [Finding("trial", "missing" if demand == "required" else "pass", why, notable=True)]
-    apart = first_apart(before, after, dtype_of(pairs))
+    dtype = coarsest((record for pair in pairs for record in pair), of_updates=False)
+    apart = first_apart(before, after, dtype)
     return [_finding(apart, demand, len(pairs))] if apart else []
 
 
@@ -87,8 +74,9 @@ def first_apart(before: np.ndarray, after: np.ndarray, dtype: str) -> Apart | No
     scales = np.maximum.accumulate(np.maximum(*map(np.abs, means)))
     differences = np.abs(means[1] - means[0])
     explained = _by_spread(before, after)
+    rounding = BETWEEN_ARMS.at(dtype, np.arange(steps))
     for step in np.flatnonzero(differences > explained):
-        limit = rounding(dtype, int(step)) + explained[step] / scales[step]
+        limit = rounding[step] + explained[step] / scales[step]
         distance = differences[step] / scales[step]
         if not distance <= limit:
             return Apart(int(step) + 1, float(means[0][step]), float(means[1][step]), distance, limit)
@@ -120,19 +108,6 @@ def _of_trial(record: Record) -> np.ndarray:
     """Its losses up to the first that is not known; those of the warm-up if no metric keeps the others."""
     losses = np.array(losses_of(record), dtype=np.float64)
     return losses[np.logical_and.accumulate(np.isfinite(losses))]
-
-
-def dtype_of(pairs: Pairs) -> str:
-    """Coarsest dtype in which the trials computed."""
-    used = {str(record.case.precision.compute) for pair in pairs for record in pair}
-    multiplies = {"tf32" for pair in pairs for record in pair if _multiplies_coarsely(record)}
-    return max(used | multiplies, key=lambda name: _FIRST.get(name, 0.0))
-
-
-def _multiplies_coarsely(record: Record) -> bool:
-    """Whether it may multiply fp32 matrices with fewer bits (TF32 on NVIDIA's tensor cores)."""
-    facts = record.environment
-    return bool(facts.get("tf32")) or facts.get("matmul_precision") in ("high", "medium")
 
 
 def _finding(apart: Apart, demand: Demand, pairs: int) -> Finding:
