@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -38,8 +39,9 @@ class Held:
         command, *options = words or ("run",)
         self.suite, out = str(folder / "suite.yaml"), folder / "out"
         self.process = _started(command, self.suite, *options, "--out", str(out), **process)
-        # the runs of a gate are one level down
-        until(lambda: any(out.glob("**/trials/*/1/trial.json")), self.process)
+        # the runs of a gate are one level down; a search of all levels would step into files being written
+        trials = ("*/trials/*/1/trial.json", "*/*/trials/*/1/trial.json")
+        until(lambda: any(any(out.glob(pattern)) for pattern in trials), self.process)
         (self.folder,) = out.iterdir()
         self.run = Run(self.folder)
 
@@ -69,12 +71,17 @@ class Held:
 
 
 def _started(*words: str, **process: Any) -> subprocess.Popen[str]:
-    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    usual: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(
         [sys.executable, "-m", "distbench", *words],
         env={**os.environ, PLUGIN_PATH: PLUGINS},
-        **(streams | process),
+        **(usual | {"preexec_fn": hear_hangups} | process),
     )
+
+
+def hear_hangups() -> None:
+    """Undo a ``nohup`` under which the tests run."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 120) -> None:

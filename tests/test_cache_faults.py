@@ -186,6 +186,7 @@ def test_a_worker_finds_the_tools_of_its_own_environment(preparing: Preparing, d
     drill.seen(f"tools are found in {Path(ended.notes[0]).parent.name} of the environment")
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
     "ended_by",
     [

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import call
 from drills import Drill
-from held import Held, until
+from held import Held, hear_hangups, until
 from records import case, info, measured
 
 from distbench.errors import UsageError
@@ -203,6 +203,7 @@ def _take_terminal() -> None:
     import fcntl
     import termios
 
+    hear_hangups()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

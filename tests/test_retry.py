@@ -144,7 +144,7 @@ def test_a_case_that_a_smaller_one_has_replaced_is_settled(
     assert Ledger(run, retry_failed=retry_failed).missing([task]) == ([task] if is_made else [])
 
 
-REFERENCE = Task(case("single", 1), job=job_of("check", role="reference", reference="r"))
+REFERENCE = Task(case("single"), job=job_of("check", role="reference", reference="r"))
 COMPARED = Task(case(), job=job_of("check", role="case", of=case().id, reference="r"), needs="r")
 
 
