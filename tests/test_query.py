@@ -223,23 +223,25 @@ def test_names_that_others_gave_are_only_names(keep: Keep, name: str) -> None:
     assert len(extra) == 1
 
 
+ESCAPES = (
+    "copy steps to '{file}'",
+    "export database '{file}'",
+    "attach '{file}' as other",
+    "from read_text('{there}')",
+    "from read_parquet('{there}')",
+    "from '{there}'",
+    "from glob('{there}')",
+    "from read_csv('https://example.org/x.csv')",
+    "set enable_external_access = true",
+    "set python_enable_replacements = true",
+    "install httpfs",
+    "load httpfs",
+    "from sql",
+)
+
+
 @pytest.mark.parametrize(
-    "sql",
-    [
-        "copy steps to '{file}'",
-        "export database '{file}'",
-        "attach '{file}' as other",
-        "from read_text('{there}')",
-        "from read_parquet('{there}')",
-        "from '{there}'",
-        "from glob('{there}')",
-        "from read_csv('https://example.org/x.csv')",
-        "set enable_external_access = true",
-        "set python_enable_replacements = true",
-        "install httpfs",
-        "load httpfs",
-        "from sql",
-    ],
+    "sql", [pytest.param(sql, marks=pytest.mark.drill(f"query: {sql}")) for sql in ESCAPES]
 )
 def test_a_query_reaches_no_file_no_network_and_nothing_of_the_process(
     keep: Keep, tmp_path: Path, sql: str

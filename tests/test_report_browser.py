@@ -60,6 +60,7 @@ def test_a_run_with_little_or_nothing_in_it_has_a_page_too(see: See, records: tu
     assert seen.page.locator("h1").inner_text() == "tiny"
 
 
+@pytest.mark.drill("hostile names, reasons and logs on a page in a browser")
 def test_names_reasons_and_logs_are_text_whatever_they_hold(see: See) -> None:
     bad = failed(FSDP, HOSTILE, traceback=HOSTILE, log=HOSTILE + "x" * 10_000_000)
     seen = see(measured(case(f"ddp{HOSTILE}")), measured(case(HOSTILE)), bad, name=HOSTILE)

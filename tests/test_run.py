@@ -79,6 +79,7 @@ def test_a_case_that_can_not_run_here_is_unsupported_with_the_reason(finished: F
     assert case["reason"] == "nn.DataParallel needs at least 2 CUDA devices"
 
 
+@pytest.mark.drill("secrets in the environment of a run")
 def test_no_secret_of_the_environment_gets_into_a_file_of_the_run(finished: Finished) -> None:
     files = [file for file in finished.folder.rglob("*") if file.is_file()]
     assert files

@@ -129,7 +129,11 @@ def test_a_user_model_is_named_without_being_imported(write):
         ("optimizer: {lr: [1, -1]}", "mine.yaml:4: optimizer.lr[1] = -1: must be above 0"),
         ("include: [{optimizer.lrr: 1}]", "mine.yaml:4: include[0].optimizer.lrr = 1: unknown key"),
         ("exclude: [{world_sise: 1}]", "mine.yaml:4: exclude[0].world_sise = 1: not a field of a case"),
-        ("name: !!python/object:os.system ls", "mine.yaml:4: name: the YAML tag"),
+        pytest.param(
+            "name: !!python/object:os.system ls",
+            "mine.yaml:4: name: the YAML tag",
+            marks=pytest.mark.drill("a suite with a YAML tag of Python"),
+        ),
     ],
 )
 def test_a_mistake_names_file_line_key_and_value(write, text, message):
@@ -187,8 +191,12 @@ def test_what_is_required_is_said_to_be_missing(write):
         ("a: 1\n---\nb: 2\n", "not YAML: but found another document"),
         ("a: {b: 1, b: 2}\n", "mine.yaml:1: a.b: duplicate key (first on line 1)"),
         ("workload: x\nseed: 1\nworkload: y\n", "mine.yaml:3: workload: duplicate key (first on line 1)"),
-        ("[" * 5000, "nested deeper than"),
-        ("a: &a [*a]\n", "nested deeper than"),
+        pytest.param(
+            "[" * 5000, "nested deeper than", marks=pytest.mark.drill("a suite nested 5,000 levels deep")
+        ),
+        pytest.param(
+            "a: &a [*a]\n", "nested deeper than", marks=pytest.mark.drill("a suite that contains itself")
+        ),
         ("a: \x01\n", "not YAML"),
     ],
 )
@@ -197,6 +205,7 @@ def test_a_file_that_is_no_suite_gets_one_message(write, text, message):
     assert message in mistake
 
 
+@pytest.mark.drill("a suite whose aliases expand to 9^8 items")
 def test_a_yaml_bomb_is_refused(write):
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
@@ -204,6 +213,7 @@ def test_a_yaml_bomb_is_refused(write):
     assert "expands to more than" in mistake
 
 
+@pytest.mark.drill("a suite of more than 1 MiB")
 def test_a_huge_file_is_refused(write):
     assert "larger than" in refusal(write("#" * (1 << 20) + "\n#"))[0]
 

@@ -15,6 +15,7 @@ import pytest
 from conftest import MODELS, QUICK
 from drills import Drill
 
+from distbench.env import RUN_ID
 from distbench.launchers.base import Exit, Handle, Launch, LaunchError, Place, Site
 from distbench.launchers.local import Local
 from distbench.preparation import Item, write_items
@@ -33,8 +34,12 @@ class Ground:
         return self.site.launch(launch_of(self.folder, command, **options))
 
     def parent(self) -> psutil.Process:
-        """The warm parent, which is a child of this process."""
-        (found,) = [each for each in psutil.Process().children() if "serve" in each.cmdline()]
+        """The warm parent of this site; sites of other tests may have theirs in this process, too."""
+        (found,) = [
+            each
+            for each in psutil.Process().children()
+            if "serve" in each.cmdline() and each.environ().get(RUN_ID) == self.run_id
+        ]
         return found
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import time
+from pathlib import Path
 
 import torch
 from small import RANK, Small
+from torch import nn
 
 
 class InRankOne(Small):
@@ -100,3 +103,46 @@ class SetTheClock(Small):
         if calls == 2:
             right = time.time
             time.time = lambda: right() + 7200
+
+
+class GivesNothing(Small):
+    def forward(self, tokens: torch.Tensor) -> None:  # type: ignore[override]
+        return None
+
+
+class GivesOneRowForAll(Small):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return super().forward(tokens).mean(dim=0)
+
+
+class HasMoreInRankOne(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        if RANK == 1:
+            self.more = nn.Linear(16, 16)
+
+
+class HasOtherShapesInRankOne(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        if RANK == 1:
+            self.layers[1].up, self.layers[1].down = nn.Linear(16, 48), nn.Linear(48, 16)
+
+
+class SeesOtherDataInRankOne(Small):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return super().forward(tokens.flip(1) if RANK == 1 else tokens)
+
+
+class RemovesItsFolder(InRankOne):
+    """Removes what its trial has written so far: the folder of the log that is its standard output."""
+
+    def act(self) -> None:
+        shutil.rmtree(Path("/proc/self/fd/1").readlink().parent)
+
+
+class SpeaksToTheTerminal(InRankOne):
+    """Raises with a message that a terminal or a browser would act on."""
+
+    def act(self) -> None:
+        raise RuntimeError("\x1b[2J\x00\udcff<script>document.title='taken'</script>")
