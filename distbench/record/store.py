@@ -39,7 +39,7 @@ from distbench.errors import InfrastructureError, RecordError, UsageError
 from distbench.files import slug, write_whole, writing
 from distbench.job import MEASURE, kind_of, kinds
 from distbench.plan import Planned
-from distbench.record import FORMAT, Record, Status, check_format, files, owner, read_json
+from distbench.record import FORMAT, Record, Status, check_format, files, owner, parquet, read_json
 from distbench.record.contents import RECORD_FILE, Contents, read_contents, read_record
 from distbench.suite import Suite
 from distbench.units import bytes_text
@@ -127,15 +127,15 @@ class Run:
         """Create *folder* for a new run, with ``run.json`` and ``suite.yaml``.
 
         Raises:
-            UsageError: the folder can't be created, or its disk is full.
+            UsageError: the folder can't be created, its path is not UTF-8, or its disk is full.
         """
         run, out = cls(folder), folder.parent
         try:
+            parquet.path_text(folder)
             (run.folder / "trials").mkdir(parents=True)
         except OSError as error:
             raise UsageError(
-                f"--out {out}: can't create a folder for the run: {error.strerror}; "
-                "choose a folder that you may write to"
+                f"--out {out}: can't create a folder for the run: {error.strerror}; choose another folder"
             ) from error
         if (free := shutil.disk_usage(run.folder).free) < _LEAST_FREE:
             run.folder.joinpath("trials").rmdir()

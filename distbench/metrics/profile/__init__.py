@@ -122,6 +122,7 @@ class Profile(Metric):
 
     def values(self, session: Session, state: _State) -> Values:
         from distbench.metrics.profile import timeline
+        from distbench.metrics.profile.kept import keep_trace
 
         if state.profiler is None:
             return {"unsynced_step_s": [*session.steps]} if session.steps else {}
@@ -134,8 +135,7 @@ class Profile(Metric):
         if session.rank == 0:
             session.tables["flags"] = [{"reason": reason} for reason in profiled.flags]
         if session.keep_traces or profiled.flags:
-            file = session.folder / f"rank{session.rank}.trace.json.gz"
-            state.profiler.export_chrome_trace(str(file))
+            keep_trace(state.profiler, session.folder / f"rank{session.rank}.trace.json.gz")
         return profiled.values
 
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
