@@ -20,6 +20,7 @@ from distbench.record import Failure, Status
 from distbench.run import blame
 from distbench.run.blame import Blame
 from distbench.run.control import StopRequest
+from distbench.run.logs import Logs, recorded, tail
 from distbench.run.reasons import classify, killed_text, out_of_memory, reason_of
 from distbench.trial import Sign, error_file, log_file, progress_file, read_progress, result_file
 from distbench.units import duration_text
@@ -31,7 +32,6 @@ _POLL_S = 0.25
 # after the first failure the others get this long to report theirs, so that cause and victim differ
 _GRACE_S = 1.0
 _STACKS_S = 0.5
-_LOG_TAIL = 4000
 # a deep stack of the main thread, which is the last, and its heading
 _STACK_TAIL = 64_000
 # phases before the job itself, each with its own limit
@@ -78,6 +78,7 @@ class Watch:
         self._stacks_tell = stacks_tell
         self._exits: dict[int, Exit] = {}
         self._lost: LaunchError | None = None
+        self._logs = Logs(log_file(folder, rank) for rank in self._ranks)
         self._began = time.monotonic()
         self._signs: dict[int, tuple[Sign | None, float]] = dict.fromkeys(self._ranks, (None, self._began))
         """Rank -> its last sign of life, and when it was first seen here: another host has another clock."""
@@ -88,6 +89,7 @@ class Watch:
             return self._follow()
         finally:
             self._handle.stop()
+            self._logs.cut()
 
     def _follow(self) -> Ending:
         while True:
@@ -104,12 +106,13 @@ class Watch:
                 return late
 
     def _hear(self, seconds: float) -> None:
-        """Take the ends of ranks, waiting up to *seconds* for the first."""
+        """Take the ends of ranks, waiting up to *seconds* for the first; cut what grows meanwhile."""
         try:
             for seen in self._handle.wait(seconds):
                 self._exits[seen.rank] = seen
         except LaunchError as error:
             self._lost = error
+        self._logs.cut()
 
     def _lost_ending(self, lost: LaunchError) -> Ending:
         """What the ranks were started from is gone, and they with it, unless they had all delivered."""
@@ -188,7 +191,7 @@ class Watch:
     def _blamed(self, before: Mapping[int, str], after: Mapping[int, str]) -> Blame | None:
         """The rank that holds up the others, by the states of all processes and by the stacks in the logs."""
         slowest = self._slowest()
-        logs = {rank: _tail(log_file(self._folder, rank), _STACK_TAIL) for rank in self._ranks}
+        logs = {rank: tail(log_file(self._folder, rank), _STACK_TAIL) for rank in self._ranks}
         return (
             blame.halted(before, after, "Tt")
             or (Blame(slowest, "") if slowest is not None else None)
@@ -211,23 +214,7 @@ class Watch:
 
     def _failure_of(self, rank: int | None, phase: str, traceback: str) -> Failure:
         # if no rank can be blamed, the stacks of all are the evidence
-        logs = {r: _end_of(log_file(self._folder, r)) for r in (self._ranks if rank is None else [rank])}
+        logs = {r: recorded(log_file(self._folder, r)) for r in (self._ranks if rank is None else [rank])}
         log = "\n".join(text if len(logs) == 1 else f"--- rank {r}\n{text}" for r, text in logs.items())
         steps = {str(r): self._progress(r) for r in self._ranks}
         return Failure(rank=rank, phase=phase.split()[0], traceback=traceback, log=log, steps=steps)
-
-
-def _end_of(log: Path) -> str:
-    """What a record keeps of *log*, with the place of the whole."""
-    text = _tail(log)
-    size = log.stat().st_size if text else 0
-    return f"[the last of {size:,} bytes of {log.name}]\n{text}" if size > _LOG_TAIL else text
-
-
-def _tail(file: Path, size: int = _LOG_TAIL) -> str:
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, file.stat().st_size - size))
-            return stream.read().decode(errors="replace")
-    except FileNotFoundError:
-        return ""

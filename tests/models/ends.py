@@ -146,3 +146,14 @@ class SpeaksToTheTerminal(InRankOne):
 
     def act(self) -> None:
         raise RuntimeError("\x1b[2J\x00\udcff<script>document.title='taken'</script>")
+
+
+class PrintsWithoutEnd(InRankOne):
+    """Prints until somebody cuts its log, or it has a gibibyte."""
+
+    def act(self) -> None:
+        size = 0
+        while size <= os.fstat(1).st_size < 1 << 30:
+            size = os.fstat(1).st_size
+            os.write(1, b"one more line\n" * 100_000)
+        raise RuntimeError(f"it stopped when its log had {os.fstat(1).st_size:,} bytes")
