@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,6 +155,81 @@ def test_a_report_that_was_cut_short_loses_no_number(held: Held) -> None:
     assert call("check", str(held.folder)).returncode == 0
 
 
+@pytest.fixture
+def unread(tmp_path: Path) -> Iterator[Unread]:
+    started = Unread(tmp_path / "it's  unread")
+    yield started
+    started.held.process.kill()
+    started.held.process.communicate()
+    started.close()
+
+
+class Unread:
+    """A run that has ended, and waits to print its results into a pipe that is full."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ours, theirs = os.pipe()
+        os.write(theirs, b" " * fcntl.fcntl(theirs, fcntl.F_GETPIPE_SZ))
+        self.held = Held(folder, "run", "--json", stdout=theirs)
+        os.close(theirs)
+        self.held.let_go()
+        # what it waits for in the kernel
+        waits = Path(f"/proc/{self.held.process.pid}/wchan")
+        until(lambda: "pipe_write" in waits.read_text(), self.held.process)
+
+    def read(self) -> None:
+        """Read the results: what is left to do is the report."""
+        while not os.read(self._ours, 1 << 16).endswith(b"\n"):
+            pass
+
+    def close(self) -> None:
+        os.close(self._ours)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, marks=pytest.mark.drill("SIGTERM while the results are printed")),
+        pytest.param(
+            signal.SIGINT, marks=(pytest.mark.drill("Ctrl-C while the results are printed"), *RARELY)
+        ),
+        pytest.param(
+            signal.SIGHUP, marks=(pytest.mark.drill("SIGHUP while the results are printed"), *RARELY)
+        ),
+    ],
+)
+def test_what_is_stopped_after_its_last_trial_prints_a_line_that_writes_its_report(
+    unread: Unread, drill: Drill, number: int
+) -> None:
+    held = unread.held
+    code, _, errors = held.end(number)
+    drill.seen(errors.splitlines()[-1])
+    assert code == 130, errors
+    (line,) = [line for line in errors.splitlines() if line.startswith("stopped")]
+    command = shlex.split(line.partition("write the report with: ")[2])
+    assert command == ["distbench", "report", str(held.folder)]
+    assert shown(held.run) == "finished" and held.rounds() == [0, 1, 2]
+    assert call(*command[1:]).returncode == 0
+    assert (held.folder / "report.html").is_file()
+
+
+@pytest.mark.drill("SIGTERM while the report is written")
+@pytest.mark.train
+@pytest.mark.deep
+def test_what_is_stopped_in_its_report_leaves_none_and_says_how_to_write_it(
+    unread: Unread, drill: Drill
+) -> None:
+    held = unread.held
+    unread.read()
+    held.process.send_signal(signal.SIGSTOP)
+    assert not (held.folder / "report.html").exists()
+    code, _, errors = held.end(signal.SIGTERM, signal.SIGCONT)
+    drill.seen(errors.splitlines()[-1])
+    assert code == 130, errors
+    assert f"write the report with: distbench report {shlex.quote(str(held.folder))}" in errors
+    assert not list(held.folder.glob("*report.html*"))
+
+
 @pytest.mark.drill("Ctrl-C of a gate, in a folder with an odd name")
 def test_a_gate_that_is_stopped_prints_a_line_that_resumes_it(tmp_path: Path, drill: Drill) -> None:
     held = Held(tmp_path / "it's a gate", "gate", "--self-test")
@@ -200,9 +277,6 @@ def test_a_run_whose_terminal_closes_is_stopped_with_its_report(tmp_path: Path, 
 
 def _take_terminal() -> None:
     """Make standard input the terminal that controls this process."""
-    import fcntl
-    import termios
-
     hear_hangups()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 

@@ -1,12 +1,15 @@
-"""What is said where something was stopped before its end: how to resume it."""
+"""What is said where something was stopped before its end: how to go on."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from distbench.cli.output import note
 from distbench.errors import DistbenchError
+from distbench.run import interruptible
 
 
 @contextmanager
@@ -16,15 +19,35 @@ def resumable(command: str) -> Iterator[None]:
     Args:
         command: Ready to be pasted into a shell; empty: it can't be resumed.
     """
-    try:
+    with _remarked(stopped(command)):
         yield
-    except DistbenchError:
-        raise
-    except BaseException:
-        note(stopped(command))
-        raise
+
+
+@contextmanager
+def reporting(folder: Path) -> Iterator[None]:
+    """Print how to write the report of the run in *folder* if the body, which writes it, is ended so."""
+    with _remarked(f"stopped after the last trial; write the report with: {report_command(folder)}"):
+        yield
+
+
+@contextmanager
+def _remarked(text: str) -> Iterator[None]:
+    """Print *text* if the body is ended by Ctrl-C, SIGTERM, SIGHUP or an error that nobody expected."""
+    with interruptible():
+        try:
+            yield
+        except DistbenchError:
+            raise
+        except BaseException:
+            note(text)
+            raise
 
 
 def stopped(command: str) -> str:
     """What is said of something that was stopped and is resumed with *command*."""
     return f"stopped; resume with: {command}" if command else "stopped; start it again with the same command"
+
+
+def report_command(folder: Path) -> str:
+    """Command that writes the report of the run in *folder*, ready to be pasted into a shell."""
+    return f"distbench report {shlex.quote(str(folder))}"

@@ -6,7 +6,7 @@ import os
 import signal
 import stat
 import statistics
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -36,14 +36,8 @@ class StopRequest:
         Raises:
             KeyboardInterrupt: the second signal.
         """
-        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        handled = [number for number in _SIGNALS if not (number == signal.SIGHUP and ignored)]
-        before = {number: signal.signal(number, self._on_signal) for number in handled}
-        try:
+        with _handled_by(self._on_signal):
             yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: Any) -> None:
         if number == signal.SIGHUP:
@@ -51,6 +45,38 @@ class StopRequest:
         elif self.asked:
             raise KeyboardInterrupt
         self.asked = True
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have SIGTERM and, unless ``nohup`` has it ignored, SIGHUP interrupt the body as Ctrl-C does.
+
+    Raises:
+        KeyboardInterrupt: one of them came.
+    """
+
+    def interrupt(number: int, _: Any) -> None:
+        if number == signal.SIGHUP:
+            # the second one of a closed terminal
+            signal.signal(number, signal.SIG_IGN)
+            _leave_terminal()
+        raise KeyboardInterrupt
+
+    with _handled_by(interrupt):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Have *handler* called for each of ``_SIGNALS`` while the body runs."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    handled = [number for number in _SIGNALS if not (number == signal.SIGHUP and ignored)]
+    before = {number: signal.signal(number, handler) for number in handled}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _leave_terminal() -> None:

@@ -112,8 +112,9 @@ def gate(
             ):
                 pinned = Gate(out, older, _pinned(arm), command=context.obj).run(watcher)
             result = replace(result, since=pinned, state=pinned.state)
-    _print(result, markdown=markdown, as_json=as_json)
-    _write(result, junit=junit, metrics=metrics, github=github)
+    with resumable(resume_with):
+        _print(result, markdown=markdown, as_json=as_json)
+        _write(result, junit=junit, metrics=metrics, github=github)
     if result.state == "interrupted":
         note(stopped(resume_with))
         return INTERRUPTED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +26,7 @@ from distbench.cli.output import (
 )
 from distbench.cli.progress import observer
 from distbench.cli.settling import Settling
-from distbench.cli.stopping import resumable, stopped
+from distbench.cli.stopping import report_command, reporting, resumable, stopped
 from distbench.errors import InfrastructureError, UsageError
 from distbench.record import runs
 from distbench.record.contents import damage_text
@@ -99,11 +98,11 @@ def run(
     else:
         execution = Execution.start(load(suite, changed), out, context.obj)
     resume_with = resume_command(execution.run.folder)
-    with resumable(resume_with):
-        with observer(quiet=quiet) as watcher:
-            trials = execution.suite.measure.trials
-            settling = Settling(watcher, minutes or _MINUTES, trials) if until_settled else None
-            was_stopped = execution.execute(watcher, settling, retry_failed=retry_failed)
+    with resumable(resume_with), observer(quiet=quiet) as watcher:
+        trials = execution.suite.measure.trials
+        settling = Settling(watcher, minutes or _MINUTES, trials) if until_settled else None
+        was_stopped = execution.execute(watcher, settling, retry_failed=retry_failed)
+    with resumable(resume_with) if was_stopped else reporting(execution.run.folder):
         analysed = AnalysedRun.read(execution.run)
         _print_results(execution.run, analysed, as_json=as_json)
     if was_stopped:
@@ -146,7 +145,7 @@ def _print_results(run: Run, analysed: AnalysedRun, *, as_json: bool) -> None:
     try:
         report = page.write(run.folder, analysed)
     except InfrastructureError as error:
-        again = f"distbench report {shlex.quote(str(run.folder))}"
+        again = report_command(run.folder)
         advice = f"the records are intact; free some space, then write the report with: {again}"
         raise InfrastructureError(error.problem, advice) from error
     if not as_json:
