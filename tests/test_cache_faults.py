@@ -162,7 +162,7 @@ def test_a_full_disk_is_told_in_the_compilers_last_line(preparing: Preparing, dr
     ("output", "line"),
     [
         ("op.cpp:1: fatal error: omp.h: No such file\n 1 | #include <omp.h>\ncompilation terminated.", 0),
-        ("/tmp/c.s: Assembler messages:\n/tmp/c.s: Fatal error: can't write to op.o: 'No space left'", 1),
+        ("c.s: Assembler messages:\nc.s: Fatal error: can't write to op.o: 'No space left'", 1),
         ("/usr/bin/ld: cannot find -lcudart: No such file\ncollect2: error: ld returned 1 exit status", 0),
         ("g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.", 0),
         ("ninja: error: opening build log: Read-only file system", 0),
@@ -241,7 +241,8 @@ def test_a_build_that_crashes_fails_the_cases_that_need_it_and_no_others(
     reasons = {case["strategy"]: case["reason"] for case in finished.cases.values()}
     reason = reasons["compiled+crashes"]
     drill.seen(reason)
-    assert reason.startswith("strategy compiled+crashes: the process that builds it was killed by SIGBUS; ")
+    told = r"strategy compiled\+crashes \(\w{10}\): the process that builds it was killed by SIGBUS; "
+    assert re.match(told, reason)
     assert reason.endswith(f"the cache: {cache_folder()}")
     assert [case["status"] for case in finished.cases.values()] == ["prepare_failed", "measured"]
 
@@ -253,8 +254,8 @@ def test_a_build_that_takes_too_long_is_named_and_those_after_it(run_suite: Run,
     finished = run_suite(text + "strategies: [{compiled: {does: [hangs, works]}}]\n")
     reasons = {case["strategy"]: case["reason"] for case in finished.cases.values()}
     drill.seen(reasons["compiled+hangs"])
-    assert "strategy compiled+hangs: exceeded limits.prepare = 1 s; see " in reasons["compiled+hangs"]
-    assert reasons["compiled+works"] == "strategy compiled+works: not built: exceeded limits.prepare = 1 s"
+    assert "): exceeded limits.prepare = 1 s; see " in reasons["compiled+hangs"]
+    assert reasons["compiled+works"].endswith("): not built: exceeded limits.prepare = 1 s")
 
 
 @pytest.mark.train
@@ -263,8 +264,10 @@ def test_prepare_shows_what_it_builds_and_what_failed(distbench: Command, tmp_pa
     suite.write_text(QUICK + "launcher: kept\nstrategies: [ddp, {compiled: {does: [works, fills]}}]\n")
     done = distbench("prepare", str(suite))
     assert done.returncode == 1
-    assert re.search(r"^\[\d/\d\] strategy compiled\+fills: failed$", done.stderr, re.MULTILINE)
-    assert "error: strategy compiled+fills: RuntimeError: Error building extension " in done.stderr
+    assert re.search(r"^\[\d/\d\] strategy compiled\+fills \(\w+\): failed$", done.stderr, re.MULTILINE)
+    assert re.search(
+        r"error: strategy compiled\+fills .*: RuntimeError: Error building extension ", done.stderr
+    )
     assert "[" not in distbench("prepare", str(suite), "--quiet").stderr
     ready = distbench("prepare", str(suite), "--only", "*works*")
     assert (ready.returncode, f"; C++ libraries: {cache_folder()}" in ready.stderr) == (0, True)

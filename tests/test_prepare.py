@@ -9,13 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import QUICK, Done
+from conftest import PLUGINS, QUICK, Done
 
-from distbench import registry
+from distbench import plan, registry
 from distbench.case import Choice
+from distbench.env import Machine
+from distbench.preparation import Item, read_items
+from distbench.record.store import new_run_id
+from distbench.registry import PLUGIN_PATH
+from distbench.run import Observer, prepare
 from distbench.strategies.zero.ops import clear_stale_locks
+from distbench.suite import load
 
 Command = Callable[..., Done]
+WORK = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\nmetrics: [steptime]\n"
+MACHINE = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 
 
 @pytest.fixture
@@ -49,6 +57,31 @@ def test_a_build_lock_that_is_being_released_is_left_to_its_builder(lock: Path) 
 def test_ops_of_two_environments_do_not_share_a_folder(distbench: Command) -> None:
     zero = registry.make("strategies", Choice("zero"))
     assert zero.extensions_folder("cpu") != zero.extensions_folder("cuda")
+
+
+def items(folder: Path, text: str) -> list[Item]:
+    """What the preparation of a suite is asked to build."""
+    (folder / "suite.yaml").write_text(f"{WORK}launcher: pretend\n{text}")
+    suite = load(folder / "suite.yaml")
+    assert prepare(suite, plan.make(suite, MACHINE), folder, new_run_id(), Observer()) == {}
+    return read_items(folder / "prepare" / "0" / "prepare.json")
+
+
+def test_each_case_for_which_a_strategy_builds_something_else_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLUGIN_PATH, PLUGINS)
+    built = items(tmp_path, "strategies: [compiled]\naxes: {optimizer.name: [adamw, sgd]}\n")
+    asked = [item.data["optimizer"]["name"] for item in built if item.kind == "strategy"]
+    assert asked == ["adamw", "sgd"]
+
+
+def test_what_several_strategies_need_is_built_once(tmp_path: Path) -> None:
+    built = items(tmp_path, "strategies: [{zero: {stage: [1, 2], optimizer_kernel: [torch, deepspeed]}}]\n")
+    assert [item.name for item in built if item.kind == "strategy"] == [
+        "DeepSpeed's C++ ops deepspeed_shm_comm",
+        "DeepSpeed's C++ ops deepspeed_shm_comm, cpu_adam",
+    ]
 
 
 @pytest.mark.train

@@ -20,6 +20,7 @@ from distbench.processes import ending
 from distbench.record.store import storing
 from distbench.run.control import Observer, StopRequest
 from distbench.run.launch import environment_of, launch_for, weights_file
+from distbench.run.logs import Logs
 from distbench.run.reasons import killed_text
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
@@ -49,8 +50,9 @@ def metric_item(name: str) -> str:
 
 
 def strategy_item(case: Case) -> str:
-    """Name of the item that the strategy of *case* builds."""
-    return f"strategy {case.label}"
+    """Name of the item that the strategy of *case* builds; empty: it builds none."""
+    strategy: Strategy = registry.make("strategies", case.strategy)
+    return strategy.prepared(case)
 
 
 def weights_item(case: Case) -> str:
@@ -101,8 +103,8 @@ class Preparation:
 
     def _of_cases(self, cases: list[Case]) -> Iterable[Item]:
         for case in cases:
-            if type(registry.make("strategies", case.strategy)).prepare is not Strategy.prepare:
-                yield Item("strategy", strategy_item(case), case.to_json())
+            if name := strategy_item(case):
+                yield Item("strategy", name, case.to_json())
         for case in cases:
             yield Item("weights", weights_item(case), case.to_json(), str(weights_file(self.folder, case)))
 
@@ -178,6 +180,7 @@ class _Builder:
         with storing(self._launch.file):
             write_items(self._launch.file, list(left.values()))
         journal = Journal(self._launch.file)
+        logs = Logs([self._log])
         exits: list[Exit] = []
         try:
             handle = self._site.launch(self._launch)
@@ -186,6 +189,7 @@ class _Builder:
             try:
                 while not exits and time.monotonic() < self._end and not self._stop.asked:
                     exits = handle.wait(_POLL_S)
+                    logs.cut()
                     self._hear(journal, left)
             finally:
                 handle.stop()

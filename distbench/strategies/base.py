@@ -298,6 +298,14 @@ class Strategy(ABC):
         """Build once, in a process of its own, what trials need (C++ ops); return what users should know."""
         return []
 
+    def prepared(self, case: Case) -> str:
+        """Name of what ``prepare`` builds for *case*, for messages; empty: nothing.
+
+        It is built once for all cases of a run that share the name.
+        """
+        has_own = type(self).prepare is not Strategy.prepare
+        return f"strategy {case.label} ({case.id})" if has_own else ""
+
     def optimizer(self, case: Case) -> tuple[str, str]:
         """Class and kernel of the optimizer that the live engine must have."""
         classes = {"adamw": "torch.optim.adamw.AdamW", "sgd": "torch.optim.sgd.SGD"}

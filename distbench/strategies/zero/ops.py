@@ -25,6 +25,11 @@ _RELEASE = 0.5
 """Seconds within which a builder that has closed its lock file has removed it."""
 
 
+def names(builders: Sequence[str]) -> str:
+    """Names of the ops of *builders*, as a message lists them."""
+    return ", ".join(_NAMES[builder] for builder in builders)
+
+
 def tools_problem(builders: Sequence[str], folder: Path, machine: Machine) -> str | None:
     """Why *machine* can't provide the ops of *builders*, which *folder* may hold already; None if it can."""
     if machine.has_compiler and machine.has_ninja:
