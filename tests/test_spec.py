@@ -151,6 +151,22 @@ def test_a_mistake_names_file_line_key_and_value(write, text, message):
             "[ddp, {fsdp: {shardin: full}}]",
             "strategies[1].fsdp.shardin = 'full': unknown key; did you mean 'sharding'?",
         ),
+        (
+            "[{ddp: {bucket_cap_mb: 0}}]",
+            "mine.yaml:3: strategies[0].ddp.bucket_cap_mb = 0: must be above 0",
+        ),
+        (
+            "[{ddp: {bucket_cap_mb: [25, -1]}}]",
+            "mine.yaml:3: strategies[0].ddp.bucket_cap_mb[1] = -1: must be above 0",
+        ),
+        (
+            "[{fsdp: {sharding: hybrid, replicas: 0}}]",
+            "mine.yaml:3: strategies[0].fsdp.replicas = 0: must be at least 1",
+        ),
+        (
+            "[{zero: {reduce_bucket_size: 0}}]",
+            "mine.yaml:3: strategies[0].zero.reduce_bucket_size = 0: must be at least 1",
+        ),
         ("[{ddp: {}, fsdp: {}}]", "strategies[0] = {'ddp': {}, 'fsdp': {}}: expected a name"),
         ("[]", "mine.yaml:3: strategies: empty"),
         ("ddp", "mine.yaml:3: strategies = 'ddp': expected a list"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench import clock
+from distbench.bounds import Positive
 from distbench.env import RUN_ID, Machine
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
 from distbench.launchers.server import Server, server_command
@@ -35,8 +36,8 @@ class Local(Launcher):
     false: every trial imports afresh."""
     oversubscribe: bool = False
     """Allow more ranks than CPU cores; timings then mean little."""
-    start_timeout: float = 120.0
-    """Seconds that the warm parent may take to import torch and deepspeed."""
+    start_timeout: Positive = 120.0
+    """Seconds, above 0, that the warm parent may take to import torch and deepspeed."""
 
     def problem(self, processes: int, machine: Machine) -> str | None:
         if processes <= machine.devices:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from distbench.bounds import Positive
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import Replicated
@@ -28,9 +29,9 @@ class DistributedDataParallel(Replicated):
         **points(TIMING, "gradient_as_bucket_view", "static_graph"),
     }
 
-    bucket_cap_mb: float = TORCH_BUCKET_MB
-    """Size in MiB of the buckets in which gradients are all-reduced. 25, torch's own, leaves them to torch,
-    which makes the first bucket smaller (1 MiB), to begin earlier; any other size is that of all of them."""
+    bucket_cap_mb: Positive = TORCH_BUCKET_MB
+    """Size in MiB, above 0, of the buckets in which gradients are all-reduced. 25, torch's own, leaves them
+    to torch, which makes the first smaller (1 MiB), to begin earlier; any other size is that of all."""
     gradient_as_bucket_view: bool = False
     """Let gradients be views into the buckets: saves one copy of the gradients."""
     static_graph: bool = False

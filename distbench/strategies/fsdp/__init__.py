@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
@@ -36,8 +37,8 @@ class FullyShardedDataParallel(Strategy):
     sharding: Literal["full", "grad_op", "hybrid"] = "full"
     """full: parameters are gathered again for the backward pass (ZeRO-3). grad_op: they stay
     gathered from forward to backward (ZeRO-2). hybrid: sharded inside groups, replicated across."""
-    replicas: int = 2
-    """How many copies of the model a hybrid shard keeps; world size / replicas ranks share one."""
+    replicas: Count = 2
+    """Copies of the model that a hybrid shard keeps, at least 1; world size / replicas ranks share one."""
     cpu_offload: bool = False
     """Keep parameters, gradients and optimizer state on the CPU."""
     reshard_root: bool = False

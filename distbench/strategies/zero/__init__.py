@@ -7,8 +7,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from distbench.bounds import Bound
 from distbench.case import BYTES, Case
 from distbench.env import Machine, ops_folder, packages
 from distbench.strategies._model_states import state_problem, zero_table
@@ -36,6 +37,8 @@ _IN_TWO_PARTITIONS = Deviation(
     "gradients",
     "DeepSpeed keeps the gradient of a parameter that lies in two partitions whole on both ranks",
 )
+# more elements than any model has
+_MOST = 2**53
 # what deepspeed.initialize would import in every rank of every trial
 _IMPORTS = (
     "deepspeed",
@@ -75,22 +78,22 @@ class Zero(Strategy):
     optimizer_kernel: Literal["torch", "deepspeed"] = "torch"
     """torch: the suite's own optimizer, as in every other strategy. deepspeed: DeepSpeed's kernel
     (FusedAdam; DeepSpeedCPUAdam under offload), the same algorithm with other rounding."""
-    reduce_bucket_size: int | None = None
-    """Elements of a gradient bucket; null: the largest layer of the model. (DeepSpeed's own default,
-    5e8, would dwarf a small model.)"""
-    allgather_bucket_size: int | None = None
-    """Elements of a parameter gather in stages 1 and 2; null: the largest layer."""
+    reduce_bucket_size: Annotated[int | None, Bound(1, _MOST)] = None
+    """Elements of a gradient bucket, at least 1; null: the largest layer of the model. (DeepSpeed's own
+    default, 5e8, would dwarf a small model.)"""
+    allgather_bucket_size: Annotated[int | None, Bound(1, _MOST)] = None
+    """Elements of a parameter gather in stages 1 and 2, at least 1; null: the largest layer."""
     overlap_comm: bool = False
     """Reduce gradients while the backward pass still runs (stages 1 and 2; on CUDA)."""
-    param_persistence_threshold: int = 0
+    param_persistence_threshold: Annotated[int, Bound(0, _MOST)] = 0
     """Stage 3 keeps parameters smaller than this many elements whole on every rank; 0: shards all.
     (DeepSpeed's own default, 1e5, would leave most of a small model unsharded.)"""
-    max_live_parameters: int | None = None
+    max_live_parameters: Annotated[int | None, Bound(0, _MOST)] = None
     """Stage 3 releases parameters beyond this many elements; null: three of the largest layer.
     (DeepSpeed's own default, 1e9, would keep a small model whole between forward and backward.)"""
-    max_reuse_distance: int = 0
+    max_reuse_distance: Annotated[int, Bound(0, _MOST)] = 0
     """Stage 3 keeps a parameter that is needed again within this many elements of computation."""
-    prefetch_bucket_size: int | None = None
+    prefetch_bucket_size: Annotated[int | None, Bound(0, _MOST)] = None
     """Elements that stage 3 gathers ahead; null: the largest layer."""
 
     @property
@@ -164,6 +167,10 @@ class Zero(Strategy):
     def _tools_problem(self, case: Case, machine: Machine) -> str | None:
         folder = Path(self.extensions_folder(case.device))
         return ops.tools_problem(self.op_builders(case), folder, machine)
+
+    def prepared(self, case: Case) -> str:
+        builders = self.op_builders(case)
+        return f"DeepSpeed's C++ ops {ops.names(builders)}" if builders else ""
 
     def prepare(self, case: Case) -> list[str]:
         # where the ranks look, whichever interpreter this is
