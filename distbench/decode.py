@@ -26,7 +26,7 @@ Reader = Callable[[Any], Any]
 MOST_VALUES = 1_000_000
 """Values of a JSON file. A run of 10,000 cases has some 600,000; each takes up to 250 bytes when parsed."""
 MOST_TEXT = 1 << 20
-"""Characters of one text; what distbench writes is clipped far below (``text.clipped``)."""
+"""Characters of one text; what distbench writes is clipped far below (``clipping.clipped``)."""
 _DEPTH = 40
 _MOST_DIGITS = 30
 

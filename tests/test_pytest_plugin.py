@@ -121,6 +121,18 @@ def test_only_the_chosen_tests_are_run_and_the_run_knows_no_others(
     assert told(pytester) == [*before, "open", "close"]
 
 
+def test_what_is_named_and_no_suite_is_looked_at_without_leaving_it_open_or_waiting(
+    run: Pytest, pytester: pytest.Pytester
+) -> None:
+    (pytester.path / "other.yaml").write_text("batch: a bread\n")
+    os.mkfifo(pytester.path / "pipe.yaml")
+    for name in ("other.yaml", "pipe.yaml"):
+        done = run("-W", "error", name)
+        assert done.ret == pytest.ExitCode.USAGE_ERROR
+        done.stderr.fnmatch_lines([f"ERROR: not found: *{name}*"])
+        done.stderr.no_fnmatch_line("*ResourceWarning*")
+
+
 def test_a_test_is_chosen_by_its_id(run: Pytest) -> None:
     done = run(f"tiny.yaml::{ALSO_WORKS}", "-v")
     done.assert_outcomes(passed=1)

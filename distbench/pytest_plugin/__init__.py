@@ -91,9 +91,12 @@ def _looks_like_a_suite(file: Path) -> bool:
 
     A search in the text also recognises a suite that is not valid YAML, so that the mistake is reported.
     """
+    # opening a pipe would wait for somebody to write
+    if not file.is_file():
+        return False
     try:
-        # opening a pipe would wait for somebody to write
-        text = file.open("rb").read(_LOOKED_AT) if file.is_file() else b""
+        with file.open("rb") as stream:
+            text = stream.read(_LOOKED_AT)
     except OSError:
         return False
     return len(set(_KEY.findall(text))) > 1

@@ -55,12 +55,12 @@ def killed_text(memory: Account | None) -> str:
         )
     if not out_of_memory(memory):
         return "distbench did not send it, and the kernel has not run out of memory meanwhile"
-    return f"the kernel sent it as memory ran out ({_bounds(memory)})"
-
-
-def _bounds(memory: Account) -> str:
     limit = bytes_text(memory.limit) if memory.limit is not None else "none"
     if memory.scope == "machine":
-        return f"by the counter of the whole machine, which has {limit}; the peak is not counted"
+        killed = f"{memory.kills:,} process{'es' * (memory.kills != 1)} of this machine"
+        return (
+            f"meanwhile the kernel killed {killed} for memory, probably this one too (by the counter of the "
+            f"whole machine, which has {limit})"
+        )
     peak = bytes_text(memory.peak) if memory.peak is not None else "not counted"
-    return f"limit of the cgroup {limit}, its peak {peak}"
+    return f"the kernel sent it as memory ran out (limit of the cgroup {limit}, its peak {peak})"

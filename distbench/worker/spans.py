@@ -1,4 +1,4 @@
-"""What an engine has as its ``span`` in every pass of every job, so that by it nothing is told apart."""
+"""The ``span`` of an engine: the same object in every pass, so that a strategy can't tell which pass runs."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
