@@ -1,18 +1,25 @@
 """Drills: what a fault does to a run, told as a table by ``tox -e drills``.
 
 A test marked ``drill("a rank is killed in its warm-up")`` is a row of that table. It was survived if the test
-passes; what it says through the fixture ``drill`` stands beside it.
+passes; what it says through the fixture ``drill`` stands beside it. One that this machine can't make is a
+row, too, with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pytest
 
 HEADINGS = ("drill", "noticed after", "the user sees", "verdict")
-_VERDICTS = {"passed": "survived", "failed": "**not survived**", "error": "**not survived**"}
+_VERDICTS = {
+    "passed": "survived",
+    "failed": "**not survived**",
+    "error": "**not survived**",
+    "skipped": "not drilled here",
+}
 _NOTICED, _SEEN, _WHAT = "drill: noticed after", "drill: the user sees", "drill"
 
 
@@ -29,6 +36,11 @@ class Drill:
     def seen(self, text: str) -> None:
         """*text* is what the user got to see; its first line counts."""
         self.properties.append((_SEEN, text.strip().partition("\n")[0][:160]))
+
+    def impossible(self, why: str) -> NoReturn:
+        """End the drill, which this machine can't make because of *why*."""
+        self.properties.append((_SEEN, why))
+        pytest.skip(why)
 
 
 @pytest.fixture
