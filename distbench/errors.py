@@ -4,7 +4,8 @@ DistbenchError
 ├── UsageError              exit 2: invalid request; nothing was launched
 │   ├── SuiteError          all mistakes in a suite file at once
 │   └── RecordError         a run or record that can't be read because it is damaged
-│       └── FormatError     ... or too old, or too new
+│       ├── FormatError     ... or too old, or too new
+│       └── ContentError    ... or its files do not hold what it says, which is noticed when they are parsed
 └── InfrastructureError     exit 4: machine failure (full disk, folder not writable)
 """
 
@@ -31,6 +32,10 @@ class RecordError(UsageError):
 
 class FormatError(RecordError):
     """A file that is sound, but of a format that only another version of distbench reads."""
+
+
+class ContentError(RecordError):
+    """A file next to a record that has its checksum, but not the content that the record says."""
 
 
 class InfrastructureError(DistbenchError):

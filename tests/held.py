@@ -12,20 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from conftest import PLUGINS
+from pretended import held_by
 
 from distbench.record.store import Run
 from distbench.registry import PLUGIN_PATH
-
-SUITE = """
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [1]
-measure: {steps: 2, trials: 3}
-metrics: [steptime, throughput]
-launcher: {faulty: {file: "HOLD", rounds: [1]}}
-strategies: [pretended]
-gate: {min_pairs: 3, max_pairs: 3, equivalence: ignored}
-"""
 
 
 class Held:
@@ -35,7 +25,7 @@ class Held:
         folder.mkdir(exist_ok=True)
         self.hold = folder / "hold"
         self.hold.write_text("hang")
-        (folder / "suite.yaml").write_text(SUITE.replace("HOLD", str(self.hold)))
+        (folder / "suite.yaml").write_text(held_by(str(self.hold)))
         command, *options = words or ("run",)
         self.suite, out = str(folder / "suite.yaml"), folder / "out"
         self.process = _started(command, self.suite, *options, "--out", str(out), **process)

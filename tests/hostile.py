@@ -191,7 +191,7 @@ def change_bytes(draw: st.DrawFn, run: Path) -> str:
         data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
     file.write_bytes(data)
     if file.suffix == ".parquet" and draw(st.booleans()):
-        _describe(file)
+        describe(file)
     return f"{file.relative_to(run)}: other bytes"
 
 
@@ -218,11 +218,11 @@ def change_rows(draw: st.DrawFn, run: Path) -> str:
     elif how == "no column" and len(columns) > 1:
         del columns[name]
     parquet.write(file, columns, {})
-    _describe(file, [*columns])
+    describe(file, [*columns])
     return f"{file.relative_to(run)}: {how} {name} {place} {columns.get(name, [None] * 9999)[:1]!r:.60}"
 
 
-def _describe(file: Path, columns: list[str] | None = None) -> None:
+def describe(file: Path, columns: list[str] | None = None) -> None:
     """Have the record beside *file* say what is in it."""
     record = file.with_name("record.json")
     data = json.loads(record.read_text())

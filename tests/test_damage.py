@@ -11,22 +11,14 @@ from typing import Any
 import pytest
 from conftest import call
 from drills import Drill
+from hostile import describe
+from pretended import SUITE
 
 from distbench.errors import UsageError
-from distbench.record import FORMAT
+from distbench.record import FORMAT, parquet
 from distbench.record.setting_aside import set_aside
 from distbench.record.store import Run
 
-SUITE = """
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [1]
-measure: {steps: 2, trials: 3}
-metrics: [steptime, throughput]
-launcher: pretend
-strategies: [pretended, {pretended: {does: also-works}}]
-gate: {min_pairs: 3, equivalence: ignored}
-"""
 FROZEN = Path(__file__).parent / "frozen" / "run"
 FIRST, ALONE = "pretended-ws1", "pretended+also-works"
 
@@ -144,6 +136,31 @@ def test_every_command_goes_on_with_the_rest_and_names_what_is_damaged(
         assert "Traceback" not in done.stderr
         assert done.returncode == 0, (command, done)
     drill.seen(done.stderr)
+
+
+WRONG = {
+    "other columns": {"x": [1]},
+    "numbers as texts": {"phase": ["backward"], "rank": ["zero"]},
+}
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(w, marks=pytest.mark.drill(f"a table with its checksum, but {w}")) for w in WRONG]
+)
+def test_a_table_of_other_content_than_its_record_says_loses_one_trial(
+    tmp_path: Path, drill: Drill, what: str
+) -> None:
+    folder = Path(shutil.copytree(FROZEN, tmp_path / "run"))
+    file = sorted(folder.glob("trials/ddp-*/0/memory.parquet"))[0]
+    parquet.write(file, WRONG[what], {})
+    describe(file)
+    named = file.relative_to(folder).as_posix()
+    done = call("show", str(folder), "--view", "memory")
+    drill.seen(done.stderr)
+    assert (done.returncode, named in done.stderr) == (0, True), done
+    assert "1 trial is damaged and left out" in done.stderr
+    assert f"damaged  {named}: " in call("check", str(folder)).stdout
+    assert "set aside: damaged/" in call("check", str(folder), "--repair").stdout
 
 
 def test_programs_are_told_what_is_damaged(run: Run, pristine: Path) -> None:

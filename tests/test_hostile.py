@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,11 +20,14 @@ import duckdb
 import pytest
 from conftest import QUICK, Done, call, run_in
 from drills import Drill
-from hostile import MOST_BYTES, MOST_SECONDS, QUICK_ONES, attacks
-from records import case, failed, info, measured
+from hostile import COMMANDS, MOST_BYTES, MOST_SECONDS, QUICK_ONES, attacks
+from pretended import SUITE
+from records import case, failed, info, job_of, measured
 
+import distbench
 from distbench import files
 from distbench.case import Case, Choice, Measure
+from distbench.cli import commands
 from distbench.decode import MOST_VALUES
 from distbench.errors import InfrastructureError, RecordError
 from distbench.gate import calibration
@@ -218,12 +222,16 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("what", [pytest.param(w, marks=pytest.mark.drill(f"Parquet: {w}")) for w in BOMBS])
-def test_a_parquet_file_that_is_not_what_its_record_says_is_refused(
+def test_a_parquet_file_that_is_not_what_its_record_says_loses_its_trial(
     run: Run, drill: Drill, what: str
 ) -> None:
     bomb(record_of(run).with_name("samples.parquet"), BOMBS[what])
-    done = refused(drill, "show", str(run.folder))
-    assert (done.returncode, "samples.parquet: " in done.stderr) == (2, True)
+    run.write_record(measured(case(), round_=1))
+    done = refused(drill, "show", str(run.folder), "--json")
+    assert (done.returncode, "0/samples.parquet: " in done.stderr) == (0, True)
+    shown = json.loads(done.stdout)
+    assert [each["trials"] for each in shown["cases"]] == [1]
+    assert [each["trial"].rpartition("/")[2] for each in shown["damaged"]] == ["0"]
 
 
 def test_a_text_that_a_parquet_file_repeats_is_read_to_a_length_that_fits(tmp_path: Path) -> None:
@@ -424,19 +432,53 @@ def test_a_calibration_that_can_not_be_read_is_none(
         assert calibration.load(Measure()) == {}
 
 
+def contradictory(run: Run) -> None:
+    """Have *run* hold a check whose tables lack what its job says."""
+    checked = dataclasses.replace(
+        measured(case("fsdp")), job=job_of("check", role="reference", reference="x")
+    )
+    run.write_record(dataclasses.replace(checked, tables={"check_curve": [], "check_tensors": []}))
+
+
+@pytest.mark.drill("records that contradict each other")
 def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(
     run: Run, drill: Drill
 ) -> None:
-    empty = dataclasses.replace(measured(case("fsdp")), job=_checked())
-    run.write_record(dataclasses.replace(empty, tables={"check_curve": [], "check_tensors": []}))
-    done = call("show", str(run.folder))
-    assert "Traceback" not in done.stderr
+    contradictory(run)
+    done = refused(drill, "show", str(run.folder))
+    assert (done.returncode, done.stdout) == (2, "")
+    (told,) = done.stderr.splitlines()
+    assert "the records in checks: they do not fit together: KeyError: 'reference'" in told
+    (place,) = re.findall(r"\(in distbench/(\S+):\d+\)", told)
+    assert (Path(distbench.__file__).parent / place).is_file()
+    # from here, nobody can know which
+    assert "either a record was changed since distbench wrote it" in told
+    assert "or this is a mistake of distbench: please report it" in told
 
 
-def _checked() -> Any:
-    from records import job_of
+@pytest.mark.drill("gate --baseline RUN, whose records contradict each other")
+def test_a_baseline_that_can_not_be_read_is_told_before_anything_is_launched(
+    run: Run, tmp_path: Path, drill: Drill
+) -> None:
+    contradictory(run)
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    words = ("--baseline", str(run.folder), "--out", str(tmp_path / "out"))
+    done = refused(drill, "gate", str(tmp_path / "suite.yaml"), *words)
+    assert (done.returncode, (tmp_path / "out").exists()) == (2, False)
+    assert "they do not fit together" in done.stderr
 
-    return job_of("check", role="reference", reference="x")
+
+LAUNCHING = {"run", "gate", "calibrate", "prepare", "plan", "list"}
+"""Commands that end in a traceback by a mistake of distbench: what they show, they have made themselves."""
+
+
+def test_every_command_reads_runs_as_anybodys_or_is_one_that_launches() -> None:
+    sources = {
+        file.stem.rstrip("_"): file.read_text() for file in Path(commands.__path__[0]).glob("[!_]*.py")
+    }
+    readers = {name for name, source in sources.items() if "@reads_runs\n" in source}
+    assert readers == sources.keys() - LAUNCHING
+    assert readers == {command.words[0] for command in COMMANDS}, "hostile.py tries them all"
 
 
 def test_random_changes_come_to_an_answer_or_a_message(tmp_path: Path) -> None:

@@ -231,3 +231,15 @@ def test_a_record_whose_warm_up_was_not_finite_is_read_back(tmp_path: Path) -> N
     run.write_record(broken)
     (stored,) = run.records()
     assert stored.warmup_losses == [[None], [3.0]]
+
+
+def test_samples_of_trials_read_together_are_those_that_each_had(run: Run) -> None:
+    # whole numbers are stored as such: by the types of the first file, 1.5 would be read as 2
+    of_trials: list[dict[str, list[list[float | None]]]] = [
+        {"loss": [[1, 2], [3, 4]]},
+        {"loss": [[1.5], [None]]},
+        {"loss": [[2.5], []], "step_s": [[9]]},
+    ]
+    for round_, samples in enumerate(of_trials):
+        run.write_record(replace(measured(case(), round_=round_), samples=samples))
+    assert [{**record.samples} for record in run.records()] == of_trials

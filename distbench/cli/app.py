@@ -1,6 +1,7 @@
 """Entry point of the command line: arguments in, exit code out.
 
-Each module in ``commands/`` is one command: its function of the same name, with typer's signature.
+Each module in ``commands/`` is one command: its function of the same name, with typer's signature. One that
+reads runs is marked ``readers.reads_runs``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import importlib
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,12 +19,9 @@ from distbench import __version__
 from distbench.cli import commands
 from distbench.cli.output import INTERRUPTED, complain, say
 from distbench.errors import DistbenchError
-from distbench.foreign import from_anybody
 
 # typer moves its exceptions from version to version; this one it exports
 _REFUSED: type[Exception] = typer.BadParameter.__bases__[0]
-# commands that read runs, which may be anybody's
-_READERS = {"adopt", "compare", "export", "history", "pick", "query", "report", "show"}
 # of the commands in --help; others come last, by name
 _ORDER = ["run", "plan", "prepare", "list", "show", "report", "pick", "compare", "export", "adopt", "query"]
 _ORDER += ["check", "gate", "calibrate", "history"]
@@ -37,14 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # a terminal that can't show a character gets a question mark, not a traceback
             stream.reconfigure(errors="replace")
-    reads = set(words[:1]) & _READERS
     try:
         # commands that record how they were called take it from their context
         call = ["distbench", *words]
-        with from_anybody("the records") if reads else nullcontext():
-            return int(
-                _application(words)(args=words, prog_name=call[0], obj=call, standalone_mode=False) or 0
-            )
+        return int(_application(words)(args=words, prog_name=call[0], obj=call, standalone_mode=False) or 0)
     except _REFUSED as error:
         return _refused(error)
     except typer.Abort:

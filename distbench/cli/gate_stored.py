@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from distbench.analysis.run import AnalysedRun
@@ -11,33 +12,47 @@ from distbench.cli.occasions import readable
 from distbench.cli.progress import observer
 from distbench.cli.reading import analysed, damage
 from distbench.cli.stopping import resumable
+from distbench.foreign import from_anybody
 from distbench.gate.advisory import judged
 from distbench.gate.verdicts import Result
 from distbench.job import MEASURE
 from distbench.record import runs
+from distbench.record.contents import rereading
 from distbench.record.store import Run
 from distbench.run import Execution
 from distbench.suite import Suite
+from distbench.suite.gate import GateRules
 
 
 def gate_stored(baseline: Run, suite: Suite, out: Path, command: Sequence[str], *, quiet: bool) -> Result:
     """Run *suite* and compare it with the stored run *baseline*.
 
     Raises:
-        RecordError: the baseline can't be read.
+        RecordError: the baseline can't be read, or its records don't fit together; nothing was launched.
         InfrastructureError: the disk is full.
     """
-    before = analysed(baseline)
+    with from_anybody(f"the records of the baseline {baseline.folder}"):
+        rereading(partial(_check, baseline, suite.gate))
     trials = max(suite.measure.trials, suite.gate.min_pairs)
     suite = suite.asking_for(MEASURE, replace(suite.measure, trials=trials))
     execution = Execution.start(suite, out, command)
     with resumable(""), observer(quiet=quiet) as watcher:
         execution.execute(watcher)
-    after = AnalysedRun.read(execution.run)
+    return rereading(partial(_judged, baseline, execution.run, out, suite.gate))
+
+
+def _check(baseline: Run, rules: GateRules) -> None:
+    """Compare *baseline* with itself: what fails here would fail after the candidate has taken its time."""
+    before = analysed(baseline)
+    judged(before, before, [], rules, "")
+
+
+def _judged(baseline: Run, candidate: Run, out: Path, rules: GateRules) -> Result:
+    before, after = AnalysedRun.read(baseline), AnalysedRun.read(candidate)
     others = {run.folder.resolve(): run for run in (baseline, *runs.inside(out))}
-    others.pop(execution.run.folder.resolve(), None)
+    others.pop(candidate.folder.resolve(), None)
     title = f"run {before.info.run_id} of {before.info.created}, stored"
-    result = judged(before, after, list(readable(others.values())), suite.gate, title)
+    result = judged(before, after, list(readable(others.values())), rules, title)
     notes = [f"baseline: {line}" for line in damage(before.damaged, baseline.folder)]
-    result = replace(result, folder=str(execution.run.folder), notes=(*result.notes, *notes))
+    result = replace(result, folder=str(candidate.folder), notes=(*result.notes, *notes))
     return replace(result, state="interrupted") if after.info.state == "interrupted" else result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from distbench.analysis.history import Occasion
 from distbench.analysis.run import AnalysedRun
@@ -11,6 +12,7 @@ from distbench.analysis.text import one_line
 from distbench.cli.output import note
 from distbench.errors import DistbenchError
 from distbench.foreign import from_anybody
+from distbench.record.contents import rereading
 from distbench.record.store import Run
 
 
@@ -19,7 +21,7 @@ def occasions(runs: Iterable[Run]) -> Iterator[Occasion | str]:
     for run in runs:
         try:
             with from_anybody(str(run.folder)):
-                occasion = _occasion(run)
+                occasion = rereading(partial(_occasion, run))
         except DistbenchError as error:
             yield str(error)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from distbench import plan
@@ -19,6 +20,7 @@ from distbench.gate.matching import match
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import Result, is_flagged
 from distbench.record import SECOND_SERIES
+from distbench.record.contents import rereading
 from distbench.run import Bench, Observer, StopRequest
 
 _NONE: failures.Arms = failures.Launches(), failures.Launches()
@@ -100,7 +102,7 @@ class Gate:
                 self._observer.note(f"{len(flagged)} flagged; a fresh series will confirm or clear them")
                 second = self._series(_slots_to_repeat(flagged), stop, is_second=True)
         self._folder.set_state("interrupted" if stop.asked else "finished")
-        result = self._result(first, second, interrupted=stop.asked)
+        result = rereading(partial(self._result, first, second, interrupted=stop.asked))
         self._folder.write_result(result)
         return result
 

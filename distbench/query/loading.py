@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distbench.errors import RecordError
+from distbench.errors import ContentError
 from distbench.job import MEASURE
 from distbench.query import facts, tables
 from distbench.query.tables import TABLES, TRIAL, Column, Table
@@ -88,14 +88,14 @@ class Loading:
         """Make the tables.
 
         Raises:
-            RecordError: a Parquet file can't be read, or does not hold what its record says.
+            ContentError: a Parquet file can't be read, or does not hold what its record says.
         """
         import duckdb
 
         try:
             self._fill(database)
         except duckdb.Error as error:
-            raise RecordError(f"the records of a run can't be made tables: {first_line(error)}") from error
+            raise ContentError(f"the records of a run can't be made tables: {first_line(error)}") from error
 
     def _fill(self, database: duckdb.DuckDBPyConnection) -> None:
         # while they stand, the steps between are told apart from the tables by their schema
@@ -237,7 +237,7 @@ def _read(database: duckdb.DuckDBPyConnection, columns: Sequence[Column], source
             bound,
         )
     except duckdb.Error as error:
-        raise RecordError(f"the samples or tables of a run can't be read: {first_line(error)}") from error
+        raise ContentError(f"the samples or tables of a run can't be read: {first_line(error)}") from error
 
 
 def make(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from distbench.decode import decoded
-from distbench.errors import FormatError, RecordError
+from distbench.errors import ContentError, FormatError, RecordError
 from distbench.record import Record, check_format, files, read_json
+from distbench.record.together import Shelf
 
 RECORD_FILE = "record.json"
 _FIRST_WITH_FILES = 2
+
+T = TypeVar("T")
+_reads_all: ContextVar[bool] = ContextVar("_reads_all", default=False)
+"""Whether the files of every record are parsed at once."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +81,32 @@ def damage_text(damaged: Sequence[Damaged]) -> str:
     return f"{len(damaged)} trials are {what} and left out; the first: {worst.problem}"
 
 
+def rereading(read: Callable[[], T]) -> T:
+    """What *read* makes of the records of runs.
+
+    Most readers need few of the files next to them, so these are parsed on first access. Where one then turns
+    out not to hold what its record says, *read* is called again, with all of them parsed when the records are
+    read: the trial is damaged, as with any other damage.
+    """
+    try:
+        return read()
+    except ContentError:
+        token = _reads_all.set(True)
+        try:
+            return read()
+        finally:
+            _reads_all.reset(token)
+
+
 def read_contents(run: Path, trials: Iterable[Path]) -> Contents:
     """Contents of the folders *trials* of the run in the folder *run*; those without a record have none."""
-    contents = Contents()
+    contents, shelf = Contents(), Shelf()
     for folder in trials:
         try:
-            contents.stored.append(read_record(folder / RECORD_FILE))
+            stored = read_record(folder / RECORD_FILE, shelf)
+            if _reads_all.get():
+                files.load(stored.record)
+            contents.stored.append(stored)
         except RecordError as error:
             # messages name files as a reader of the run finds them
             problem = str(error).replace(f"{run}/", "")
@@ -88,8 +115,8 @@ def read_contents(run: Path, trials: Iterable[Path]) -> Contents:
     return contents
 
 
-def read_record(file: Path) -> Stored:
-    """Record in *file*.
+def read_record(file: Path, shelf: Shelf | None = None) -> Stored:
+    """Record in *file*, whose other files are read together with those of records on the same *shelf*.
 
     Raises:
         RecordError: it, or a file next to it, is missing, corrupt or of another format.
@@ -108,5 +135,5 @@ def read_record(file: Path) -> Stored:
     record = Record.from_json({**data, "samples": {}, "tables": {}}, source)
     files.check_ranks(described.samples.ranks if described.samples else {}, record.case, source)
     parquet_files = files.find(file.parent, described)
-    samples, tables = files.content(parquet_files, described)
+    samples, tables = files.content(parquet_files, described, shelf)
     return Stored(dataclasses.replace(record, samples=samples, tables=tables), parquet_files)

@@ -17,10 +17,11 @@ from typing import Annotated, Any, TypeVar
 
 from distbench.bounds import Bound, Name
 from distbench.case import MOST_RANKS, Case
-from distbench.errors import RecordError
+from distbench.errors import ContentError, RecordError
 from distbench.files import digest, slug, whole
 from distbench.record import FORMAT, Record, Row, Samples, parquet
 from distbench.record.documented import Kind, kinds_of
+from distbench.record.together import Shelf
 
 T = TypeVar("T")
 
@@ -73,7 +74,7 @@ class Files:
 
 
 class Lazy(Mapping[str, T]):
-    """A mapping whose values are loaded on first access."""
+    """A mapping whose values are loaded on first access; ContentError: one can't be."""
 
     def __init__(self, names: Iterable[str], load: Callable[[str], T]) -> None:
         self._names, self._load = dict.fromkeys(names), functools.cache(load)
@@ -81,7 +82,10 @@ class Lazy(Mapping[str, T]):
     def __getitem__(self, name: str) -> T:
         if name not in self._names:
             raise KeyError(name)
-        return self._load(name)
+        try:
+            return self._load(name)
+        except RecordError as error:
+            raise ContentError(str(error)) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -138,21 +142,43 @@ def find(folder: Path, described: Manifest) -> Files:
     return Files(samples or None, tables)
 
 
-def content(files: Files, described: Manifest) -> tuple[Lazy[list[list[float | None]]], Lazy[list[Row]]]:
+def content(
+    files: Files, described: Manifest, shelf: Shelf | None = None
+) -> tuple[Lazy[list[list[float | None]]], Lazy[list[Row]]]:
     """Samples and tables in *files*.
 
-    Accessing them raises RecordError if a file does not match its description.
+    They are read together with those of other records on the same *shelf*.
+    Accessing them raises ContentError if a file does not match its description.
     """
     ranks = described.samples.ranks if described.samples and files.samples else {}
+    shelf = shelf or Shelf()
+    if files.samples:
+        shelf.samples.add(files.samples, tuple(ranks))
+    for name, file in files.tables.items():
+        shelf.tables.add(file, name, _texts(name, described.tables[name]))
 
     @functools.cache
     def samples() -> Samples:
-        return _read_samples(files.samples, ranks) if files.samples else {}
+        return _read_samples(files.samples, ranks, shelf) if files.samples else {}
 
     def table(name: str) -> list[Row]:
-        return _read_table(files.tables[name], name, described.tables[name]) if name in files.tables else []
+        return (
+            _read_table(files.tables[name], name, described.tables[name], shelf)
+            if name in files.tables
+            else []
+        )
 
     return Lazy(ranks, lambda name: samples()[name]), Lazy(described.tables, table)
+
+
+def load(record: Record) -> None:
+    """Parse all files of *record*, which are otherwise parsed when they are needed.
+
+    Raises:
+        ContentError: one does not match its description.
+    """
+    for content in (record.samples, record.tables):
+        dict(content)
 
 
 def _file_names(tables: Iterable[str]) -> dict[str, str]:
@@ -225,11 +251,11 @@ def _checked(folder: Path, entry: SamplesFile | TableFile) -> Path:
     return file
 
 
-def _read_samples(file: Path, ranks: Mapping[str, int]) -> Samples:
+def _read_samples(file: Path, ranks: Mapping[str, int], shelf: Shelf) -> Samples:
     samples: Samples = {name: [[] for _ in range(count)] for name, count in ranks.items()}
     lists = [*samples.values()]
     try:
-        for place, rank, value in parquet.read_samples(file, [*samples]):
+        for place, rank, value, _ in shelf.samples.content(file, tuple(samples)):
             if not place or rank is None or rank < 0:
                 raise IndexError("of no column or rank that it has")
             lists[place - 1][rank].append(value)
@@ -238,10 +264,15 @@ def _read_samples(file: Path, ranks: Mapping[str, int]) -> Samples:
     return samples
 
 
-def _read_table(file: Path, name: str, entry: TableFile) -> list[Row]:
+def _texts(table: str, entry: TableFile) -> tuple[str, ...] | None:
+    """Columns of text of *table*, if it is documented."""
+    kinds = kinds_of(table)
+    return tuple(column for column in entry.columns if kinds.get(column) == "text") if kinds else None
+
+
+def _read_table(file: Path, name: str, entry: TableFile, shelf: Shelf) -> list[Row]:
     optional, kinds = set(entry.optional), kinds_of(name)
-    texts = [column for column in entry.columns if kinds.get(column) == "text"] if kinds else None
-    columns = parquet.read(file, texts)
+    columns = shelf.tables.content(file, name, _texts(name, entry))
     try:
         named = dict(zip(entry.columns, columns, strict=True))
         _refuse_other_kinds(file, named, kinds)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distbench.decode import finite
 from distbench.errors import RecordError
+from distbench.grouping import gathered
 
 if TYPE_CHECKING:
     import duckdb
@@ -32,12 +33,19 @@ LONGEST = 1 << 14
 # DuckDB may hold so much of a file that it reads, as a page of it may expand to any size; what doesn't fit is
 # refused, not laid in a folder of the user's
 _READING = (("memory_limit", "512MB"), ("temp_directory", ""))
-# a folder named key=value is not a column
-_ROWS = "from read_parquet(?, hive_partitioning = false)"
+# a folder named key=value is not a column; the last column is the row's file, under a name that no other has
+_FILE = "distbench file"
+_ROWS = f"from read_parquet(?, hive_partitioning = false, filename = '{_FILE}')"
+# numbers alone, so that no text of a file need be held
+_SAMPLE = f'list_position(?, name), rank::bigint, value::double, "{_FILE}"'
+_SCHEMAS = """select file_name, list((name, type, type_length, repetition_type, num_children, converted_type,
+    logical_type))::varchar from parquet_schema(?) group by file_name"""
 # of DuckDB's own
 _BATCH = 2048
 _INT64 = 1 << 63
 _TEXTS = ("VARCHAR", "JSON")
+SampleRows = list[tuple[Any, ...]]
+"""Place of a column's name among those asked for (from 1 on; 0: it is none of them), rank, value, file."""
 _KINDS = {"text": ("VARCHAR",), "number": ("BIGINT", "DOUBLE")}
 
 
@@ -79,16 +87,28 @@ def _os_error(error: Exception) -> OSError:
 
 
 def read(file: Path, texts: Sequence[str] | None = None) -> list[Content]:
-    """Columns of *file*, in order; a text is read up to ``LONGEST`` characters.
-
-    Args:
-        texts: The columns of text, where they are known; None: DuckDB is asked first.
+    """Columns of *file*, in order, as of ``read_tables``.
 
     Raises:
         RecordError: it can't be read, or holds more than any that distbench writes.
     """
-    with _reading(file) as path:
-        types = dict.fromkeys(texts, "VARCHAR") if texts is not None else _types(path)
+    return read_tables([file], texts)[file]
+
+
+def read_tables(
+    files: Sequence[Path], texts: Sequence[str] | None = None, most: int = MOST_CELLS
+) -> dict[Path, list[Content]]:
+    """Columns of each of *files*, which are ``alike``, in order; a text is read up to ``LONGEST`` characters.
+
+    Args:
+        texts: The columns of text, where they are known; None: DuckDB is asked first.
+        most: Values that they may hold together.
+
+    Raises:
+        RecordError: one can't be read, or they hold more.
+    """
+    with _reading(files) as paths:
+        types = dict.fromkeys(texts, "VARCHAR") if texts is not None else _types(paths)
         # a few bytes of Parquet may stand for any number of copies of a long text
         cut = [
             f"{_cut(quoted(name), type_)} as {quoted(name)}"
@@ -96,34 +116,64 @@ def read(file: Path, texts: Sequence[str] | None = None) -> list[Content]:
             if type_ in _TEXTS
         ]
         chosen = f"* replace ({', '.join(cut)})" if cut else "*"
-        result = _connection(*_READING).execute(f"select {chosen} {_ROWS}", [path])
-        described = [(str(name), str(type_)) for name, type_, *_ in result.description]
+        result = _connection(*_READING).execute(f"select {chosen} {_ROWS}", [[*paths]])
+        # the last one is that of the file
+        described = [(str(name), str(type_)) for name, type_, *_ in result.description][:-1]
         if len(described) > MOST_COLUMNS:
             raise ValueError(f"more than {MOST_COLUMNS:,} columns")
-        rows = _fetched(result, path, MOST_CELLS // len(described))
-        columns = zip(*rows, strict=True) if rows else [()] * len(described)
-        return [
-            Content(name, type_, _plain(list(values), type_))
-            for (name, type_), values in zip(described, columns, strict=True)
-        ]
+        rows = _fetched(result, paths, most // max(1, len(described)))
+        return {file: _columns(described, own) for file, own in _by_file(rows, paths).items()}
 
 
-def read_samples(file: Path, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Rows of *file*: place of the name among *names* (from 1 on; 0: it is none of them), rank and value.
+def _columns(described: Sequence[tuple[str, str]], rows: Sequence[tuple[Any, ...]]) -> list[Content]:
+    columns = zip(*rows, strict=True) if rows else [()] * len(described)
+    # the last value of a row is its file
+    return [
+        Content(name, type_, _plain(list(values), type_))
+        for (name, type_), values in zip(described, columns, strict=False)
+    ]
+
+
+def read_samples(
+    files: Sequence[Path], names: Sequence[str], most: int = MOST_CELLS
+) -> dict[Path, SampleRows]:
+    """Samples in each of *files*, which are ``alike`` and hold at most *most* values together.
 
     Raises:
-        RecordError: it can't be read, is no file of samples, or holds more than any that distbench writes.
+        RecordError: one can't be read, is no file of samples, or they hold more.
     """
-    # numbers alone, so that no text of the file need be held
-    query = f"select list_position(?, name), rank::bigint, value::double {_ROWS}"
-    with _reading(file) as path:
-        return _fetched(_connection(*_READING).execute(query, [list(names), path]), path, MOST_CELLS // 4)
+    with _reading(files) as paths:
+        result = _connection(*_READING).execute(f"select {_SAMPLE} {_ROWS}", [list(names), [*paths]])
+        return _by_file(_fetched(result, paths, most // 4), paths)
 
 
-def _types(path: str) -> dict[str, str]:
-    """Type of each column of a file."""
-    result = _connection(*_READING).execute(f"{_ROWS} limit 0", [path])
-    return {str(name): str(type_) for name, type_, *_ in result.description}
+def alike(files: Sequence[Path]) -> list[list[Path]]:
+    """*files* in groups whose columns have the same names and types.
+
+    Raises:
+        RecordError: one can't be read.
+    """
+    with _reading(files) as paths:
+        if len(paths) < 2:
+            return [[*paths.values()]] if paths else []
+        found = _connection(*_READING).execute(_SCHEMAS, [[*paths]]).fetchall()
+        return [*gathered((schema, paths[path]) for path, schema in found).values()]
+
+
+def _types(paths: Mapping[str, Path]) -> dict[str, str]:
+    """Type of each column of files that are alike."""
+    result = _connection(*_READING).execute(f"{_ROWS} limit 0", [[*paths]])
+    return {str(name): str(type_) for name, type_, *_ in result.description[:-1]}
+
+
+def _by_file(rows: Iterable[tuple[Any, ...]], paths: Mapping[str, Path]) -> dict[Path, list[tuple[Any, ...]]]:
+    """Each of *rows* with those of its file, which its last value names."""
+    made: dict[Path, list[tuple[Any, ...]]] = {file: [] for file in paths.values()}
+    if len(made) == 1:
+        return {file: [*rows] for file in made}
+    for row in rows:
+        made[paths[row[-1]]].append(row)
+    return made
 
 
 def _cut(column: str, type_: str) -> str:
@@ -133,8 +183,10 @@ def _cut(column: str, type_: str) -> str:
     return f"left({column}::varchar, {LONGEST})"
 
 
-def _fetched(result: duckdb.DuckDBPyConnection, path: str, most: int) -> list[tuple[Any, ...]]:
-    """Rows of *result*, all that the file has: at most *most*, with ``MOST_TEXT`` characters of text.
+def _fetched(
+    result: duckdb.DuckDBPyConnection, paths: Mapping[str, Path], most: int
+) -> list[tuple[Any, ...]]:
+    """Rows of *result*, all that the files have: at most *most*, with ``MOST_TEXT`` characters of text.
 
     Raises:
         ValueError: there are more.
@@ -144,11 +196,11 @@ def _fetched(result: duckdb.DuckDBPyConnection, path: str, most: int) -> list[tu
         return rows
     # the file itself says how many there are; a cursor, for the rest of the result is still to be fetched
     counting = _connection(*_READING).cursor()
-    ((count,),) = counting.execute(f"select count(*) {_ROWS}", [path]).fetchall()
+    ((count,),) = counting.execute(f"select count(*) {_ROWS}", [[*paths]]).fetchall()
     size = 0
     while count <= most and (batch := result.fetchmany(_BATCH)):
         rows += batch
-        size += sum(len(value) for row in batch for value in row if type(value) is str)
+        size += sum(len(value) for row in batch for value in row[:-1] if type(value) is str)
         if size > MOST_TEXT:
             raise ValueError(f"more than {MOST_TEXT:,} characters of text")
     if count > most:
@@ -157,17 +209,17 @@ def _fetched(result: duckdb.DuckDBPyConnection, path: str, most: int) -> list[tu
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[str]:
-    """Yield the path of *file* for DuckDB; what goes wrong with it is a RecordError."""
+def _reading(files: Sequence[Path]) -> Iterator[dict[str, Path]]:
+    """Yield each of *files* by its path for DuckDB; what goes wrong with them is a RecordError."""
     import duckdb
 
     try:
-        yield path_text(file)
+        yield {path_text(file): file for file in files}
     except (duckdb.Error, OSError) as error:
-        raise RecordError(f"{file}: corrupt: not a Parquet file: {first_line(error)}") from error
-    # text that is no JSON in a column of it
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{file}: corrupt: {error}") from error
+        raise RecordError(f"{files[0]}: corrupt: not a Parquet file: {first_line(error)}") from error
+    # text that is no JSON in a column of it; a path that DuckDB takes for a pattern
+    except (ValueError, RecursionError, KeyError) as error:
+        raise RecordError(f"{files[0]}: corrupt: {error}") from error
 
 
 def select(columns: Mapping[str, Sequence[Any]]) -> tuple[str, list[list[Any]]]:

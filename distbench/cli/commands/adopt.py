@@ -17,6 +17,7 @@ from distbench.analysis.text import listed, one_line
 from distbench.cli import options
 from distbench.cli.options import argument, flag, option
 from distbench.cli.output import note, say, say_json
+from distbench.cli.readers import reads_runs
 from distbench.cli.reading import damage
 from distbench.errors import UsageError
 from distbench.files import write_whole, writing
@@ -26,6 +27,7 @@ _SHORTEST_ID = 4
 _UNTRIED = ("pending", "damaged", "unmeasured")
 
 
+@reads_runs
 def adopt(
     name: options.RunName,
     wanted: Annotated[str, argument("CASE", "Case name, label or ID.")],

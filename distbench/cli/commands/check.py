@@ -12,6 +12,7 @@ from typing import Annotated
 from distbench.analysis.text import one_line
 from distbench.cli.options import REPORTS, Json, Out, RunName, flag
 from distbench.cli.output import columns, say, say_json
+from distbench.cli.readers import reads_runs
 from distbench.record import runs
 from distbench.record.inspection import Inspection, inspect
 from distbench.record.setting_aside import set_aside
@@ -22,6 +23,7 @@ _QUIET = ("sound", "unverified")
 """States of files that only ``--json`` lists."""
 
 
+@reads_runs
 def check(
     name: RunName,
     repair: Annotated[

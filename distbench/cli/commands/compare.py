@@ -16,6 +16,7 @@ from distbench.cli.occasions import readable
 from distbench.cli.options import argument, option
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
+from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, damage_json
 from distbench.cli.stopping import resumable
 from distbench.errors import UsageError
@@ -49,22 +50,29 @@ def compare(
         raise UsageError("compare needs two runs: distbench compare RUN_A RUN_B")
     first = runs.find(names[0], out)
     later = [_found_or_run(name, out, context.obj, quiet=quiet) for name in names[1:]]
+    form = "json" if as_json else "md" if markdown else ""
+    return _side_by_side(first, later, {out, first.folder.parent}, html, form)
+
+
+@reads_runs
+def _side_by_side(first: Run, later: Sequence[Run], folders: set[Path], html: Path | None, form: str) -> int:
+    """Print *later* runs next to the *first* as *form*; other runs in *folders* tell how much runs differ."""
     before, *others = map(analysed, (first, *later))
-    earlier = _past([before, *others], {out, first.folder.parent})
+    earlier = _past([before, *others], folders)
     comparisons = [comparison_view.comparison(before, after, earlier) for after in others]
     if html:
         from distbench.report import comparison_page
 
         comparison_page.write(comparisons, html)
         note(f"comparison: {html}")
-    if as_json:
+    if form == "json":
         say_json(
             [
                 {**comparison_view.to_json(comparison), "damaged": damage_json(before, after)}
                 for comparison, after in zip(comparisons, others, strict=True)
             ]
         )
-    elif markdown:
+    elif form == "md":
         say("\n\n".join(map(comparison_view.markdown, comparisons)))
     else:
         say("\n\n".join(comparison_view.text(comparison, width()) for comparison in comparisons))

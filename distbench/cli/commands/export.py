@@ -13,6 +13,7 @@ from distbench.analysis.curves import curves_of
 from distbench.analysis.text import one_line
 from distbench.cli.options import REPORTS, Out, RunName, check_word, option
 from distbench.cli.output import note, say
+from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed
 from distbench.env import install_hint
 from distbench.errors import UsageError
@@ -38,6 +39,7 @@ _NEXT: Mapping[str, str] = {
 _BENCHMARKS = "pytest-benchmark"
 
 
+@reads_runs
 def export(
     name: RunName,
     to: Annotated[str, option("--to", "TOOL", "tensorboard, mlflow, wandb or pytest-benchmark.")],

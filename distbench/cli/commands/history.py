@@ -17,6 +17,7 @@ from distbench.analysis.text import listed, one_line
 from distbench.cli.occasions import occasions as read
 from distbench.cli.options import REPORTS, Json, Out, argument, check_word, option, parsed
 from distbench.cli.output import note, say, say_json, width
+from distbench.cli.readers import reads_runs
 from distbench.cli.reading import damage
 from distbench.errors import UsageError, did_you_mean
 from distbench.record import runs
@@ -30,6 +31,7 @@ _WANTED = (".json", ".parquet")
 _ELSE = "or copy the bucket into a folder (aws s3 sync, gcloud storage rsync, rclone sync) and give that"
 
 
+@reads_runs
 def history(
     folders: Annotated[
         list[str] | None, argument("[FOLDER|BUCKET]...", "Where the runs are, at any depth; s3://...")

@@ -8,6 +8,7 @@ from typing import Annotated
 from distbench.analysis import answer, choice
 from distbench.cli.options import REPORTS, Json, Out, RunName, check_word, option, parsed
 from distbench.cli.output import say, say_json, width, wrapped
+from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, damage_json
 from distbench.errors import UsageError
 from distbench.record import runs
@@ -15,6 +16,7 @@ from distbench.report import choice_view
 from distbench.units import parse_bytes, parse_fraction
 
 
+@reads_runs
 def pick(
     name: RunName,
     goal: Annotated[

@@ -12,6 +12,7 @@ from typing import Annotated
 from distbench.cli.answers import FORMATS
 from distbench.cli.options import REPORTS, Json, Out, argument, check_word, flag, option
 from distbench.cli.output import say, say_json, wrapped
+from distbench.cli.readers import reads_runs
 from distbench.cli.reading import warn_of
 from distbench.errors import UsageError
 from distbench.query import Database
@@ -22,6 +23,7 @@ _UNSET = "table"
 """Format without ``--format``."""
 
 
+@reads_runs
 def query(
     sql: Annotated[str, argument("SQL", "Query in DuckDB's SQL.")] = "",
     names: Annotated[list[str] | None, argument("[RUN]...", "Runs to query (default: all).")] = None,

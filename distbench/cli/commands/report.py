@@ -8,11 +8,13 @@ from typing import Annotated
 
 from distbench.cli.options import REPORTS, Out, RunName, flag, option
 from distbench.cli.output import say
+from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed
 from distbench.record import runs
 from distbench.report import page
 
 
+@reads_runs
 def report(
     name: RunName,
     out: Out = REPORTS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,7 @@ from distbench.cli.settling import Settling
 from distbench.cli.stopping import report_command, reporting, resumable, stopped
 from distbench.errors import InfrastructureError, UsageError
 from distbench.record import runs
-from distbench.record.contents import damage_text
+from distbench.record.contents import damage_text, rereading
 from distbench.record.store import Run, resume_command
 from distbench.report import page, terminal
 from distbench.report.run_json import run_json
@@ -103,8 +104,7 @@ def run(
         settling = Settling(watcher, minutes or _MINUTES, trials) if until_settled else None
         was_stopped = execution.execute(watcher, settling, retry_failed=retry_failed)
     with resumable(resume_with) if was_stopped else reporting(execution.run.folder):
-        analysed = AnalysedRun.read(execution.run)
-        _print_results(execution.run, analysed, as_json=as_json)
+        analysed = rereading(partial(_reported, execution.run, as_json=as_json))
     if was_stopped:
         note(stopped(resume_with))
         return INTERRUPTED
@@ -136,8 +136,9 @@ def _resumed(name: str, out: Path, added: Overrides | None) -> Execution:
     return Execution(run, info, suite, planned)
 
 
-def _print_results(run: Run, analysed: AnalysedRun, *, as_json: bool) -> None:
+def _reported(run: Run, *, as_json: bool) -> AnalysedRun:
     """Print the results, then write the report: it may fail where the numbers don't."""
+    analysed = AnalysedRun.read(run)
     if as_json:
         say_json({**run_json(analysed), "report": str(page.file(run.folder))})
     else:
@@ -150,6 +151,7 @@ def _print_results(run: Run, analysed: AnalysedRun, *, as_json: bool) -> None:
         raise InfrastructureError(error.problem, advice) from error
     if not as_json:
         say(f"\nreport: {report}")
+    return analysed
 
 
 def _exit_code(run: AnalysedRun, *, strict_parity: bool) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated
 from distbench.analysis.run import AnalysedRun
 from distbench.cli.options import REPORTS, Csv, Json, Markdown, Out, RunName, check_forms, check_word, option
 from distbench.cli.output import note, say, say_json, width
+from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, damage_json
 from distbench.record import runs
 from distbench.record.store import resume_command
@@ -18,6 +19,7 @@ from distbench.report.terminal import footnote_lines
 from distbench.report.view import views
 
 
+@reads_runs
 def show(
     name: RunName,
     out: Out = REPORTS,

@@ -1,0 +1,26 @@
+"""Commands that read runs, which may be anybody's."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec
+
+from distbench.foreign import from_anybody
+from distbench.record.contents import rereading
+
+P = ParamSpec("P")
+
+
+def reads_runs(command: Callable[P, int]) -> Callable[P, int]:
+    """Mark a *command* that reads runs: no record ends it in a traceback, and a damaged file loses one trial.
+
+    The command launches and writes nothing before it has read all: it may be called twice (``rereading``).
+    """
+
+    @functools.wraps(command)
+    def reading(*given: P.args, **named: P.kwargs) -> int:
+        with from_anybody("the records"):
+            return rereading(lambda: command(*given, **named))
+
+    return reading

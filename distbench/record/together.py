@@ -1,0 +1,80 @@
+"""Parquet files of the trials of a run, many read at a time: the time of a small one is mostly a query's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from distbench.errors import RecordError
+from distbench.record import parquet
+
+T = TypeVar("T")
+How = tuple[Hashable, ...]
+
+_FILES = 128
+_LARGEST = 1 << 20
+"""Bytes of a file that is read with others."""
+
+
+class Together(Generic[T]):
+    """Files of which the first one asked for is read with those like it that were added after it."""
+
+    def __init__(self, read: Callable[[Sequence[Path], Any, int], dict[Path, T]]) -> None:
+        """*read* takes files that are alike, what they were added with, and how many rows there may be."""
+        self._read = read
+        self._waiting: dict[tuple[Path, How], None] = {}
+        self._contents: dict[tuple[Path, How], T] = {}
+
+    def add(self, file: Path, *how: Hashable) -> None:
+        """Take in a *file* that may be read with others that are read *how* it is."""
+        self._waiting[file, how] = None
+
+    def content(self, file: Path, *how: Hashable) -> T:
+        """Content of *file*, which was added.
+
+        Raises:
+            RecordError: it can't be read, or holds more than any that distbench writes.
+        """
+        key = file, how
+        if key in self._waiting:
+            self._read_on(file, how)
+        if key in self._contents:
+            return self._contents.pop(key)
+        return self._read([file], how, parquet.MOST_CELLS)[file]
+
+    def _read_on(self, first: Path, how: How) -> None:
+        """Read *first* and files after it; what is wrong with one of them is told when that is asked for."""
+        like = [file for file, other in self._waiting if other == how]
+        like = like[like.index(first) :][:_FILES]
+        for file in like:
+            del self._waiting[file, how]
+        made: dict[Path, T] = {}
+        try:
+            for alike in parquet.alike([file for file in like if file.stat().st_size <= _LARGEST]):
+                made |= self._read(alike, how, parquet.MOST_CELLS // 16)
+        except (RecordError, OSError):
+            # each is read alone
+            return
+        self._contents |= {(file, how): content for file, content in made.items()}
+
+
+def _samples(files: Sequence[Path], how: tuple[tuple[str, ...]], most: int) -> dict[Path, parquet.SampleRows]:
+    return parquet.read_samples(files, *how, most)
+
+
+def _tables(
+    files: Sequence[Path], how: tuple[str, Sequence[str] | None], most: int
+) -> dict[Path, list[parquet.Content]]:
+    return parquet.read_tables(files, how[1], most)
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Files of the records of a run."""
+
+    samples: Together[parquet.SampleRows] = field(default_factory=lambda: Together(_samples))
+    """Added with the names of their columns."""
+    tables: Together[list[parquet.Content]] = field(default_factory=lambda: Together(_tables))
+    """Added with the name of their table, and its columns of text where they are known."""

@@ -1,0 +1,16 @@
+"""Suites whose trials nobody launches: a run of one takes no processes and few milliseconds."""
+
+COMMON = """
+workload: {mlp: {}}
+batch: {global_batch_size: 8}
+world_sizes: [1]
+measure: {steps: 2, trials: 3}
+metrics: [steptime, throughput]
+gate: {min_pairs: 3, max_pairs: 3, equivalence: ignored}
+"""
+SUITE = f"{COMMON}launcher: pretend\nstrategies: [pretended, {{pretended: {{does: also-works}}}}]\n"
+
+
+def held_by(file: str) -> str:
+    """A suite with one case whose second trial does not end while *file* exists."""
+    return f'{COMMON}launcher: {{faulty: {{file: "{file}", rounds: [1]}}}}\nstrategies: [pretended]\n'
