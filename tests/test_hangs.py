@@ -19,14 +19,34 @@ from distbench.run.control import StopRequest
 from distbench.run.watch import Watch
 from distbench.trial import Progress, log_file, progress_file, result_file
 
-LIMITS = Limits(start=0.4, step=0.4, trial=2)
+LIMITS = Limits(start=1, step=1, trial=30)
+
+
+class Clock:
+    """A monotonic clock that goes on by what is waited, however slow the machine is."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that limits are measured by in this test."""
+    made = Clock()
+    monkeypatch.setattr(time, "monotonic", made)
+    return made
 
 
 class TwoRanks(Handle):
     """Two ranks in one step; what befalls them is told by ``during``, called whenever they are waited for."""
 
-    def __init__(self, folder: Path, during: Callable[[int], None] = lambda number: None) -> None:
-        self.folder, self._during, self._waits = folder, during, 0
+    def __init__(
+        self, folder: Path, clock: Clock, during: Callable[[int], None] = lambda number: None
+    ) -> None:
+        self.folder, self._clock, self._during, self._waits = folder, clock, during, 0
         self.progress = [Progress(progress_file(folder, rank)) for rank in range(2)]
         self.logs: Mapping[int, str] = {}
         self.stopped: Mapping[int, str] = {}
@@ -34,10 +54,11 @@ class TwoRanks(Handle):
             progress.at("time", 1)
 
     def wait(self, seconds: float) -> list[Exit]:
-        time.sleep(0.05)
+        self._clock.now += seconds
         self._during(self._waits)
         self._waits += 1
-        if self._waits < 8:
+        assert self._clock.now < 1100, "no limit was noticed"
+        if self._waits < HEALTHY_WAITS:
             return []
         return [Exit(rank, 0, 0.0) for rank in range(2) if result_file(self.folder, rank).is_file()]
 
@@ -50,6 +71,10 @@ class TwoRanks(Handle):
 
     def stop(self) -> None:
         """Nothing is left."""
+
+
+# four a second: twice the limit of a step
+HEALTHY_WAITS = 8
 
 
 def watched(ranks: TwoRanks, **options: bool) -> Watch:
@@ -65,7 +90,7 @@ def watched(ranks: TwoRanks, **options: bool) -> Watch:
     ],
 )
 def test_a_clock_that_is_set_hides_no_hang_and_makes_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: float, hangs: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock, hours: float, hangs: bool
 ) -> None:
     right = time.time
 
@@ -75,11 +100,11 @@ def test_a_clock_that_is_set_hides_no_hang_and_makes_none(
         if not hangs:
             ranks.progress[0].at("time", number)
             ranks.progress[1].at("time", number)
-        if number == 6 and not hangs:
+        if number == HEALTHY_WAITS - 2 and not hangs:
             for rank in range(2):
                 result_file(tmp_path, rank).write_text("{}")
 
-    ranks = TwoRanks(tmp_path, during)
+    ranks = TwoRanks(tmp_path, clock, during)
     assert watched(ranks).until_end().status is (Status.HANG if hangs else Status.MEASURED)
 
 
@@ -91,7 +116,7 @@ Thread 0x00007f52d5dff6c0 (most recent call first):
 Current thread 0x00007f53e2b4a740 (most recent call first):
   File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 2955 in all_reduce
   File "/venv/site-packages/torch/distributed/c10d_logger.py", line 83 in wrapper
-  File "/home/me/train.py", line 7 in forward
+  File "/project/train.py", line 7 in forward
 """
 BACKWARD = """
 Current thread 0x00007f53e2b4a740 (most recent call first):
@@ -103,7 +128,7 @@ ELSEWHERE = """
 Current thread 0x00007f53e2b4a740 (most recent call first):
   File "/venv/site-packages/torch/nn/functional.py", line 1697 in relu
   File "/venv/site-packages/torch/nn/modules/module.py", line 1773 in _wrapped_call_impl
-  File "/home/me/my model.py", line 12 in forward
+  File "/project/my model.py", line 12 in forward
   File "/venv/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_state.py", line 62 in fsdp_hook_wrapper
 """
 
@@ -151,9 +176,14 @@ def test_only_a_state_that_lasts_is_evidence() -> None:
     ids=["one is stopped", "one is behind", "one waits for a device", "one waits for none", "all wait"],
 )
 def test_a_stopped_rank_is_blamed_first_and_then_one_that_is_behind(
-    tmp_path: Path, stopped: dict[int, str], logs: dict[int, str], ahead: int | None, blamed: int | None
+    tmp_path: Path,
+    clock: Clock,
+    stopped: dict[int, str],
+    logs: dict[int, str],
+    ahead: int | None,
+    blamed: int | None,
 ) -> None:
-    ranks = TwoRanks(tmp_path)
+    ranks = TwoRanks(tmp_path, clock)
     ranks.stopped, ranks.logs = stopped, logs
     if ahead is not None:
         ranks.progress[ahead].at("time", 2)
@@ -163,8 +193,8 @@ def test_a_stopped_rank_is_blamed_first_and_then_one_that_is_behind(
     assert ending.failure.rank == blamed
 
 
-def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path: Path) -> None:
-    ranks = TwoRanks(tmp_path)
+def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path: Path, clock: Clock) -> None:
+    ranks = TwoRanks(tmp_path, clock)
     ranks.logs = {0: WAITING, 1: ELSEWHERE}
     ending = watched(ranks, stacks_tell=False).until_end()
     assert ending.failure is not None

@@ -49,12 +49,13 @@ def test_a_build_lock_that_a_process_holds_is_left_alone(lock: Path) -> None:
 
 def test_a_build_lock_that_is_being_released_is_left_to_its_builder(lock: Path) -> None:
     lock.touch()
-    release = ThreadPoolExecutor().submit(lambda: (time.sleep(0.1), lock.unlink()))
-    assert clear_stale_locks(lock.parent.parent) == []
-    release.result()
+    with ThreadPoolExecutor() as builder:
+        release = builder.submit(lambda: (time.sleep(0.1), lock.unlink()))
+        assert clear_stale_locks(lock.parent.parent) == []
+        release.result()
 
 
-def test_ops_of_two_environments_do_not_share_a_folder(distbench: Command) -> None:
+def test_ops_of_two_environments_do_not_share_a_folder() -> None:
     zero = registry.make("strategies", Choice("zero"))
     assert zero.extensions_folder("cpu") != zero.extensions_folder("cuda")
 

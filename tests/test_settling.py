@@ -60,7 +60,19 @@ def test_no_round_begins_when_the_minutes_are_up(run: Run) -> None:
     assert "(--minutes): pretended" in told and "may still be the best" in told
 
 
-def made(record: Path, round_: int, **changes: Any) -> None:
+@pytest.fixture
+def records(run: Run, tmp_path: Path) -> list[Path]:
+    """The records of a run of one round: of also-works, and of works."""
+    run()
+    return sorted(tmp_path.glob("out/*/trials/*/0/record.json"))
+
+
+def folder_of(record: Path) -> Path:
+    """Folder of the run that *record* is of."""
+    return record.parents[3]
+
+
+def add(record: Path, round_: int, **changes: Any) -> None:
     """Write a trial like that of *record*, with *changes*, as that of *round_*."""
     folder = record.parent.parent / str(round_)
     if not folder.exists():
@@ -70,36 +82,32 @@ def made(record: Path, round_: int, **changes: Any) -> None:
     )
 
 
-def test_what_fails_is_not_measured_again_and_again(run: Run, tmp_path: Path) -> None:
-    run()
-    (folder,) = (tmp_path / "out").iterdir()
-    (file,) = folder.glob("trials/*also-works*/0/record.json")
-    made(file, 1, status="crashed")
+def test_what_fails_is_not_measured_again_and_again(records: list[Path]) -> None:
+    also_works, _ = records
+    add(also_works, 1, status="crashed")
+    folder = folder_of(also_works)
     assert main(["run", "--resume", str(folder), "--until-settled"]) == 1
     assert len(list(folder.glob("trials/*/*/record.json"))) == 3
 
 
-def test_a_trial_that_was_stopped_did_not_fail(run: Run, tmp_path: Path) -> None:
-    run()
-    (folder,) = (tmp_path / "out").iterdir()
-    (file,) = folder.glob("trials/*also-works*/0/record.json")
-    made(file, 1, status="cancelled")
-    main(["run", "--resume", str(folder), "--until-settled"])
-    assert json.loads((file.parent.parent / "2/record.json").read_text())["status"] == "measured"
+def test_a_trial_that_was_stopped_did_not_fail(records: list[Path]) -> None:
+    also_works, _ = records
+    add(also_works, 1, status="cancelled")
+    main(["run", "--resume", str(folder_of(also_works)), "--until-settled"])
+    assert json.loads((also_works.parent.parent / "2/record.json").read_text())["status"] == "measured"
 
 
 def test_a_resumed_run_has_been_looked_at_before(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    records: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What would settle at the first look, after the one trial that is planned, does not at the fourth."""
-    run()
-    (folder,) = (tmp_path / "out").iterdir()
-    for file in list(folder.glob("trials/*/0/record.json")):
-        values = json.loads(file.read_text())["values"]
-        for round_ in range(4):
-            pace = 940 if "also-works" in str(file) else 1000 * math.exp(0.03 * (-1) ** round_)
-            made(file, round_, values={**values, "tokens_per_s": pace})
-    main(["run", "--resume", str(folder), "--until-settled", "--minutes", "0.0000001"])
+    also_works, works = records
+    values = json.loads(works.read_text())["values"]
+    for round_ in range(4):
+        pace = 1000 * math.exp(0.03 * (-1) ** round_)
+        add(also_works, round_, values={**values, "tokens_per_s": 940})
+        add(works, round_, values={**values, "tokens_per_s": pace})
+    main(["run", "--resume", str(folder_of(works)), "--until-settled", "--minutes", "0.0000001"])
     assert "not settled after" in capsys.readouterr().err
 
 

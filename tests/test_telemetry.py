@@ -162,21 +162,23 @@ def told_of_noise(
     return next((line for line in sentences(run) if "although they are not marked as noisy" in line), "")
 
 
+APART, CLOSE = ([0.91, 1, 1.09], [1.09, 1, 0.91]), ([0.98, 1, 1.02], [1.02, 1, 0.98])
+
+
 def test_trials_that_differ_although_none_is_marked_show_that_the_machine_is_not_quiet() -> None:
-    apart, close = ([0.91, 1, 1.09], [1.09, 1, 0.91]), ([0.98, 1, 1.02], [1.02, 1, 0.98])
-    assert told_of_noise(*apart).startswith("Trials vary within their round by 12.8% on 2 devices (")
-    assert told_of_noise(*close) == ""
-    assert told_of_noise(*apart, degraded="others computed") == ""
+    assert told_of_noise(*APART).startswith("Trials vary within their round by 12.8% on 2 devices (")
+    assert told_of_noise(*CLOSE) == ""
+    assert told_of_noise(*APART, degraded="others computed") == ""
 
 
 def test_the_effect_that_matters_to_the_suite_is_what_is_called_noisy() -> None:
-    apart, close = ([0.91, 1, 1.09], [1.09, 1, 0.91]), ([0.98, 1, 1.02], [1.02, 1, 0.98])
-    assert told_of_noise(*apart, effect=0.2) == ""
-    assert told_of_noise(*close, effect=0.02) != ""
+    assert told_of_noise(*APART, effect=0.2) == ""
+    assert told_of_noise(*CLOSE, effect=0.02) != ""
 
 
 def test_what_a_round_does_to_all_cases_alike_is_no_noise_as_in_the_choice() -> None:
-    assert told_of_noise([0.91, 1, 1.09], [0.91, 1, 1.09]) == ""
+    together = [0.91, 1, 1.09]
+    assert told_of_noise(together, together) == ""
 
 
 def test_a_busy_host_does_not_disturb_ranks_on_gpus() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Finished
-from evidence import DDP, LOSSES, SINGLE, Noise, reference, rounding, trained
+from evidence import DDP, LOSSES, SINGLE, reference, rounding, trained
 from records import case, failed, info, measured
 
 from distbench.analysis.answer import answer
@@ -209,11 +209,14 @@ def test_beyond_the_steps_of_the_check_the_other_cases_count() -> None:
 
 def test_where_a_perturbed_training_broke_down_its_reference_allows_nothing_and_forbids_nothing() -> None:
     truth = np.array([*LOSSES, *[1.9] * (WARMUP + STEPS - len(LOSSES))])
-    broken: Noise = lambda step, kind, tensor: np.nan if step >= 2 else rounding(step, kind, tensor)  # noqa: E731
+
+    def broken(step: int, kind: str, tensor: str) -> float:
+        return np.nan if step >= 2 else rounding(step, kind, tensor)
+
     records = [reference(**{"perturbed 3": broken}), trained(rounding)]
-    apart = np.arange(len(truth))
-    assert words(*records, timed(DDP, truth * (1 + 1e-3 * (apart >= 2)))) == {"ddp": SAME}
-    assert words(*records, timed(DDP, truth * (1 + 1e-3 * (apart >= 1)))) == {"ddp": DIFFERS}
+    steps = np.arange(len(truth))
+    assert words(*records, timed(DDP, truth * (1 + 1e-3 * (steps >= 2)))) == {"ddp": SAME}
+    assert words(*records, timed(DDP, truth * (1 + 1e-3 * (steps >= 1)))) == {"ddp": DIFFERS}
 
 
 def test_without_a_step_in_common_nothing_is_said_to_be_the_same() -> None:

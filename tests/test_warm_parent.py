@@ -16,7 +16,7 @@ from conftest import MODELS, QUICK
 from drills import Drill
 
 from distbench.env import RUN_ID
-from distbench.launchers.base import Exit, Handle, Launch, LaunchError, Place, Site
+from distbench.launchers.base import Handle, Launch, LaunchError, Place, Site
 from distbench.launchers.local import Local
 from distbench.preparation import Item, write_items
 from distbench.record.store import new_run_id
@@ -81,13 +81,13 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
     made.site.close()
 
 
-def ends(handle: Handle) -> list[Exit]:
-    """Wait for the end of what was launched."""
+def codes(handle: Handle) -> list[int]:
+    """Wait for the end of what was launched; return its exit codes."""
     end = time.monotonic() + 20
     while not (exits := handle.wait(0.1)):
         assert time.monotonic() < end
     handle.stop()
-    return exits
+    return [each.code for each in exits]
 
 
 def soon(condition: Callable[[], object], why: str, seconds: float = 10) -> float:
@@ -115,11 +115,23 @@ def nap() -> Iterator[str]:
 
 @pytest.mark.drill("the warm parent is killed between two trials")
 def test_a_warm_parent_that_ended_between_two_trials_costs_neither(ground: Ground, drill: Drill) -> None:
-    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0]
+    assert codes(ground.launch("true")) == [0]
     ground.parent().kill()
     began = time.monotonic()
-    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0]
+    assert codes(ground.launch("true")) == [0]
     drill.noticed(time.monotonic() - began)
+
+
+def loses_its_parent(ground: Ground, handle: Handle, number: signal.Signals, told: str, drill: Drill) -> None:
+    """Send *number* to the warm parent in a trial, which is *told* so; the next trial has another."""
+    ground.parent().send_signal(number)
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=told) as lost:
+        codes(handle)
+    handle.stop()
+    drill.noticed(time.monotonic() - began)
+    drill.seen(str(lost.value))
+    assert codes(ground.launch("true")) == [0], "another takes its place"
 
 
 @pytest.mark.parametrize(
@@ -134,15 +146,8 @@ def test_a_warm_parent_that_is_killed_is_named_and_not_a_rank(
 ) -> None:
     handle = ground.launch(f"sleep {nap}")
     soon(lambda: sleepers(nap), "it never began")
-    ground.parent().send_signal(number)
-    began = time.monotonic()
-    with pytest.raises(LaunchError, match=rf"warm parent .* was killed by {number.name}") as told:
-        ends(handle)
-    handle.stop()
-    drill.noticed(time.monotonic() - began)
-    drill.seen(str(told.value))
+    loses_its_parent(ground, handle, number, rf"warm parent .* was killed by {number.name}", drill)
     assert not sleepers(nap)
-    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0], "another takes its place"
 
 
 @pytest.mark.train
@@ -153,15 +158,8 @@ def test_a_warm_parent_that_is_stopped_is_noticed_within_seconds_and_replaced(
 ) -> None:
     handle = ground.launch(f"setsid env -i sleep {nap} & sleep {nap}")
     soon(lambda: len(sleepers(nap)) == 2, "it never began")
-    ground.parent().suspend()
-    began = time.monotonic()
-    with pytest.raises(LaunchError, match=r"does not answer \(it is stopped\)") as told:
-        ends(handle)
-    handle.stop()
-    drill.noticed(time.monotonic() - began)
-    drill.seen(str(told.value))
+    loses_its_parent(ground, handle, signal.SIGSTOP, r"does not answer \(it is stopped\)", drill)
     assert not sleepers(nap)
-    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0], "another takes its place"
 
 
 @pytest.mark.train
@@ -170,11 +168,11 @@ def test_a_warm_parent_that_is_stopped_is_noticed_within_seconds_and_replaced(
 def test_a_warm_parent_that_was_stopped_between_two_trials_costs_neither(
     ground: Ground, drill: Drill
 ) -> None:
-    ends(ground.launch("true"))
+    codes(ground.launch("true"))
     stopped = ground.parent()
     stopped.suspend()
     began = time.monotonic()
-    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0]
+    assert codes(ground.launch("true")) == [0]
     drill.noticed(time.monotonic() - began)
     log = (ground.folder / "warm_parent.log").read_text()
     assert f"process {stopped.pid}) does not answer (it is stopped)" in log
@@ -182,7 +180,7 @@ def test_a_warm_parent_that_was_stopped_between_two_trials_costs_neither(
 
 
 def test_a_warm_parent_that_is_stopped_ends_with_the_run(ground: Ground) -> None:
-    ends(ground.launch("true"))
+    codes(ground.launch("true"))
     parent = ground.parent()
     parent.suspend()
     ground.site.close()
@@ -264,9 +262,9 @@ def test_what_left_its_environment_and_its_session_ends_with_the_trial(
 ) -> None:
     handle = ground.launch(f"setsid env -i sleep {nap} & sleep 0.3")
     soon(lambda: sleepers(nap), "it never began")
-    assert [exit_.code for exit_ in ends(handle)] == [0]
+    assert codes(handle) == [0]
     drill.noticed(soon(lambda: not sleepers(nap), "it outlived its trial"))
-    assert [exit_.code for exit_ in ends(ground.launch("true"))] == [0]
+    assert codes(ground.launch("true")) == [0]
 
 
 @pytest.mark.drill("Ctrl-C while the warm parent imports")
