@@ -165,12 +165,12 @@ def unread(tmp_path: Path) -> Iterator[Unread]:
 
 
 class Unread:
-    """A run that has ended, and waits to print its results into a pipe that is full."""
+    """A command whose trials have ended, and that waits to print its results into a pipe that is full."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *words: str) -> None:
         self._ours, theirs = os.pipe()
         os.write(theirs, b" " * fcntl.fcntl(theirs, fcntl.F_GETPIPE_SZ))
-        self.held = Held(folder, "run", "--json", stdout=theirs)
+        self.held = Held(folder, *(words or ("run",)), "--json", stdout=theirs)
         os.close(theirs)
         self.held.let_go()
         # what it waits for in the kernel
@@ -228,6 +228,20 @@ def test_what_is_stopped_in_its_report_leaves_none_and_says_how_to_write_it(
     assert code == 130, errors
     assert f"write the report with: distbench report {shlex.quote(str(held.folder))}" in errors
     assert not list(held.folder.glob("*report.html*"))
+
+
+@pytest.mark.drill("SIGTERM while a gate prints its verdict")
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_gate_that_is_stopped_while_it_prints_has_its_verdict_later(tmp_path: Path, drill: Drill) -> None:
+    unread = Unread(tmp_path, "gate", "--self-test")
+    code, _, errors = unread.held.end(signal.SIGTERM)
+    unread.close()
+    drill.seen(errors.splitlines()[-1])
+    assert code == 130, errors
+    (line,) = [line for line in errors.splitlines() if "resume with: " in line]
+    resumed = call(*shlex.split(line.partition("resume with: ")[2])[1:])
+    assert resumed.returncode in (0, 3), resumed.stderr
 
 
 @pytest.mark.drill("Ctrl-C of a gate, in a folder with an odd name")
