@@ -146,25 +146,26 @@ REFERENCE = Task(case("single"), job=job_of("check", role="reference", reference
 COMPARED = Task(case(), job=job_of("check", role="case", of=case().id, reference="r"), needs="r")
 
 
-def of(task: Task, record: Any) -> Any:
+def made_by(task: Task, record: Any) -> Any:
+    """The record that *task* left, with what is in *record*."""
     return replace(record, job=task.job, case=task.case, case_id=task.case.id)
 
 
 def test_what_lacked_its_reference_is_made_again_with_it(run: Run) -> None:
     lacking = unsupported(case(), f"{NO_REFERENCE}: rank 0 crashed")
-    run.write_record(of(COMPARED, lacking))
-    run.write_record(of(REFERENCE, failed(case())))
+    run.write_record(made_by(COMPARED, lacking))
+    run.write_record(made_by(REFERENCE, failed(case())))
     assert Ledger(run).missing([REFERENCE, COMPARED]) == []
     assert Ledger(run, retry_failed=True).missing([REFERENCE, COMPARED]) == [REFERENCE, COMPARED]
     # a session that was stopped between the two
-    run.write_record(of(REFERENCE, measured(case())))
+    run.write_record(made_by(REFERENCE, measured(case())))
     assert Ledger(run).missing([REFERENCE, COMPARED]) == [COMPARED]
-    run.write_record(of(COMPARED, unsupported(case())))
+    run.write_record(made_by(COMPARED, unsupported(case())))
     assert Ledger(run).missing([REFERENCE, COMPARED]) == []
 
 
 def test_what_needs_a_damaged_reference_says_so(run: Run) -> None:
-    run.write_record(of(REFERENCE, measured(case())))
+    run.write_record(made_by(REFERENCE, measured(case())))
     (file,) = run.folder.glob("checks/*/*/record.json")
     file.write_text("{")
     ledger = Ledger(run)

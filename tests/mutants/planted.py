@@ -144,6 +144,36 @@ MUTANTS = (
         _in("test_warm_parent", "what_left"),
     ),
     Mutant(
+        "a log grows without end",
+        "if file.stat().st_size > MOST:",
+        "if False:",
+        _in("test_logs"),
+    ),
+    Mutant(
+        "the end of a log is lost when it is cut",
+        "end += os.pwrite(descriptor, part, end)",
+        "end += os.pwrite(descriptor, part[:1], end)",
+        _in("test_logs"),
+    ),
+    Mutant(
+        "a sign of life is not seen",
+        "if sign != self._signs[rank][0]:",
+        "if False:",
+        _in("test_hangs"),
+    ),
+    Mutant(
+        "a strategy is prepared once for all its cases",
+        'return f"strategy {case.label} ({case.id})" if has_own else ""',
+        'return f"strategy {case.label}" if has_own else ""',
+        _in("test_prepare"),
+    ),
+    Mutant(
+        "SIGTERM ends the writing of results without a word",
+        "_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)",
+        "_SIGNALS = (signal.SIGINT, signal.SIGHUP)",
+        _in("test_owner", "last_trial"),
+    ),
+    Mutant(
         "a mismatch is a crash",
         '"Mismatch": Status.MISMATCH,',
         '"mismatch": Status.MISMATCH,',
