@@ -1,8 +1,9 @@
 """Run folders from anybody: one random change to a run that was measured, and a command that reads it.
 
-``python tests/hostile.py SEED COUNT`` makes COUNT changes in a process of its own and prints, as JSON, how
-long the slowest command took and how much memory the process held. It fails on the first change that is not
-survived.
+Each change is read by one command, drawn so that each reads thousands or, if it takes long, dozens of them.
+``python tests/hostile.py SEED COUNT`` makes COUNT changes in a process of its own, one in forty of a gate
+(``hostile_gates``), and prints, as JSON, how long the slowest command took and how much memory the process
+held. It fails on the first change that is not survived.
 """
 
 from __future__ import annotations
@@ -70,30 +71,32 @@ class Command:
 
     words: tuple[str, ...]
     """``RUN`` stands for the folder, ``OUT`` for the one it is in."""
-    weight: int = 1
+    weight: int = 2
+    """How often it is drawn."""
 
 
 _VIEWS = ("throughput", "time", "memory", "communication", "ranks", "parity", "loss", "scaling")
 _VIEWS += ("telemetry", "trials", "equivalence", "convergence", "checkpoint", "collectives", "check_tensors")
 # what renders pages or fills a database takes ten times as long as the rest
+_LONG = 1
 COMMANDS = (
-    *(Command(("show", "RUN", *form), 4) for form in ((), ("--json",), ("--md",), ("--csv",))),
+    *(Command(("show", "RUN", *form), 8) for form in ((), ("--json",), ("--md",), ("--csv",))),
     *(Command(("show", "RUN", "--view", view, *form)) for view in _VIEWS for form in ((), ("--json",))),
-    Command(("report", "RUN")),
-    Command(("pick", "RUN"), 4),
-    Command(("pick", "RUN", "--goal", "memory", "--memory", "1GiB", "--json"), 2),
-    Command(("compare", "RUN", "RUN")),
-    Command(("history", "OUT", "--json"), 3),
-    *(Command(("adopt", "RUN", "ddp", "--force", "--as", tool), 2) for tool in ("torch", "accelerate")),
-    Command(("adopt", "RUN", "ddp", "--force", "--as", "transformers", "--json"), 2),
-    Command(("query", "from steps, cases, runs", "RUN", "--format", "csv")),
-    Command(("query", "from samples, jobs", "RUN", "--format", "markdown")),
-    Command(("query", "--tables", "RUN")),
+    Command(("report", "RUN"), _LONG),
+    Command(("pick", "RUN"), 8),
+    Command(("pick", "RUN", "--goal", "memory", "--memory", "1GiB", "--json"), 4),
+    Command(("compare", "RUN", "RUN"), _LONG),
+    Command(("history", "OUT", "--json"), 6),
+    *(Command(("adopt", "RUN", "ddp", "--force", "--as", tool), 4) for tool in ("torch", "accelerate")),
+    Command(("adopt", "RUN", "ddp", "--force", "--as", "transformers", "--json"), 4),
+    Command(("query", "from steps, cases, runs", "RUN", "--format", "csv"), _LONG),
+    Command(("query", "from samples, jobs", "RUN", "--format", "markdown"), _LONG),
+    Command(("query", "--tables", "RUN"), _LONG),
     Command(("export", "RUN", "--to", "pytest-benchmark", "--into", "INTO")),
-    Command(("check", "RUN"), 2),
+    Command(("check", "RUN"), 4),
 )
 ALL = tuple(command for command in COMMANDS for _ in range(command.weight))
-QUICK_ONES = tuple(command for command in COMMANDS if command.weight > 1)
+QUICK_ONES = tuple(command for command in COMMANDS if command.weight > 2)
 
 
 @dataclass
@@ -127,7 +130,10 @@ def _others(part: str) -> Callable[[str, list[str]], set[str]]:
         return {
             name
             for name in names
-            if (is_top and name in PARTS and name != part) or (is_case and part == "trials" and name != "0")
+            if (is_top and name in PARTS and name != part)
+            or (is_case and part == "trials" and name != "0")
+            # of the checks, those of one case and its references
+            or (Path(folder).name == "checks" and name.startswith("single-"))
         }
 
     return ignore
@@ -264,6 +270,29 @@ class Survived:
     slowest: float = 0.0
     what: str = ""
 
+    def add(self, other: Survived) -> None:
+        """Take in what *other* changes came to."""
+        self.changes += other.changes
+        self.refused += other.refused
+        if other.slowest > self.slowest:
+            self.slowest, self.what = other.slowest, other.what
+
+    def see(self, words: Sequence[str], what: str) -> None:
+        """Call a command after *what* was done; see that nothing but an answer or a message comes of it."""
+        out, errors, began = io.StringIO(), io.StringIO(), time.process_time()
+        hypothesis.note(f"{what}; distbench {' '.join(words)}")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+            code = main(words)
+        took = time.process_time() - began
+        assert code in (0, 1, 2, 3, 4)
+        assert "Traceback" not in errors.getvalue()
+        assert code != 2 or errors.getvalue().strip(), "refused without a word"
+        assert took < MOST_SECONDS, f"{took:.1f} s"
+        self.changes += 1
+        self.refused += code == 2
+        if took > self.slowest:
+            self.slowest, self.what = took, f"{what}; {' '.join(words)}"
+
 
 @contextlib.contextmanager
 def _restored(run: Path) -> Iterator[None]:
@@ -291,35 +320,20 @@ def _remove(file: Path) -> None:
 
 
 def attack(draw: st.DrawFn, ground: Ground, survived: Survived, commands: Sequence[Command]) -> None:
-    """Change a run, read it by a command, and see that nothing but an answer or a message came of it."""
+    """Change a run, and have a command read it."""
     part = draw(st.sampled_from(PARTS))
-    run, before = ground.runs[part], ground.outside()
+    run, before, into = ground.runs[part], ground.outside(), ground.place / "into"
     with _restored(run):
         what = draw(st.sampled_from(CHANGES))(draw, run)
         command = draw(st.sampled_from(commands))
-        into = ground.place / "into"
         names = {"RUN": str(run), "OUT": str(run.parent), "INTO": str(into)}
-        words = [names.get(word, word) for word in command.words]
-        out, errors, began = io.StringIO(), io.StringIO(), time.process_time()
-        hypothesis.note(f"{part}/{what}; distbench {' '.join(command.words)}")
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-            code = main(words)
-        took = time.process_time() - began
+        survived.see([names.get(word, word) for word in command.words], f"{part}/{what}")
         shutil.rmtree(into, ignore_errors=True)
-    assert code in (0, 1, 2, 3, 4)
-    assert "Traceback" not in errors.getvalue()
-    assert code != 2 or errors.getvalue().strip(), "refused without a word"
-    assert took < MOST_SECONDS, f"{took:.1f} s"
     assert ground.outside() == before, "something was written outside of the run"
-    survived.changes += 1
-    survived.refused += code == 2
-    if took > survived.slowest:
-        survived.slowest, survived.what = took, f"{what}; {' '.join(command.words)}"
 
 
-def attacks(count: int, place: Path, seed: int, commands: Sequence[Command] = ALL) -> Survived:
-    """Make *count* changes in *place*, the same ones for the same *seed*, each read by one of *commands*."""
-    ground, survived = Ground.made(place), Survived()
+def repeated(body: Callable[[st.DrawFn], None], count: int, seed: int) -> None:
+    """Call *body* *count* times, with the same draws for the same *seed*."""
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -331,16 +345,26 @@ def attacks(count: int, place: Path, seed: int, commands: Sequence[Command] = AL
     )
     @hypothesis.given(st.data())
     def all_of_them(data: st.DataObject) -> None:
-        attack(data.draw, ground, survived, commands)
+        body(data.draw)
 
     all_of_them()
+
+
+def attacks(count: int, place: Path, seed: int, commands: Sequence[Command] = ALL) -> Survived:
+    """Make *count* changes in *place*, the same ones for the same *seed*, each read by one of *commands*."""
+    ground, survived = Ground.made(place), Survived()
+    repeated(lambda draw: attack(draw, ground, survived, commands), count, seed)
     return survived
 
 
 if __name__ == "__main__":
     os.environ.pop(PLUGIN_PATH, None)
     number, many = map(int, sys.argv[1:])
-    with tempfile.TemporaryDirectory() as name:
-        result = attacks(many, Path(name), seed=number)
+    from hostile_gates import gate_attacks
+
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as other:
+        of_gates = gate_attacks(many // 40, Path(other), seed=number)
+        result = attacks(many - many // 40, Path(name), seed=number)
+    result.add(of_gates)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     sys.stdout.write(json.dumps({**vars(result), "peak": peak}))

@@ -276,14 +276,58 @@ def test_a_sound_run_has_nothing_to_repair(run: Run, pristine: Path) -> None:
     assert run.info().state == "finished"
 
 
+@pytest.mark.parametrize("harm", [cut, Path.unlink, linked], ids=["cut", "missing", "linked"])
 @pytest.mark.drill("run.json is damaged")
-def test_a_run_without_its_description_says_what_to_do(run: Run, drill: Drill) -> None:
+def test_a_run_without_its_description_is_shown_as_its_records_tell(
+    run: Run, drill: Drill, harm: Callable[[Path], object]
+) -> None:
+    before = json.loads(call("show", str(run.folder), "--json").stdout)
+    harm(run.folder / "run.json")
+    shown = call("show", str(run.folder), "--json")
+    drill.seen(shown.stderr)
+    assert shown.returncode == 0
+    assert "run.json: " in shown.stderr and "the records tell what the run is" in shown.stderr
+    now = json.loads(shown.stdout)
+    assert [each["trial"] for each in now["damaged"]] == ["run.json"]
+    for key in ("run_id", "suite"):
+        assert now[key] == before[key]
+    assert sorted(now["cases"], key=str) == sorted(before["cases"], key=str)
+
+
+def test_every_command_reads_a_run_without_its_description(run: Run, pristine: Path) -> None:
     cut(run.folder / "run.json")
+    (other,) = (Run(file.parent) for file in pristine.glob("*/run.json"))
+    for command, arguments in {**reading(run, other), "history": (str(run.folder.parent),)}.items():
+        done = call(*command.split()[:1], *arguments)
+        assert "run.json: corrupt" in done.stderr, (command, done)
+        # how many steps a trial had is not in the records
+        assert done.returncode == (2 if command == "export" else 0), (command, done)
+
+
+@pytest.mark.drill("run.json is damaged, and the run is resumed")
+def test_a_run_without_its_description_is_resumed_after_a_repair(run: Run, drill: Drill) -> None:
+    shutil.rmtree(trial(run))
+    cut(run.folder / "run.json")
+    refused = call("run", "--resume", str(run.folder))
+    drill.seen(refused.stderr)
+    assert (refused.returncode, f"distbench check {run.folder} --repair" in refused.stderr) == (2, True)
+    assert call("check", str(run.folder)).returncode == 1
+    repaired = call("check", str(run.folder), "--repair")
+    assert repaired.returncode == 0, repaired
+    assert "run.json is made again from suite.yaml and the records" in repaired.stderr
+    assert [entry.name for entry in (run.folder / "damaged").iterdir()] == ["run.json"]
+    resumed = call("run", "--resume", str(run.folder))
+    assert (resumed.returncode, "[1/1]" in resumed.stderr) == (0, True), "only what is missing is measured"
+    assert call("check", str(run.folder)).returncode == 0
+
+
+def test_a_run_whose_suite_the_command_line_had_changed_is_not_made_again(run: Run) -> None:
+    cut(run.folder / "run.json")
+    (run.folder / "suite.yaml").write_text(SUITE.replace("global_batch_size: 8", "global_batch_size: 4"))
     done = call("check", str(run.folder), "--repair")
-    drill.seen(done.stdout)
-    assert done.returncode == 1
-    assert "damaged" in done.stdout and f"distbench run {run.folder / 'suite.yaml'}" in done.stdout
-    assert call("show", str(run.folder)).returncode == 2
+    assert (done.returncode, "suite.yaml has no case" in done.stderr) == (1, True)
+    assert f"distbench run {run.folder / 'suite.yaml'}" in done.stdout
+    assert call("show", str(run.folder)).returncode == 0
 
 
 def test_nothing_is_repaired_while_the_run_is_running(run: Run) -> None:

@@ -482,12 +482,12 @@ def test_every_command_reads_runs_as_anybodys_or_is_one_that_launches() -> None:
 
 
 def test_random_changes_come_to_an_answer_or_a_message(tmp_path: Path) -> None:
-    assert attacks(50, tmp_path, seed=14, commands=QUICK_ONES).changes == 50
+    assert attacks(100, tmp_path, seed=14, commands=QUICK_ONES).changes == 100
 
 
 @pytest.mark.train
 @pytest.mark.deep
-@pytest.mark.drill("10,000 random changes of records, run.json and Parquet, each read by a command")
+@pytest.mark.drill("10,000 random changes of runs, gates and a calibration, each read by a command")
 def test_ten_thousand_random_changes_come_to_an_answer_or_a_message(drill: Drill) -> None:
     script = Path(__file__).with_name("hostile.py")
     # one for each of the processors that CI has

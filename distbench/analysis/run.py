@@ -17,6 +17,7 @@ from distbench.analysis.text import short_names
 from distbench.job import MEASURE
 from distbench.record import Record, of_kind
 from distbench.record.contents import Damaged
+from distbench.record.rebuilding import described
 from distbench.record.store import Run, RunInfo
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ class AnalysedRun:
     records: Sequence[Record]
     """Of all kinds of job."""
     damaged: Sequence[Damaged] = ()
-    """Trials that can't be read and are in no number."""
+    """What can't be read: trials, which are in no number, and ``run.json``."""
 
     @classmethod
     def read(cls, run: Run) -> AnalysedRun:
@@ -38,10 +39,10 @@ class AnalysedRun:
 
         Raises:
             UsageError: this is not the folder of a run.
-            RecordError: ``run.json`` is corrupt or of another format.
+            RecordError: neither ``run.json`` nor a record can be read.
         """
         contents = run.contents()
-        return cls(run.info(), contents.records, contents.damaged)
+        return cls(described(run, contents), contents.records, contents.damaged)
 
     @cached_property
     def cases(self) -> tuple[CaseSummary, ...]:

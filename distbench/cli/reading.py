@@ -18,7 +18,7 @@ def analysed(run: Run) -> AnalysedRun:
 
     Raises:
         UsageError: this is not the folder of a run.
-        RecordError: ``run.json`` is corrupt or of another format.
+        RecordError: neither ``run.json`` nor a record can be read.
     """
     made = AnalysedRun.read(run)
     warn_of(made.damaged, run.folder)

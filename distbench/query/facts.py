@@ -32,7 +32,7 @@ def run_row(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damaged]
         "cases": len(info.cases),
         "trials": len(records),
         "measured": sum(record.status is Status.MEASURED for record in records),
-        "damaged": len(damaged),
+        "damaged": sum(each.is_trial for each in damaged),
         "cpu": machine.get("cpu"),
         "cpu_cores": machine.get("cpu_cores"),
         "memory_bytes": machine.get("memory_bytes"),

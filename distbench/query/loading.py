@@ -13,6 +13,7 @@ from distbench.query.tables import TABLES, TRIAL, Column, Table
 from distbench.record import Record, Row
 from distbench.record.contents import Damaged, Stored
 from distbench.record.parquet import first_line, literal, path_text, quoted, select, unique
+from distbench.record.rebuilding import described
 from distbench.record.store import Run
 
 if TYPE_CHECKING:
@@ -70,9 +71,10 @@ class Loading:
 
         Raises:
             UsageError: this is no folder of a run.
-            RecordError: ``run.json`` can't be read.
+            RecordError: neither ``run.json`` nor a record can be read.
         """
-        info, contents = run.info(), run.contents()
+        contents = run.contents()
+        info = described(run, contents)
         timed = [trial for trial in contents.stored if trial.record.job.kind == MEASURE]
         records = [trial.record for trial in timed]
         self.runs.append(facts.run_row(info, records, contents.damaged, run.folder))

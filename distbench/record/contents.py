@@ -36,11 +36,16 @@ class Damaged:
     """A trial whose record, or a file next to it, is missing, corrupt or of another format."""
 
     trial: str
-    """Its folder in the run's folder: ``trials/ddp-1a2b3c4d5e/0``."""
+    """Its folder in the run's folder: ``trials/ddp-1a2b3c4d5e/0``; ``run.json``: that file is."""
     problem: str
     """File, and what is wrong with it."""
     is_sound: bool = False
     """Whether nothing is wrong but the format: another version of distbench can read it."""
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether it is a trial, and not the file that describes the run."""
+        return "/" in self.trial
 
     @property
     def folder(self) -> str:
@@ -71,9 +76,13 @@ class Contents:
 
 
 def damage_text(damaged: Sequence[Damaged]) -> str:
-    """How many trials can't be read, and what is wrong with the first; empty if there are none."""
-    if not damaged:
-        return ""
+    """What is wrong with ``run.json``, how many trials can't be read and why; empty if nothing is damaged."""
+    of_run = [f"{each.problem}; the records tell what the run is" for each in damaged if not each.is_trial]
+    trials = [each for each in damaged if each.is_trial]
+    return "; ".join([*of_run, *([_text(trials)] if trials else [])])
+
+
+def _text(damaged: Sequence[Damaged]) -> str:
     worst = sorted(damaged, key=lambda trial: trial.is_sound)[0]
     what = "of another format" if worst.is_sound else "damaged"
     if len(damaged) == 1:

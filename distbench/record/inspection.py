@@ -51,7 +51,12 @@ class Inspection:
     damaged: list[Damaged]
     """Trials that can't be read."""
     is_readable: bool
-    """Whether ``run.json`` can be read: nothing of the run can without it."""
+    """Whether ``run.json`` can be read: without it a run is shown, but not resumed."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether ``run.json`` is: what another version of distbench wrote is not."""
+        return any(each.file == RUN_FILE and each.state in ("damaged", "missing") for each in self.files)
 
     @property
     def is_sound(self) -> bool:

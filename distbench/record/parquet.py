@@ -154,8 +154,6 @@ def alike(files: Sequence[Path]) -> list[list[Path]]:
         RecordError: one can't be read.
     """
     with _reading(files) as paths:
-        if len(paths) < 2:
-            return [[*paths.values()]] if paths else []
         found = _connection(*_READING).execute(_SCHEMAS, [[*paths]]).fetchall()
         return [*gathered((schema, paths[path]) for path, schema in found).values()]
 

@@ -166,10 +166,12 @@ class Run:
 
         Raises:
             UsageError: this is not the folder of a run.
-            RecordError: the file is corrupt or of another format.
+            RecordError: the file is corrupt or of another format, or missing though there are records.
         """
         file = self.folder / RUN_FILE
         if not os.path.lexists(file):
+            if any(self._trial_folders(kind.folder) for kind in kinds()):
+                raise RecordError(f"{file}: missing, but there are records")
             raise UsageError(f"{self.folder}: not the folder of a run ({RUN_FILE} is missing)")
         info = RunInfo.from_json(read_json(file), str(file))
         if info.state == "running" and not owner.is_owned(self.folder):

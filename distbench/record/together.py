@@ -13,7 +13,8 @@ from distbench.record import parquet
 T = TypeVar("T")
 How = tuple[Hashable, ...]
 
-_FILES = 128
+_FEWEST, _FILES = 8, 128
+"""How many files are read together: fewer take less time one by one."""
 _LARGEST = 1 << 20
 """Bytes of a file that is read with others."""
 
@@ -50,6 +51,8 @@ class Together(Generic[T]):
         like = like[like.index(first) :][:_FILES]
         for file in like:
             del self._waiting[file, how]
+        if len(like) < _FEWEST:
+            return
         made: dict[Path, T] = {}
         try:
             for alike in parquet.alike([file for file in like if file.stat().st_size <= _LARGEST]):

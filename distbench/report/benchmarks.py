@@ -88,6 +88,8 @@ def save(info: RunInfo, rows: Sequence[CaseSummary], into: Path) -> None:
     if there := storage.query(f"*_{name}"):
         # compared with itself it would always pass
         raise UsageError(f"{there[0]}: the run was exported before; nothing was written")
+    if not info.suite:
+        raise UsageError("run.json is damaged, and only it has the steps of a trial; see distbench check RUN")
     steps = info.suite["measure"]["steps"]
     content = pytest_benchmark_generate_json(
         config=None,

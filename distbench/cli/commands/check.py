@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -11,12 +12,14 @@ from typing import Annotated
 
 from distbench.analysis.text import one_line
 from distbench.cli.options import REPORTS, Json, Out, RunName, flag
-from distbench.cli.output import columns, say, say_json
+from distbench.cli.output import columns, note, say, say_json
 from distbench.cli.readers import reads_runs
+from distbench.errors import UsageError
 from distbench.record import runs
 from distbench.record.inspection import Inspection, inspect
+from distbench.record.rebuilding import rebuilt
 from distbench.record.setting_aside import set_aside
-from distbench.record.store import Run, resume_command
+from distbench.record.store import RUN_FILE, Run, resume_command
 from distbench.units import count_text
 
 _QUIET = ("sound", "unverified")
@@ -27,7 +30,8 @@ _QUIET = ("sound", "unverified")
 def check(
     name: RunName,
     repair: Annotated[
-        bool, flag("--repair", text="Set damaged trials aside, so that --resume measures them again.")
+        bool,
+        flag("--repair", text="Set damaged trials aside, and make run.json again, so that --resume goes on."),
     ] = False,
     out: Out = REPORTS,
     as_json: Json = False,
@@ -36,7 +40,7 @@ def check(
     run = runs.find(name, out)
     found = inspect(run)
     moved: list[str] = []
-    if repair and found.damaged:
+    if repair and not found.is_sound:
         moved, found = _repair(run)
     if as_json:
         files = [dataclasses.asdict(each) for each in found.files]
@@ -48,7 +52,7 @@ def check(
 
 
 def _repair(run: Run) -> tuple[list[str], Inspection]:
-    """Set the damaged trials of *run* aside; where they are now, and what is left.
+    """Set what is damaged of *run* aside, and write ``run.json`` again; where it is now, and what is left.
 
     Raises:
         UsageError: another process runs trials in the folder, or a link leads out of it.
@@ -59,9 +63,28 @@ def _repair(run: Run) -> tuple[list[str], Inspection]:
         damaged = [trial for trial in inspect(run).damaged if not trial.is_sound]
         moved = [set_aside(run.folder, trial.trial) for trial in damaged]
         found = inspect(run)
-        if moved and found.is_readable:
+        if found.is_damaged:
+            moved += _described_again(run)
+            found = inspect(run)
+        elif moved and found.is_readable:
             run.write_info(dataclasses.replace(run.info(), state="interrupted"))
     return [folder.relative_to(run.folder).as_posix() for folder in moved], found
+
+
+def _described_again(run: Run) -> list[Path]:
+    """Write ``run.json`` of *run* again, from its suite and records; where the damaged one is now, if any."""
+    try:
+        info = rebuilt(run)
+    except UsageError as error:
+        note(f"distbench: warning: {RUN_FILE} can't be made again: {one_line(str(error))}")
+        return []
+    is_there = os.path.lexists(run.folder / RUN_FILE)
+    moved = [set_aside(run.folder, RUN_FILE)] if is_there else []
+    run.write_info(info)
+    note(
+        f"{RUN_FILE} is made again from suite.yaml and the records; what the command line had changed is lost"
+    )
+    return moved
 
 
 def _print(found: Inspection, moved: Sequence[str], folder: Path) -> None:
@@ -81,12 +104,12 @@ def _print(found: Inspection, moved: Sequence[str], folder: Path) -> None:
 
 
 def _advice(found: Inspection, moved: Sequence[str], folder: Path) -> list[str]:
-    if not found.is_readable:
-        suite = shlex.quote(str(folder / "suite.yaml"))
-        return [f"Nothing of a run can be read without its run.json; start again: distbench run {suite}"]
+    again = f"distbench check {shlex.quote(str(folder))} --repair"
+    if found.is_damaged:
+        anew = f"or start a new one: distbench run {shlex.quote(str(folder / 'suite.yaml'))}"
+        return [f"Without {RUN_FILE} a run is shown, but can't be resumed. To make it again: {again}; {anew}"]
     if moved:
-        return [f"Measure what was set aside again with: {resume_command(folder)}"]
+        return [f"Measure what is missing with: {resume_command(folder)}"]
     if any(not trial.is_sound for trial in found.damaged):
-        again = f"distbench check {shlex.quote(str(folder))} --repair"
         return [f"Damaged trials are left out of all numbers. To measure them again, first: {again}"]
     return []

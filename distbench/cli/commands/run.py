@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -28,10 +29,10 @@ from distbench.cli.output import (
 from distbench.cli.progress import observer
 from distbench.cli.settling import Settling
 from distbench.cli.stopping import report_command, reporting, resumable, stopped
-from distbench.errors import InfrastructureError, UsageError
+from distbench.errors import FormatError, InfrastructureError, RecordError, UsageError
 from distbench.record import runs
 from distbench.record.contents import damage_text, rereading
-from distbench.record.store import Run, resume_command
+from distbench.record.store import Run, RunInfo, resume_command
 from distbench.report import page, terminal
 from distbench.report.run_json import run_json
 from distbench.run import Execution
@@ -118,7 +119,7 @@ def _resumed(name: str, out: Path, added: Overrides | None) -> Execution:
         added: The equivalence check that the run was started without.
     """
     run = runs.find(name, out)
-    info = run.info()
+    info = _info(run)
     if added and info.suite.get("check"):
         raise UsageError(f"--resume {name} --check: the run was started with --check; resume without it")
     suite = Suite.from_resolved(info.suite, added)
@@ -134,6 +135,23 @@ def _resumed(name: str, out: Path, added: Overrides | None) -> Execution:
         command = [*info.command, "--check", *settings]
         info = dataclasses.replace(info, suite=suite.resolved(), command=command)
     return Execution(run, info, suite, planned)
+
+
+def _info(run: Run) -> RunInfo:
+    """What *run* was asked for.
+
+    Raises:
+        UsageError: that can't be read; the message says what to do.
+    """
+    try:
+        return run.info()
+    except FormatError:
+        raise
+    except RecordError as error:
+        repair = f"distbench check {shlex.quote(str(run.folder))} --repair"
+        raise RecordError(
+            f"{error}; it can be made again from suite.yaml and the records: {repair}"
+        ) from error
 
 
 def _reported(run: Run, *, as_json: bool) -> AnalysedRun:

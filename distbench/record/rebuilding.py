@@ -1,0 +1,80 @@
+"""What a run is where its ``run.json`` is damaged: what its records say, and for ``--repair`` its suite."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from distbench import plan
+from distbench.errors import FormatError, RecordError, UsageError
+from distbench.job import MEASURE
+from distbench.plan import Planned
+from distbench.record import Record, of_kind
+from distbench.record.contents import Contents, Damaged
+from distbench.record.store import RUN_FILE, Run, RunInfo
+from distbench.suite import load
+
+UNKNOWN = "unknown"
+_STAMP = re.compile(r"-\d{8}-\d{6}Z-[0-9a-f]{8}$")
+
+
+def described(run: Run, contents: Contents) -> RunInfo:
+    """What ``run.json`` of *run* says; if it is damaged, what *contents* do, among whose damage it then is.
+
+    Raises:
+        UsageError: this is not the folder of a run.
+        RecordError: ``run.json`` can't be read, and no record can.
+        FormatError: only another version of distbench reads it.
+    """
+    try:
+        return run.info()
+    except FormatError:
+        raise
+    except RecordError as error:
+        if not contents.stored:
+            raise
+        contents.damaged.insert(0, Damaged(RUN_FILE, str(error).replace(f"{run.folder}/", "")))
+        return _of_records(run.folder, contents.records)
+
+
+def rebuilt(run: Run) -> RunInfo:
+    """What ``run.json`` of *run* said, so that the run can be resumed: its suite as written, and its records.
+
+    What the command line had changed of the suite is lost.
+
+    Raises:
+        UsageError: no record can be read, or the suite as it is written has other cases.
+    """
+    records = run.records()
+    if not records:
+        raise UsageError("no record of the run can be read")
+    suite = load(run.folder / "suite.yaml")
+    for kind in dict.fromkeys(record.job.kind for record in records):
+        if kind not in (MEASURE, *suite.jobs):
+            suite = suite.asking_for(kind)
+    cases = plan.make(suite).cases
+    known = {item.case.id for item in cases}
+    if strange := [record.case.name for record in of_kind(records, MEASURE) if record.case_id not in known]:
+        raise UsageError(
+            f"suite.yaml has no case {strange[0]:.100}: the command line had changed it, or this is another "
+            "machine"
+        )
+    told = _of_records(run.folder, records)
+    return dataclasses.replace(told, suite_name=suite.name, suite=suite.resolved(), cases=cases)
+
+
+def _of_records(folder: Path, records: Sequence[Record]) -> RunInfo:
+    timed = of_kind(records, MEASURE)
+    return RunInfo(
+        run_id=records[0].run_id,
+        suite_name=_STAMP.sub("", folder.resolve().name),
+        version=UNKNOWN,
+        created=min(record.started for record in records),
+        state="interrupted",
+        command=[],
+        suite={},
+        machine={},
+        cases=[Planned(case) for case in {record.case_id: record.case for record in timed}.values()],
+    )
