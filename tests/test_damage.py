@@ -297,11 +297,12 @@ def test_a_run_without_its_description_is_shown_as_its_records_tell(
 def test_every_command_reads_a_run_without_its_description(run: Run, pristine: Path) -> None:
     cut(run.folder / "run.json")
     (other,) = (Run(file.parent) for file in pristine.glob("*/run.json"))
-    for command, arguments in {**reading(run, other), "history": (str(run.folder.parent),)}.items():
+    for command, arguments in reading(run, other).items():
         done = call(*command.split()[:1], *arguments)
         assert "run.json: corrupt" in done.stderr, (command, done)
         # how many steps a trial had is not in the records
         assert done.returncode == (2 if command == "export" else 0), (command, done)
+    assert "skipping a run: " in call("history", str(run.folder.parent)).stderr
 
 
 @pytest.mark.drill("run.json is damaged, and the run is resumed")
@@ -385,3 +386,41 @@ def test_a_gate_measures_a_damaged_trial_again_and_keeps_what_is_left_of_it(
     }
     assert len(list((candidate.folder / "damaged").iterdir())) == 1
     assert not candidate.contents().damaged
+
+
+@pytest.fixture
+def copies(run: Run, tmp_path: Path) -> tuple[Run, Run]:
+    """One run twice, each with a trial that the other lacks."""
+    copy = Run(Path(shutil.copytree(run.folder, tmp_path / "runs" / "copy")))
+    for number, each in enumerate((run, copy)):
+        shutil.rmtree(trial(each))
+        done = call("run", "--resume", str(each.folder), "--quiet")
+        assert done.returncode == 0, done.stderr
+        for file in trial(each).glob("record.json"):
+            made = json.loads(file.read_text())
+            file.write_text(json.dumps({**made, "started": f"2026-01-01T00:00:0{number}Z"}))
+    return run, copy
+
+
+@pytest.mark.drill("a folder is copied, and both copies are resumed")
+def test_copies_of_a_run_that_both_went_on_are_not_mixed(copies: tuple[Run, Run], drill: Drill) -> None:
+    run, copy = copies
+    out, (first, second) = run.folder.parent, sorted((run.folder, copy.folder), key=str)
+    done = call("query", "select run_id, trials from runs", "--out", str(out), "--json")
+    drill.seen(done.stderr)
+    assert json.loads(done.stdout) == [{"run_id": run.info().run_id, "trials": 6}]
+    told = f"{second}: a copy of run {run.info().run_id}, as is {first}, which lacks 1 trial of it: left out"
+    assert told in done.stderr
+    history = call("history", str(out), "--json")
+    assert "a copy of run" in history.stderr
+    assert {len(series["points"]) for series in json.loads(history.stdout)[0]["series"]} == {1}
+    compared = call("compare", str(run.folder), str(copy.folder))
+    assert f"{run.folder} and {copy.folder} are copies of one run" in compared.stderr
+
+
+def test_a_copy_with_nothing_of_its_own_counts_once_without_a_word(run: Run) -> None:
+    shutil.copytree(run.folder, run.folder.with_name("copy"))
+    shutil.rmtree(trial(Run(run.folder.with_name("copy"))))
+    words = ("query", "select folder from runs", "--out", str(run.folder.parent), "--json")
+    done = call(*words)
+    assert (json.loads(done.stdout), done.stderr) == ([{"folder": str(run.folder)}], "")

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from distbench.analysis.run import AnalysedRun
+from distbench.cli.copies import once
 from distbench.cli.occasions import readable
 from distbench.cli.progress import observer
 from distbench.cli.reading import analysed, damage
@@ -52,7 +53,7 @@ def _judged(baseline: Run, candidate: Run, out: Path, rules: GateRules) -> Resul
     others = {run.folder.resolve(): run for run in (baseline, *runs.inside(out))}
     others.pop(candidate.folder.resolve(), None)
     title = f"run {before.info.run_id} of {before.info.created}, stored"
-    result = judged(before, after, list(readable(others.values())), rules, title)
+    result = judged(before, after, list(readable(once(others.values())[0])), rules, title)
     notes = [f"baseline: {line}" for line in damage(before.damaged, baseline.folder)]
     result = replace(result, folder=str(candidate.folder), notes=(*result.notes, *notes))
     return replace(result, state="interrupted") if after.info.state == "interrupted" else result

@@ -13,7 +13,6 @@ from distbench.cli.output import note
 from distbench.errors import DistbenchError
 from distbench.foreign import from_anybody
 from distbench.record.contents import rereading
-from distbench.record.rebuilding import described
 from distbench.record.store import Run
 
 
@@ -39,8 +38,8 @@ def readable(runs: Iterable[Run]) -> Iterator[Occasion]:
 
 
 def _occasion(run: Run) -> Occasion:
-    contents = run.contents()
-    info = described(run, contents)
+    # records alone do not tell the day and the machine, without which it is no point
+    info, contents = run.info(), run.contents()
     # samples are not needed here, and loading those of a hundred runs takes time
     records = [
         dataclasses.replace(record, samples={}, warmup_losses=[]) if record.job.kind == "measure" else record

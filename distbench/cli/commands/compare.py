@@ -11,7 +11,9 @@ import typer
 from distbench.analysis.days import Past
 from distbench.analysis.history import past
 from distbench.analysis.run import AnalysedRun
+from distbench.analysis.text import one_line
 from distbench.cli import options
+from distbench.cli.copies import once
 from distbench.cli.occasions import readable
 from distbench.cli.options import argument, option
 from distbench.cli.output import note, say, say_json, width
@@ -58,6 +60,10 @@ def compare(
 def _side_by_side(first: Run, later: Sequence[Run], folders: set[Path], html: Path | None, form: str) -> int:
     """Print *later* runs next to the *first* as *form*; other runs in *folders* tell how much runs differ."""
     before, *others = map(analysed, (first, *later))
+    for run, after in zip(later, others, strict=True):
+        if before.info.run_id == after.info.run_id and run.folder.resolve() != first.folder.resolve():
+            text = f"{first.folder} and {run.folder} are copies of one run, {one_line(after.info.run_id, 60)}"
+            note(f"distbench: warning: {text}: the trials in both are compared with themselves")
     earlier = _past([before, *others], folders)
     comparisons = [comparison_view.comparison(before, after, earlier) for after in others]
     if html:
@@ -85,7 +91,8 @@ def _past(compared: Sequence[AnalysedRun], folders: Iterable[Path]) -> Past:
     stored = {run.folder.resolve(): run for folder in folders for run in runs.inside(folder)}
     # names begin with the suite's, so the latest are those that were written last
     latest = sorted(stored.values(), key=lambda run: run.folder.stat().st_mtime)[-_MOST_RUNS:]
-    return past((each for each in readable(latest) if each.run_id not in known), ids)
+    different, _ = once(latest)
+    return past((each for each in readable(different) if each.run_id not in known), ids)
 
 
 def _found_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) -> Run:

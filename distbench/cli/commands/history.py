@@ -14,6 +14,7 @@ from distbench.analysis import change_points
 from distbench.analysis.history import LEAST, Occasion, metrics
 from distbench.analysis.summary import THROUGHPUT
 from distbench.analysis.text import listed, one_line
+from distbench.cli.copies import once
 from distbench.cli.occasions import occasions as read
 from distbench.cli.options import REPORTS, Json, Out, argument, check_word, option, parsed
 from distbench.cli.output import note, say, say_json, width
@@ -120,23 +121,25 @@ def _read(places: Mapping[Path, str]) -> tuple[list[Occasion], list[str]]:
     Args:
         places: Folder -> what the user calls it.
     """
-    occasions: dict[tuple[str, str], Occasion] = {}
+    occasions: list[Occasion] = []
     skipped: list[str] = []
-    found = {run.folder: run for place in places for run in runs.below(place)}
-    for folder, occasion in zip(found, read(found.values()), strict=True):
+    # a bucket may hold copies of local runs; one run is one point
+    found, lines = once({run.folder: run for place in places for run in runs.below(place)}.values())
+    for line in lines:
+        note(f"distbench: warning: {_as_called(line, places)}")
+    for run, occasion in zip(found, read(found), strict=True):
         if isinstance(occasion, str):
             skipped.append(_as_called(occasion, places))
         else:
-            for line in damage(occasion.damaged, folder):
+            for line in damage(occasion.damaged, run.folder):
                 note(f"distbench: warning: {_as_called(line, places)}")
-            # a bucket may hold copies of local runs; one run is one point
-            occasions.setdefault((occasion.run_id, occasion.created.isoformat()), occasion)
+            occasions.append(occasion)
     for reason in skipped:
         note(f"distbench: warning: skipping a run: {reason}")
     if not occasions:
         where = ", ".join(places.values())
         raise UsageError(f"history: no {'readable ' if skipped else ''}run in {where}")
-    return list(occasions.values()), skipped
+    return occasions, skipped
 
 
 def _as_called(reason: str, places: Mapping[Path, str]) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Annotated
 
 from distbench.cli.answers import FORMATS
+from distbench.cli.copies import once
 from distbench.cli.options import REPORTS, Json, Out, argument, check_word, flag, option
-from distbench.cli.output import say, say_json, wrapped
+from distbench.cli.output import note, say, say_json, wrapped
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import warn_of
 from distbench.errors import UsageError
@@ -81,5 +82,8 @@ def _runs(names: Sequence[str], out: Path) -> list[Run]:
     chosen = [runs.find(name, out) for name in names] if names else runs.inside(out)
     if not chosen:
         raise UsageError(f"no runs in {out}; start one with distbench run SUITE, or name a run's folder")
-    # a run named twice counts once
-    return list({run.folder.resolve(): run for run in chosen}.values())
+    # a run named twice counts once, and so does one that was copied
+    kept, lines = once({run.folder.resolve(): run for run in chosen}.values())
+    for line in lines:
+        note(f"distbench: warning: {line}")
+    return kept

@@ -1,0 +1,49 @@
+"""Copies of one run: together they would count its trials twice, and pass off two sessions as one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from distbench.errors import UsageError
+from distbench.grouping import gathered
+from distbench.record.store import Run
+from distbench.units import count_text
+
+Trial = tuple[Hashable, str]
+
+
+def once(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
+    """*runs*, of copies only the one with most trials, and a line on each copy that has others than that.
+
+    A folder that was copied and then resumed in both places has the same run id twice.
+    """
+    runs = list(runs)
+    left_out, lines = set(), []
+    for (run_id, _), copies in gathered((_id(run), run) for run in runs).items():
+        if len(copies) == 1:
+            continue
+        trials = {run.folder: _trials(run) for run in copies}
+        kept = max(copies, key=lambda run: len(trials[run.folder]))
+        for copy in copies:
+            if copy is kept:
+                continue
+            left_out.add(copy.folder)
+            if own := trials[copy.folder] - trials[kept.folder]:
+                lines.append(
+                    f"{copy.folder}: a copy of run {run_id}, as is {kept.folder}, which lacks "
+                    f"{count_text(len(own), 'trial')} of it: left out; read it alone"
+                )
+    return [run for run in runs if run.folder not in left_out], lines
+
+
+def _id(run: Run) -> tuple[str, str]:
+    """Id of *run*, and when it was made; its folder if ``run.json`` does not tell."""
+    try:
+        info = run.info()
+    except UsageError:
+        return str(run.folder), ""
+    return info.run_id, info.created
+
+
+def _trials(run: Run) -> set[Trial]:
+    return {(record.key, record.started) for record in run.records()}
