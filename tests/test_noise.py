@@ -128,6 +128,12 @@ def test_intervals_hold_under_other_noise(draw: Draw, trials: int):
     assert 0.93 <= np.mean(tally(draw, trials, 150, 4).held) <= 0.97
 
 
+def test_a_pick_that_may_be_noisier_than_the_others_has_an_interval_that_holds():
+    found = tally(two_noisy, 2, 200, 4)
+    assert np.mean(found.headline) >= 0.9
+    assert np.mean(found.together) >= 0.9
+
+
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize("trials", [2, 3, 5, 10])
@@ -136,10 +142,9 @@ def test_every_interval_holds_over_many_runs(draw: Draw, trials: int):
     found = tally(draw, trials, 1000, 5)
     assert 0.93 <= np.mean(found.held) <= 0.97
     assert np.mean(found.false) <= 0.05
-    if draw is not two_noisy or trials > 3:
-        # of two or three trials, nobody can tell that a case is five times noisier than the others
-        assert np.mean(found.headline) >= 0.93
-        assert np.mean(found.together) >= 0.93
+    assert np.mean(found.headline) >= 0.93
+    # of two trials a case five times noisier than the others does not always show: 92.9%
+    assert np.mean(found.together) >= (0.93 if draw is not two_noisy or trials > 2 else 0.92)
 
 
 # -- the parts

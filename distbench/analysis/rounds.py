@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distbench.analysis.quantiles import chi2_quantile
-from distbench.analysis.shrinkage import shrunk
+from distbench.analysis.shrinkage import shrunk, spreads
 
 Trials = Mapping[int, float]
 """Round -> the positive number of its trial."""
@@ -78,29 +78,35 @@ def _fit(samples: Sequence[Trials], in_round: np.ndarray) -> Effects:
     # part of each round in a case's mean: equal for cases that were in all of them
     shares = np.stack([np.bincount(case, column) / counts for column in in_round.T], axis=1)
     within = in_round - shares[case]
-    weights = np.ones(len(samples))
+    own: np.ndarray = np.zeros(len(samples))
+    freedoms: np.ndarray = np.zeros(len(samples))
     # the second time, what is noisy has little say in what the rounds did
     for _ in range(2):
+        weights = _weights(own, freedoms)
         root = np.sqrt(weights)[case]
         inverse = np.linalg.pinv(within * root[:, None])
         moved = inverse @ (root * (logs - means[case]))
         left = logs - means[case] - within @ moved
         leverage = ((within * root[:, None]) * inverse.T).sum(axis=1)
-        freedoms = counts - 1 - np.bincount(case, leverage)
+        freedoms = counts - 1.0 - np.bincount(case, leverage)
         freedoms[freedoms < 1e-9] = 0.0
-        if not freedoms.any():
-            break
         own = np.bincount(case, left**2) / np.where(freedoms > 0, freedoms, 1.0)
-        variances, behind = shrunk(own, freedoms)
-        if not variances.any():
-            break
-        weights = np.median(variances) / np.maximum(variances, 1e-6 * variances.max())
     if not freedoms.any():
         unknown = np.full(len(samples), np.nan)
         return Effects(means, unknown, freedoms, np.nan)
+    variances, behind = shrunk(own, freedoms)
     middle = float(np.median(variances))
     of_rounds = middle * ((shares @ inverse) ** 2).sum(axis=1)
     return Effects(means - shares @ moved, np.sqrt(variances / counts + of_rounds), behind, middle**0.5)
+
+
+def _weights(variances: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
+    """How much each case has to say in what the rounds did: the less the noisier it is."""
+    if not np.where(freedoms > 0, variances, 0.0).any():
+        return np.ones(len(variances))
+    typical = spreads(variances, freedoms).typical
+    weights: np.ndarray = np.median(typical) / typical
+    return weights
 
 
 def _shared_rounds(samples: Sequence[Trials]) -> np.ndarray:

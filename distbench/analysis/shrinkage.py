@@ -1,64 +1,133 @@
-"""Variances of several cases, each shrunk toward what the others have.
+"""Variances of several cases, each told by its own trials and by what the others have.
 
 Three trials of one case say little about their own spread, and those of all cases together do not say which
 case is the noisier one. G. K. Smyth (2004), "Linear models and empirical Bayes methods for assessing
-differential expression in microarray experiments", Stat. Appl. Genet. Mol. Biol. 3(1), weighs the two by how
-much the variances differ beyond chance: the moderated t of the R package limma.
+differential expression in microarray experiments", Stat. Appl. Genet. Mol. Biol. 3(1), weighs the two: the
+moderated t of the R package limma. Its one peak of variances makes a case that is far noisier than all others
+look too sure. Here the variances are a mixture, as in M. Lu and M. Stephens (2016), "Variance adaptive
+shrinkage (vash)", Bioinformatics 32(22): most cases share one variance, and some have more of it.
+
+The model, with flat priors on a grid: a case has the common variance, or with a chance that all cases
+together tell (``_SHARES``) a larger one: of any deviation up to five times the common one alike, in
+logarithms, and beyond as seldom as it is larger. An unbiased estimate with d degrees of freedom is its
+case's variance times chi-squared over d.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
 
 # a variance of 0, of trials that agree by chance or are counted, has no logarithm (as in limma)
 _LEAST = 1e-5
+_SAME = 1e-9
+"""Variances that differ by a smaller part are the same, but for rounding."""
+_STEP = 0.25
+"""Of the grid, in logarithms of variances: an eighth of a standard deviation."""
+_BELOW, _ABOVE = 6.0, 14.0
+"""How far the grid goes beyond the estimates, in logarithms: far up, for few trials exclude little."""
+_SHARES = np.array([0.03, 0.1, 0.2])
+"""Parts of the cases that may be noisier than the rest."""
+_NOISIER = 5.0
+"""How many times the common deviation is as likely as fewer; beyond, the chance falls as one over it."""
+_TAILS = 0.025, 0.001
+"""Where Student's t agrees with the mixture: the ends of a 95% interval, and those for many comparisons."""
+_FREEDOMS = np.geomspace(1.0, 1000.0, 200)
+
+
+@dataclass(frozen=True)
+class Spreads:
+    """What the variances of cases may be, as normal noise whose variance is a mixture."""
+
+    variances: np.ndarray
+    """Shape (grid,)."""
+    chances: np.ndarray
+    """Of each variance for each case, shape (cases, grid)."""
+
+    @property
+    def typical(self) -> np.ndarray:
+        """Geometric mean of each case's variance, shape (cases,)."""
+        typical: np.ndarray = np.exp(self.chances @ np.log(self.variances))
+        return typical
+
+
+def spreads(variances: np.ndarray, freedoms: np.ndarray) -> Spreads:
+    """What the variances of cases may be.
+
+    Args:
+        variances: unbiased estimates, shape (cases,), not all 0; without meaning where ``freedoms`` is 0.
+        freedoms: their degrees of freedom, shape (cases,), at least one above 0; may be fractions.
+    """
+    known = freedoms > 0
+    own = np.where(known, variances, 0.0)
+    own = np.maximum(own, _LEAST * np.median(own[own > 0]))
+    logs = np.arange(np.log(own[known].min()) - _BELOW, np.log(own[known].max()) + _ABOVE, _STEP)
+    weighed = -0.5 * freedoms[:, None] * (logs + own[:, None] * np.exp(-logs))
+    likely = np.exp(weighed - weighed.max(axis=1, keepdims=True))
+    noisier = _noisier(len(logs))
+    # of each case, were the common variance that one: shapes (shares, cases, grid)
+    shares = _SHARES[:, None, None]
+    of_common = (1 - shares) * likely + shares * (likely @ noisier.T)
+    # below the smallest normal number a case excludes that common variance
+    of_common = np.maximum(of_common, np.finfo(float).tiny)
+    common = np.log(of_common).sum(axis=1)
+    common = np.exp(common - common.max())
+    common /= common.sum()
+    each = common[:, None, :] / of_common
+    chances = likely * (((1 - shares) * each).sum(axis=0) + (shares * each).sum(axis=0) @ noisier)
+    return Spreads(np.exp(logs), chances / chances.sum(axis=1, keepdims=True))
 
 
 def shrunk(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Variances shrunk toward their common one, and the degrees of freedom behind each.
+    """Variances as Student's t needs them, and the degrees of freedom behind each.
+
+    The mean of a case has the tails of its ``spreads`` at both chances of ``_TAILS``.
 
     Args:
         variances: unbiased estimates, shape (cases,); without meaning where ``freedoms`` is 0.
         freedoms: their degrees of freedom, shape (cases,), at least one above 0; may be fractions.
     """
     known = freedoms > 0
-    own = np.where(known, variances, 0.0)
-    if not own.any():
-        return own, np.full(len(own), freedoms.sum())
-    common, weight = _prior(_floored(own[known]), freedoms[known])
-    if math.isinf(weight):
-        return np.full(len(own), common), np.full(len(own), freedoms.sum())
-    mixed = (weight * common + freedoms * own) / (weight + freedoms)
-    return mixed, np.minimum(weight + freedoms, freedoms.sum())
+    own = variances[known]
+    # one case, or two of the same rounds, whose residuals mirror each other: nothing tells which is noisier
+    if np.ptp(own) <= _SAME * own.max():
+        common = np.average(own, weights=freedoms[known])
+        return np.full(len(known), common), np.full(len(known), freedoms.sum())
+    found = spreads(variances, freedoms)
+    deviations = np.sqrt(found.variances)
+    near, far = (upper(deviations, found.chances, tail) for tail in _TAILS)
+    theirs = special.stdtrit(_FREEDOMS, 1 - np.array(_TAILS)[:, None])
+    # tails grow lighter with the degrees of freedom, and interpolation wants what grows
+    behind = np.interp(-far / near, -theirs[1] / theirs[0], _FREEDOMS)
+    behind = np.minimum(behind, freedoms.sum())
+    return (near / special.stdtrit(behind, 1 - _TAILS[0])) ** 2, behind
 
 
-def _floored(variances: np.ndarray) -> np.ndarray:
-    floored: np.ndarray = np.maximum(variances, _LEAST * np.median(variances[variances > 0]))
-    return floored
+def upper(deviations: np.ndarray, chances: np.ndarray, tail: float) -> np.ndarray:
+    """Values that normal noise exceeds with the chance *tail*, if its deviation is a mixture.
+
+    Args:
+        deviations: above 0, of shape (grid,) or (cases, grid).
+        chances: of each deviation, shape (cases, grid).
+        tail: below 0.5.
+    """
+    reach = -special.ndtri(tail)
+    low = reach * np.broadcast_to(deviations, chances.shape).min(axis=1)
+    high = reach * np.broadcast_to(deviations, chances.shape).max(axis=1)
+    # to a hundred-thousandth
+    for _ in range(24):
+        middle = np.sqrt(low * high)
+        beyond = (chances * special.ndtr(-middle[:, None] / deviations)).sum(axis=1) > tail
+        low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
+    value: np.ndarray = np.sqrt(low * high)
+    return value
 
 
-def _prior(variances: np.ndarray, freedoms: np.ndarray) -> tuple[float, float]:
-    """The common variance, and how many degrees of freedom it counts for (Smyth 2004, section 6.2)."""
-    logs = np.log(variances) - special.digamma(freedoms / 2) + np.log(freedoms / 2)
-    beyond = 0.0
-    if len(logs) > 1:
-        beyond = float(logs.var(ddof=1) - special.polygamma(1, freedoms / 2).mean())
-    if beyond <= 0:
-        return float(np.average(variances, weights=freedoms)), math.inf
-    weight = 2 * _trigamma_inverse(beyond)
-    return float(np.exp(logs.mean() + special.digamma(weight / 2)) / (weight / 2)), weight
-
-
-def _trigamma_inverse(value: float) -> float:
-    """Argument at which the trigamma function is *value*, by Newton's method on its reciprocal."""
-    x = 0.5 + 1 / value
-    for _ in range(50):
-        trigamma = float(special.polygamma(1, x))
-        step = trigamma * (1 - trigamma / value) / float(special.polygamma(2, x))
-        x += step
-        if -step < 1e-8 * x:
-            break
-    return x
+def _noisier(size: int) -> np.ndarray:
+    """Chance of each variance of the grid for a noisier case, by the common one, shape (common, grid)."""
+    beyond = (np.arange(size) - np.arange(size)[:, None]) * _STEP
+    chances = np.where(beyond < 0, 0.0, np.minimum(1.0, _NOISIER * np.exp(-beyond / 2)))
+    each: np.ndarray = chances / chances.sum(axis=1, keepdims=True)
+    return each

@@ -417,9 +417,21 @@ MUTANTS = (
         _in("test_noise"),
     ),
     Mutant(
+        "no case is noisier than the others",
+        "_SHARES = np.array([0.03, 0.1, 0.2])",
+        "_SHARES = np.array([1e-9])",
+        _in("test_noise", "noisier"),
+    ),
+    Mutant(
+        "the reference is never noisier than the cases",
+        "sides = [arm, 0]",
+        "sides = [arm, arm]",
+        _in("test_convergence", "noisier"),
+    ),
+    Mutant(
         "each case has its own spread alone",
-        "mixed = (weight * common + freedoms * own) / (weight + freedoms)",
-        "mixed = own",
+        "behind = np.interp(-far / near, -theirs[1] / theirs[0], _FREEDOMS)",
+        "behind, near = freedoms, np.sqrt(variances) * special.stdtrit(freedoms, 0.975)",
         _in("test_noise"),
     ),
     Mutant(

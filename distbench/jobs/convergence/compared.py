@@ -177,7 +177,7 @@ def _compared(means: tuple[float, float], contrast: Contrast, least: float, most
     """Differences of the means up to *least* are not significant, whatever their chance."""
     if abs(means[0] - means[1]) <= least:
         return Compared(*means, 0.5, 0.5, most)
-    return Compared(*means, contrast.p_above, 1 - contrast.p_above, most)
+    return Compared(*means, contrast.p_above, contrast.p_below, most)
 
 
 def _by_seed(group: Group, value: Callable[[Training], float]) -> dict[int, float]:
