@@ -9,6 +9,7 @@ held. It fails on the first change that is not survived.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import io
 import json
@@ -160,10 +161,10 @@ def changed(draw: st.DrawFn, data: Any) -> str:
         data = data[key]
     how = draw(st.sampled_from(["put", "like", "like", "like", "remove", "rename", "copy", "double"]))
     if how == "put":
-        data[last] = draw(st.sampled_from(ODD))
+        data[last] = _new(draw(st.sampled_from(ODD)))
     elif how == "like":
         # what has the right type goes further
-        data[last] = draw(st.sampled_from(_LIKE.get(type(data[last]), ODD)))
+        data[last] = _new(draw(st.sampled_from(_LIKE.get(type(data[last]), ODD))))
     elif how == "remove":
         del data[last]
     elif how == "rename" and isinstance(data, dict):
@@ -174,6 +175,11 @@ def changed(draw: st.DrawFn, data: Any) -> str:
     elif how == "double" and isinstance(data, list):
         data.insert(last, data[last])
     return f"{how} {'.'.join(map(str, path))} = {data[last] if how in ('put', 'like') else ''!r:.80}"
+
+
+def _new(odd: Any) -> Any:
+    """*odd*, which another change may change."""
+    return copy.deepcopy(odd)
 
 
 def change_json(draw: st.DrawFn, run: Path) -> str:
