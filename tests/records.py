@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from distbench.case import Batch, Case, Choice, Optimizer, Precision
 from distbench.job import Job
 from distbench.plan import Planned
@@ -83,6 +85,12 @@ def failed(
 
 def unsupported(of: Case, reason: str = "needs a GPU") -> Record:
     return Record("abcd1234", of, of.id, 0, Status.UNSUPPORTED, reason, "2026-01-01T00:00:00Z", 0.0)
+
+
+def in_bf16(numbers: np.ndarray) -> np.ndarray:
+    """*numbers* rounded to the eight bits of a bf16."""
+    mantissas, exponents = np.frexp(numbers)
+    return np.ldexp(np.round(mantissas * 2**8) / 2**8, exponents)
 
 
 def info(*cases: Case, name: str = "tiny") -> RunInfo:

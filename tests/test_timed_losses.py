@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 from conftest import Finished
 from evidence import DDP, LOSSES, SINGLE, reference, rounding, trained
-from records import case, failed, info, measured
+from records import case, failed, in_bf16, info, measured
 
 from distbench.analysis.answer import answer
 from distbench.analysis.headlines import judged_bad
 from distbench.analysis.loss_deviation import DIFFERS, DISAGREE, SAME, UNKNOWN, Expected
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.timed_losses import timed_losses
+from distbench.analysis.tolerance import BETWEEN_STRATEGIES
 from distbench.analysis.unchecked import unchecked
 from distbench.analysis.verdict import Verdict
 from distbench.case import Batch, Case, Precision
 from distbench.jobs.equivalence.arms import NOT_CHECKED
 from distbench.record import Record, Status
 from distbench.report.terminal import table
-from distbench.trial import DRAWS
+from distbench.trial import DRAWS, LOSS_DTYPE
 
 FSDP, ZERO = case("fsdp"), case("zero")
 WARMUP, STEPS = 3, 10
@@ -119,6 +120,21 @@ def test_what_rounding_does_is_not_called_another_training(
         ]
         assert set(words(*records).values()) == {SAME}
         assert set(words(*records[1:]).values()) == {SAME}, "without single, by each other"
+
+
+def test_a_loss_that_the_model_gives_in_16_bits_is_rounded_beside_what_training_does() -> None:
+    """Up to 0.9 of what training may do, then rounded to bf16, whose numbers are 0.4 to 0.8 % apart."""
+    cases = [case(label, n, precision=BF16) for label, n in (("single", 1), ("ddp", 2), ("fsdp", 2))]
+    parted = 1 + 0.9 * BETWEEN_STRATEGIES.at("bf16", np.arange(len(TRUTH)))
+    curves = [in_bf16(curve) for curve in (TRUTH, TRUTH * parted, TRUTH * parted**4)]
+    found = {
+        dtype: words(
+            *(timed(*each, environment={LOSS_DTYPE: dtype}) for each in zip(cases, curves, strict=True))
+        )
+        for dtype in ("bf16", "fp32")
+    }
+    assert found["bf16"] == {"single": SAME, "ddp": SAME, "fsdp": DIFFERS}
+    assert found["fp32"] == {"single": SAME, "ddp": DIFFERS, "fsdp": DIFFERS}
 
 
 def test_without_a_single_process_the_odd_one_out_is_named() -> None:

@@ -7,7 +7,8 @@ losses are evidence that costs nothing. They are held against
 1. a training that another kind of job vouches for (``Kind.expected_losses``): the reference of the
    equivalence check, as far as it trained, and what rounding was seen to do to it there;
 2. over all steps, the ``single`` cases of the same work, one process without a wrapper; where there is none,
-   what most of the cases of the same work agree on. Rounding is then bounded by ``tolerance``.
+   what most of the cases of the same work agree on. Rounding is then bounded by ``tolerance``, and by how
+   far it was seen to lead the very training where that was tried (``Kind.moved_losses``).
 
 Cases of the same work differ only in how it is divided and kept (``CHOICES`` and the number of devices).
 """
@@ -16,8 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
-from distbench.analysis.loss_deviation import DISAGREE, SAME, UNKNOWN, Expected, Timed, TimedLosses
+import numpy as np
+
+from distbench.analysis.loss_deviation import DISAGREE, SAME, UNKNOWN, Expected, TimedLosses
+from distbench.analysis.timed_trials import Timed
 from distbench.case import CHOICES
 from distbench.grouping import grouped
 from distbench.record import Record, Status
@@ -30,13 +35,19 @@ _NO_MEAN = (
 )
 
 
-def timed_losses(records: Sequence[Record], expected: Mapping[str, Expected]) -> dict[str, TimedLosses]:
+def timed_losses(
+    records: Sequence[Record],
+    expected: Mapping[str, Expected],
+    moved: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
+) -> dict[str, TimedLosses]:
     """What the losses of measured trials say, by case id; nothing of a case without anything to compare with.
 
-    *expected* are the trusted trainings by case id.
+    *expected* are the trusted trainings by case id; *moved* the losses (steps,) of trainings of a case from
+    weights that were moved by rounding.
     """
     measured = [record for record in records if record.status is Status.MEASURED]
-    cases = [Timed(mine) for mine in grouped(measured, lambda record: record.case_id).values()]
+    by_case = grouped(measured, lambda record: record.case_id)
+    cases = [Timed(mine, moved.get(case_id, ())) for case_id, mine in by_case.items()]
     found: dict[str, TimedLosses] = {}
     for peers in grouped(cases, lambda timed: timed.case.work((*CHOICES, "world_size"))).values():
         found |= _of_peers(peers, expected)
@@ -79,20 +90,19 @@ def _single(cases: Sequence[Timed]) -> Expected | None:
     """What a plain process trained, if its trials agree."""
     for timed in cases:
         if timed.case.strategy.name == SINGLE:
-            own = Expected(timed.case.name, timed.middle)
-            return None if timed.against(own).is_other else own
+            return None if timed.against(timed.trained).is_other else timed.trained
     return None
 
 
 def _consensus(cases: Sequence[Timed]) -> Expected | None:
     """What more than half of *cases* trained, all their trials; None if there is no such majority."""
-    ways = [Expected(timed.case.name, timed.middle) for timed in cases]
+    ways = [timed.trained for timed in cases]
     support = [sum(timed.against(way).word == SAME for timed in cases) for way in ways]
     most = max(support, default=0)
     if most < 2 or 2 * most <= len(cases):
         return None
     way = ways[support.index(most)]
-    return Expected(f"most of the {len(cases)} cases of the same work", way.losses)
+    return replace(way, source=f"most of the {len(cases)} cases of the same work")
 
 
 def _divided(
@@ -121,7 +131,7 @@ def _by_parts(cases: Sequence[Timed]) -> dict[str, TimedLosses]:
     found: dict[str, TimedLosses] = {}
     for timed in cases:
         against = [
-            (other, timed.against(Expected(other.case.name, other.middle)))
+            (other, timed.against(other.trained))
             for other in cases
             # of a case alone its own trials
             if other is not timed or len(cases) == 1
@@ -136,5 +146,5 @@ def _by_parts(cases: Sequence[Timed]) -> dict[str, TimedLosses]:
             other, _ = apart[0]
             found[timed.case.id] = TimedLosses(UNKNOWN, f"not as {other.case.name}: {_NO_MEAN}")
         elif len(cases) > 1:
-            found[timed.case.id] = against[0][1]
+            found[timed.case.id] = next((one for _, one in against if one.word != SAME), against[0][1])
     return found

@@ -4,7 +4,8 @@ Two orders of summation differ by some ulps in the first loss, and training ampl
 exponentially. How fast depends on model, data and learning rate, which nobody knows without having perturbed
 the training, as the equivalence check does. So the limits are those of sane learning rates, sharp in the
 steps that are timed by default and blunt after some dozens. They are fractions of the largest loss so
-far: one that nears zero has no better resolution than it began with.
+far: one that nears zero has no better resolution than it began with. A case beyond them makes a run perturb
+the training (``jobs.sensitivity``): at a rate that is high for the model, what is seen there explains more.
 
 There are two, for two comparisons:
 
@@ -32,6 +33,13 @@ from distbench.trial import LOSS_DTYPE
 _COARSER = ("fp64", "fp32", "tf32", "fp16", "bf16")
 # a loss that is itself a number of so many bits is rounded by half of this, and so is the one beside it
 _RESOLUTION = {"fp64": 2.0**-52, "fp32": 2.0**-20, "fp16": 2.0**-10, "bf16": 2.0**-7}
+_SHORT = ("fp16", "bf16")
+SEEN = 4.0
+"""Times as far as rounding was seen to lead a training, honest ones may part from it. Those of a decoder at a
+rate that is too high for it came to 2.4 times at most (docs/equivalence.md)."""
+BLUNT = 0.01
+"""Fraction of the largest loss so far: where more than that may be rounding, being within it says little. The
+mistakes that are planted in the tests change the loss by 0.5% and more."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +81,19 @@ def allowed(losses: np.ndarray, steps: np.ndarray, record: Record) -> np.ndarray
     """
     dtype = coarsest([record], of_updates=True)
     largest = np.fmax.accumulate(np.abs(losses))
-    return np.asarray(np.maximum(BETWEEN_STRATEGIES.at(dtype, steps) * largest, resolution(losses, record)))
+    return resolved(BETWEEN_STRATEGIES.at(dtype, steps) * largest, losses, [record])
 
 
-def resolution(losses: np.ndarray, record: Record) -> np.ndarray:
-    """Deviation of *losses* below the resolution of the numbers in which *record* has them (steps,)."""
-    dtype = str(record.environment.get(LOSS_DTYPE, "fp32"))
-    finest: np.ndarray = _RESOLUTION.get(dtype, _RESOLUTION["fp32"]) * np.abs(losses)
-    return finest
+def resolved(limits: np.ndarray, losses: np.ndarray, records: Iterable[Record]) -> np.ndarray:
+    """*limits* of the deviation of *losses*, no finer than the numbers in which *records* have them (steps,).
+
+    What a model computes in 16 bits is rounded after all that training does to it, so that is added. The
+    rounding of longer numbers is in the limits already, unless the training is in still longer ones.
+    """
+    dtypes = {str(record.environment.get(LOSS_DTYPE)) for record in records}
+    dtype = max((dtype for dtype in dtypes if dtype in _RESOLUTION), key=_COARSER.index, default="fp32")
+    finest = _RESOLUTION[dtype] * np.abs(losses)
+    return np.asarray(limits + finest if dtype in _SHORT else np.maximum(limits, finest))
 
 
 def coarsest(records: Iterable[Record], *, of_updates: bool) -> str:

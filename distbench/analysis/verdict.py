@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from distbench import registry
-from distbench.analysis.loss_deviation import UNKNOWN, Expected, TimedLosses
+from distbench.analysis.loss_deviation import SAME, Expected, TimedLosses
 from distbench.analysis.timed_losses import timed_losses
 from distbench.decode import finite
 from distbench.foreign import from_anybody
@@ -19,6 +19,8 @@ from distbench.job import MEASURE
 from distbench.record import Record, of_kind
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from distbench.jobs.base import Kind
 
 Gravity = Literal["ok", "unknown", "bad"]
@@ -77,20 +79,34 @@ def verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dict[str, d
         RecordError: the records of a kind of job do not fit together.
     """
     by_case: dict[str, dict[str, Verdict]] = {}
-    expected: dict[str, Expected] = {}
     for kind, judge in judges().items():
         if own := of_kind(records, judge.name):
             with from_anybody(f"the records in {judge.folder}"):
-                expected |= judge.expected_losses(own)
                 judged = judge.judge(suite.get(judge.name) or {}, own)
             for case_id, verdict in judged.items():
                 by_case.setdefault(case_id, {})[kind] = verdict
-    for case_id, found in timed_losses(of_kind(records, MEASURE), expected).items():
+    for case_id, found in judged_losses(records).items():
         by_case.setdefault(case_id, {})[LOSSES] = _of_timed(found)
     return by_case
 
 
+def judged_losses(records: Sequence[Record]) -> dict[str, TimedLosses]:
+    """What the losses of the timed trials among *records* say, by case id, with what all kinds know of them.
+
+    Raises:
+        RecordError: the records of a kind of job do not fit together.
+    """
+    expected: dict[str, Expected] = {}
+    moved: dict[str, Sequence[np.ndarray]] = {}
+    for judge in judges().values():
+        if own := of_kind(records, judge.name):
+            with from_anybody(f"the records in {judge.folder}"):
+                expected |= judge.expected_losses(own)
+                moved |= judge.moved_losses(own)
+    return timed_losses(of_kind(records, MEASURE), expected, moved)
+
+
 def _of_timed(found: TimedLosses) -> Verdict:
-    gravity: Gravity = "bad" if found.is_other else "unknown" if found.word == UNKNOWN else "ok"
+    gravity: Gravity = "bad" if found.is_other else "ok" if found.word == SAME else "unknown"
     extent = (found.furthest, "of the allowed deviation")
     return Verdict(LOSSES, found.word, gravity, found.sentence(), found, voids=found.is_other, extent=extent)

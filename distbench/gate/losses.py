@@ -4,7 +4,7 @@ Checks of a strategy against its reference can't see a change of the model itsel
 Here the candidate is held against the baseline: at the same step, both have seen the same batches from the
 same initial weights, so their losses differ only by rounding. How much that may be is taken from two sources:
 
-- The dtype in which both multiply (``analysis.tolerance``).
+- The dtypes in which both multiply and give their losses (``analysis.tolerance``).
 - The trials. Kernels that are not deterministic make trials of one arm differ from each other. What their
   spread explains of the difference of two means (Welch 1947) is added.
 """
@@ -18,7 +18,7 @@ import numpy as np
 
 from distbench.analysis.losses import losses_of
 from distbench.analysis.quantiles import t_quantile
-from distbench.analysis.tolerance import BETWEEN_ARMS, coarsest
+from distbench.analysis.tolerance import BETWEEN_ARMS, coarsest, resolved
 from distbench.gate.pairs import Pairs
 from distbench.gate.verdicts import Finding
 from distbench.record import Record
@@ -54,18 +54,21 @@ def findings(pairs: Pairs, demand: Demand) -> list[Finding]:
     if after is None:
         why = "the baseline reports its losses, the candidate doesn't, so it may be another training"
         return [Finding("trial", "missing" if demand == "required" else "pass", why, notable=True)]
-    dtype = coarsest((record for pair in pairs for record in pair), of_updates=False)
-    apart = first_apart(before, after, dtype)
+    records = [record for pair in pairs for record in pair]
+    apart = first_apart(before, after, coarsest(records, of_updates=False), records)
     return [_finding(apart, demand, len(pairs))] if apart else []
 
 
-def first_apart(before: np.ndarray, after: np.ndarray, dtype: str) -> Apart | None:
+def first_apart(
+    before: np.ndarray, after: np.ndarray, dtype: str, records: Sequence[Record] = ()
+) -> Apart | None:
     """First step at which *before* and *after* differ; None if they never do.
 
     Args:
         before: Losses of the baseline's trials, (trials, steps).
         after: Those of the candidate's.
         dtype: Coarsest compute dtype: a key of ``case.BYTES``, or tf32.
+        records: The trials, which say in which dtype the model gave its losses; by default in fp32.
     """
     steps = min(before.shape[1], after.shape[1])
     before, after = before[:, :steps], after[:, :steps]
@@ -74,9 +77,10 @@ def first_apart(before: np.ndarray, after: np.ndarray, dtype: str) -> Apart | No
     scales = np.maximum.accumulate(np.maximum(*map(np.abs, means)))
     differences = np.abs(means[1] - means[0])
     explained = _by_spread(before, after)
-    rounding = BETWEEN_ARMS.at(dtype, np.arange(steps))
+    of_training = BETWEEN_ARMS.at(dtype, np.arange(steps)) * scales
+    rounding = resolved(of_training, np.maximum(*map(np.abs, means)), records)
     for step in np.flatnonzero(differences > explained):
-        limit = rounding[step] + explained[step] / scales[step]
+        limit = (rounding[step] + explained[step]) / scales[step]
         distance = differences[step] / scales[step]
         if not distance <= limit:
             return Apart(int(step) + 1, float(means[0][step]), float(means[1][step]), distance, limit)

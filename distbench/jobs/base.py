@@ -19,6 +19,8 @@ from distbench.suite.checking import Finding
 from distbench.trial import SKETCH
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from distbench.analysis.curves import CurvePoint
     from distbench.analysis.loss_deviation import Expected
     from distbench.analysis.verdict import Verdict
@@ -85,6 +87,8 @@ class Kind(ABC):
     """``module:function``, relative to the plug-in's folder, that each rank calls."""
     order: ClassVar[int] = 50
     """Its place in a run and in reports; lower comes first."""
+    later: ClassVar[str] = ""
+    """What ``plan`` says of the trials that follow up on others, if the kind has such."""
     unasked: ClassVar[str] = ""
     """Advice beside a recommendation for a case that has no verdict of this kind."""
 
@@ -110,6 +114,20 @@ class Kind(ABC):
         A kind that trains no such reference leaves this out.
         """
         return {}
+
+    def moved_losses(self, records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
+        """Losses (steps,), by case id, of trainings in *records* from weights that were moved by rounding.
+
+        They tell how far rounding leads the timed trials. A kind that moves no weights leaves this out.
+        """
+        return {}
+
+    def follow_up(self, section: Any, cases: Sequence[Case], records: Sequence[Record]) -> Iterable[Task]:
+        """Trials of *cases* that *records*, all that a run has made so far, give reason for.
+
+        Asked again after these have ended; those that were made already are not made again.
+        """
+        return ()
 
     def run_json(self, records: Sequence[Record]) -> dict[str, Any]:
         """Keys that ``show --json`` has of the *records* of this kind as a whole, besides the verdicts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -94,6 +94,10 @@ class Bench:
             RecordError: it can't be read any more.
         """
         return self._ledger.found(task)
+
+    def missing(self, tasks: Sequence[Task]) -> list[Task]:
+        """Those *tasks* that are still to be made."""
+        return self._ledger.missing(tasks)
 
     def prepare(self, cases: list[Case]) -> None:
         """Build what trials of *cases* need; if that fails, they end as ``prepare_failed``."""

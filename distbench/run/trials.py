@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distbench.job import MEASURING
+from distbench.job import MEASURING, kind_of
 from distbench.plan import Plan, Task, make
 from distbench.record.store import Run, RunInfo, State
 from distbench.run.bench import Bench
 from distbench.run.control import Observer, Pace, StopRequest
 from distbench.suite import Suite
+from distbench.units import count_text
 
 More = Callable[[Run], Sequence[str]]
 """The run so far -> ids of the cases that are to be measured once more."""
@@ -65,14 +66,36 @@ class Execution:
                 todo = bench.begin(self.plan)
                 ready = {task.case.id for task in todo}
                 _run(bench, todo, observer, stop)
+                self._follow_up(bench, observer, stop)
                 while more and not stop.asked and (cases := more(self.run)):
                     added = self._round(cases)
                     if new := [task.case for task in added if task.case.id not in ready]:
                         bench.prepare(new)
                         ready |= {case.id for case in new}
                     _run(bench, added, observer, stop)
+                    self._follow_up(bench, observer, stop)
             self._write("interrupted" if stop.asked else "finished")
         return stop.asked
+
+    def _follow_up(self, bench: Bench, observer: Observer, stop: StopRequest) -> None:
+        """Make the trials that what was made so far gives reason for, until there is no reason for more."""
+        tried: set[tuple[str, str, str, int]] = set()
+        while not stop.asked:
+            records = self.run.contents().records
+            cases = [item.case for item in self.plan.cases if item.problem is None]
+            asked = [
+                task
+                for word, section in self.suite.jobs.items()
+                for task in kind_of(word).follow_up(section, cases, records)
+            ]
+            todo = [task for task in bench.missing(asked) if task.key not in tried]
+            if not todo:
+                return
+            tried |= {task.key for task in todo}
+            words = ", ".join(dict.fromkeys(task.job.kind for task in todo))
+            observer.note(f"following up what was measured: {count_text(len(todo), 'trial')} ({words})")
+            bench.prepare([task.case for task in todo])
+            _run(bench, todo, observer, stop)
 
     def _write(self, state: State) -> None:
         self.run.write_info(dataclasses.replace(self.info, state=state))

@@ -14,7 +14,7 @@ from distbench.cli import options
 from distbench.cli.output import columns, say, say_json
 from distbench.env import Machine
 from distbench.grouping import gathered
-from distbench.job import MEASURE
+from distbench.job import MEASURE, kind_of
 from distbench.plan import Plan, Planned, machine_of, make
 from distbench.record import runs
 from distbench.run import launch_for
@@ -82,6 +82,9 @@ def _print(suite: Suite, machine: Machine, planned: Plan, launches: list[dict[st
         for item in planned.cases
     ]
     say("\n".join(columns(rows)))
+    for word, section in suite.jobs.items():
+        if later := kind_of(word).later:
+            say(f"\n{word}: {later.format_map(vars(section))}")
     say(f"\nlaunch of each trial ({_RUN} stands for the run's folder and ID; round 0 of each case):")
     say("".join(map(_launch_text, launches)))
 

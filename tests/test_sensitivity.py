@@ -1,0 +1,212 @@
+"""Where timed losses part further than rounding usually leads, a run looks how far it does lead."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Finished, call
+from evidence import reference, rounding, trained
+from records import job_of, measured
+from test_timed_losses import DDP, FSDP, SINGLE, TRUTH, judged, rounded, run_of, timed, words, wrong_from
+
+from distbench.analysis.headlines import judged_bad
+from distbench.analysis.loss_deviation import BLURRED, DIFFERS, DISAGREE, SAME
+from distbench.analysis.unchecked import unchecked
+from distbench.case import Case
+from distbench.jobs.sensitivity import Sensitive, Sensitivity
+from distbench.record import Record
+
+CASES = (SINGLE, DDP, FSDP)
+
+
+def moved(of: Case, *curves: np.ndarray) -> Record:
+    """The trial that trained *of* from moved weights, with the losses *curves*."""
+    rows = [
+        {"training": f"moved {number}", "step": step, "loss": float(loss)}
+        for number, curve in enumerate(curves)
+        for step, loss in enumerate(curve)
+    ]
+    record = dataclasses.replace(measured(of), job=job_of("sensitivity", trainings=len(curves)))
+    return dataclasses.replace(record, samples={}, warmup_losses=[], tables={"sensitivity_curve": rows})
+
+
+def amplified(seed: int, growth: float) -> np.ndarray:
+    """Losses of an honest training at a rate that is too high: an ulp that grows *growth* times a step."""
+    return rounded(seed, size=1e-7, growth=growth)
+
+
+def asked(records: Sequence[Record], **section: int) -> set[str]:
+    """Labels of the cases that are to be trained from moved weights."""
+    return {task.case.label for task in Sensitive().follow_up(Sensitivity(**section), CASES, records)}
+
+
+def test_honest_trainings_that_amplify_rounding_are_not_called_another_training() -> None:
+    usual, tried = [], []
+    for seed in range(0, 600, 10):
+        records = [timed(SINGLE, TRUTH), timed(DDP, amplified(seed, 3.0))]
+        usual.append(words(*records)["ddp"])
+        tried.append(words(*records, moved(SINGLE, *(amplified(seed + i, 3.0) for i in range(1, 5))))["ddp"])
+    assert usual.count(DIFFERS) >= 20, "the trainings are such that what is usual does not do"
+    assert tried.count(DIFFERS) == 0 and tried.count(BLURRED) >= 20
+
+
+@pytest.mark.parametrize("growth", [1.3, 2.4])
+@pytest.mark.parametrize("step", [1, 5, 12])
+def test_a_mistake_is_found_all_the_same(step: int, growth: float) -> None:
+    seen = moved(SINGLE, *(amplified(i, growth) for i in range(4)))
+    found = judged(timed(SINGLE, TRUTH), timed(DDP, wrong_from(step, 0.05)), seen)["ddp"]
+    assert found.word == DIFFERS and f"from step {step} on" in found.sentence
+
+
+def test_what_is_within_a_sharp_limit_that_was_seen_is_the_same_training() -> None:
+    off = TRUTH * (1 + 1e-4 * (np.arange(len(TRUTH)) >= 2))
+    records = timed(SINGLE, TRUTH), timed(DDP, off)
+    assert words(*records)["ddp"] == DIFFERS
+    found = judged(*records, moved(SINGLE, TRUTH * (1 + (off / TRUTH - 1) / 2)))["ddp"]
+    assert found.word == SAME and "whose own weights moved by rounding lead as far" in found.sentence
+
+
+def test_where_rounding_leads_as_far_as_a_mistake_nothing_is_told_apart_and_nothing_fails() -> None:
+    far = TRUTH * (1 + 0.03 * (np.arange(len(TRUTH)) >= 4))
+    run = run_of(timed(SINGLE, TRUTH), timed(DDP, far), moved(SINGLE, TRUTH * 2 - far))
+    verdict = {row.case.label: row for row in run.cases}["ddp"].verdicts["losses"]
+    assert (verdict.word, verdict.gravity, verdict.voids) == (BLURRED, "unknown", False)
+    assert "at step 4 the loss is 0.15 from that of single/ws1" in verdict.sentence
+    assert "moves by 0.15 by then when its initial weights move by rounding" in verdict.sentence
+    assert judged_bad(run) == [] and unchecked(run) == []
+    assert not any(one.barred for one in run.candidates if one.label == "ddp")
+
+
+def test_where_a_moved_training_breaks_down_nobody_knows_how_far_rounding_leads() -> None:
+    broken = np.where(np.arange(len(TRUTH)) >= 4, np.nan, TRUTH)
+    for step, word in ((3, DIFFERS), (4, BLURRED)):
+        records = timed(SINGLE, TRUTH), timed(DDP, wrong_from(step, 0.05)), moved(SINGLE, broken)
+        assert words(*records)["ddp"] == word
+
+
+def test_a_training_that_is_another_one_each_time_does_not_excuse_itself() -> None:
+    racing = [timed(FSDP, wrong_from(4, 0.05), 0)]
+    wide, calm = moved(FSDP, TRUTH, wrong_from(2, 0.1)), moved(DDP, rounded(5), rounded(6))
+    both = [timed(DDP, rounded(1)), *racing, wide, calm]
+    assert words(*both) == {"ddp": DISAGREE, "fsdp": DISAGREE}
+    assert words(timed(SINGLE, rounded(1)), *racing, wide, moved(SINGLE, rounded(2)))["fsdp"] == DIFFERS
+
+
+def test_it_is_tried_only_where_it_decides_and_of_what_the_others_are_held_against() -> None:
+    honest, wrong = [timed(SINGLE, rounded(1)), timed(DDP, rounded(2))], timed(FSDP, wrong_from(4, 0.01))
+    assert asked(honest) == set()
+    assert asked([*honest, wrong]) == {"single"}
+    assert asked([*honest, wrong], trainings=0) == set()
+    assert asked([timed(DDP, rounded(2)), wrong]) == {"ddp", "fsdp"}
+    by_the_check = [reference(), trained(rounding), timed(DDP, wrong_from(1, 0.01))]
+    assert asked(by_the_check) == set(), "the check has its own perturbed trainings"
+
+
+FOLLOWING = """
+from dataclasses import dataclass
+from distbench.job import Job
+from distbench.jobs.base import Kind
+from distbench.metrics.base import Column
+from distbench.plan.tasks import Task
+
+@dataclass(frozen=True)
+class Section:
+    'Nothing to set.'
+
+@dataclass(frozen=True)
+class Again(Kind):
+    'Looks at the last case that was measured, then at the first.'
+    name = folder = 'again'
+    section = Section
+    columns = (Column('looks', '', None, 'first', 'Looks.'),)
+
+    def tasks(self, section, cases, machine):
+        return []
+
+    def follow_up(self, section, cases, records):
+        looked = any(record.job.kind == self.name for record in records)
+        return [Task(case, job=Job(self.name)) for case in (cases if looked else cases[-1:])]
+"""
+PRETENDED = """
+workload: {mlp: {}}
+batch: {global_batch_size: 8}
+world_sizes: [1, 2]
+measure: {steps: 3, trials: 2}
+metrics: [steptime]
+again: true
+strategies: [pretended]
+"""
+
+
+def test_a_run_makes_what_its_trials_give_reason_for_once_also_when_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, log, suite = tmp_path / "jobs" / "again" / "__init__.py", tmp_path / "log", tmp_path / "suite.yaml"
+    kind.parent.mkdir(parents=True)
+    kind.write_text(FOLLOWING)
+    monkeypatch.setenv("DISTBENCH_PLUGINS", f"{tmp_path}:{Path(__file__).parent / 'plugins'}")
+    suite.write_text(f"{PRETENDED}launcher: {{pretend: {{values: {{looks: 1.0}}, log: {log}}}}}\n")
+    done = call("run", str(suite), "--out", str(tmp_path / "out"))
+    assert done.stderr.count("following up what was measured: 1 trial (again)") == 2, (
+        "one asked for the other"
+    )
+    trials = lambda: [line for line in log.read_text().splitlines() if line.startswith("trial")]  # noqa: E731
+    assert len(trials()) == 4 + 2
+    (folder,) = (tmp_path / "out").iterdir()
+    assert all(
+        case["trials"] == 2 for case in json.loads(call("show", str(folder), "--json").stdout)["cases"]
+    )
+    for record in folder.glob("again/*ws1*/0/record.json"):
+        record.unlink()
+    call("run", "--resume", str(folder), "--quiet")
+    assert len(trials()) == 4 + 3
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_honest_strategies_at_a_rate_that_is_too_high_do_not_fail_the_run(
+    precision: str, run_suite: Callable[..., Finished]
+) -> None:
+    suite = f"""
+workload: {{transformer: {{dim: 64, depth: 6, heads: 4, kv_heads: 2, ffn_dim: 128, seq_len: 32}}}}
+metrics: [steptime]
+batch: {{global_batch_size: 16}}
+optimizer: {{lr: 0.1}}
+precision: {precision}
+measure: {{warmup: 2, steps: 20, trials: 1, profile_steps: 0}}
+world_sizes: [2]
+strategies: [single, ddp, fsdp]
+"""
+    finished = run_suite(suite)
+    assert "following up what was measured: 1 trial (sensitivity)" in finished.errors
+    found = {row["label"]: row["verdicts"]["losses"]["word"] for row in finished.cases.values()}
+    assert set(found.values()) <= {SAME, BLURRED}
+    assert finished.code == 0
+
+
+def test_a_follow_up_that_fails_is_not_made_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, suite = tmp_path / "jobs" / "again" / "__init__.py", tmp_path / "suite.yaml"
+    kind.parent.mkdir(parents=True)
+    kind.write_text(FOLLOWING)
+    monkeypatch.setenv("DISTBENCH_PLUGINS", f"{tmp_path}:{Path(__file__).parent / 'plugins'}")
+    suite.write_text(f"{PRETENDED}launcher: pretend\n")
+    done = call("run", str(suite), "--out", str(tmp_path / "out"))
+    assert done.stderr.count("following up what was measured") == 2
+
+
+def test_a_plan_says_what_may_follow(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        PRETENDED.replace("again: true", "").replace("pretended", "single").replace("[1, 2]", "[1]")
+    )
+    said = " ".join(call("plan", str(suite), "--set", "sensitivity.trainings=6").stdout.split())
+    assert "sensitivity: if timed losses part further than rounding usually leads" in said
+    assert "6 trainings from weights moved by rounding" in said
