@@ -120,7 +120,7 @@ def test_a_folder_that_can_not_be_written_is_said_before_anything_is_launched(co
     (tmp_path / "file").touch()
     code, _, errors = command("run", write(SUITE), "--out", str(tmp_path / "file" / "out"))
     assert code == 2
-    assert "choose a folder that you may write to" in errors
+    assert "can't create a folder for the run: Not a directory; choose another folder" in errors
 
 
 @pytest.mark.parametrize("name", ["show", "report"])
