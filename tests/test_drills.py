@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.drill("it holds")
 def test_holds(drill):
     drill.noticed(1.25)
-    drill.seen("first | line\\nsecond")
+    drill.seen("first | line\\x1b[2J\\udcff\\nsecond")
 
 @pytest.mark.drill("it breaks")
 def test_breaks(drill):
