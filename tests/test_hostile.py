@@ -448,7 +448,7 @@ def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(
     done = refused(drill, "show", str(run.folder))
     assert (done.returncode, done.stdout) == (2, "")
     (told,) = done.stderr.splitlines()
-    assert "the records in checks: they do not fit together: KeyError: 'reference'" in told
+    assert "the records in checks: they do not fit together: KeyError: " in told
     (place,) = re.findall(r"\(in distbench/(\S+):\d+\)", told)
     assert (Path(distbench.__file__).parent / place).is_file()
     # from here, nobody can know which
