@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -13,7 +13,8 @@ import records
 from distbench.analysis.tolerance import BETWEEN_ARMS
 from distbench.case import Precision
 from distbench.gate.conclusion import case_verdict
-from distbench.gate.losses import first_apart
+from distbench.gate.losses import is_doubted
+from distbench.gate.parting import parting
 from distbench.gate.series import Slot, Track
 from distbench.gate.verdicts import CaseVerdict
 from distbench.record import Record
@@ -39,10 +40,13 @@ def trial(losses: np.ndarray, step_s: float = 1.0, **changes: object) -> Record:
 
 
 def judged(
-    before: list[Record], after: list[Record], loss: Literal["required", "ignored"] = "required"
+    before: list[Record],
+    after: list[Record],
+    loss: Literal["required", "ignored"] = "required",
+    moved: Sequence[np.ndarray] = (),
 ) -> CaseVerdict:
     track = Track(Slot(CASE, CASE), pairs=list(zip(before, after, strict=True)))
-    return case_verdict(track, track, ({}, {}), GateRules(loss=loss), confirms=True)
+    return case_verdict(track, track, ({}, {}), GateRules(loss=loss), moved=moved, confirms=True)
 
 
 def same(losses: np.ndarray, **changes: object) -> list[Record]:
@@ -122,7 +126,7 @@ def scattered(random: np.random.Generator, trials: int, sd: float) -> np.ndarray
 def share_apart(change: Callable[[np.ndarray], np.ndarray], sd: float, gates: int = 200) -> float:
     random = np.random.default_rng(13)
     arms = [(scattered(random, 5, sd), change(scattered(random, 5, sd))) for _ in range(gates)]
-    return sum(first_apart(before, after, "fp32") is not None for before, after in arms) / gates
+    return sum(parting(before, after, "fp32").unexplained is not None for before, after in arms) / gates
 
 
 def test_kernels_that_are_not_deterministic_make_no_other_training() -> None:
@@ -135,8 +139,8 @@ def test_another_training_is_seen_through_kernels_that_are_not_deterministic() -
 
 def test_a_loss_near_zero_has_the_rounding_of_what_it_was() -> None:
     learned = np.linspace(3, 1e-7, len(CURVE))
-    assert first_apart(learned[None], learned[None] + 5e-7, "fp32") is None
-    assert first_apart(-learned[None], -learned[None] + 1.0, "fp32") is not None
+    assert parting(learned[None], learned[None] + 5e-7, "fp32").unexplained is None
+    assert parting(-learned[None], -learned[None] + 1.0, "fp32").unexplained is not None
 
 
 def test_no_dtype_explains_a_fifth_of_the_loss() -> None:
@@ -166,3 +170,64 @@ def test_losses_are_compared_up_to_the_first_that_one_rank_does_not_know(step: i
     for record in arms[1]:
         record.samples["loss"][1][9 - 1 - WARMUP] = None
     assert judged(*arms).word == word
+
+
+def amplified(seed: int, growth: float = 3.0) -> np.ndarray:
+    """Losses of an honest training that starts an ulp away, which grows *growth* times a step, up to 5 %."""
+    random = np.random.default_rng(seed)
+    apart = np.minimum(0.05, 1e-7 * growth ** np.arange(len(CURVE)))
+    return CURVE * (1 + apart * random.uniform(-1, 1, len(CURVE)))
+
+
+def moves(first: int) -> list[np.ndarray]:
+    return [amplified(first + number) for number in range(4)]
+
+
+def test_honest_trainings_that_amplify_rounding_are_not_called_another_training() -> None:
+    usual = [judged(same(CURVE), same(amplified(seed))) for seed in range(0, 200, 10)]
+    assert {verdict.word for verdict in usual} == {"invalid"}, "what is usual does not do"
+    tried = [judged(same(CURVE), same(amplified(seed)), moved=moves(seed + 1)) for seed in range(0, 200, 10)]
+    assert {verdict.word for verdict in tried} == {"inconclusive"}
+    assert all("amplifies rounding so much that it may lead as far as" in verdict.said for verdict in tried)
+    assert all("fewer steps (measure.steps), or set gate.loss: ignored" in verdict.said for verdict in tried)
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 8])
+def test_a_mistake_is_found_although_the_training_amplifies_rounding(step: int) -> None:
+    wrong = amplified(0)
+    wrong[step - 1 :] *= 1.01
+    said = judged(same(CURVE), same(wrong), moved=moves(1)).said
+    assert f"another training: at step {step} " in said
+
+
+def test_what_a_sharp_limit_that_was_seen_allows_is_the_same_training() -> None:
+    off = CURVE * (1 + 1e-4 * (np.arange(len(CURVE)) >= 2))
+    assert judged(same(CURVE), same(off)).word == "invalid"
+    verdict = judged(same(CURVE), same(off), moved=[(CURVE + off) / 2])
+    assert verdict.word == "pass"
+    assert "moved by rounding lead as far" in "".join(one.said for one in verdict.findings if one.notable)
+
+
+def test_where_a_moved_training_breaks_down_nobody_knows_how_far_rounding_leads() -> None:
+    broken = [np.where(np.arange(len(CURVE)) >= 4, np.nan, CURVE)]
+    for step, word in ((4, "invalid"), (5, "inconclusive")):
+        wrong = CURVE * (1 + 0.2 * (np.arange(1, len(CURVE) + 1) >= step))
+        assert judged(same(CURVE), same(wrong), moved=broken).word == word
+
+
+def test_moved_trainings_that_are_shorter_explain_no_later_step() -> None:
+    late = CURVE * (1 + 0.2 * (np.arange(1, len(CURVE) + 1) >= 9))
+    far = [CURVE[:8] * 1.3]
+    assert judged(same(CURVE), same(late), moved=far).word == "invalid"
+
+
+def test_rounding_is_tried_only_where_losses_part_further_than_it_usually_leads() -> None:
+    pairs, honest = (list(zip(same(CURVE), same(CURVE * by), strict=True)) for by in (1.01, 1 + 1e-7))
+    assert is_doubted(pairs, "required")
+    assert not (is_doubted(pairs, "ignored") or is_doubted(honest, "required") or is_doubted([], "required"))
+
+
+def test_what_moved_weights_would_excuse_is_told_where_losses_are_ignored() -> None:
+    verdict = judged(same(CURVE), same(amplified(0)), "ignored", moves(1))
+    assert verdict.word == "pass"
+    assert "ignored by gate.loss" in "".join(one.said for one in verdict.findings if one.notable)

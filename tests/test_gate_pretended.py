@@ -84,6 +84,74 @@ def test_a_model_that_learns_something_else_is_another_training_however_fast(gat
     assert (code, result["word"]) == (0, "improved")
 
 
+MOVING = """
+from dataclasses import dataclass
+import numpy as np
+from distbench.job import Job
+from distbench.jobs.base import Kind
+from distbench.metrics.base import Column
+from distbench.plan.tasks import Task
+
+@dataclass(frozen=True)
+class Section:
+    'Nothing to set.'
+
+@dataclass(frozen=True)
+class Moves(Kind):
+    'Makes up the loss of a training from moved weights.'
+    name = folder = 'moves'
+    section = Section
+    columns = (Column('moved_loss', '', None, 'first', 'Loss of the first step.'),)
+
+    def tasks(self, section, cases, machine):
+        return []
+
+    def moving(self, section, cases):
+        return [Task(case, job=Job(self.name)) for case in cases]
+
+    def moved_losses(self, records):
+        return {each.case_id: [np.array([each.values['moved_loss']])] for each in records}
+"""
+
+
+@pytest.fixture
+def moving(gated: Gated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gated:
+    """A gate whose suite has a kind of job that moves weights."""
+    kind, suite = tmp_path / "jobs" / "moves" / "__init__.py", tmp_path / "suite.yaml"
+    kind.parent.mkdir(parents=True)
+    kind.write_text(MOVING)
+    monkeypatch.setenv("DISTBENCH_PLUGINS", f"{tmp_path}:{Path(__file__).parent / 'plugins'}")
+    text = SUITE.replace("cpu_busy: 0.5}", f"cpu_busy: 0.5, moved_loss: 2.5}}, log: {tmp_path / 'log'}")
+    suite.write_text(f"{text}moves: true\nsensitivity: {{trainings: 0}}\n")
+    return gated
+
+
+def trials(folder: Path) -> int:
+    return sum(line.startswith("trial") for line in (folder / "log").read_text().splitlines())
+
+
+def test_losses_that_part_no_further_than_rounding_leads_the_baseline_are_not_told_apart(
+    moving: Gated, tmp_path: Path
+) -> None:
+    lower = {"loss": 2.45, "moved_loss": 2.47}
+    arguments = [f"--set-baseline={PRETEND}.values.{name}={loss}" for name, loss in lower.items()]
+    code, result = moving(*arguments)
+    assert (code, words(result)["trial"]) == (3, "inconclusive")
+    assert "amplifies rounding so much" in result["cases"][0]["said"]
+    (stored,) = Path(result["folder"]).glob("*/moves/*/0/record.json")
+    assert stored.is_relative_to(Path(result["folder"]) / "baseline")
+    made = trials(tmp_path)
+    code, again = moving(*arguments, "--resume", result["folder"])
+    assert (code, again["cases"][0]["findings"]) == (3, result["cases"][0]["findings"])
+    assert trials(tmp_path) - made == 2, "only the two that warm up"
+
+
+def test_no_rounding_is_tried_where_the_losses_are_the_same(moving: Gated, tmp_path: Path) -> None:
+    code, result = moving("--self-test")
+    assert (code, result["word"]) == (0, "pass")
+    assert not list(tmp_path.glob("out/*/*/moves"))
+
+
 def git(*words: str) -> None:
     named = ("-c", "user.name=tests", "-c", "user.email=tests@localhost")
     subprocess.run(["git", *named, *words], check=True, capture_output=True)

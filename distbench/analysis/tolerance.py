@@ -4,8 +4,9 @@ Two orders of summation differ by some ulps in the first loss, and training ampl
 exponentially. How fast depends on model, data and learning rate, which nobody knows without having perturbed
 the training, as the equivalence check does. So the limits are those of sane learning rates, sharp in the
 steps that are timed by default and blunt after some dozens. They are fractions of the largest loss so
-far: one that nears zero has no better resolution than it began with. A case beyond them makes a run perturb
-the training (``jobs.sensitivity``): at a rate that is high for the model, what is seen there explains more.
+far: one that nears zero has no better resolution than it began with. A case beyond them makes a run, or a
+gate, perturb the training (``jobs.sensitivity``): at a rate that is high for the model, what is seen there
+explains more.
 
 There are two, for two comparisons:
 

@@ -97,13 +97,25 @@ def judged_losses(records: Sequence[Record]) -> dict[str, TimedLosses]:
         RecordError: the records of a kind of job do not fit together.
     """
     expected: dict[str, Expected] = {}
-    moved: dict[str, Sequence[np.ndarray]] = {}
     for judge in judges().values():
         if own := of_kind(records, judge.name):
             with from_anybody(f"the records in {judge.folder}"):
                 expected |= judge.expected_losses(own)
+    return timed_losses(of_kind(records, MEASURE), expected, moved_losses(records))
+
+
+def moved_losses(records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
+    """Losses (steps,) of trainings from weights moved by rounding, by case id, that all kinds know of.
+
+    Raises:
+        RecordError: the records of a kind of job do not fit together.
+    """
+    moved: dict[str, Sequence[np.ndarray]] = {}
+    for judge in judges().values():
+        if own := of_kind(records, judge.name):
+            with from_anybody(f"the records in {judge.folder}"):
                 moved |= judge.moved_losses(own)
-    return timed_losses(of_kind(records, MEASURE), expected, moved)
+    return moved
 
 
 def _of_timed(found: TimedLosses) -> Verdict:

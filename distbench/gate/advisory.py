@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from distbench.analysis.comparison import STEP, compare
 from distbench.analysis.days import Days
@@ -20,6 +21,7 @@ from distbench.analysis.paired import CONFIDENCE
 from distbench.analysis.quantiles import t_quantile
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment
+from distbench.analysis.verdict import moved_losses
 from distbench.gate import losses
 from distbench.gate.calibration import fingerprint
 from distbench.gate.conclusion import demanded
@@ -32,6 +34,9 @@ from distbench.grouping import gathered, grouped
 from distbench.job import MEASURE
 from distbench.record.store import new_run_id
 from distbench.suite.gate import GateRules, Tolerances
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _WORDS = ("slower", "faster")
 _DECIDE = "for a verdict run both side by side: --baseline with a git revision or a Python environment"
@@ -88,6 +93,7 @@ def judged(
     same_machine = fingerprint(baseline.info.machine) == here
     incomparable = _incomparable(baseline, candidate, same_machine)
     records = [grouped(run.measured, lambda record: record.case_id) for run in (baseline, candidate)]
+    moved = moved_losses(baseline.records)
     cases = []
     for pair in compare(baseline.cases, candidate.cases):
         row = pair.after
@@ -107,7 +113,7 @@ def judged(
             times = before.get(case.id, []), after.get(case.id, [])
             pace = [advise(*times, known, earlier.absent, own.tokens_per_s)]
         pairs = list(zip(*(side.get(case.id, []) for side in records), strict=False))
-        found = (*pace, *_of_pairs(pairs, rules, own), *demanded(row, rules))
+        found = (*pace, *_of_pairs(pairs, rules, own, moved.get(case.id, ())), *demanded(row, rules))
         cases.append(CaseVerdict(case.name, case.label, case.world_size, found, notes=pair.notes))
     return Result(
         gate_id=new_run_id(),
@@ -122,10 +128,13 @@ def judged(
     )
 
 
-def _of_pairs(pairs: Pairs, rules: GateRules, own: Tolerances) -> list[Finding]:
-    """Findings on all that does not depend on the occasion: memory, counts and losses."""
+def _of_pairs(pairs: Pairs, rules: GateRules, own: Tolerances, moved: Sequence[np.ndarray]) -> list[Finding]:
+    """Findings on all that does not depend on the occasion: memory, counts and losses.
+
+    *moved* are losses of the stored run's trainings from weights moved by rounding, where it made any.
+    """
     found = findings(Measured(pairs), rules, replace(own, tokens_per_s=None, efficiency=None))
-    return [*map(_told_once, found), *losses.findings(pairs, rules.loss)]
+    return [*map(_told_once, found), *losses.findings(pairs, rules.loss, moved)]
 
 
 def _told_once(finding: Finding) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from distbench.analysis.comparison import settings_apart
 from distbench.analysis.summary import CaseSummary
@@ -19,6 +20,9 @@ from distbench.gate.wording import percent
 from distbench.record import Record, Status
 from distbench.suite.gate import GateRules
 from distbench.units import bytes_text, duration_text, number_text
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Summaries = tuple[dict[str, CaseSummary], dict[str, CaseSummary]]
 """Summaries of the baseline's and the candidate's cases, by case id."""
@@ -46,12 +50,18 @@ def track_findings(track: Track, rules: GateRules) -> list[Finding]:
     return findings(track.measured(), rules, rules.of(case.label, case.name))
 
 
+def all_pairs(track: Track, repeat: Track | None) -> Pairs:
+    """Pairs of *track* and of its *repeat* in the second series, if there was one."""
+    return [*track.pairs, *(repeat.pairs if repeat else [])]
+
+
 def case_verdict(
     track: Track,
     repeat: Track | None,
     summaries: Summaries,
     rules: GateRules,
     *,
+    moved: Sequence[np.ndarray] = (),
     launches: Finding | None = None,
     confirms: bool,
 ) -> CaseVerdict:
@@ -60,6 +70,7 @@ def case_verdict(
     Args:
         repeat: Its track in the second series, if it was flagged, or its launches failed.
         summaries: What both runs recorded, for differing settings and required checks.
+        moved: Losses (steps,) of the baseline's trainings from weights moved by rounding, if any were made.
         launches: Finding on its launches, if any failed.
         confirms: Whether a regression or an improvement needs a second series to stand.
     """
@@ -71,9 +82,13 @@ def case_verdict(
     elif confirms:
         own = [unconfirmed(finding) for finding in own]
     before, after = summaries[0].get(track.slot.baseline.id), summaries[1].get(case.id)
-    pairs = [*track.pairs, *(repeat.pairs if repeat else [])]
+    pairs = all_pairs(track, repeat)
     work, notes = settings_apart(before, after) if before and after else ("", ())
-    own = [Finding("trial", "incomparable", work)] if work else _of_one_training(own, pairs, rules)
+    own = (
+        [Finding("trial", "incomparable", work)]
+        if work
+        else _of_one_training(own, losses.findings(pairs, rules.loss, moved))
+    )
     own += [launches] if launches and not _has_failed(track, repeat) else []
     own += demanded(after, rules)
     # the base of the series that the pace finding comes from: a confirmed loss is from the second
@@ -90,9 +105,8 @@ def case_verdict(
     )
 
 
-def _of_one_training(own: list[Finding], pairs: Pairs, rules: GateRules) -> list[Finding]:
+def _of_one_training(own: list[Finding], apart: list[Finding]) -> list[Finding]:
     """*own* and what the losses say; nothing that another training does better is an improvement."""
-    apart = losses.findings(pairs, rules.loss)
     if not any(finding.word in FAILING for finding in apart):
         return [*own, *apart]
     praised = "another training, so this is no improvement"

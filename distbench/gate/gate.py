@@ -9,19 +9,22 @@ from pathlib import Path
 
 from distbench import plan
 from distbench.analysis.settings import differences, environment
-from distbench.analysis.verdict import judges
+from distbench.analysis.verdict import judges, moved_losses
 from distbench.errors import InfrastructureError
-from distbench.gate import failures
+from distbench.gate import failures, losses
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import load, refuse_blind
-from distbench.gate.conclusion import case_verdict, track_findings, without_efficiency
+from distbench.gate.conclusion import all_pairs, case_verdict, track_findings, without_efficiency
 from distbench.gate.folder import GateFolder
 from distbench.gate.matching import match
 from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import Result, is_flagged
+from distbench.job import kind_of
+from distbench.plan import Task
 from distbench.record import SECOND_SERIES
 from distbench.record.contents import rereading
 from distbench.run import Bench, Observer, StopRequest
+from distbench.units import count_text
 
 _NONE: failures.Arms = failures.Launches(), failures.Launches()
 
@@ -101,6 +104,7 @@ class Gate:
             if flagged and not (self._calibrates or stop.asked or self._clock.is_over):
                 self._observer.note(f"{len(flagged)} flagged; a fresh series will confirm or clear them")
                 second = self._series(_slots_to_repeat(flagged), stop, is_second=True)
+            self._try_rounding(first, second, stop)
         self._folder.set_state("interrupted" if stop.asked else "finished")
         result = rereading(partial(self._result, first, second, interrupted=stop.asked))
         self._folder.write_result(result)
@@ -141,18 +145,44 @@ class Gate:
         kinds = judges()
         words = {kinds[kind].name for kind in self._rules.demands}
         tasks = [task for task in self._plans[1].trials if task.job.kind in words]
+        self._make(candidate, tasks, stop)
+
+    def _try_rounding(self, first: list[Track], second: list[Track], stop: StopRequest) -> None:
+        """Try how far rounding leads the baseline, where losses part further than it usually does.
+
+        Also when ``gate.minutes`` are over: one trial decides whether the case fails.
+        """
+        repeated = {track.slot.candidate.id: track for track in second}
+        doubted = [
+            track.slot.baseline
+            for track in first
+            if losses.is_doubted(all_pairs(track, repeated.get(track.slot.candidate.id)), self._rules.loss)
+        ]
+        arm = self._arms[0]
+        jobs = arm.suite.jobs.items()
+        tasks = [task for word, section in jobs for task in kind_of(word).moving(section, doubted)]
+        if stop.asked or not tasks:
+            return
+        cases = count_text(len(doubted), "case")
+        self._observer.note(f"the losses part in {cases}; trying how far rounding leads the baseline")
+        with Bench.opened(self._folder.runs[0], arm.suite, self._observer, stop, arm.place) as baseline:
+            self._make(baseline, tasks, stop)
+
+    def _make(self, bench: Bench, tasks: list[Task], stop: StopRequest) -> None:
+        """Make those *tasks* that no earlier session has made."""
         if tasks:
-            candidate.prepare([case for task in tasks for case in (task.case, *task.instead)])
+            bench.prepare([case for task in tasks for case in (task.case, *task.instead)])
         for done, task in enumerate(tasks):
             if stop.asked:
                 return
-            if candidate.found(task) is None:
+            if bench.found(task) is None:
                 self._observer.trial_started(task, done, len(tasks), None)
-                self._observer.trial_ended(candidate.make(task))
+                self._observer.trial_ended(bench.make(task))
 
     def _result(self, first: list[Track], second: list[Track], *, interrupted: bool) -> Result:
         runs = self._folder.analysed()
         before, after = ({row.case.id: row for row in run.cases} for run in runs)
+        moved = moved_losses(runs[0].records)
         repeated = {track.slot.candidate.id: track for track in second}
         unreliable = failures.findings(
             {track.slot.candidate.name: _launches(track, repeated) for track in first}
@@ -163,6 +193,7 @@ class Gate:
                 repeated.get(track.slot.candidate.id),
                 (before, after),
                 self._rules,
+                moved=moved.get(track.slot.baseline.id, ()),
                 launches=unreliable.get(track.slot.candidate.name),
                 confirms=not self._calibrates,
             )

@@ -122,6 +122,10 @@ class Kind(ABC):
         """
         return {}
 
+    def moving(self, section: Any, cases: Sequence[Case]) -> Iterable[Task]:
+        """Trials that have ``moved_losses`` of *cases*. Empty where a kind, or *section*, makes none."""
+        return ()
+
     def follow_up(self, section: Any, cases: Sequence[Case], records: Sequence[Record]) -> Iterable[Task]:
         """Trials of *cases* that *records*, all that a run has made so far, give reason for.
 

@@ -7,8 +7,9 @@ A training of 25 steps by one process is held against others from the same weigh
 - mistaken ones, which do in this process what the strategy ``unwatched`` of the tests does on two ranks.
 
 The verdicts are those of ``analysis.timed_losses``, without and with the trainings from weights moved by
-rounding that the job ``sensitivity`` makes; the gate's limit is looked at alone. Takes some 40 minutes on one
-core; by hand, from the root of the repository:
+rounding that the job ``sensitivity`` makes, and likewise those of ``gate.losses``, one trial of each arm.
+Of each mistake stands how often it is found: by a run without and with these, by a gate without and with.
+Takes some 40 minutes on one core; by hand, from the root of the repository:
 
     python tests/benchmarks/honest_losses.py [--seeds 4] [--compute fp32 bf16] [--models 'deep decoder']
 """
@@ -36,9 +37,10 @@ from records import measured
 from distbench import registry
 from distbench.analysis.loss_deviation import BLURRED, DIFFERS
 from distbench.analysis.timed_losses import timed_losses
-from distbench.analysis.tolerance import BETWEEN_ARMS
 from distbench.case import Batch, Case, Choice, Dtype, Optimizer
+from distbench.gate.losses import findings
 from distbench.jobs.sensitivity import Sensitivity
+from distbench.record import Record
 from distbench.strategies.base import Setting
 from distbench.worker.feed import Feed
 from distbench.worker.perturb import moved
@@ -152,19 +154,21 @@ class Seed:
     def word(self, losses: np.ndarray, *, tries: bool) -> str:
         """Verdict on a case with *losses*; *tries*: with the trainings from moved weights."""
         other = dataclasses.replace(self.case, label="other", name="other", strategy=Choice("ddp"))
-        records = [
-            dataclasses.replace(
-                measured(of), warmup_losses=[curve[:2].tolist()], samples={"loss": [curve[2:].tolist()]}
-            )
-            for of, curve in ((self.case, self.plain), (other, losses))
-        ]
+        records = [_timed(self.case, self.plain), _timed(other, losses)]
         known = {self.case.id: self.moved} if tries else {}
         return timed_losses(records, {}, known)[other.id].word
 
-    def beyond_arms(self, losses: np.ndarray) -> bool:
-        """Whether the gate's limit is passed."""
-        apart = np.abs(losses - self.plain) / np.maximum.accumulate(np.abs(self.plain))
-        return bool((apart > BETWEEN_ARMS.at(self.case.precision.compute, np.arange(STEPS))).any())
+    def gated(self, losses: np.ndarray, *, tries: bool) -> str:
+        """Verdict of a gate on the losses of a candidate; ``pass`` without a finding."""
+        pair = (_timed(self.case, self.plain), _timed(self.case, losses))
+        found = findings([pair], "required", self.moved if tries else ())
+        return found[0].word if found else "pass"
+
+
+def _timed(case: Case, losses: np.ndarray) -> Record:
+    """The measured trial of *case* that had *losses* (steps,)."""
+    kept = {"warmup_losses": [losses[:2].tolist()], "samples": {"loss": [losses[2:].tolist()]}}
+    return dataclasses.replace(measured(case), **kept)
 
 
 def row(name: str, compute: Dtype, rate: float, seeds: int, folder: Path) -> str:
@@ -183,12 +187,20 @@ def row(name: str, compute: Dtype, rate: float, seeds: int, folder: Path) -> str
         usual[DIFFERS],
         tried[DIFFERS],
         tried[BLURRED],
-        sum(s.beyond_arms(losses) for s, losses in honest),
+        *(
+            sum(seed.gated(losses, tries=tries) == word for seed, losses in honest)
+            for tries, word in ((False, "invalid"), (True, "invalid"), (True, "inconclusive"))
+        ),
     )
     found = [
         "/".join(
-            str(sum(seed.word(seed.mistaken[mistake], tries=tries) == DIFFERS for seed in trained))
-            for tries in (False, True)
+            str(sum(each == word for each in verdicts))
+            for word, verdicts in (
+                (DIFFERS, [seed.word(seed.mistaken[mistake], tries=False) for seed in trained]),
+                (DIFFERS, [seed.word(seed.mistaken[mistake], tries=True) for seed in trained]),
+                ("invalid", [seed.gated(seed.mistaken[mistake], tries=False) for seed in trained]),
+                ("invalid", [seed.gated(seed.mistaken[mistake], tries=True) for seed in trained]),
+            )
         )
         for mistake in MISTAKES
     ]
@@ -204,7 +216,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
     parser.add_argument("--rates", nargs="+", type=float, default=RATES)
     asked = parser.parse_args()
-    honest = "| compute | model | rate | another, usual | another, tried | not told apart | beyond: arms"
+    honest = "| compute | model | rate | another, usual | another, tried | not told apart"
+    honest += " | gate: invalid, usual | invalid, tried | inconclusive"
     print(honest, *MISTAKES, sep=" | ", end=" |\n")  # noqa: T201
     for compute in asked.compute:
         with tempfile.TemporaryDirectory() as folder, laboratory(Path(folder)):

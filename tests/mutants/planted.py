@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "the losses of the arms are not compared",
-        "return [_finding(apart, demand, len(pairs))] if apart else []",
+        "return [_another(apart, demand, len(pairs))]",
         "return []",
         _in("test_gate_losses"),
     ),

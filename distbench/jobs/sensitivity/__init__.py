@@ -42,7 +42,8 @@ class Sensitive(Kind):
 
     Rounding usually leads trainings less far apart than ``analysis.tolerance`` allows. At a learning rate
     that is high for the model it leads further. So before a case is called another training, the one that it
-    is held against is trained a few times more, as long as it was timed, from weights moved by rounding.
+    is held against is trained a few times more, as long as it was timed, from weights moved by rounding. A
+    gate does so with its baseline.
     """
 
     name: ClassVar[str] = "sensitivity"
@@ -66,13 +67,16 @@ class Sensitive(Kind):
     def tasks(self, section: Sensitivity, cases: Sequence[Case], machine: Machine) -> list[Task]:
         return []
 
+    def moving(self, section: Sensitivity, cases: Sequence[Case]) -> list[Task]:
+        job = Job(self.name, SensitivityOptions(trainings=section.trainings))
+        return [Task(case, job=job) for case in cases if section.trainings]
+
     def follow_up(self, section: Sensitivity, cases: Sequence[Case], records: Sequence[Record]) -> list[Task]:
         """Trials of those *cases* that others are called another training for, by what is usual."""
         from distbench.analysis.verdict import judged_losses
 
         doubted = {found.reference for found in judged_losses(records).values() if found.is_other}
-        job = Job(self.name, SensitivityOptions(trainings=section.trainings))
-        return [Task(case, job=job) for case in cases if case.id in doubted and section.trainings]
+        return self.moving(section, [case for case in cases if case.id in doubted])
 
     def moved_losses(self, records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
         import numpy as np
