@@ -1,0 +1,200 @@
+"""Messages between the controller of a run and the agents on its nodes, over TCP.
+
+Both ends know the token of the run, which no message contains. The handshake: the controller sends a nonce,
+the agent answers with its own and the HMAC-SHA256 of its role and both nonces under the token, and the
+controller sends the same for its role. A nonce is used once and a role once, so neither a replayed nor a
+reflected proof is one. Then each message is a frame: its length (4 bytes), its HMAC under a key that is made
+of the token and both nonces, and the message. The HMAC is over the direction, the number of the frame in
+it, and the message, so that what is changed, repeated, left out or put in ends the connection. Nothing is
+encrypted: whoever listens reads along.
+
+Each end sends an empty message every second, from a thread of its own, so that one that is stopped, or whose
+host or network is gone, falls silent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import select
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+TOKEN = "DISTBENCH_TOKEN"
+"""Environment variable with the token of a run, for its agents."""
+
+CONTROLLERS = "DISTBENCH_CONTROLLERS"
+"""Environment variable with the addresses of the controller, ``host:port`` separated by commas."""
+
+NODE = "DISTBENCH_NODE"
+"""Environment variable with the name of an agent's node; without it, it is that of its host."""
+
+CONTROLLER, AGENT = b"controller", b"agent"
+"""Roles."""
+
+SILENCE_S = 30.0
+"""An end that was silent for so long is gone: both say something every second."""
+
+_HANDSHAKE_S = 5.0
+_NONCE, _MAC = 32, hashlib.sha256().digest_size
+_LENGTH = struct.Struct(">I")
+_LARGEST = 64 << 20
+# until the kernel ends a connection whose other host is gone (man 7 tcp)
+_USER_TIMEOUT_MS = 15_000
+_BEAT_S = 1.0
+
+
+class WireError(Exception):
+    """The other end does not know the token, or is gone."""
+
+
+def new_token() -> str:
+    """Token of a run: 256 random bits, as hexadecimal digits."""
+    return secrets.token_hex(32)
+
+
+class Wire:
+    """One end of a connection whose other end has proved that it knows the token."""
+
+    def __init__(self, connection: socket.socket, token: str, role: bytes) -> None:
+        """Prove to each other who is at *connection*, which is closed if that fails.
+
+        Args:
+            role: ``CONTROLLER`` or ``AGENT``: what this end is.
+
+        Raises:
+            WireError: the other end does not know *token*, or says nothing for 5 seconds.
+        """
+        self._socket, self._role = connection, role
+        self._other = AGENT if role == CONTROLLER else CONTROLLER
+        self._sent = self._received = 0
+        self._pending = b""
+        self._sending = threading.Lock()
+        self._heard_at = time.monotonic()
+        self.alive = True
+        """Whether the other end has not closed the connection."""
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+            self._key = self._handshake(token.encode())
+        except (OSError, WireError) as error:
+            connection.close()
+            raise WireError(f"no handshake: {error}") from error
+        # whoever reads nothing must not hold up who writes
+        connection.settimeout(_USER_TIMEOUT_MS / 1000)
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """Address of this end, at which the other end's host reaches this host."""
+        return str(self._socket.getsockname()[0])
+
+    def fileno(self) -> int:
+        """Descriptor, for ``select``."""
+        return self._socket.fileno()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send *message*, unless the other end is gone."""
+        data = json.dumps(message).encode()
+        with self._sending:
+            frame = _LENGTH.pack(len(data)) + self._mac(self._role, self._sent, data) + data
+            self._sent += 1
+            try:
+                self._socket.sendall(frame)
+            except OSError:
+                self.alive = False
+
+    def receive(self, seconds: float) -> list[dict[str, Any]]:
+        """Messages that have come, waiting up to *seconds* for the first.
+
+        Raises:
+            WireError: what came is not from the other end, or not in its order; the connection is closed.
+        """
+        if not self.alive or not select.select([self._socket], [], [], seconds)[0]:
+            return []
+        received = b""
+        with suppress(OSError):
+            received = self._socket.recv(1 << 20)
+        self.alive = bool(received)
+        self._heard_at = time.monotonic()
+        self._pending += received
+        messages = []
+        while (data := self._frame()) is not None:
+            messages.append(json.loads(data))
+        return [message for message in messages if message]
+
+    def silent_s(self) -> float:
+        """Seconds since ``receive`` last got anything."""
+        return time.monotonic() - self._heard_at
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+        self.alive = False
+
+    def _beat(self) -> None:
+        while self.alive:
+            time.sleep(_BEAT_S)
+            self.send({})
+
+    def _frame(self) -> bytes | None:
+        """The next whole frame of what has come; None if there is none yet."""
+        head = _LENGTH.size + _MAC
+        if len(self._pending) < head:
+            return None
+        (length,) = _LENGTH.unpack(self._pending[: _LENGTH.size])
+        data = self._pending[head : head + length]
+        if length <= _LARGEST and len(data) < length:
+            return None
+        mac = self._pending[_LENGTH.size : head]
+        if length > _LARGEST or not hmac.compare_digest(mac, self._mac(self._other, self._received, data)):
+            self.close()
+            raise WireError("a message that the other end has not sent")
+        self._received += 1
+        self._pending = self._pending[head + length :]
+        return data
+
+    def _mac(self, sender: bytes, number: int, data: bytes) -> bytes:
+        return _hmac(self._key, sender, struct.pack(">Q", number), data)
+
+    def _handshake(self, token: bytes) -> bytes:
+        """Key of this connection."""
+        end = time.monotonic() + _HANDSHAKE_S
+        nonce = secrets.token_bytes(_NONCE)
+        if self._role == CONTROLLER:
+            self._socket.sendall(nonce)
+            theirs = self._exactly(_NONCE, end)
+            nonces = nonce + theirs
+            self._verify(token, nonces, end)
+            self._socket.sendall(_hmac(token, CONTROLLER, nonces))
+        else:
+            nonces = self._exactly(_NONCE, end) + nonce
+            self._socket.sendall(nonce + _hmac(token, AGENT, nonces))
+            self._verify(token, nonces, end)
+        return _hmac(token, b"key", nonces)
+
+    def _verify(self, token: bytes, nonces: bytes, end: float) -> None:
+        if not hmac.compare_digest(self._exactly(_MAC, end), _hmac(token, self._other, nonces)):
+            raise WireError("the other end does not know the token")
+
+    def _exactly(self, size: int, end: float) -> bytes:
+        data = b""
+        while len(data) < size:
+            self._socket.settimeout(max(0.001, end - time.monotonic()))
+            received = self._socket.recv(size - len(data))
+            if not received:
+                raise WireError("the other end closed the connection")
+            data += received
+        return data
+
+
+def _hmac(key: bytes, *parts: bytes) -> bytes:
+    """HMAC-SHA256 (RFC 2104) of *parts*, each with its length, so that no two lists give the same."""
+    whole = b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+    return hmac.digest(key, whole, "sha256")

@@ -1,0 +1,126 @@
+"""Connections of agents: who knows the token gets in, and nobody else gets a word in."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from distbench.wire import AGENT, CONTROLLER, Wire, WireError, new_token
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def connected() -> Iterator[Callable[[], Pair]]:
+    """Makes connections over TCP: the controller's end and the agent's."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def made() -> Pair:
+            theirs = stack.enter_context(socket.create_connection(listener.getsockname()))
+            return stack.enter_context(listener.accept()[0]), theirs
+
+        yield made
+
+
+def wires(pair: Pair, token: str, other: str) -> tuple[Wire, Wire]:
+    with ThreadPoolExecutor() as both:
+        controller = both.submit(Wire, pair[0], token, CONTROLLER)
+        agent = both.submit(Wire, pair[1], other, AGENT)
+        return controller.result(), agent.result()
+
+
+def test_messages_arrive_whole_and_in_their_order(connected: Callable[[], Pair]) -> None:
+    token = new_token()
+    controller, agent = wires(connected(), token, token)
+    sent = [{"n": n, "text": "é" * n} for n in (1, 100_000, 3)]
+    for message in sent:
+        controller.send(message)
+    got: list[dict[str, object]] = []
+    while len(got) < len(sent):
+        got += agent.receive(5)
+    assert got == sent
+    agent.send({"back": True})
+    assert controller.receive(5) == [{"back": True}]
+    agent.close()
+    assert controller.receive(5) == []
+    assert not controller.alive
+
+
+def test_who_does_not_know_the_token_is_refused(connected: Callable[[], Pair]) -> None:
+    with pytest.raises(WireError, match="does not know the token"):
+        wires(connected(), new_token(), new_token())
+
+
+def test_who_sends_back_what_it_was_sent_is_refused(connected: Callable[[], Pair]) -> None:
+    ours, theirs = connected()
+
+    def reflect() -> None:
+        theirs.sendall(theirs.recv(32) * 2)
+
+    threading.Thread(target=reflect).start()
+    with pytest.raises(WireError, match="does not know the token"):
+        Wire(ours, new_token(), CONTROLLER)
+
+
+def test_a_handshake_that_was_overheard_is_of_no_use(connected: Callable[[], Pair]) -> None:
+    token, heard = new_token(), bytearray()
+    ours, theirs = connected()
+    near, far = connected()
+
+    def overhear() -> None:
+        far.sendall(theirs.recv(32))
+        heard.extend(far.recv(64, socket.MSG_WAITALL))
+        theirs.sendall(heard)
+        far.sendall(theirs.recv(32, socket.MSG_WAITALL))
+
+    threading.Thread(target=overhear).start()
+    wires((ours, near), token, token)
+    again, stranger = connected()
+    stranger.sendall(heard)
+    with pytest.raises(WireError, match="does not know the token"):
+        Wire(again, token, CONTROLLER)
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n" * 9, id="another protocol"),
+        pytest.param(bytes(4096), id="zeros"),
+    ],
+)
+def test_a_stray_connection_is_refused(connected: Callable[[], Pair], stray: bytes) -> None:
+    ours, theirs = connected()
+    theirs.sendall(stray)
+    theirs.shutdown(socket.SHUT_WR)
+    with pytest.raises(WireError, match="no handshake"):
+        Wire(ours, new_token(), CONTROLLER)
+
+
+@pytest.mark.parametrize("length", [2, 1 << 31])
+def test_what_somebody_puts_into_a_connection_ends_it(connected: Callable[[], Pair], length: int) -> None:
+    token = new_token()
+    pair = connected()
+    controller, agent = wires(pair, token, token)
+    controller.send({"first": 1})
+    assert agent.receive(5) == [{"first": 1}]
+    pair[0].sendall(struct.pack(">I", length) + bytes(hashlib.sha256().digest_size) + b"{}")
+    with pytest.raises(WireError, match="has not sent"):
+        agent.receive(5)
+    assert not agent.alive
+
+
+def test_an_end_that_is_alive_is_never_silent_for_long(connected: Callable[[], Pair]) -> None:
+    token = new_token()
+    controller, _agent = wires(connected(), token, token)
+    for _ in range(3):
+        assert controller.receive(2.5) == []
+        assert controller.silent_s() < 1
