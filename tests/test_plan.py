@@ -70,9 +70,20 @@ def test_single_takes_part_once_whatever_the_world_sizes(suite):
     assert names(plan) == ["single/ws1/mb8/fp32", "ddp/ws2/mb4/fp32"]
 
 
-@pytest.mark.parametrize(("devices", "sizes"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
-def test_auto_world_sizes_are_powers_of_two_and_the_device_count(suite, devices, sizes):
-    machine = Machine("cpu", devices, ALL, has_libaio=False, has_compiler=True)
+@pytest.mark.parametrize(
+    ("devices", "nodes", "sizes"),
+    [
+        (1, 1, [1]),
+        (2, 1, [1, 2]),
+        (6, 1, [1, 2, 4, 6]),
+        (8, 1, [1, 2, 4, 8]),
+        (2, 2, [1, 2]),
+        (6, 2, [1, 2, 3, 6]),
+        (12, 3, [1, 2, 4, 8, 12]),
+    ],
+)
+def test_auto_world_sizes_are_powers_of_two_in_a_node_and_of_nodes(suite, devices, nodes, sizes):
+    machine = Machine("cpu", devices, ALL, has_libaio=False, has_compiler=True, nodes=nodes)
     plan = make(suite(MINIMAL.replace("[1, 2]", "auto").replace("8", "24")), machine)
     assert [item.case.world_size for item in plan.cases] == sizes
 

@@ -9,10 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 from distbench.env import Machine, detect
 from distbench.oom import Account
+from distbench.processes import Share
 
 
 class LaunchError(Exception):
@@ -58,6 +60,8 @@ class Launch:
     leftovers: Sequence[str] = ()
     """Glob patterns of files to remove afterwards; ``{port}`` stands for ``MASTER_PORT``."""
     place: Place = HERE
+    share: Share | None = None
+    """Those of its processes that one node starts; None: this one starts all of them."""
     given_up: Callable[[], bool] = lambda: False
     """Whether nobody waits for it any more; asked several times a second while the launch takes its time."""
 
@@ -77,6 +81,11 @@ class Exit:
 
 class Handle(ABC):
     """A launched trial."""
+
+    port: int = 0
+    """Port at which its ranks meet; 0 if the launcher does not say."""
+    nodes: Mapping[str, list[int]] = MappingProxyType({})
+    """Node -> its ranks; empty: all are on this machine."""
 
     @abstractmethod
     def wait(self, seconds: float) -> list[Exit]:
@@ -124,6 +133,11 @@ class Site(ABC):
 class Launcher(ABC):
     """A way to start processes. A frozen dataclass: its fields are its options in YAML."""
 
+    @classmethod
+    def is_around(cls) -> bool:
+        """Whether this process is inside what it launches on, so that ``launcher: auto`` means this one."""
+        return False
+
     def machine(self, device: str) -> Machine:
         """Machine that ranks run on, for a suite whose ``device`` is *device* (auto, cpu or cuda).
 
@@ -134,6 +148,13 @@ class Launcher(ABC):
     def nodes(self, processes: int) -> int:
         """Number of nodes that *processes* ranks are spread over."""
         return 1
+
+    def mistake(self) -> tuple[str, str] | None:
+        """The option (empty: none of them) that makes every launch impossible, and why; None if nothing does.
+
+        It is asked before anything else is.
+        """
+        return None
 
     def problem(self, processes: int, machine: Machine) -> str | None:
         """Why *processes* ranks can't be started; None if they can."""
@@ -153,5 +174,5 @@ class Launcher(ABC):
 
 
 PLUGIN_BASE = Launcher
-HELPERS = ("server",)
+HELPERS = ("server", "agents", "cluster", "nodes")
 """Modules of this room that are shared code and no plug-ins."""

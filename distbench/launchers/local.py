@@ -76,15 +76,15 @@ class _LocalSite(Site):
         self._servers: dict[Any, Server] = {}
 
     def launch(self, launch: Launch) -> Handle:
-        server = self._server(launch)
-        if why := _problem(server, launch):
+        server, share = self._server(launch), launch.share or Share(launch.processes, launch.processes)
+        if why := _problem(server, launch, share):
             if launch.given_up() or any(launch.file.parent.glob("rank*.progress")):
                 raise why
             # it ended or was stopped between two trials, which costs neither of them
             server = self._server(launch, instead=f"{why}\n")
-            if why := _problem(server, launch):
+            if why := _problem(server, launch, share):
                 raise why
-        return _LocalHandle(server, launch.processes, self._sweep)
+        return _LocalHandle(server, share, self._sweep)
 
     def renew(self) -> None:
         for server in self._servers.values():
@@ -127,18 +127,20 @@ class _LocalSite(Site):
         kill_tagged(self._run_id, spare={server.pid for server in self._servers.values()})
 
 
-def _problem(server: Server, launch: Launch) -> LaunchError | None:
-    """Why *server* has not begun *launch*; None if it has."""
-    server.launch(launch, Share(launch.processes, count=launch.processes))
+def _problem(server: Server, launch: Launch, share: Share) -> LaunchError | None:
+    """Why *server* has not begun its *share* of *launch*; None if it has."""
+    server.launch(launch, share)
     if server.answer("pids", _PATIENCE_S, launch.given_up):
         return None
     return server.lost(silent=True)
 
 
 class _LocalHandle(Handle):
-    def __init__(self, server: Server, processes: int, sweep: Callable[[], None]) -> None:
+    def __init__(self, server: Server, share: Share, sweep: Callable[[], None]) -> None:
         self._server = server
-        self._left = set(range(processes))
+        self._left = set(range(share.first, share.first + share.count))
+        # the event after that of the pids
+        self.port = int((server.answer("port", _PATIENCE_S) or {"port": 0})["port"])
         self._sweep = sweep
 
     def wait(self, seconds: float) -> list[Exit]:

@@ -125,13 +125,13 @@ class Server:
         None if it does not come, or nobody waits for it any more.
         """
         end = time.monotonic() + seconds
-        while self.alive and not given_up() and (left := end - time.monotonic()) > 0:
-            events = self._receive(min(_POLL_S, left))
-            found = [event for event in events if word in event]
-            self._unread += [event for event in events if event not in found]
-            if found:
-                return found[0]
-        return None
+        while (found := next((event for event in self._unread if word in event), None)) is None:
+            left = end - time.monotonic()
+            if not self.alive or given_up() or left <= 0:
+                return None
+            self._unread += self._receive(min(_POLL_S, left))
+        self._unread.remove(found)
+        return found
 
     def lost(self, *, silent: bool = False) -> LaunchError | None:
         """Why it starts and watches no ranks any more, none of which is left then; None if it does.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench import registry
+from distbench.env import Machine
 from distbench.errors import SuiteError
 from distbench.suite import Suite
 from distbench.suite.batch import BatchSpec, Indivisible
@@ -58,20 +59,28 @@ class _Block:
         )
 
 
-def auto_world_sizes(devices: int) -> tuple[int, ...]:
-    """Powers of two up to *devices*, and *devices* itself."""
-    powers = [2**i for i in range(max(devices, 1).bit_length())]
-    return tuple(sorted({*powers, max(devices, 1)}))
+def auto_world_sizes(devices: int, nodes: int = 1) -> tuple[int, ...]:
+    """World sizes on *nodes* with as many of the *devices* each.
+
+    Powers of two within a node, then a whole node, and whole nodes: powers of two of them, and all of them.
+    """
+    of_one = max(devices // nodes, 1)
+    return tuple(sorted({*_powers(of_one), *(of_one * many for many in _powers(nodes))}))
 
 
-def cells(suite: Suite, devices: int) -> list[Cell]:
-    """All cells of *suite* on a machine with *devices* devices.
+def _powers(most: int) -> list[int]:
+    """Powers of two up to *most*, and *most*."""
+    return [*(2**i for i in range(most.bit_length())), most]
+
+
+def cells(suite: Suite, machine: Machine) -> list[Cell]:
+    """All cells of *suite* on *machine*.
 
     Raises:
         SuiteError: there are far too many, or a glob in include or exclude matches no strategy.
     """
     _check_globs(suite)
-    blocks = list(_blocks(suite, suite.world_sizes or auto_world_sizes(devices)))
+    blocks = list(_blocks(suite, suite.world_sizes or auto_world_sizes(machine.devices, machine.nodes)))
     count = sum(block.size for block in blocks)
     if count > MAX_CASES:
         message = f"gives {count:,} cases, more than {MAX_CASES:,}; vary fewer fields at once"

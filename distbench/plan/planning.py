@@ -44,8 +44,16 @@ class Plan:
 
 
 def machine_of(suite: Suite) -> Machine:
-    """The machine on which the launcher of *suite* starts its ranks."""
+    """The machine on which the launcher of *suite* starts its ranks.
+
+    Raises:
+        SuiteError: it can start none.
+    """
     launcher: Launcher = registry.make("launchers", suite.launcher)
+    if mistake := launcher.mistake():
+        option, why = mistake
+        place = ("launcher", suite.launcher.name, *([option] if option else []))
+        raise SuiteError([suite.places.mistake(place, why, suite.launcher.options.get(option))])
     return launcher.machine(suite.device)
 
 
@@ -100,7 +108,7 @@ class _Planner:
         self._suite = suite
         self._machine = machine
         self._checks = Checks(suite, machine)
-        self._cells = cells(suite, machine.devices)
+        self._cells = cells(suite, machine)
         self._threads = _auto_threads(machine, [cell.world_size for cell in self._cells])
 
     def cases(self) -> list[Planned]:

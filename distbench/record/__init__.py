@@ -176,6 +176,9 @@ class Record:
     attempts: list[Attempt] = field(default_factory=list)
     """Earlier launches of the trial that failed, the first one first; none in records of earlier versions."""
 
+    nodes: dict[str, list[int]] = field(default_factory=dict)
+    """Node -> the ranks that ran on it; empty: all ran where the command did, or nothing was launched."""
+
     @property
     def attempts_so_far(self) -> list[Attempt]:
         """``attempts``, and this one if it failed: what a further launch has in its record."""

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from distbench import clock, registry
@@ -251,6 +252,7 @@ class Bench:
             handle.stop()
             raise
         ended = self._record(task, ending, started, time.monotonic() - began)
+        ended = replace(ended, nodes=dict(handle.nodes))
         return collect(ended, launched, folder, launch.processes, metrics, sampled)
 
     def _clear(self, task: Task, folder: Path) -> None:

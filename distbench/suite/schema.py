@@ -58,7 +58,8 @@ class Top:
     limits: dict[str, Any] = field(default_factory=dict)
     gate: dict[str, Any] | None = None
     """Allowed changes between two arms (distbench gate): tokens_per_s: 3% and so on."""
-    launcher: Any = "local"
+    launcher: Any = "auto"
+    """auto: that of the cluster that this process is inside of, or else local."""
     metrics: list[Any] | None = None
     """Default: all."""
 
@@ -69,6 +70,12 @@ def _top(sections: tuple[tuple[str, Any], ...]) -> type[Top]:
     fields = [(word, form, field(default=None)) for word, form in sections]
     top: type[Top] = dataclasses.make_dataclass("Top", fields, bases=(Top,), frozen=True)
     return top
+
+
+def _launcher_here() -> str:
+    """Name of the launcher that ``auto`` stands for."""
+    own = registry.built_in("launchers")
+    return next((name for name, launcher in own.items() if launcher.is_around()), "local")
 
 
 def _form(kind: Kind) -> Any:
@@ -133,8 +140,9 @@ class Reader:
 
     def launcher(self) -> Choice:
         """The launcher."""
+        raw = _launcher_here() if self.top.launcher == "auto" else self.top.launcher
         # after a mistake the choice is of no use, and no suite is made of it
-        return self._plugin("launchers", self.top.launcher, ("launcher",)) or Choice("")
+        return self._plugin("launchers", raw, ("launcher",)) or Choice("")
 
     def metrics(self) -> tuple[Choice, ...]:
         """Metrics; all if the suite names none."""

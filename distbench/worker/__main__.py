@@ -1,6 +1,7 @@
 """``python -m distbench.worker``: the program that every launcher starts.
 
 serve DESCRIPTOR MODULE...   a warm parent: imports MODULEs, then forks ranks on request
+agent                        the agent of a run on a node, started by the run's engine
 rank TRIAL_FILE              one rank, placed by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 prepare FILE                 build C++ ops and initial weights
 export FILE                  send curves to an experiment tracker
@@ -18,24 +19,28 @@ from distbench.env import cache_folder, search_path
 def main(arguments: list[str]) -> None:
     """Run one of the commands above."""
     os.environ["PATH"] = search_path()
-    command, target, *rest = arguments
+    command, *rest = arguments
     _keep_compiled()
-    if command == "serve":
+    if command == "agent":
+        from distbench.worker.agent import serve_node
+
+        serve_node()
+    elif command == "serve":
         from distbench.worker.server import serve
 
-        serve(socket.socket(fileno=int(target)), rest)
+        serve(socket.socket(fileno=int(rest[0])), rest[1:])
     elif command == "rank":
         from distbench.worker.rank import run_rank
 
-        run_rank(Path(target))
+        run_rank(Path(rest[0]))
     elif command == "prepare":
         from distbench.worker.prepare import prepare
 
-        prepare(Path(target))
+        prepare(Path(rest[0]))
     elif command == "export":
         from distbench.worker.export import export
 
-        export(Path(target))
+        export(Path(rest[0]))
     else:
         raise ValueError(f"unknown command {command!r}")
 

@@ -1,0 +1,167 @@
+"""The agents of a run, as the controller sees them (``distbench.worker.agent`` is the other side).
+
+The controller listens while they connect, and at no other time.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from distbench import clock
+from distbench.launchers.base import Launch, LaunchError
+from distbench.launchers.nodes import Node, Started
+from distbench.wire import CONTROLLER, SILENCE_S, Wire, WireError
+
+# for an answer that takes an agent milliseconds, and for the end of all ranks
+_PATIENCE_S = 30.0
+_POLL_S = 0.25
+
+
+class Agent:
+    """One agent, as the controller sees it."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._unread: list[dict[str, Any]] = []
+        self.name, self.address = "", ""
+        self.facts: dict[str, Any] = {}
+
+    def meet(self) -> None:
+        """Hear who it is.
+
+        Raises:
+            LaunchError: it says nothing.
+        """
+        self.facts = self.answer("node")["node"]
+        self.name, self.address = self.facts["name"], self.facts["address"]
+        self.send({"welcome": clock.now()})
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Send *request*."""
+        self._wire.send(request)
+
+    def fileno(self) -> int:
+        """Descriptor, for ``select``."""
+        return self._wire.fileno()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether events have come that nobody has read."""
+        return bool(self._unread)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Events since the last call.
+
+        Raises:
+            LaunchError: it is gone.
+        """
+        unread, self._unread = self._unread, []
+        return [*unread, *self._receive(0)]
+
+    def answer(self, *words: str, seconds: float = _PATIENCE_S) -> dict[str, Any]:
+        """The next event with one of *words* in it; the others are kept.
+
+        Raises:
+            LaunchError: it is gone, or does not answer.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            for event in self._unread:
+                if any(word in event for word in words):
+                    self._unread.remove(event)
+                    return event
+            if (left := end - time.monotonic()) <= 0:
+                raise LaunchError(f"the agent on {self.name or 'a node'} does not answer")
+            self._unread += self._receive(min(left, _POLL_S))
+
+    def close(self) -> None:
+        """End the connection, upon which it ends all processes of the run on its node."""
+        self._wire.close()
+
+    def _receive(self, seconds: float) -> list[dict[str, Any]]:
+        try:
+            events = self._wire.receive(seconds)
+        except WireError as error:
+            raise LaunchError(f"the agent on {self.name}: {error}") from error
+        if not self._wire.alive and not events:
+            raise LaunchError(f"the agent on {self.name} has ended, or its node has")
+        if self._wire.silent_s() > SILENCE_S:
+            raise LaunchError(
+                f"the agent on {self.name} was silent for {SILENCE_S:g} s: it or its node hangs"
+            )
+        return events
+
+
+class Gathering:
+    """Listens until every agent of a launch has connected."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._listener = socket.create_server(("", 0), backlog=1024)
+        self._met: list[Agent] = []
+        self._meeting = threading.Lock()
+        self._is_over = False
+
+    @property
+    def addresses(self) -> str:
+        """All addresses of this host, with the port: which of them a node reaches, it finds out."""
+        port = self._listener.getsockname()[1]
+        hosts = [
+            each.address
+            for of_one in psutil.net_if_addrs().values()
+            for each in of_one
+            if each.family == socket.AF_INET
+        ]
+        # the loopback address is that of the asking host itself, so it comes last
+        return ",".join(f"{host}:{port}" for host in sorted(hosts, key=lambda host: host.startswith("127.")))
+
+    def gather(self, nodes: Sequence[Node], started: Started, launch: Launch, seconds: float) -> list[Agent]:
+        """Agents on *nodes*, in their order.
+
+        Raises:
+            LaunchError: not all have connected within *seconds*.
+        """
+        end, why = time.monotonic() + seconds, None
+        while len(self._met) < len(nodes) and time.monotonic() < end and not launch.given_up():
+            if why := started.problem():
+                break
+            if select.select([self._listener], [], [], _POLL_S)[0]:
+                threading.Thread(target=self._meet, args=[self._listener.accept()[0]], daemon=True).start()
+        with self._meeting:
+            self._is_over, met = True, self._met
+        if len(met) >= len(nodes):
+            return _in_order(met, nodes)
+        for agent in met:
+            agent.close()
+        absent = ", ".join(node.name for node in nodes if node.name not in {agent.name for agent in met})
+        raise LaunchError(why or f"no agent on {absent} has connected within {seconds:g} s")
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+
+    def _meet(self, connection: socket.socket) -> None:
+        # what is no agent of this run is dropped, and nobody waits for it
+        with suppress(WireError, LaunchError):
+            agent = Agent(Wire(connection, self._token, CONTROLLER))
+            agent.meet()
+            with self._meeting:
+                if not self._is_over:
+                    self._met.append(agent)
+                    return
+            agent.close()
+
+
+def _in_order(agents: list[Agent], nodes: Sequence[Node]) -> list[Agent]:
+    """*agents* as *nodes* are ordered; where the nodes call themselves otherwise, by their own names."""
+    by_name = {agent.name: agent for agent in agents}
+    names = [node.name for node in nodes]
+    return [by_name[name] for name in (names if set(names) == set(by_name) else sorted(by_name))]

@@ -1,0 +1,268 @@
+"""Launchers whose ranks are on several nodes: a site of agents, one on each."""
+
+from __future__ import annotations
+
+import secrets
+import select
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from distbench.env import RUN_ID, Machine, cache_folder, detect
+from distbench.launchers.agents import Agent, Gathering
+from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
+from distbench.launchers.nodes import Difference, Node, Started, difference, shares
+from distbench.oom import Account
+from distbench.processes import Share
+from distbench.wire import CONTROLLERS, TOKEN, new_token
+
+_STATES_S = 2.0
+
+
+class Cluster(Launcher):
+    """A launcher whose ranks are on several nodes, each with an agent."""
+
+    start_timeout: float
+    """Seconds until all agents have connected, and for the import of torch and deepspeed."""
+    may_differ: list[Difference]
+    """What may differ between nodes."""
+
+    @abstractmethod
+    def members(self) -> Sequence[Node]:
+        """Nodes, in the order in which ranks fill them."""
+
+    @abstractmethod
+    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
+        """Start an agent on each of *nodes*, with the variables *environment*.
+
+        Args:
+            log: What the engine and the agents print is appended to it.
+
+        Raises:
+            LaunchError: the engine refuses.
+        """
+
+    @abstractmethod
+    def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
+        """Commands that start them, for a dry run."""
+
+    def machine(self, device: str) -> Machine:
+        nodes = self.members()
+        here = detect(device)
+        return replace(here, devices=sum(node.slots for node in nodes), nodes=len(nodes))
+
+    def nodes(self, processes: int) -> int:
+        return len(shares(self.members(), processes))
+
+    def problem(self, processes: int, machine: Machine) -> str | None:
+        nodes = self.members()
+        slots = sum(node.slots for node in nodes)
+        if processes <= slots:
+            return None
+        listed = ", ".join(f"{node.name}: {node.slots}" for node in nodes)
+        return f"{processes} ranks need as many slots, these nodes have {slots} ({listed})"
+
+    def commands(self, launch: Launch) -> list[list[str]]:
+        worker = [launch.place.python, "-m", "distbench.worker", launch.entry, str(launch.file)]
+        ranks = [
+            ["env", *(f"{name}={value}" for name, value in sorted(_placed(share, i).items())), *worker]
+            for share in shares(self.members(), launch.processes)
+            for i in range(share.count)
+        ]
+        return [*self.agent_commands(self.members()), *ranks]
+
+    def open(self, run_id: str) -> Site:
+        return AgentSite(self, run_id)
+
+
+def _placed(share: Share, local_rank: int) -> dict[str, str]:
+    return {name: v for name, v in share.variables(local_rank, 0).items() if not name.startswith("MASTER_")}
+
+
+class AgentSite(Site):
+    """Keeps the agents of a run from its first trial to its end."""
+
+    is_here = False
+
+    def __init__(self, cluster: Cluster, run_id: str) -> None:
+        self._cluster, self._run_id = cluster, run_id
+        self._agents: list[Agent] = []
+        self._started: Started | None = None
+
+    def launch(self, launch: Launch) -> Handle:
+        try:
+            return self._launched(launch)
+        except LaunchError:
+            # what one of them has begun must not go on without the others
+            self._end()
+            raise
+
+    def renew(self) -> None:
+        with suppress(LaunchError):
+            for agent in self._agents:
+                agent.send({"renew": True})
+            for agent in self._agents:
+                agent.answer("renewed")
+
+    def close(self) -> None:
+        self._end()
+
+    def _launched(self, launch: Launch) -> Handle:
+        if not self._agents:
+            self._agents = self._gathered(launch)
+            self._compare()
+            _see(self._agents, launch.file.parent, "where ranks write what they measure; use another --out")
+            _see(self._agents, cache_folder(), "where C++ ops are; set DISTBENCH_CACHE to another")
+        placed = list(zip(self._agents, shares(self._cluster.members(), launch.processes), strict=False))
+        port = 0
+        for agent, share in placed:
+            at = replace(share, address=placed[0][0].address, port=port)
+            agent.send({"launch": _request(launch, at)})
+            if share.has_rank_0:
+                # the others are told where they meet
+                port = _begun(agent, self._cluster.start_timeout)
+        for agent, _ in placed[1:]:
+            _begun(agent, self._cluster.start_timeout)
+        return AgentHandle(placed, self._end)
+
+    def _gathered(self, launch: Launch) -> list[Agent]:
+        nodes, token = self._cluster.members(), new_token()
+        gathering = Gathering(token)
+        environment = {
+            TOKEN: token,
+            CONTROLLERS: gathering.addresses,
+            RUN_ID: self._run_id,
+        }
+        log = launch.file.parent / "agents.log"
+        self._started = self._cluster.start(nodes, environment, log)
+        try:
+            return gathering.gather(nodes, self._started, launch, self._cluster.start_timeout)
+        except LaunchError as error:
+            tail = log.read_text(errors="replace")[-2000:] if log.is_file() else ""
+            raise LaunchError(f"{error}; {log} ends with:\n{tail}") from error
+        finally:
+            gathering.close()
+
+    def _compare(self) -> None:
+        """See that the nodes are alike.
+
+        Raises:
+            LaunchError: they are not, and that was not allowed.
+        """
+        allowed = self._cluster.may_differ
+        if apart := difference({agent.name: agent.facts for agent in self._agents}, allowed):
+            key = apart.partition(" ")[0]
+            raise LaunchError(f"{apart}; make the nodes alike, or allow it with may_differ: [{key}]")
+
+    def _end(self) -> None:
+        for agent in self._agents:
+            agent.close()
+        self._agents = []
+        if self._started:
+            self._started.stop()
+            self._started = None
+
+
+def _request(launch: Launch, share: Share) -> dict[str, Any]:
+    return {
+        "entry": launch.entry,
+        "file": str(launch.file),
+        "share": asdict(share),
+        "environment": {**launch.environment, **launch.place.environment},
+        "imports": list(launch.imports),
+        "leftovers": list(launch.leftovers),
+        "folder": launch.place.folder or str(Path.cwd()),
+    }
+
+
+def _begun(agent: Agent, seconds: float) -> int:
+    """Port that *agent*'s ranks have for the rendezvous, once they are started."""
+    told = agent.answer("port", "failed", seconds=seconds)
+    if "failed" in told:
+        raise LaunchError(f"{agent.name}: {told['failed']}")
+    return int(told["port"])
+
+
+def _see(agents: Sequence[Agent], folder: Path, what: str) -> None:
+    """See that every node has *folder*, which is *what*.
+
+    Raises:
+        LaunchError: one does not.
+    """
+    content = secrets.token_hex(8)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f".shared-{content}"
+    file.write_text(content)
+    for agent in agents:
+        agent.send({"look": [str(file), content]})
+    blind = [agent.name for agent in agents if not agent.answer("sees")["sees"]]
+    file.unlink()
+    if blind:
+        raise LaunchError(
+            f"{', '.join(blind)} can't see {folder}, {what} folder, on a file system that all nodes share"
+        )
+
+
+class AgentHandle(Handle):
+    """A trial whose ranks are on the nodes of *agents*."""
+
+    def __init__(self, placed: Sequence[tuple[Agent, Share]], give_up: Callable[[], None]) -> None:
+        self._agents, self._give_up = [agent for agent, _ in placed], give_up
+        self.nodes = {agent.name: list(range(own.first, own.first + own.count)) for agent, own in placed}
+        self._left = {rank for ranks in self.nodes.values() for rank in ranks}
+
+    def wait(self, seconds: float) -> list[Exit]:
+        if not any(agent.has_news for agent in self._agents):
+            select.select(self._agents, [], [], seconds)
+        exits = []
+        for agent in self._agents:
+            for event in self._events(agent):
+                if "failed" in event:
+                    raise self._lost(f"{agent.name}: {event['failed']}")
+                if "exit" in event:
+                    exits.append(_exit(event))
+        self._left -= {each.rank for each in exits}
+        return exits
+
+    def signal(self, number: int) -> None:
+        for agent in self._agents:
+            agent.send({"signal": number})
+
+    def states(self) -> Mapping[int, str]:
+        told: dict[int, str] = {}
+        for agent in self._agents:
+            agent.send({"states": True})
+        for agent in self._agents:
+            with suppress(LaunchError):
+                states = agent.answer("states", seconds=_STATES_S)["states"]
+                told |= {int(rank): letter for rank, letter in states.items()}
+        return told
+
+    def stop(self) -> None:
+        try:
+            for agent in self._agents:
+                agent.send({"stop": True})
+            for agent in self._agents:
+                agent.answer("stopped")
+        except LaunchError:
+            self._give_up()
+
+    def _events(self, agent: Agent) -> list[dict[str, Any]]:
+        try:
+            return agent.events()
+        except LaunchError as error:
+            raise self._lost(str(error)) from error
+
+    def _lost(self, why: str) -> LaunchError:
+        """*why*, once no rank is left: the connection that ends ends those on its node."""
+        self._left.clear()
+        self._give_up()
+        return LaunchError(why)
+
+
+def _exit(event: dict[str, Any]) -> Exit:
+    memory = event.get("memory")
+    return Exit(event["exit"], event["code"], event["at"], Account(**memory) if memory else None)

@@ -1,0 +1,136 @@
+"""Nodes of a cluster: which ranks each takes, how agents are started on them, and what must be alike."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+from distbench.launchers.base import LaunchError
+from distbench.processes import Share
+
+COMMAND = ("-m", "distbench.worker", "agent")
+"""Arguments of the Python that runs an agent."""
+
+_STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a cluster."""
+
+    name: str
+    slots: int
+    """Ranks that it takes: its GPUs, or the CPU cores that ranks may use."""
+
+
+def shares(nodes: Sequence[Node], processes: int) -> list[Share]:
+    """Which of *processes* ranks each node starts: each takes as many as it has slots."""
+    counts: list[int] = []
+    for node in nodes:
+        if left := processes - sum(counts):
+            counts.append(min(node.slots, left))
+    return [
+        Share(processes, count, sum(counts[:number]), number, len(counts))
+        for number, count in enumerate(counts)
+    ]
+
+
+class Started(Protocol):
+    """Agents that an engine has started."""
+
+    def problem(self) -> str | None:
+        """Why not all of them will connect; None if they may."""
+
+    def stop(self) -> None:
+        """End those that are left, and wait until the engine has."""
+
+
+class Processes(Started):
+    """Processes of this host by which agents are started; each ends when its agents have."""
+
+    def __init__(self, option: str, log: Path) -> None:
+        """None yet.
+
+        Args:
+            option: Key of the suite that says what to start.
+            log: What they print is appended to it.
+        """
+        self._option, self._log = option, log
+        self._running: dict[str, subprocess.Popen[str]] = {}
+
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None, told: str = ""
+    ) -> None:
+        """Start *command*, called *name* in messages, with *told* on its standard input.
+
+        Raises:
+            LaunchError: there is no such program.
+        """
+        try:
+            with self._log.open("a") as output:
+                process = subprocess.Popen(
+                    command,
+                    env={**os.environ, **(environment or {})},
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    text=True,
+                    # its own session: Ctrl-C in the terminal reaches the command line only
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self.stop()
+            raise LaunchError(f"{self._option}: {command[0]} can't be started: {error.strerror}") from error
+        self._running[name] = process
+        assert process.stdin
+        with suppress(BrokenPipeError):
+            process.stdin.write(told)
+            process.stdin.close()
+
+    def problem(self) -> str | None:
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                return f"{name} exited with code {process.returncode}"
+        return None
+
+    def stop(self) -> None:
+        for process in self._running.values():
+            for end in (process.terminate, process.kill):
+                try:
+                    process.wait(_STOP_S)
+                except subprocess.TimeoutExpired:
+                    end()
+            process.wait()
+
+
+Difference = Literal[
+    "distbench", "python", "packages", "gpus", "gpu_driver", "cpu", "cpu_cores", "memory_bytes"
+]
+"""What may tell nodes apart, as their facts name it: one of them is then slower, or computes otherwise."""
+
+
+def difference(facts: Mapping[str, Mapping[str, Any]], allowed: Sequence[Difference]) -> str | None:
+    """How nodes differ whose *facts* are given by name, except in what is *allowed*; None: they do not.
+
+    One node that differs gets all ranks to wait for it, or trains another way.
+    """
+    (first, told), *others = facts.items()
+    for name, other in others:
+        for key in get_args(Difference):
+            if key not in allowed and told.get(key) != other.get(key):
+                here, there = _apart(told.get(key), other.get(key))
+                return f"{key} differs: {here} on {first}, {there} on {name}"
+    return None
+
+
+def _apart(one: Any, other: Any) -> tuple[Any, Any]:
+    """*one* and *other*, of mappings only what differs."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return one, other
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    return {key: one.get(key) for key in keys}, {key: other.get(key) for key in keys}

@@ -1,0 +1,86 @@
+"""``slurm``: ranks on the nodes of a Slurm allocation, by an agent on each that ``srun`` starts.
+
+Slurm's own words: https://slurm.schedmd.com/srun.html, https://slurm.schedmd.com/sbatch.html (output
+environment variables).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distbench.bounds import Positive
+from distbench.launchers.cluster import Cluster
+from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started
+
+# one step beside any other; agents end by themselves, and one that fails must not take the others along
+_STEP = ("--overlap", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1", "--cpu-bind=none", "--mem=0")
+_AGENT = 'DISTBENCH_NODE="$SLURMD_NODENAME" exec "$0" "$@"'
+
+
+@dataclass(frozen=True)
+class Slurm(Cluster):
+    """All nodes of the allocation that the command runs in (sbatch, salloc).
+
+    The nodes share the file system with the folders of the suite, of the run and of this Python environment.
+    """
+
+    srun: list[str] = field(default_factory=lambda: ["srun"])
+    """Command that starts the agents, with options of srun, as in [srun, --container-image=...]."""
+    start_timeout: Positive = 120.0
+    """Seconds until all agents have connected, and for the import of torch and deepspeed."""
+    may_differ: list[Difference] = field(default_factory=list)
+    """What may differ between nodes."""
+
+    @classmethod
+    def is_around(cls) -> bool:
+        # on a single node, local measures more: the host's telemetry
+        return _is_inside() and os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
+
+    def mistake(self) -> tuple[str, str] | None:
+        if not self.srun:
+            return "srun", "needs a command, such as [srun]"
+        if not _is_inside():
+            return "", "this is no Slurm allocation; start distbench with sbatch, or inside salloc"
+        return None
+
+    def members(self) -> Sequence[Node]:
+        names = _names(os.environ["SLURM_JOB_NODELIST"])
+        gpus = os.environ.get("SLURM_GPUS_ON_NODE", "")
+        counts = (
+            [int(gpus)] * len(names) if gpus.isdigit() else _counts(os.environ["SLURM_JOB_CPUS_PER_NODE"])
+        )
+        return [Node(name, count) for name, count in zip(names, counts, strict=True)]
+
+    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
+        step = Processes("launcher.slurm.srun", log)
+        (command,) = self.agent_commands(nodes)
+        step.start("srun", command, environment)
+        return step
+
+    def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
+        count = len(nodes)
+        options = [*_STEP, f"--nodes={count}", f"--ntasks={count}"]
+        return [[*self.srun, *options, "sh", "-c", _AGENT, sys.executable, *COMMAND]]
+
+
+def _is_inside() -> bool:
+    return "SLURM_JOB_NODELIST" in os.environ and shutil.which("scontrol") is not None
+
+
+def _names(nodes: str) -> list[str]:
+    """Names of *nodes*, as Slurm abbreviates them: ``node[1-3,7]``."""
+    command = ["scontrol", "show", "hostnames", nodes]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def _counts(text: str) -> list[int]:
+    """Counts of the nodes, as Slurm abbreviates them: ``4(x2),2``."""
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(count) for count, times in found for _ in range(int(times or 1))]

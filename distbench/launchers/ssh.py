@@ -1,0 +1,78 @@
+"""``ssh``: ranks on a list of hosts, by an agent on each that a remote shell starts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distbench.bounds import Positive
+from distbench.launchers.cluster import Cluster
+from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started
+from distbench.wire import NODE, TOKEN
+
+# what distbench and Python read on the way to the suite
+_FORWARDED = ("DISTBENCH_CACHE", "DISTBENCH_PLUGINS", "PYTHONPATH")
+
+
+@dataclass(frozen=True)
+class Ssh(Cluster):
+    """Hosts that ssh reaches without a password. They share the file system with the folders of the suite, of
+    the run and of this Python environment."""
+
+    hosts: list[str] = field(default_factory=list)
+    """Names or addresses, each with the number of ranks that it takes: [node-1:8, node-2:8]."""
+    shell: list[str] = field(default_factory=lambda: ["ssh", "-o", "BatchMode=yes"])
+    """Command that takes a host and a command line to run there."""
+    forward: list[str] = field(default_factory=list)
+    """Names of environment variables that ranks get from this command's environment."""
+    start_timeout: Positive = 120.0
+    """Seconds until all agents have connected, and for the import of torch and deepspeed."""
+    may_differ: list[Difference] = field(default_factory=list)
+    """What may differ between nodes."""
+
+    def members(self) -> Sequence[Node]:
+        return [_node(host) for host in self.hosts]
+
+    def mistake(self) -> tuple[str, str] | None:
+        nodes = self.members()
+        if (
+            not nodes
+            or not all(node.slots for node in nodes)
+            or len({node.name for node in nodes}) < len(nodes)
+        ):
+            return "hosts", "needs each host once, with at least one rank: [node-1:8, node-2:8]"
+        if not self.shell:
+            return "shell", "needs a command that takes a host and a command line, such as [ssh]"
+        return None
+
+    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
+        token, told = environment[TOKEN], {n: v for n, v in environment.items() if n != TOKEN}
+        shells = Processes("launcher.ssh.shell", log)
+        for node, command in zip(nodes, self._commands(nodes, told), strict=True):
+            shells.start(f"the remote shell of {node.name}", command, told=f"{token}\n")
+        return shells
+
+    def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
+        return self._commands(nodes, {})
+
+    def _commands(self, nodes: Sequence[Node], environment: Mapping[str, str]) -> list[list[str]]:
+        named = (*_FORWARDED, *self.forward)
+        forwarded = {name: os.environ[name] for name in named if name in os.environ}
+        return [
+            [*self.shell, node.name, _line({**forwarded, **environment, NODE: node.name})] for node in nodes
+        ]
+
+
+def _node(host: str) -> Node:
+    name, _, slots = host.rpartition(":")
+    return Node(name, int(slots)) if name and slots.isdigit() else Node(host, 1)
+
+
+def _line(environment: Mapping[str, str]) -> str:
+    """Command line that becomes an agent with *environment*, whose token comes by its standard input."""
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    return f"exec {shlex.join(['env', *variables, sys.executable, *COMMAND])}"

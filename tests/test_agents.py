@@ -1,0 +1,224 @@
+"""Agents on several nodes, here all on this host: ranks in their places, and nobody left when one is gone."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from chores import codes, launch_of, sleepers, soon
+from conftest import QUICK, Finished
+from drills import Drill
+
+from distbench.launchers.base import LaunchError
+from distbench.launchers.nodes import Difference, Node, difference, shares
+from distbench.launchers.ssh import Ssh
+from distbench.processes import tagged
+from distbench.record.store import new_run_id
+from distbench.wire import TOKEN
+
+HERE = ["sh", "-c", 'exec sh -c "$2"', "shell"]
+"""A remote shell that stays on this host."""
+
+
+class Cluster:
+    """A site of two nodes, and the agents that it has."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self.folder, self.run_id = folder, new_run_id()
+        given = {"hosts": ["near:1", "far:2"], "shell": HERE, "start_timeout": 30.0, **options}
+        self.launcher = Ssh(**given)  # type: ignore[arg-type]
+        self.site = self.launcher.open(self.run_id)
+
+    def agent(self, node: str) -> psutil.Process:
+        """The agent on *node*."""
+        (found,) = [
+            each
+            for each in psutil.Process().children(recursive=True)
+            if each.environ().get("DISTBENCH_NODE") == node and each.cmdline()[-1] == "agent"
+        ]
+        return found
+
+    def nobody_left(self) -> bool:
+        return not [pid for node in ("near", "far") for pid in tagged(f"{self.run_id}@{node}")]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, chore: None) -> Iterator[Cluster]:
+    made = Cluster(tmp_path / "run")
+    yield made
+    made.site.close()
+    soon(made.nobody_left, "processes were left")
+
+
+def test_nodes_are_filled_in_their_order() -> None:
+    nodes = [Node("a", 4), Node("b", 2), Node("c", 4)]
+    placed = [(share.node, share.first, share.count, share.nodes) for share in shares(nodes, 7)]
+    assert placed == [(0, 0, 4, 3), (1, 4, 2, 3), (2, 6, 1, 3)]
+    assert [share.count for share in shares(nodes, 3)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("other", "allowed", "told"),
+    [
+        ({}, [], None),
+        ({"name": "b", "address": "10.0.0.2"}, [], None),
+        ({"gpus": ["H100", "H100"]}, [], "gpus differs: ['H200', 'H200'] on a, ['H100', 'H100'] on b"),
+        (
+            {"packages": {"torch": "2.12", "numpy": "2"}},
+            [],
+            "packages differs: {'torch': '2.13'} on a, {'torch': '2.12'} on b",
+        ),
+        ({"packages": {"torch": "2.12", "numpy": "2"}}, ["packages"], None),
+        ({"distbench": "fed"}, ["packages"], "distbench differs: abc on a, fed on b"),
+    ],
+)
+def test_nodes_that_differ_are_told_apart_by_what(
+    other: dict[str, object], allowed: list[Difference], told: str | None
+) -> None:
+    one = {
+        "name": "a",
+        "distbench": "abc",
+        "gpus": ["H200", "H200"],
+        "packages": {"torch": "2.13", "numpy": "2"},
+    }
+    assert difference({"a": one, "b": {**one, **other}}, allowed) == told
+
+
+def test_every_rank_runs_in_its_place(cluster: Cluster) -> None:
+    out = cluster.folder / "rank"
+    place = "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE on node $GROUP_RANK of $DISTBENCH_NODE"
+    for _ in range(2):
+        handle = cluster.site.launch(launch_of(cluster.folder, f"echo {place} > {out}$RANK", 3))
+        exits = []
+        while len(exits) < 3:
+            exits += handle.wait(10)
+        handle.stop()
+        assert sorted((each.rank, each.code) for each in exits) == [(0, 0), (1, 0), (2, 0)]
+        assert [Path(f"{out}{rank}").read_text() for rank in range(3)] == [
+            "0 of 3, 0 of 1 on node 0 of near\n",
+            "1 of 3, 0 of 2 on node 1 of far\n",
+            "2 of 3, 1 of 2 on node 1 of far\n",
+        ]
+
+
+def test_ranks_of_all_nodes_meet_at_rank_0(cluster: Cluster) -> None:
+    out = cluster.folder / "rank"
+    launch = launch_of(cluster.folder, f"echo $MASTER_ADDR $MASTER_PORT > {out}$RANK", 2)
+    codes(cluster.site.launch(launch))
+    soon(lambda: Path(f"{out}1").is_file() and Path(f"{out}1").read_text(), "rank 1 did not run")
+    address, port = Path(f"{out}0").read_text().split()
+    assert Path(f"{out}1").read_text().split() == [address, port]
+    assert int(port) > 0
+
+
+def test_the_token_is_on_no_command_line_and_in_no_file(cluster: Cluster) -> None:
+    handle = cluster.site.launch(launch_of(cluster.folder, "sleep 600", 2))
+    agents = [cluster.agent(node) for node in ("near", "far")]
+    processes = [each for agent in agents for each in (agent, *agent.children(recursive=True))]
+    assert len(processes) >= 6
+    assert not [each for each in processes if TOKEN in each.environ()]
+    assert not [word for each in processes for word in each.cmdline() if len(word) == 64]
+    assert not [each for agent in agents for each in listens(agent)]
+    handle.stop()
+
+
+def listens(process: psutil.Process) -> list[object]:
+    return [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+
+
+def loses_its_agent(cluster: Cluster, number: signal.Signals, told: str, nap: str, drill: Drill) -> None:
+    """Send *number* to an agent in a trial, which is *told* so; the next trial has other agents."""
+    handle = cluster.site.launch(launch_of(cluster.folder, f"sleep {nap}", 2))
+    soon(lambda: len(sleepers(nap)) == 2, "they never began")
+    cluster.agent("far").send_signal(number)
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=told) as lost:
+        while True:
+            handle.wait(10)
+    drill.noticed(time.monotonic() - began)
+    drill.seen(str(lost.value))
+    handle.stop()
+    soon(lambda: not sleepers(nap), "a rank was left")
+    assert codes(cluster.site.launch(launch_of(cluster.folder, "true"))) == [0]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=pytest.mark.drill(f"an agent gets {number.name} in a trial"))
+        for number in (signal.SIGKILL, signal.SIGTERM)
+    ],
+)
+def test_an_agent_that_is_gone_is_named_and_replaced(
+    cluster: Cluster, drill: Drill, nap: str, number: signal.Signals
+) -> None:
+    loses_its_agent(cluster, number, "the agent on far has ended", nap, drill)
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.drill("an agent gets SIGSTOP in a trial")
+def test_an_agent_that_is_silent_is_given_up(cluster: Cluster, drill: Drill, nap: str) -> None:
+    loses_its_agent(cluster, signal.SIGSTOP, "the agent on far was silent for 30 s", nap, drill)
+
+
+@pytest.mark.drill("no agent comes: the remote shell fails")
+def test_a_node_that_can_not_be_reached_is_named_with_what_the_shell_says(
+    tmp_path: Path, chore: None, drill: Drill
+) -> None:
+    away = 'test "$1" = near || { echo "$1: no route to host" >&2; exit 255; }; exec sh -c "$2"'
+    cluster = Cluster(tmp_path / "run", shell=["sh", "-c", away, "shell"])
+    with pytest.raises(LaunchError, match=r"the remote shell of far exited with code 255") as caught:
+        cluster.site.launch(launch_of(cluster.folder, "true", 2))
+    drill.seen(str(caught.value))
+    assert "far: no route to host" in str(caught.value)
+    cluster.site.close()
+    soon(cluster.nobody_left, "processes were left")
+
+
+@pytest.mark.drill("a node does not see the run's folder")
+def test_a_node_that_does_not_share_the_folder_is_named(tmp_path: Path, chore: None, drill: Drill) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    alone = f'test "$1" = near || exec unshare --mount sh -c "mount -t tmpfs none {run}; $2"; exec sh -c "$2"'
+    cluster = Cluster(run, shell=["sh", "-c", alone, "shell"])
+    with pytest.raises(LaunchError, match=r"far can't see .*on a file system that all nodes share") as caught:
+        cluster.site.launch(launch_of(run, "true", 2))
+    drill.seen(str(caught.value))
+    cluster.site.close()
+    soon(cluster.nobody_left, "processes were left")
+
+
+@pytest.mark.drill("kill -9 of the controller of two agents")
+def test_agents_end_with_their_controller(tmp_path: Path, chore: None, nap: str, drill: Drill) -> None:
+    launch = launch_of(tmp_path, f"setsid env -i sleep {nap} & sleep {nap}", 2)
+    script = (
+        "import sys, time; from pathlib import Path; from distbench.launchers.base import Launch;"
+        "from distbench.launchers.ssh import Ssh;"
+        f"site = Ssh(hosts=['near:1', 'far:1'], shell={HERE!r}).open('killed');"
+        f"handle = site.launch(Launch('prepare', Path({str(launch.file)!r}), 2)); time.sleep(600)"
+    )
+    controller = psutil.Popen([sys.executable, "-c", script])
+    soon(lambda: len(sleepers(nap)) == 4, "they never began", 30)
+    controller.kill()
+    controller.wait()
+    drill.noticed(soon(lambda: not sleepers(nap), "a process was left"))
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_two_nodes_train_as_one(run_suite: Callable[..., Finished]) -> None:
+    shell = "[" + ", ".join(f"'{word}'" for word in HERE) + "]"
+    text = f"{QUICK}strategies: [ddp, {{zero: {{stage: 2}}}}]\n"
+    near = run_suite(f"{text}launcher: local\n")
+    far = run_suite(f"{text}launcher: {{ssh: {{hosts: ['near:1', 'far:1'], shell: {shell}}}}}\n")
+    for strategy in ("ddp", "zero2"):
+        losses = [run.record(strategy)["samples"]["loss"] for run in (near, far)]
+        assert losses[0] == losses[1]
+    assert near.record("ddp")["nodes"] == {}
+    assert far.record("ddp")["nodes"] == {"near": [0], "far": [1]}
