@@ -62,9 +62,11 @@ class Held:
 
 def _started(*words: str, **process: Any) -> subprocess.Popen[str]:
     usual: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # without a buffer nothing is left to be printed at the end
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.Popen(
         [sys.executable, "-m", "distbench", *words],
-        env={**os.environ, PLUGIN_PATH: PLUGINS},
+        env={**buffered, PLUGIN_PATH: PLUGINS},
         **(usual | {"preexec_fn": hear_hangups} | process),
     )
 

@@ -78,10 +78,14 @@ def test_a_column_has_one_metric_a_unit_a_direction_and_a_definition() -> None:
         assert column.better in ("higher", "lower", None)
 
 
-@pytest.mark.parametrize("name", registry.names("launchers"))
+HOSTS = {"ssh": {"hosts": ["near:2"]}}
+
+
+# slurm shows it inside an allocation: test_slurm
+@pytest.mark.parametrize("name", [name for name in registry.names("launchers") if name != "slurm"])
 def test_a_launcher_shows_what_it_would_start_and_starts_nothing(name: str, tmp_path: Path) -> None:
     launch = Launch("rank", tmp_path / "trial.json", processes=2)
-    commands = registry.make("launchers", Choice(name)).commands(launch)
+    commands = registry.make("launchers", Choice(name, HOSTS.get(name, {}))).commands(launch)
     assert bool(commands) == (name != "pretend")
     assert all(isinstance(word, str) for command in commands for word in command)
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ import typer
 
 from distbench import __version__
 from distbench.cli import commands
-from distbench.cli.output import INTERRUPTED, complain, say
+from distbench.cli.output import INTERRUPTED, complain, drop_output, say
 from distbench.errors import DistbenchError
 
 # typer moves its exceptions from version to version; this one it exports
@@ -37,14 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # commands that record how they were called take it from their context
         call = ["distbench", *words]
-        return int(_application(words)(args=words, prog_name=call[0], obj=call, standalone_mode=False) or 0)
+        code = int(_application(words)(args=words, prog_name=call[0], obj=call, standalone_mode=False) or 0)
     except _REFUSED as error:
         return _refused(error)
     except typer.Abort:
-        return INTERRUPTED
+        code = INTERRUPTED
     except DistbenchError as error:
         complain(error)
         return error.exit_code
+    if code == INTERRUPTED:
+        drop_output()
+    return code
 
 
 def _application(words: Sequence[str]) -> typer.Typer:

@@ -9,6 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -27,6 +28,16 @@ def say(text: str = "") -> None:
     try:
         typer.echo(plain(text))
     except BrokenPipeError:
+        drop_output()
+
+
+def drop_output() -> None:
+    """Have what is still to be printed on stdout lead nowhere, for nobody reads it.
+
+    Otherwise Python waits for a reader when it ends.
+    """
+    # none, if something in this process reads it
+    with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
