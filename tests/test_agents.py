@@ -131,6 +131,28 @@ def listens(process: psutil.Process) -> list[object]:
     return [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
 
 
+def test_ends_of_a_trial_that_was_stopped_are_not_those_of_the_next(cluster: Cluster) -> None:
+    done = cluster.folder / "done"
+    over = cluster.site.launch(launch_of(cluster.folder, f"touch {done}$RANK", 2))
+    soon(lambda: all(Path(f"{done}{rank}").exists() for rank in (0, 1)), "they never ended")
+    time.sleep(0.5)
+    over.stop()
+    handle = cluster.site.launch(launch_of(cluster.folder, "sleep 600", 2))
+    assert [end for _ in range(4) for end in handle.wait(0.25)] == []
+    handle.stop()
+
+
+def test_an_agent_of_no_node_is_refused(tmp_path: Path, chore: None) -> None:
+    renamed = 'exec sh -c "$(echo "$2" | sed s/DISTBENCH_NODE=far/DISTBENCH_NODE=near/)"'
+    cluster = Cluster(tmp_path / "run", shell=["sh", "-c", renamed, "shell"])
+    with pytest.raises(
+        LaunchError, match="agents came from near, near; one was started on each of near, far"
+    ):
+        cluster.site.launch(launch_of(cluster.folder, "true", 2))
+    cluster.site.close()
+    soon(cluster.nobody_left, "processes were left")
+
+
 def loses_its_agent(cluster: Cluster, number: signal.Signals, told: str, nap: str, drill: Drill) -> None:
     """Send *number* to an agent in a trial, which is *told* so; the next trial has other agents."""
     handle = cluster.site.launch(launch_of(cluster.folder, f"sleep {nap}", 2))

@@ -82,6 +82,15 @@ class Agent:
                 raise LaunchError(f"the agent on {self.name or 'a node'} does not answer")
             self._unread += self._receive(min(left, _POLL_S))
 
+    def stopped(self) -> None:
+        """Hear that no rank of its trial is left; what it has said of that trial so far is dropped.
+
+        Raises:
+            LaunchError: it is gone, or does not answer.
+        """
+        self.answer("stopped")
+        self._unread.clear()
+
     def close(self) -> None:
         """End the connection, upon which it ends all processes of the run on its node."""
         self._wire.close()
@@ -161,7 +170,15 @@ class Gathering:
 
 
 def _in_order(agents: list[Agent], nodes: Sequence[Node]) -> list[Agent]:
-    """*agents* as *nodes* are ordered; where the nodes call themselves otherwise, by their own names."""
-    by_name = {agent.name: agent for agent in agents}
+    """*agents* as *nodes* are ordered.
+
+    Raises:
+        LaunchError: they are not one on each; all are ended.
+    """
     names = [node.name for node in nodes]
-    return [by_name[name] for name in (names if set(names) == set(by_name) else sorted(by_name))]
+    if sorted(names) == sorted(agent.name for agent in agents):
+        return sorted(agents, key=lambda agent: names.index(agent.name))
+    for agent in agents:
+        agent.close()
+    came = ", ".join(agent.name for agent in agents)
+    raise LaunchError(f"agents came from {came}; one was started on each of {', '.join(names)}")

@@ -15,7 +15,7 @@ from distbench.env import RUN_ID, Machine, cache_folder, detect
 from distbench.launchers.agents import Agent, Gathering
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
 from distbench.launchers.nodes import Difference, Node, Started, difference, shares
-from distbench.oom import Account
+from distbench.launchers.server import exit_of
 from distbench.processes import Share
 from distbench.wire import CONTROLLERS, TOKEN, new_token
 
@@ -196,10 +196,12 @@ def _see(agents: Sequence[Agent], folder: Path, what: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f".shared-{content}"
     file.write_text(content)
-    for agent in agents:
-        agent.send({"look": [str(file), content]})
-    blind = [agent.name for agent in agents if not agent.answer("sees")["sees"]]
-    file.unlink()
+    try:
+        for agent in agents:
+            agent.send({"look": [str(file), content]})
+        blind = [agent.name for agent in agents if not agent.answer("sees")["sees"]]
+    finally:
+        file.unlink()
     if blind:
         raise LaunchError(
             f"{', '.join(blind)} can't see {folder}, {what} folder, on a file system that all nodes share"
@@ -223,7 +225,7 @@ class AgentHandle(Handle):
                 if "failed" in event:
                     raise self._lost(f"{agent.name}: {event['failed']}")
                 if "exit" in event:
-                    exits.append(_exit(event))
+                    exits.append(exit_of(event))
         self._left -= {each.rank for each in exits}
         return exits
 
@@ -246,7 +248,7 @@ class AgentHandle(Handle):
             for agent in self._agents:
                 agent.send({"stop": True})
             for agent in self._agents:
-                agent.answer("stopped")
+                agent.stopped()
         except LaunchError:
             self._give_up()
 
@@ -261,8 +263,3 @@ class AgentHandle(Handle):
         self._left.clear()
         self._give_up()
         return LaunchError(why)
-
-
-def _exit(event: dict[str, Any]) -> Exit:
-    memory = event.get("memory")
-    return Exit(event["exit"], event["code"], event["at"], Account(**memory) if memory else None)

@@ -12,16 +12,15 @@ from distbench import clock
 from distbench.bounds import Positive
 from distbench.env import RUN_ID, Machine
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
-from distbench.launchers.server import Server, server_command
-from distbench.oom import Account
+from distbench.launchers.server import Server, exit_of, server_command
 from distbench.processes import Share, kill_tagged
 
 # for a launch, and for the end of all ranks: both take a warm parent milliseconds
 _PATIENCE_S = 10.0
 _STATES_S = 2.0
 _LOOPBACK = "lo"
-# where gloo and NCCL open their sockets; gloo would take the address that the host's name resolves to
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""Where gloo and NCCL open their sockets; gloo would take the address that the host's name resolves to."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Local(Launcher):
     def environment(self) -> Mapping[str, str]:
         if _LOOPBACK not in [name for _, name in socket.if_nameindex()]:
             return {}
-        return {name: _LOOPBACK for name in _INTERFACES if name not in os.environ}
+        return {name: _LOOPBACK for name in INTERFACES if name not in os.environ}
 
     def commands(self, launch: Launch) -> list[list[str]]:
         """Commands of the warm parent and of each rank; a forked rank runs the same code."""
@@ -144,7 +143,7 @@ class _LocalHandle(Handle):
         self._sweep = sweep
 
     def wait(self, seconds: float) -> list[Exit]:
-        exits = [_exit(event) for event in self._server.events(seconds) if "exit" in event]
+        exits = [exit_of(event) for event in self._server.events(seconds) if "exit" in event]
         self._left -= {each.rank for each in exits}
         if self._left and not exits and (lost := self._server.lost()):
             self._left.clear()
@@ -170,8 +169,3 @@ class _LocalHandle(Handle):
             if self._left:
                 self._server.lost(silent=True)
         self._sweep()
-
-
-def _exit(event: dict[str, Any]) -> Exit:
-    memory = event.get("memory")
-    return Exit(event["exit"], event["code"], event["at"], Account(**memory) if memory else None)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench import oom
-from distbench.launchers.base import HERE, Launch, LaunchError, Place
+from distbench.launchers.base import HERE, Exit, Launch, LaunchError, Place
 from distbench.processes import Share, ending, kill_tree, state
 
 _PATIENCE_S = 10.0
@@ -26,6 +26,12 @@ _STOPPED = {"T": "it is stopped", "t": "a debugger has stopped it", "D": "it wai
 def server_command(descriptor: str, imports: Sequence[str], place: Place = HERE) -> list[str]:
     """Command of a warm parent that listens on socket *descriptor*."""
     return [place.python, "-m", "distbench.worker", "serve", descriptor, *imports]
+
+
+def exit_of(event: dict[str, Any]) -> Exit:
+    """The end of a rank that *event* tells of."""
+    memory = event.get("memory")
+    return Exit(event["exit"], event["code"], event["at"], oom.Account(**memory) if memory else None)
 
 
 class Server:

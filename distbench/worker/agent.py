@@ -31,13 +31,12 @@ import distbench
 from distbench import clock, env
 from distbench.decode import decoded
 from distbench.launchers.base import Handle, Launch, LaunchError, Place
-from distbench.launchers.local import Local
+from distbench.launchers.local import INTERFACES, Local
 from distbench.processes import Share, kill_tagged
 from distbench.wire import AGENT, CONTROLLERS, NODE, SILENCE_S, TOKEN, Wire, WireError
 
 _CONNECT_S = 5.0
 _POLL_S = 0.25
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def serve_node() -> None:
@@ -83,15 +82,18 @@ class Agent:
         self._left: set[int] = set()
 
     def run(self) -> None:
-        """Serve until the controller is gone."""
+        """Serve until the controller is gone.
+
+        Raises:
+            WireError: somebody has put something into the connection.
+        """
         self._wire.send({"node": facts(self._wire.address)})
         while self._wire.alive and self._wire.silent_s() < SILENCE_S:
             # either wait ends at once when what is waited for comes
             if self._left:
                 self._watch()
-            with suppress(WireError):
-                for request in self._wire.receive(0 if self._left else _POLL_S):
-                    self._obey(request)
+            for request in self._wire.receive(0 if self._left else _POLL_S):
+                self._obey(request)
 
     def close(self) -> None:
         """End every process of the run on this node."""
@@ -118,7 +120,7 @@ class Agent:
     def _launch(self, file: str, share: dict[str, Any], environment: dict[str, str], **rest: Any) -> None:
         own = decoded(Share, share, "launch request")
         interface = interface_of(self._wire.address)
-        sockets = {name: interface for name in _INTERFACES if interface and name not in os.environ}
+        sockets = {name: interface for name in INTERFACES if interface and name not in os.environ}
         launch = Launch(
             file=Path(file),
             processes=own.world_size,

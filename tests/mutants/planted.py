@@ -133,7 +133,7 @@ MUTANTS = (
     ),
     Mutant(
         "gloo listens on a network",
-        "return {name: _LOOPBACK for name in _INTERFACES if name not in os.environ}",
+        "return {name: _LOOPBACK for name in INTERFACES if name not in os.environ}",
         "return {}",
         _in("test_loopback"),
     ),
