@@ -1,20 +1,22 @@
-"""Slurm: the nodes of an allocation from what Slurm says in the environment. On a real one: tox -e deep."""
+"""Slurm: the nodes of an allocation from what Slurm says in the environment, and what is handed to it.
+
+On a real one: tox -e cluster.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import QUICK, Done
+from conftest import MODELS, QUICK, Done
 
 from distbench.launchers.nodes import Node
 from distbench.launchers.slurm import Slurm
 
-SCONTROL = """#!/bin/sh
-test "$*" = "show hostnames gpu[7-9]" && echo gpu7 gpu8 gpu9
-"""
 SUITE = QUICK.replace("[2]", "[4]") + "strategies: [pretended]\n"
 
 
@@ -87,3 +89,110 @@ def test_outside_of_an_allocation_it_says_what_to_do(
         "suite.yaml:9: launcher.slurm: this is no Slurm allocation; start distbench with sbatch"
         in done.stderr
     )
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Puts an sbatch into the path that keeps what it reads, and then does what it is told."""
+
+    def installed(then: str) -> Path:
+        folder = tmp_path / "slurm"
+        folder.mkdir()
+        program = folder / "sbatch"
+        program.write_text(f'#!/bin/sh\necho "$@" > {folder}/options\ncat > {folder}/script\n{then}\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder), prepend=":")
+        return folder
+
+    return installed
+
+
+WISHES = """launcher:
+  slurm: {partition: "two words", gres: gpu:8, time: 02:00:00, requeue: true, warning: 300,
+          sbatch: [--mem=0], setup: [module load cuda, '. "my env"/bin/activate']}
+"""
+
+
+def test_what_is_handed_over_is_what_was_shown(
+    tmp_path: Path, sbatch: Callable[[str], Path], distbench: Callable[..., Done]
+) -> None:
+    suite = tmp_path / "it's a suite.yaml"
+    suite.write_text(SUITE + WISHES)
+    asked = ["--on", "slurm", "--nodes", "4", "--set", "measure.steps=5", "--only", "pre*"]
+    folder = sbatch("echo '17;near'")
+    shown = distbench("launch", str(suite), *asked, "--print").stdout
+    assert not folder.joinpath("script").exists()
+    done = distbench("launch", str(suite), *asked)
+    assert (done.returncode, done.stdout) == (0, "17;near\n")
+    assert folder.joinpath("script").read_text() == shown
+    assert shown.splitlines() == [
+        "#!/bin/bash",
+        "#SBATCH --job-name=distbench-it-s-a-suite",
+        "#SBATCH --nodes=4",
+        "#SBATCH --ntasks-per-node=1",
+        '#SBATCH "--partition=two words"',
+        "#SBATCH --gres=gpu:8",
+        "#SBATCH --time=02:00:00",
+        "#SBATCH --exclusive",
+        "#SBATCH --requeue",
+        "#SBATCH --signal=B:USR1@300",
+        f"#SBATCH --chdir={MODELS}",
+        "#SBATCH --mem=0",
+        "module load cuda",
+        '. "my env"/bin/activate',
+        f"exec {sys.executable} -m distbench run {shlex.quote(str(suite))} --out reports "
+        "--set measure.steps=5 --only 'pre*'",
+    ]
+
+
+def test_plan_shows_what_a_run_from_a_login_node_hands_over(
+    tmp_path: Path, distbench: Callable[..., Done]
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(SUITE)
+    asked = ["plan", str(suite), "--on", "slurm", "--nodes", "2", "--out", f"{tmp_path}/100%"]
+    shown = json.loads(distbench(*asked, "--json").stdout)["submission"]
+    assert shown["command"] == ["sbatch", "--parsable"]
+    assert f"#SBATCH --output={tmp_path}/100%%/RUN/submitted/%j.out\n" in shown["text"]
+    last = f"exec {sys.executable} -m distbench run --resume {tmp_path}/100%/RUN --quiet\n"
+    assert shown["text"].endswith(last)
+    assert f"sbatch --parsable <<'END'\n{shown['text']}END\n" in distbench(*asked).stdout
+
+
+@pytest.mark.parametrize(
+    ("launcher", "arguments", "told"),
+    [
+        ("", [], "--on slurm: --nodes is missing"),
+        ("", ["--nodes", "0"], "--on slurm: --nodes = 0: must be at least 1"),
+        (
+            "launcher: local\n",
+            ["--nodes", "2"],
+            "suite.yaml:9: launcher = 'local': is not slurm",
+        ),
+        ("launcher: {slurm: {qos: high}}\n", ["--nodes", "2"], "unset it, or leave out the option"),
+        ('launcher: {slurm: {qos: "a\\nb"}}\n', ["--nodes", "2"], "sbatch takes no line breaks"),
+        ("", ["--nodes", "2"], "sbatch refused: sbatch: error: invalid partition specified: gone"),
+    ],
+)
+def test_what_can_not_be_handed_over_says_why(
+    tmp_path: Path,
+    sbatch: Callable[[str], Path],
+    distbench: Callable[..., Done],
+    launcher: str,
+    arguments: list[str],
+    told: str,
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(SUITE + launcher)
+    sbatch("echo 'sbatch: error: invalid partition specified: gone' >&2; exit 1")
+    variables = {"SBATCH_QOS": "low"} if "high" in launcher else {}
+    done = distbench("launch", str(suite), "--on", "slurm", *arguments, **variables)
+    assert done.returncode == (4 if "refused" in told else 2)
+    assert told in done.stderr
+
+
+def test_a_launcher_that_takes_no_runs_says_so(tmp_path: Path, distbench: Callable[..., Done]) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(SUITE)
+    done = distbench("launch", str(suite), "--on", "local", "--nodes", "2", "--print")
+    assert (done.returncode, "--on local: this launcher takes no runs" in done.stderr) == (2, True)

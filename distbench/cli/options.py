@@ -40,6 +40,8 @@ Set = Annotated[list[str], option("--set", "KEY=VALUE", "Override a suite key: m
 Only = Annotated[list[str], option("--only", "GLOB", "Only cases whose name or label matches GLOB.")]
 WorldSizes = Annotated[str, option("--world-sizes", "N,N", "Device counts: 1,2,4.")]
 Device = Annotated[str, option("--device", "DEVICE", "auto, cpu or cuda.")]
+On = Annotated[str, option("--on", "LAUNCHER", "Engine to hand the run to, such as slurm.")]
+Nodes = Annotated[int | None, option("--nodes", "N", "With --on: number of nodes to ask for.")]
 Check = Annotated[bool, flag("--check", text="First check each case against its reference.")]
 Markdown = Annotated[bool, flag("--md", text="Print Markdown, for a pull request.")]
 Csv = Annotated[bool, flag("--csv", text="Print CSV.")]
@@ -48,7 +50,13 @@ Quiet = Annotated[bool, flag("--quiet", "-q", text="Hide progress.")]
 
 
 def overrides(
-    set_: Sequence[str], only: Sequence[str], world_sizes: str, device: str, *, check: bool = False
+    set_: Sequence[str],
+    only: Sequence[str],
+    world_sizes: str,
+    device: str,
+    *,
+    check: bool = False,
+    on: str = "",
 ) -> Overrides:
     """Overrides of a suite from the options of a command.
 
@@ -58,7 +66,7 @@ def overrides(
     from distbench.suite import Overrides
 
     sizes, jobs = parsed("--world-sizes", world_sizes, _counts), ["check"] if check else []
-    return Overrides(set=set_, only=only, world_sizes=sizes, device=device or None, jobs=jobs)
+    return Overrides(set=set_, only=only, world_sizes=sizes, device=device or None, jobs=jobs, on=on)
 
 
 def parsed(name: str, text: str, parse: Callable[[str], T]) -> T | None:

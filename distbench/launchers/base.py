@@ -43,6 +43,30 @@ HERE = Place()
 
 
 @dataclass(frozen=True)
+class Controller:
+    """A command of distbench for an engine to start on nodes that it chooses; there it runs a suite."""
+
+    arguments: Sequence[str]
+    """What follows ``distbench``."""
+    nodes: int
+    name: str
+    """Of the suite, to be seen in the engine's list of jobs."""
+    place: Place = HERE
+    logs: Path | None = None
+    """Folder for a file of its standard output and one of its standard error; None: what the engine does."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A controller in the words of an engine, as it is handed over, to the byte."""
+
+    command: Sequence[str]
+    """Hands it over: it reads *text* from its standard input."""
+    text: str
+    """Batch script, manifests, or whatever the engine takes."""
+
+
+@dataclass(frozen=True)
 class Launch:
     """One trial, or one preparation, as a launcher sees it."""
 
@@ -167,6 +191,14 @@ class Launcher(ABC):
     @abstractmethod
     def commands(self, launch: Launch) -> list[list[str]]:
         """Commands that ``launch`` would run, for a dry run: one argv per process."""
+
+    def submission(self, controller: Controller) -> Submission | None:
+        """How *controller* is handed to the engine; None: it takes none. Nothing is started.
+
+        Raises:
+            UsageError: an option can't be said in the engine's words.
+        """
+        return None
 
     @abstractmethod
     def open(self, run_id: str) -> Site:

@@ -1,4 +1,4 @@
-"""Overrides of a suite on the command line: ``--set``, ``--only``, ``--world-sizes``, ``--device``."""
+"""Overrides of a suite on the command line: ``--set``, ``--only``, ``--world-sizes`` and so on."""
 
 import re
 import shlex
@@ -25,6 +25,8 @@ class Overrides:
     device: str | None = None
     jobs: Sequence[str] = ()
     """Sections to turn on: ``check``."""
+    on: str = ""
+    """Launcher that ``auto`` stands for; empty: the one that this process is inside of."""
 
 
 def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mistake]:
@@ -46,7 +48,23 @@ def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mi
             _replace(tree, places, section, True, f"--{section}")
     if overrides.device is not None:
         _replace(tree, places, "device", overrides.device, f"--device {overrides.device}")
+    if overrides.on:
+        mistakes += _place_on(tree, places, overrides.on)
     return mistakes
+
+
+def _place_on(tree: dict[str, Any], places: Places, launcher: str) -> list[Mistake]:
+    """Have ``auto`` stand for *launcher*; a suite that names another one is a mistake."""
+    said = tree.get("launcher") or "auto"
+    choice = named(said, ("launcher",))
+    if isinstance(choice, Finding) or choice.name == launcher:
+        # a mistake in its form is found with all others
+        return []
+    if choice.name != "auto":
+        why = f"is not {launcher}, as --on {launcher} asks; use --on {choice.name}, or launcher: auto"
+        return [places.mistake(("launcher",), why, choice.name)]
+    _replace(tree, places, "launcher", launcher, f"--on {launcher}")
+    return []
 
 
 def _replace(tree: dict[str, Any], places: Places, key: str, value: object, option: str) -> None:

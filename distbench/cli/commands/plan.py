@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from distbench import env, registry
-from distbench.cli import options
+from distbench.cli import handing, options
 from distbench.cli.output import columns, say, say_json
 from distbench.env import Machine
 from distbench.grouping import gathered
@@ -33,10 +34,15 @@ def plan(
     world_sizes: options.WorldSizes = "",
     device: options.Device = "",
     check: options.Check = False,
+    on: options.On = "",
+    nodes: options.Nodes = None,
     as_json: options.Json = False,
 ) -> int:
     """Show what a run would do, without launching anything."""
-    loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check))
+    loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check, on=on))
+    if on:
+        _show_submission(loaded, out / _RUN, nodes, as_json=as_json)
+        return 0
     machine = machine_of(loaded)
     planned = make(loaded, machine)
     expected, basis = _expected(planned, out)
@@ -64,6 +70,20 @@ def plan(
     say(f"\nexpected time: {basis if expected is None else f'{duration_text(expected)} ({basis})'}")
     say(f"at most, by the limits: {duration_text(limit)}")
     return 0
+
+
+def _show_submission(suite: Suite, folder: Path, nodes: int | None, *, as_json: bool) -> None:
+    """Show what would be handed to an engine; the devices there, and so the cases, are not known here."""
+    arguments = handing.resume_arguments(folder.resolve())
+    submission = handing.submission_of(suite, arguments, nodes, folder.resolve() / handing.LOGS)
+    if as_json:
+        say_json({"suite": suite.resolved(), "submission": dataclasses.asdict(submission)})
+        return
+    say(
+        f"{suite.name}: handed to {suite.launcher.name}, which chooses {count_text(nodes or 0, 'node')}; the "
+        "cases depend on their devices: distbench plan there shows them\n\n"
+        f"what is handed over ({_RUN} stands for the run's folder):\n\n{handing.shell_text(submission)}"
+    )
 
 
 def _print(suite: Suite, machine: Machine, planned: Plan, launches: list[dict[str, Any]]) -> None:

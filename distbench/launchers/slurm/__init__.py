@@ -1,6 +1,6 @@
 """``slurm``: ranks on the nodes of a Slurm allocation, by an agent on each that ``srun`` starts.
 
-Slurm's own words: https://slurm.schedmd.com/srun.html, https://slurm.schedmd.com/sbatch.html (output
+Slurm's own words: https://slurm.schedmd.com/srun.html, https://slurm.schedmd.com/sbatch.html (options, output
 environment variables).
 """
 
@@ -14,10 +14,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-from distbench.bounds import Positive
+from distbench.bounds import Bound, Positive
+from distbench.launchers.base import Controller, Submission
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started
+from distbench.launchers.slurm import script
 
 # one step beside any other; agents end by themselves, and one that fails must not take the others along
 _STEP = ("--overlap", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1", "--cpu-bind=none", "--mem=0")
@@ -26,11 +29,35 @@ _AGENT = 'DISTBENCH_NODE="$SLURMD_NODENAME" exec "$0" "$@"'
 
 @dataclass(frozen=True)
 class Slurm(Cluster):
-    """All nodes of the allocation that the command runs in (sbatch, salloc).
+    """All nodes of the allocation that the command runs in (sbatch, salloc), or that ``--on slurm`` asks for.
 
     The nodes share the file system with the folders of the suite, of the run and of this Python environment.
     """
 
+    partition: str = ""
+    """``--on slurm``: ``--partition`` of sbatch; empty, as for the others: Slurm's default."""
+    account: str = ""
+    """``--on slurm``: ``--account``."""
+    qos: str = ""
+    """``--on slurm``: ``--qos``."""
+    gres: str = ""
+    """``--on slurm``: ``--gres``, devices of each node, as in gpu:8."""
+    time: str = ""
+    """``--on slurm``: ``--time``, limit of the allocation, as in 02:00:00."""
+    constraint: str = ""
+    """``--on slurm``: ``--constraint``, features that nodes must have."""
+    exclusive: bool = True
+    """``--on slurm``: ``--exclusive``, whole nodes: what others do on them would be measured, too."""
+    requeue: bool = False
+    """``--on slurm``: whether a job goes on by itself that was preempted or lost a node (``--requeue``)."""
+    warning: Annotated[int, Bound(10, 3600)] = 120
+    """``--on slurm``: seconds before the time limit from which on no trial is begun (``--signal``)."""
+    sbatch: list[str] = field(default_factory=list)
+    """``--on slurm``: further options of sbatch, as in [--reservation=maintenance, --mem=0]."""
+    setup: list[str] = field(default_factory=list)
+    """``--on slurm``: lines of bash before distbench is started, as in [module load cuda]."""
+    container: list[str] = field(default_factory=list)
+    """Command before the Python of each agent, as in [apptainer, exec, --nv, torch.sif]."""
     srun: list[str] = field(default_factory=lambda: ["srun"])
     """Command that starts the agents, with options of srun, as in [srun, --container-image=...]."""
     start_timeout: Positive = 120.0
@@ -67,7 +94,10 @@ class Slurm(Cluster):
     def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
         count = len(nodes)
         options = [*_STEP, f"--nodes={count}", f"--ntasks={count}"]
-        return [[*self.srun, *options, "sh", "-c", _AGENT, sys.executable, *COMMAND]]
+        return [[*self.srun, *options, "sh", "-c", _AGENT, *self.container, sys.executable, *COMMAND]]
+
+    def submission(self, controller: Controller) -> Submission:
+        return Submission(script.COMMAND, script.of(self, controller))
 
 
 def _is_inside() -> bool:

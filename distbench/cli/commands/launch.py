@@ -1,0 +1,33 @@
+"""``distbench launch``: hand a run to an engine and leave it there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from distbench.cli import handing, options
+from distbench.cli.options import flag
+from distbench.cli.output import say
+from distbench.errors import UsageError
+from distbench.suite import load
+
+
+def launch(
+    suite: options.Suite,
+    on: options.On = "",
+    nodes: options.Nodes = None,
+    only_print: Annotated[bool, flag("--print", text="Print it instead: a batch script, manifests.")] = False,
+    out: options.Out = options.REPORTS,
+    set_: options.Set = [],
+    only: options.Only = [],
+    world_sizes: options.WorldSizes = "",
+    device: options.Device = "",
+    check: options.Check = False,
+) -> int:
+    """Hand a run to an engine (Slurm, Kubernetes) and leave it there."""
+    if not on:
+        raise UsageError("launch: missing --on LAUNCHER, such as --on slurm")
+    loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check, on=on))
+    arguments = handing.run_arguments(suite, out, set_, only, world_sizes, device, check=check)
+    submission = handing.submission_of(loaded, arguments, nodes)
+    say((submission.text if only_print else handing.hand_over(submission)).rstrip("\n"))
+    return 0

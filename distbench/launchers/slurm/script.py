@@ -1,0 +1,81 @@
+"""The batch script that Slurm starts a controller by (https://slurm.schedmd.com/sbatch.html)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distbench.errors import UsageError
+from distbench.files import slug
+from distbench.launchers.base import Controller
+
+if TYPE_CHECKING:
+    from distbench.launchers.slurm import Slurm
+
+COMMAND = ("sbatch", "--parsable")
+"""Reads a script and prints the number of the job."""
+
+# options in Slurm's words -> the variable of the environment that sbatch prefers to what a script says
+_OPTIONS = {
+    "partition": "SBATCH_PARTITION",
+    "account": "SBATCH_ACCOUNT",
+    "qos": "SBATCH_QOS",
+    "gres": "SBATCH_GRES",
+    "time": "SBATCH_TIMELIMIT",
+    "constraint": "SBATCH_CONSTRAINT",
+}
+
+
+def of(slurm: Slurm, controller: Controller) -> str:
+    """Batch script that becomes *controller*.
+
+    Raises:
+        UsageError: the environment says another thing than the suite, and sbatch would follow it; or an
+            option can't be written into a script.
+    """
+    options = [f"#SBATCH {_quoted(option)}" for option in (*_options(slurm, controller), *slurm.sbatch)]
+    command = [controller.place.python, "-m", "distbench", *controller.arguments]
+    # the signal goes to what the script has become
+    return "\n".join(["#!/bin/bash", *options, *slurm.setup, f"exec {shlex.join(command)}", ""])
+
+
+def _options(slurm: Slurm, controller: Controller) -> Iterator[str]:
+    yield f"--job-name=distbench-{slug(controller.name)}"
+    yield f"--nodes={controller.nodes}"
+    yield "--ntasks-per-node=1"
+    for option, variable in _OPTIONS.items():
+        if wanted := getattr(slurm, option):
+            preferred = os.environ.get(variable, wanted)
+            if preferred != wanted:
+                raise UsageError(
+                    f"launcher.slurm.{option} = {wanted!r}: sbatch would take {preferred!r}, from the "
+                    f"environment variable {variable}; unset it, or leave out the option"
+                )
+            yield f"--{option}={wanted}"
+    if slurm.exclusive:
+        yield "--exclusive"
+    yield "--requeue" if slurm.requeue else "--no-requeue"
+    # without B: it would go to the agents, and end them
+    yield f"--signal=B:USR1@{slurm.warning}"
+    yield f"--chdir={controller.place.folder or Path.cwd()}"
+    if controller.logs:
+        # % begins a pattern; what a requeued job has printed stays
+        place = str(controller.logs).replace("%", "%%")
+        yield from (f"--output={place}/%j.out", f"--error={place}/%j.err", "--open-mode=append")
+
+
+def _quoted(option: str) -> str:
+    """*option* as sbatch reads one in a script.
+
+    Raises:
+        UsageError: it does not fit onto a line.
+    """
+    if not option.isprintable():
+        raise UsageError(f"{option!r}: sbatch takes no line breaks or control characters in an option")
+    if not set(option) & set(" \t\"'\\#"):
+        return option
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
