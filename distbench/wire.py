@@ -35,6 +35,12 @@ CONTROLLERS = "DISTBENCH_CONTROLLERS"
 NODE = "DISTBENCH_NODE"
 """Environment variable with the name of an agent's node; without it, it is that of its host."""
 
+PATIENCE = "DISTBENCH_PATIENCE_S"
+"""Environment variable with the seconds for which an agent looks for the controller, and for it to come back.
+
+Without it an agent tries each address once, and ends with its connection.
+"""
+
 CONTROLLER, AGENT = b"controller", b"agent"
 """Roles."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -14,12 +17,14 @@ from chores import codes, launch_of, sleepers, soon
 from conftest import QUICK, Finished
 from drills import Drill
 
+from distbench.env import RUN_ID
+from distbench.launchers.agents import Agent
 from distbench.launchers.base import LaunchError
-from distbench.launchers.nodes import Difference, Node, difference, shares
+from distbench.launchers.nodes import COMMAND, Difference, Node, Started, difference, shares
 from distbench.launchers.ssh import Ssh
 from distbench.processes import tagged
 from distbench.record.store import new_run_id
-from distbench.wire import TOKEN
+from distbench.wire import CONTROLLER, CONTROLLERS, PATIENCE, TOKEN, Wire, new_token
 
 HERE = ["sh", "-c", 'exec sh -c "$2"', "shell"]
 """A remote shell that stays on this host."""
@@ -151,6 +156,50 @@ def test_an_agent_of_no_node_is_refused(tmp_path: Path, chore: None) -> None:
         cluster.site.launch(launch_of(cluster.folder, "true", 2))
     cluster.site.close()
     soon(cluster.nobody_left, "processes were left")
+
+
+class Chosen(Ssh):
+    """Hosts as an engine would choose them: nobody knows which before their agents say so."""
+
+    def members(self) -> list[Node]:
+        return [Node("", node.slots) for node in super().members()]
+
+    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
+        return super().start(super().members(), environment, log)
+
+
+def test_agents_on_nodes_that_an_engine_chooses_are_numbered_by_name(tmp_path: Path, chore: None) -> None:
+    launcher = Chosen(hosts=["near:1", "far:1"], shell=HERE, start_timeout=30.0)
+    with closing(launcher.open("chosen")) as site:
+        handle = site.launch(launch_of(tmp_path, "true", 2))
+        assert handle.nodes == {"far": [0], "near": [1]}
+        handle.stop()
+
+
+def test_two_agents_on_one_node_are_refused_though_the_engine_chose_it(tmp_path: Path, chore: None) -> None:
+    renamed = 'exec sh -c "$(echo "$2" | sed s/DISTBENCH_NODE=far/DISTBENCH_NODE=near/)"'
+    launcher = Chosen(hosts=["near:1", "far:1"], shell=["sh", "-c", renamed, "shell"], start_timeout=30.0)
+    with (
+        closing(launcher.open("doubled")) as site,
+        pytest.raises(LaunchError, match="agents came from near, near; one was started on each of node 0"),
+    ):
+        site.launch(launch_of(tmp_path, "true", 2))
+
+
+def test_a_patient_agent_finds_a_controller_that_comes_late_and_comes_again_until_the_run_is_over() -> None:
+    token, held = new_token(), socket.create_server(("127.0.0.1", 0))
+    port = held.getsockname()[1]
+    held.close()
+    told = {TOKEN: token, CONTROLLERS: f"127.0.0.1:{port}", RUN_ID: "patient", PATIENCE: "30"}
+    agent = psutil.Popen([sys.executable, *COMMAND], env={**os.environ, **told})
+    for request in ({}, {"over": True}):
+        with socket.create_server(("127.0.0.1", port)) as listener:
+            listener.settimeout(20)
+            met = Agent(Wire(listener.accept()[0], token, CONTROLLER))
+        met.meet()
+        met.send(request)
+        met.close()
+    assert agent.wait(20) == 0
 
 
 def loses_its_agent(cluster: Cluster, number: signal.Signals, told: str, nap: str, drill: Drill) -> None:

@@ -15,6 +15,7 @@ from distbench.job import kind_of
 from distbench.launchers.base import Exit, Handle
 from distbench.processes import Share
 from distbench.record import Status
+from distbench.record.store import Run as RunFolder
 from distbench.run.control import StopRequest
 from distbench.run.watch import Watch
 from distbench.trial import Progress, log_file, progress_file, read_progress, result_file
@@ -27,6 +28,15 @@ def test_ranks_on_two_nodes_meet_where_rank_0_is(run_suite: Callable[..., Finish
     assert case["status"] == "measured", case["reason"]
     (folder,) = finished.folder.glob("trials/*/0")
     assert {file.name for file in folder.glob("node*.log")} == {"node0.log", "node1.log"}
+    (record,) = RunFolder(finished.folder).records()
+    assert record.nodes == {"node-0": [0], "node-1": [1]}
+    assert {row["nodes"] for row in record.tables["collectives"]} == {2}
+    assert record.values["comm_between_bytes"] == record.values["comm_bytes"] > 0
+    assert 0 < record.values["comm_between_exposed_s"] <= record.values["comm_exposed_s"]
+    assert record.values["comm_between_s"] <= record.values["comm_s"]
+    assert record.values["comm_between_busbw"] > 0
+    assert record.absent["comm_inside_bytes"] == "every rank has a node to itself"
+    assert record.absent["comm_inside_busbw"] == "every rank has a node to itself"
 
 
 def test_a_rank_knows_its_place_on_its_node_and_in_the_launch() -> None:

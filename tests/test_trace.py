@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import Events
 
+from distbench.metrics.base import Absent
 from distbench.metrics.communication.traffic import Call, bus_factor, wire_factor
 from distbench.metrics.profile.breakdown import PARTS, match, parts
 from distbench.metrics.profile.intervals import difference, intersection, length, union
+from distbench.metrics.profile.nodes import Transfer, busbw, of_nodes
 from distbench.metrics.profile.trace import read, within
 from distbench.metrics.steptime import drift
 
@@ -139,6 +143,60 @@ def test_a_functional_collective_and_the_plain_one_inside_it_are_one() -> None:
 def test_a_trace_that_shows_other_collectives_than_were_counted_gives_no_times(calls: list[Call]) -> None:
     events = Events().op("c10d::allreduce_", 1, 2).gloo("all_reduce", 2, 9, 10)
     assert matched(events, calls) is None
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What the numbers of nodes ask of a session."""
+
+    nodes: list[int]
+
+
+def moved(nodes: list[int], *transfers: tuple[int, float, float]) -> dict[str, Any]:
+    """Numbers of a step in which all-reduces of 1 MB over that many nodes ran, from and to these ms."""
+    step = [
+        Transfer(Call("all_reduce", "0,1", 2, "float32", 1_000_000, 1, spanned), (begin * MS, end * MS))
+        for spanned, begin, end in transfers
+    ]
+    found = of_nodes(Placed(nodes), [step], [(0, 4 * MS)])  # type: ignore[arg-type]
+    return {
+        name.removeprefix("comm_"): str(value) if isinstance(value, Absent) else value[0]
+        for name, value in found.items()
+    }
+
+
+def test_what_moves_inside_nodes_is_told_from_what_moves_between_them() -> None:
+    # both at once from 6 to 8 ms, and computation hides all of it until 4 ms
+    found = moved([0, 0, 1, 1], (1, 2, 8), (2, 6, 10), (2, 9, 11))
+    assert found == {
+        "inside_s": pytest.approx(6 * MS),
+        "inside_exposed_s": pytest.approx(2 * MS),
+        "inside_busbw": pytest.approx(1e6 / (6 * MS)),
+        "between_s": pytest.approx(5 * MS),
+        "between_exposed_s": pytest.approx(5 * MS),
+        "between_busbw": pytest.approx(2e6 / (5 * MS)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("nodes", "where", "reason"),
+    [
+        ([0, 0], "between", "all ranks are on one node"),
+        ([0, 1], "inside", "every rank has a node to itself"),
+        ([0], "inside", "needs at least two ranks"),
+    ],
+)
+def test_where_nothing_can_move_there_is_no_number_but_a_reason(
+    nodes: list[int], where: str, reason: str
+) -> None:
+    found = moved(nodes)
+    assert {found[f"{where}_{what}"] for what in ("s", "exposed_s", "busbw")} == {reason}
+
+
+def test_a_norm_says_nothing_of_bandwidth() -> None:
+    flag = Transfer(Call("all_reduce", "0,1", 2, "float32", 4, 1, 2), (0, MS))
+    assert busbw([flag], "between") is None
+    assert busbw([flag, replace(flag, call=replace(flag.call, bytes=10**6))], "between") == 1e6 / MS
 
 
 def test_factors_are_those_of_nccl_tests() -> None:

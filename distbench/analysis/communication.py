@@ -11,13 +11,11 @@ from typing import Any
 from distbench.analysis.settings import description_of
 from distbench.case import BYTES
 from distbench.grouping import gathered, grouped
-from distbench.metrics.communication.traffic import bus_factor
+from distbench.metrics.communication.traffic import SCALAR, bus_factor
 from distbench.record import Record
 from distbench.strategies.description import Deviation
 from distbench.units import bytes_text
 
-SCALAR = 1024
-"""Bytes; a collective no larger, of a kind that theory does not have, carries norms or flags."""
 EXPLAINED = 0.01
 """Share of the expected volume that may stay without a known cause."""
 
@@ -31,6 +29,8 @@ class Traffic:
     ran: str
     """What the backend ran for it; empty if the trace does not show it."""
     group_size: int
+    nodes: int
+    """Nodes that its process group spans; 1: it stays inside a node."""
     dtype: str
     calls: float
     bytes: float
@@ -55,15 +55,22 @@ class Traffic:
 
 
 def traffic(record: Record) -> list[Traffic]:
-    """Traffic of one trial by operation, group size and dtype, largest first."""
+    """Traffic of one trial by operation, group size, nodes and dtype, largest first."""
     rows = moving(record)
     steps = steps_of(rows)
-    kinds = grouped(rows, lambda row: (row["op"], row.get("ran") or "", row["group_size"], row["dtype"]))
+    kinds = grouped(
+        rows, lambda row: (row["op"], row.get("ran") or "", row["group_size"], _nodes(row), row["dtype"])
+    )
     unsorted = [_traffic(kind, same, steps) for kind, same in kinds.items()]
     return sorted(unsorted, key=lambda kind: -kind.bytes)
 
 
-def _traffic(kind: tuple[str, str, int, str], rows: Sequence[dict[str, Any]], steps: int) -> Traffic:
+def _nodes(row: dict[str, Any]) -> int:
+    # earlier records say nothing, and all of their ranks were on one node
+    return row.get("nodes") or 1
+
+
+def _traffic(kind: tuple[str, str, int, int, str], rows: Sequence[dict[str, Any]], steps: int) -> Traffic:
     def mean(column: str) -> float | None:
         values = [row.get(column) for row in rows]
         known = [value for value in values if value is not None]
@@ -79,6 +86,8 @@ class Bandwidth:
 
     op: str
     group_size: int
+    nodes: int
+    """Nodes that the group spans."""
     bytes: float
     """Payload of one message, in bytes."""
     busbw: float
@@ -88,12 +97,13 @@ class Bandwidth:
 
 def bandwidths(record: Record) -> list[Bandwidth]:
     """Bus bandwidth by message size: payload over transfer time, times nccl-tests' factor."""
-    found: dict[tuple[str, int, float], list[float]] = {}
+    found: dict[tuple[str, int, int, float], list[float]] = {}
     for row in moving(record):
         factor, seconds = bus_factor(row["op"], row["group_size"]), row.get("transfer_s")
         if factor and seconds and row["bytes"]:
             reached = row["bytes"] / seconds * factor
-            found.setdefault((row["op"], row["group_size"], row["bytes"]), []).append(reached)
+            kind = (row["op"], row["group_size"], _nodes(row), row["bytes"])
+            found.setdefault(kind, []).append(reached)
     return [Bandwidth(*key, statistics.median(values), len(values)) for key, values in found.items()]
 
 

@@ -17,7 +17,7 @@ import psutil
 
 from distbench import clock
 from distbench.launchers.base import Launch, LaunchError
-from distbench.launchers.nodes import Node, Started
+from distbench.launchers.nodes import Node, Started, called
 from distbench.wire import CONTROLLER, SILENCE_S, Wire, WireError
 
 # for an answer that takes an agent milliseconds, and for the end of all ranks
@@ -112,9 +112,20 @@ class Agent:
 class Gathering:
     """Listens until every agent of a launch has connected."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, port: int = 0) -> None:
+        """Listen.
+
+        Args:
+            port: Where the agents have been told to connect; 0: any that is free.
+
+        Raises:
+            LaunchError: another process listens there.
+        """
         self._token = token
-        self._listener = socket.create_server(("", 0), backlog=1024)
+        try:
+            self._listener = socket.create_server(("", port), backlog=1024)
+        except OSError as error:
+            raise LaunchError(f"port {port}, to which agents connect: {error.strerror}") from error
         self._met: list[Agent] = []
         self._meeting = threading.Lock()
         self._is_over = False
@@ -150,8 +161,7 @@ class Gathering:
             return _in_order(met, nodes)
         for agent in met:
             agent.close()
-        absent = ", ".join(node.name for node in nodes if node.name not in {agent.name for agent in met})
-        raise LaunchError(why or f"no agent on {absent} has connected within {seconds:g} s")
+        raise LaunchError(why or f"{_absent(met, nodes)} within {seconds:g} s")
 
     def close(self) -> None:
         """Listen no more."""
@@ -169,16 +179,25 @@ class Gathering:
             agent.close()
 
 
+def _absent(agents: Sequence[Agent], nodes: Sequence[Node]) -> str:
+    came = [agent.name for agent in agents]
+    if not all(node.name for node in nodes):
+        return f"{len(came)} of {len(nodes)} agents have connected ({', '.join(came) or 'none'})"
+    return f"no agent on {', '.join(node.name for node in nodes if node.name not in came)} has connected"
+
+
 def _in_order(agents: list[Agent], nodes: Sequence[Node]) -> list[Agent]:
-    """*agents* as *nodes* are ordered.
+    """*agents* as *nodes* are ordered; by name where the engine has chosen the nodes.
 
     Raises:
         LaunchError: they are not one on each; all are ended.
     """
-    names = [node.name for node in nodes]
-    if sorted(names) == sorted(agent.name for agent in agents):
+    came = sorted(agent.name for agent in agents)
+    names = [node.name for node in nodes] if all(node.name for node in nodes) else sorted(set(came))
+    if sorted(names) == came:
         return sorted(agents, key=lambda agent: names.index(agent.name))
     for agent in agents:
         agent.close()
-    came = ", ".join(agent.name for agent in agents)
-    raise LaunchError(f"agents came from {came}; one was started on each of {', '.join(names)}")
+    raise LaunchError(
+        f"agents came from {', '.join(came)}; one was started on each of {', '.join(called(nodes))}"
+    )

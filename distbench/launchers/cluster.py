@@ -14,7 +14,7 @@ from typing import Any
 from distbench.env import RUN_ID, Machine, cache_folder, detect
 from distbench.launchers.agents import Agent, Gathering
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
-from distbench.launchers.nodes import Difference, Node, Started, difference, shares
+from distbench.launchers.nodes import Difference, Node, Started, called, difference, shares
 from distbench.launchers.server import exit_of
 from distbench.processes import Share
 from distbench.wire import CONTROLLERS, TOKEN, new_token
@@ -49,6 +49,10 @@ class Cluster(Launcher):
     def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
         """Commands that start them, for a dry run."""
 
+    def meeting(self) -> tuple[str, int]:
+        """Token of the agents, and the port at which the controller waits for them; 0: any that is free."""
+        return new_token(), 0
+
     def machine(self, device: str) -> Machine:
         nodes = self.members()
         here = detect(device)
@@ -62,7 +66,7 @@ class Cluster(Launcher):
         slots = sum(node.slots for node in nodes)
         if processes <= slots:
             return None
-        listed = ", ".join(f"{node.name}: {node.slots}" for node in nodes)
+        listed = ", ".join(f"{name}: {node.slots}" for name, node in zip(called(nodes), nodes, strict=True))
         return f"{processes} ranks need as many slots, these nodes have {slots} ({listed})"
 
     def commands(self, launch: Launch) -> list[list[str]]:
@@ -108,6 +112,8 @@ class AgentSite(Site):
                 agent.answer("renewed")
 
     def close(self) -> None:
+        for agent in self._agents:
+            agent.send({"over": True})
         self._end()
 
     def _launched(self, launch: Launch) -> Handle:
@@ -129,8 +135,8 @@ class AgentSite(Site):
         return AgentHandle(placed, self._end)
 
     def _gathered(self, launch: Launch) -> list[Agent]:
-        nodes, token = self._cluster.members(), new_token()
-        gathering = Gathering(token)
+        nodes, (token, port) = self._cluster.members(), self._cluster.meeting()
+        gathering = Gathering(token, port)
         environment = {
             TOKEN: token,
             CONTROLLERS: gathering.addresses,

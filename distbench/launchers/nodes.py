@@ -24,8 +24,14 @@ class Node:
     """A node of a cluster."""
 
     name: str
+    """Empty: the engine chooses it, and its agent says what it is called."""
     slots: int
     """Ranks that it takes: its GPUs, or the CPU cores that ranks may use."""
+
+
+def called(nodes: Sequence[Node]) -> list[str]:
+    """Names of *nodes* for messages: a node that the engine has yet to choose is called by its number."""
+    return [node.name or f"node {number}" for number, node in enumerate(nodes)]
 
 
 def shares(nodes: Sequence[Node], processes: int) -> list[Share]:

@@ -113,6 +113,8 @@ class Session:
     device: torch.device
     rank: int
     world_size: int
+    nodes: Sequence[int]
+    """Number of the node of each rank."""
     pass_: Pass
     folder: Path
     """The trial's folder, for files too large for a record."""

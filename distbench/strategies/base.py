@@ -39,6 +39,8 @@ class Setting:
     world_size: int
     scratch: Path
     """Folder of this trial and its logs, the same for all ranks, for files of offload."""
+    nodes: Sequence[int] = ()
+    """Number of the node of each rank; empty: all are on one."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from distbench.analysis.communication import (
-    SCALAR,
     Bandwidth,
     Traffic,
     Volume,
@@ -20,6 +19,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
 from distbench.grouping import grouped
+from distbench.metrics.communication.traffic import SCALAR
 from distbench.report.figures import Chart, Shown, Style, bars, drawn, hover, scatter
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
@@ -43,6 +43,7 @@ _VOLUME = (
 )
 _MESSAGE = (
     Field("group_size", "ranks", "Ranks of the process group.", type="bigint"),
+    Field("nodes", "nodes", "Nodes that these ranks are on.", type="bigint"),
     Field("bytes", "message", "Payload of one call.", "B"),
     Field("busbw", "busbw, GB/s", "Median over the calls.", "B/s", "higher", format=_giga),
     Field("calls", "calls", "Calls of this size.", type="bigint"),
@@ -54,6 +55,7 @@ _EXPOSURE = (
 _TRAFFIC = (
     Field("dtype", "", "Dtype of what it moves.", type="varchar"),
     Field("group_size", "", "Ranks of the process group.", type="bigint"),
+    Field("nodes", "", "Nodes that these ranks are on; 1: inside a node.", type="bigint"),
     Field("calls", "", "Calls per step."),
     Field("bytes", "payload", "Payload per step, by nccl-tests' convention: full arrays.", "B", "lower"),
     Field("wire_bytes", "wire", "What a rank sends per step, by the algorithm that ran.", "B", "lower"),
@@ -101,7 +103,8 @@ def _row(row: CaseSummary, name: str, kind: Traffic) -> Row:
     if kind.bytes <= SCALAR:
         # a norm or a flag says nothing of bandwidth
         cells |= {"algbw": _NO_BANDWIDTH, "busbw": _NO_BANDWIDTH}
-    operation = Cell(kind.op, one_line(f"{kind.calls:g} {kind.op} {dtype}"))
+    far = f" between {kind.nodes} nodes" if kind.nodes > 1 else ""
+    operation = Cell(kind.op, one_line(f"{kind.calls:g} {kind.op} {dtype}{far}"))
     return Row({**case_cells(row.case), "op": operation, **cells}, group=name)
 
 
@@ -203,7 +206,7 @@ def _marks(
         hovers=[
             hover(
                 row.case.name,
-                f"{one_line(each.op)} of {bytes_text(each.bytes)} among {each.group_size} ranks",
+                f"{one_line(each.op)} of {bytes_text(each.bytes)} among {_place(each)}",
                 f"busbw {_giga(each.busbw)} GB/s, median of {each.calls}",
             )
             for row, _, each in messages
@@ -211,6 +214,10 @@ def _marks(
         cases=[row.case.id for row, *_ in messages],
         marker=style.marker(family) | {"size": 8},
     )
+
+
+def _place(of: Bandwidth) -> str:
+    return f"{of.group_size} ranks" + (f" on {of.nodes} nodes" if of.nodes > 1 else "")
 
 
 def _exposed(run: AnalysedRun) -> Iterator[Chart]:

@@ -1,7 +1,7 @@
 """``python -m distbench.worker``: the program that every launcher starts.
 
 serve DESCRIPTOR MODULE...   a warm parent: imports MODULEs, then forks ranks on request
-agent                        the agent of a run on a node, started by the run's engine
+agent [PID]                  the agent of a run on a node; it ends with process PID
 rank TRIAL_FILE              one rank, placed by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 prepare FILE                 build C++ ops and initial weights
 export FILE                  send curves to an experiment tracker
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> None:
     if command == "agent":
         from distbench.worker.agent import serve_node
 
-        serve_node()
+        serve_node(int(rest[0]) if rest else None)
     elif command == "serve":
         from distbench.worker.server import serve
 

@@ -5,12 +5,13 @@ controller, whose addresses and token are in its environment (or the token on it
 ranks as the launcher ``local`` does, by warm parents, on the interface by which it reaches the controller.
 
 When the controller closes the connection, or is silent for too long, the run is over here: every process of
-it on this node is ended.
+it on this node is ended. An agent that can't be started again (``PATIENCE``) then connects once more, unless
+it was told that the run is over.
 
 In: ``{"welcome": clock}``, ``{"look": [file, content]}``, ``{"launch": {...}}``, ``{"signal": n}``,
-``{"states": true}``, ``{"stop": true}``, ``{"renew": true}``. Out: ``{"node": facts}``, ``{"sees": bool}``,
-``{"port": n}`` when the ranks are started, ``{"failed": reason}``, ``{"exit": rank, ...}``, ``{"states":
-{rank: letter}}``, ``{"stopped": true}``, ``{"renewed": true}``.
+``{"states": true}``, ``{"stop": true}``, ``{"renew": true}``, ``{"over": true}``. Out: ``{"node": facts}``,
+``{"sees": bool}``, ``{"port": n}`` when the ranks are started, ``{"failed": reason}``, ``{"exit": rank,
+...}``, ``{"states": {rank: letter}}``, ``{"stopped": true}``, ``{"renewed": true}``.
 """
 
 from __future__ import annotations
@@ -32,34 +33,54 @@ from distbench import clock, env
 from distbench.decode import decoded
 from distbench.launchers.base import Handle, Launch, LaunchError, Place
 from distbench.launchers.local import INTERFACES, Local
-from distbench.processes import Share, kill_tagged
-from distbench.wire import AGENT, CONTROLLERS, NODE, SILENCE_S, TOKEN, Wire, WireError
+from distbench.processes import Share, die_with_parent, kill_tagged
+from distbench.wire import AGENT, CONTROLLERS, NODE, PATIENCE, SILENCE_S, TOKEN, Wire, WireError
 
 _CONNECT_S = 5.0
+_AGAIN_S = 1.0
 _POLL_S = 0.25
 
 
-def serve_node() -> None:
+def serve_node(parent: int | None = None) -> None:
     """Serve the controller that the environment names, until it is gone.
+
+    Args:
+        parent: The process that started this one, whose end, whatever it is, ends this one.
 
     Raises:
         WireError: none of its addresses can be reached, or what is there does not know the token.
     """
+    if parent:
+        die_with_parent(parent)
     # an engine that passes no environment on passes the standard input
     token = os.environ.pop(TOKEN, "") or sys.stdin.readline().strip()
-    wire = _connected(os.environ[CONTROLLERS].split(","), token)
+    patience_s = float(os.environ.get(PATIENCE, "0"))
     # two agents of a run on one host must not take each other's ranks for leftovers
     tag = f"{os.environ[env.RUN_ID]}@{_name()}"
     # those of an agent that was given up, and can't end them itself while it is stopped
     kill_tagged(tag)
-    agent = Agent(wire, tag)
-    try:
-        agent.run()
-    finally:
-        agent.close()
+    is_over = False
+    while not is_over:
+        agent = Agent(_connected(os.environ[CONTROLLERS].split(","), token, patience_s), tag)
+        try:
+            agent.run()
+        finally:
+            agent.close()
+        is_over = agent.is_over or not patience_s
 
 
-def _connected(addresses: list[str], token: str) -> Wire:
+def _connected(addresses: list[str], token: str, patience_s: float) -> Wire:
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            return _connected_once(addresses, token)
+        except WireError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(_AGAIN_S)
+
+
+def _connected_once(addresses: list[str], token: str) -> Wire:
     failures = []
     for address in addresses:
         host, _, port = address.rpartition(":")
@@ -80,6 +101,8 @@ class Agent:
         self._site = Local(oversubscribe=True).open(run_id)
         self._handle: Handle | None = None
         self._left: set[int] = set()
+        self.is_over = False
+        """Whether the controller has said that it needs no agents any more."""
 
     def run(self) -> None:
         """Serve until the controller is gone.
@@ -114,6 +137,8 @@ class Agent:
             self._wire.send({"renewed": True})
         elif "look" in request:
             self._wire.send({"sees": _sees(*request["look"])})
+        elif "over" in request:
+            self.is_over = True
         elif "welcome" in request:
             clock.follow(request["welcome"])
 

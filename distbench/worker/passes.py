@@ -93,6 +93,7 @@ class Loop:
             device=setting.device,
             rank=setting.rank,
             world_size=setting.world_size,
+            nodes=setting.nodes or [0] * setting.world_size,
             pass_=name,
             folder=setting.scratch,
             effective=self.delivery.effective,

@@ -90,7 +90,8 @@ def _run(trial: TrialFile, folder: Path, rank: int, phases: Phases, listener: in
         # kernels without a deterministic form still run; the job has to notice what they change
         torch.use_deterministic_algorithms(True, warn_only=True)
     workload: Workload = registry.make("workloads", case.workload)
-    setting = Setting(case, workload, Path(trial.weights), device, rank, processes, scratch=folder)
+    weights, nodes = Path(trial.weights), _nodes(processes)
+    setting = Setting(case, workload, weights, device, rank, processes, scratch=folder, nodes=nodes)
     delivery = kind.in_rank()(trial, setting, phases)
     environment = {**_surroundings(device), "warm": os.getpid() != _IMPORTED_BY, **delivery.facts}
     result = {**vars(delivery), "environment": environment, "phases": phases.seconds}
@@ -130,6 +131,13 @@ def _join(trial: TrialFile, rank: int, processes: int, device: torch.device, lis
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=processes, timeout=timeout)
     dist.barrier()
+
+
+def _nodes(processes: int) -> list[int]:
+    """Number of the node of each rank, as their launcher numbers nodes. A collective call."""
+    told = [torch.zeros(1, dtype=torch.int64) for _ in range(processes)]
+    dist.all_gather(told, torch.tensor([int(os.environ["GROUP_RANK"])]))
+    return [int(node) for node in told]
 
 
 def _surroundings(device: torch.device) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distbench.case import BYTES
 from distbench.metrics.base import Absent, Metric, Session, TableColumn, TableSpec, Values, alike
-from distbench.metrics.communication.traffic import Counted
+from distbench.metrics.communication.traffic import WHERE, Call, Counted, Where, not_there
 
 if TYPE_CHECKING:
     from distbench.metrics.communication.collectives import Collectives
@@ -27,6 +27,7 @@ _COLLECTIVES = TableSpec(
             "group", "varchar", "Global ranks of its process group. A word of SQL: write it in quotes."
         ),
         TableColumn("group_size", "bigint", "Ranks of its process group."),
+        TableColumn("nodes", "bigint", "Nodes that these ranks are on; 1: it stays inside a node."),
         TableColumn("dtype", "varchar", "Dtype of what it moves."),
         TableColumn("bytes", "bigint", "Payload by nccl-tests' convention: the full array.", "B"),
         TableColumn("wire_bytes", "double", "What the rank sends, by the algorithm of what ran.", "B"),
@@ -68,6 +69,9 @@ class Communication(Metric):
         *alike("B", "lower", "max", per_step=True)(
             comm_bytes="Payload of a rank's collectives in one step, as asked for: the full array of each, "
             "as nccl-tests counts (all-gather: what comes out; reduce-scatter: what goes in).",
+            comm_inside_bytes="The part of a rank's comm_bytes whose process groups are inside one node.",
+            comm_between_bytes="The part of a rank's comm_bytes whose process groups span several nodes, "
+            "those with other ranks of the same node included.",
         ),
         *alike("B", None, "first")(
             comm_bytes_theory="Expected comm_bytes by the strategy's communication model, with the dtypes "
@@ -82,7 +86,7 @@ class Communication(Metric):
     def start(self, session: Session) -> Any:
         from distbench.metrics.communication.collectives import Collectives
 
-        return _State(Collectives())
+        return _State(Collectives(session.nodes))
 
     def before_step(self, session: Session, state: _State) -> None:
         state.standing.append(0)
@@ -111,7 +115,15 @@ class Communication(Metric):
             "comm_bytes": [float(sum(call.bytes for call in calls)) for calls in moving],
             "comm_standing_bytes": [float(elements * size) for elements in state.standing],
             "comm_bytes_theory": _theory(session),
+            **{f"comm_{where}_bytes": _part(session, moving, where) for where in WHERE},
         }
+
+
+def _part(session: Session, steps: list[list[Call]], where: Where) -> list[float | None] | Absent:
+    """Bytes of each step that move *where*."""
+    return not_there(where, session.nodes) or [
+        float(sum(call.bytes for call in step if call.where == where)) for step in steps
+    ]
 
 
 def _theory(session: Session) -> list[float | None] | Absent:

@@ -6,7 +6,7 @@ but DeepSpeed and makes every operation blocking.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -55,8 +55,10 @@ _MEANINGS = {
 class Collectives(TorchDispatchMode):
     """Lists the collectives between ``begin`` and ``end``, in the order in which they are issued."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Sequence[int]) -> None:
+        """None yet; *nodes* has the number of the node of each rank."""
         super().__init__()
+        self._nodes = nodes
         self.steps: list[list[Call]] = []
 
     def begin(self) -> None:
@@ -85,14 +87,16 @@ class Collectives(TorchDispatchMode):
         if not tensors or not self.steps:
             return
         elements, size = sum(tensor.numel() for tensor in tensors), group.size()
+        ranks = dist.get_process_group_ranks(group)
         self.steps[-1].append(
             Call(
                 op=op,
-                group=_ranks_text(dist.get_process_group_ranks(group)),
+                group=_ranks_text(ranks),
                 group_size=size,
                 dtype=str(tensors[0].dtype).removeprefix("torch."),
                 bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
                 elements=elements // size if op == "all_gather" else elements,
+                nodes=len({self._nodes[rank] for rank in ranks}),
             )
         )
 

@@ -5,10 +5,17 @@ nccl-tests: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
-from distbench.metrics.base import Left
+from distbench.metrics.base import Absent, Left
+
+SCALAR = 1024
+"""Bytes; a collective no larger carries a norm or a flag, and says nothing of bandwidth."""
+Where = Literal["inside", "between"]
+WHERE: tuple[Where, ...] = ("inside", "between")
+"""Inside a node: all ranks of the group are on it. Between nodes: the group spans several."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,13 @@ class Call:
     reduce-scatter; on every rank the same."""
     elements: int
     """Of this rank's input; identifies the backend's own event."""
+    nodes: int = 1
+    """Nodes that the ranks of the group are on."""
+
+    @property
+    def where(self) -> Where:
+        """Whether the group is inside one node or spans several."""
+        return "between" if self.nodes > 1 else "inside"
 
     def row(self, step: int, place: int) -> dict[str, Any]:
         """The call as a row of the table ``collectives``: the *place*-th of *step*."""
@@ -40,6 +54,21 @@ class Counted(Left):
 
     calls: list[Call]
     rows: list[dict[str, Any]]
+
+
+def not_there(where: Where, nodes: Sequence[int]) -> Absent | None:
+    """Why nothing can move *where* between ranks on these *nodes*; None if it can.
+
+    It is absent rather than 0: a suite that moves nothing between its nodes is another thing than one that
+    has no second node.
+    """
+    if len(nodes) < 2:
+        return Absent("needs at least two ranks")
+    if where == "between" and len(set(nodes)) == 1:
+        return Absent("all ranks are on one node")
+    if where == "inside" and len(set(nodes)) == len(nodes):
+        return Absent("every rank has a node to itself")
+    return None
 
 
 def bus_factor(op: str, n: int) -> float | None:

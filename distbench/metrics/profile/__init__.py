@@ -18,7 +18,7 @@ from distbench.metrics.base import (
     alike,
     or_absent,
 )
-from distbench.metrics.communication.traffic import Counted
+from distbench.metrics.communication.traffic import SCALAR, Counted
 
 _SHARE = (
     "Mean over ranks, under the profiler: a share of profile_step_s, never a time to compare with step_s."
@@ -26,6 +26,11 @@ _SHARE = (
 _CPU_COMM = (
     "On a CPU, gloo's threads share the cores with the computation: what is hidden still slows it down."
 )
+
+_PLACES = {
+    "inside": "inside a node (a process group whose ranks are all on it)",
+    "between": "between nodes (a process group that spans several)",
+}
 
 PARTS = {
     "data": "Making and moving the batch.",
@@ -83,6 +88,27 @@ class Profile(Metric):
             "group spent in it.",
             comm_wait_s="Sum over the collectives of what a rank spent in each beyond the shortest: "
             "waiting for others.",
+        ),
+        *alike("s", "lower", "mean", per_step=True)(
+            **{
+                f"comm_{where}_s": f"Time in a profiled step in which a transfer {places} runs: union of the "
+                "last parts of the collectives, each as long as the shortest time that any rank of the "
+                "group spent in it, so that nobody's waiting is in it."
+                for where, places in _PLACES.items()
+            },
+            **{
+                f"comm_{where}_exposed_s": f"The part of comm_{where}_s that no computation of the rank hides"
+                f"{less}. {_CPU_COMM}"
+                for where, less in {"inside": " and no transfer between nodes covers", "between": ""}.items()
+            },
+        ),
+        *alike("B/s", "higher", "mean", per_step=True)(
+            **{
+                f"comm_{where}_busbw": f"Bus bandwidth {places} that a rank's collectives reached together: "
+                "payloads times nccl-tests' factors over the time in which their transfers ran, of those "
+                f"with more than {SCALAR} bytes."
+                for where, places in _PLACES.items()
+            },
         ),
         *alike("s", "lower", "max", per_step=True)(
             work_s="Step under the profiler less the exposed waiting for other ranks: a rank's own work.",

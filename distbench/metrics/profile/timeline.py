@@ -15,6 +15,7 @@ from distbench.metrics.base import Absent, Session, Values
 from distbench.metrics.communication.traffic import Call, Counted, wire_factor
 from distbench.metrics.profile.breakdown import Done, match, parts
 from distbench.metrics.profile.intervals import Interval, difference, length, union
+from distbench.metrics.profile.nodes import Transfer, of_nodes
 from distbench.metrics.profile.trace import Trace, clipped, read, within
 from distbench.metrics.steptime import drift
 
@@ -59,7 +60,18 @@ def of(session: Session, counted: Counted | None, events: Iterable[Any]) -> Time
     flags = _agreed(session, _flags(session, steps, calls), columns.get("work_s", []))
     unknown = Absent(_UNMATCHED if calls is not None else "needs the metric communication")
     values: Values = {name: unknown if None in numbers else numbers for name, numbers in columns.items()}
+    values |= of_nodes(session, [_transfers(step) for step in steps], trace.compute)
     return Timeline(values, _rows(trace, steps), flags)
+
+
+def _transfers(step: _Step) -> list[Transfer] | None:
+    if step.done is None:
+        return None
+    return [
+        Transfer(done.call, (done.event.end - shortest, done.event.end))
+        for done, shortest in zip(step.done, step.shortest, strict=True)
+        if done.call.group_size > 1
+    ]
 
 
 def _step(trace: Trace, interval: Interval, calls: list[Call]) -> _Step:

@@ -42,15 +42,18 @@ class TwoNodesSite(Site):
             while not port:
                 seen += server.events(1)
                 port = next((event["port"] for event in seen if "port" in event), 0)
-        return TwoNodesHandle(servers, seen)
+        names = {f"node-{node}": [*range(count * node, count * (node + 1))] for node in range(launch.nodes)}
+        return TwoNodesHandle(servers, seen, names)
 
     def close(self) -> None:
         kill_tagged(self._run_id)
 
 
 class TwoNodesHandle(Handle):
-    def __init__(self, servers: list[Server], seen: list[dict[str, Any]]) -> None:
-        self._servers, self._seen = servers, seen
+    def __init__(
+        self, servers: list[Server], seen: list[dict[str, Any]], nodes: dict[str, list[int]]
+    ) -> None:
+        self._servers, self._seen, self.nodes = servers, seen, nodes
 
     def wait(self, seconds: float) -> list[Exit]:
         events, self._seen = self._seen, []
