@@ -92,6 +92,17 @@ def gpu_count() -> int:
     return [*invalid, True].index(True)
 
 
+def gpu_index(uuid: str) -> int | None:
+    """Number of the GPU *uuid* on this machine, as nvidia-smi counts; None if the driver does not tell."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+    except pynvml.NVMLError:
+        return None
+
+
 def compiler() -> list[str] | None:
     """Command of the C++ compiler (``CXX``, or else g++ or c++), or None."""
     # CXX may hold options or a wrapper, such as "ccache g++"

@@ -72,6 +72,7 @@ def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(
     assert record["failure"]["rank"] == 1
     assert "the dog ate my gradients" in record["reason"]
     assert "in trouble" in record["failure"]["traceback"]
+    assert record["devices"][1]["kind"] == "cpu", "where a rank ran is known although it failed"
 
 
 @pytest.mark.parametrize(

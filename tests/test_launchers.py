@@ -14,7 +14,7 @@ from distbench.case import Limits
 from distbench.job import kind_of
 from distbench.launchers.base import Exit, Handle
 from distbench.processes import Share
-from distbench.record import Status
+from distbench.record import RankDevice, Status
 from distbench.record.store import Run as RunFolder
 from distbench.run.control import StopRequest
 from distbench.run.watch import Watch
@@ -30,6 +30,7 @@ def test_ranks_on_two_nodes_meet_where_rank_0_is(run_suite: Callable[..., Finish
     assert {file.name for file in folder.glob("node*.log")} == {"node0.log", "node1.log"}
     (record,) = RunFolder(finished.folder).records()
     assert record.nodes == {"node-0": [0], "node-1": [1]}
+    assert record.devices == [RankDevice("cpu"), RankDevice("cpu")]
     assert {row["nodes"] for row in record.tables["collectives"]} == {2}
     assert record.values["comm_between_bytes"] == record.values["comm_bytes"] > 0
     assert 0 < record.values["comm_between_exposed_s"] <= record.values["comm_exposed_s"]

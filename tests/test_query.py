@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -22,12 +23,13 @@ from distbench.errors import UsageError
 from distbench.metrics.base import TableColumn, TableSpec
 from distbench.query import Database
 from distbench.query.tables import TABLES, VIEW
-from distbench.record import Record
+from distbench.record import RankDevice, Record
 from distbench.record.store import Run, write_json
 from distbench.report.view import views
 
 QUOTED = "select strategy, world_size, median(step_s) from steps group by all"
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
+CLUSTERS = Path(__file__).parent.parent / "docs" / "clusters.md"
 FROZEN = Path(__file__).parent / "frozen" / "run"
 DDP, FSDP = case("ddp"), case("fsdp")
 COLUMNS = {
@@ -111,6 +113,39 @@ def test_steps_hold_what_each_step_of_the_time_pass_gave_and_nothing_else(keep: 
     ]
     columns = Database([run]).ask("from steps").columns
     assert "grad_norm" not in columns and "cpu_s" not in columns
+
+
+GPUS: list[RankDevice | None] = [RankDevice("cuda", 3, "GPU-a"), RankDevice("cuda", 0, "GPU-b")]
+WORK = {"columns": {**COLUMNS, "work_s": {"unit": "s", "per_step": True, "pass": "profile"}}}
+
+
+def test_ranks_say_where_they_ran_and_which_was_the_slowest(keep: Keep) -> None:
+    worked = {**WORK, "samples": {**STEPS, "work_s": [[0.1], [0.3]]}}
+    run = keep(trial(nodes={"a": [0], "b": [1]}, devices=GPUS, **worked), trial(FSDP))
+    assert rows(run, "select * exclude (run_id, case_id, case_name, strategy, world_size) from ranks") == [
+        (0, 0, "a", "cuda", 3, "GPU-a", pytest.approx(0.2), 0.1, False),
+        (0, 1, "b", "cuda", 0, "GPU-b", pytest.approx(0.3), 0.3, True),
+        (0, 0, None, None, None, None, pytest.approx(0.2), None, None),
+        (0, 1, None, None, None, None, pytest.approx(0.3), None, None),
+    ]
+
+
+def test_a_rank_that_measured_nothing_has_its_place_all_the_same(keep: Keep) -> None:
+    run = keep(replace(failed(DDP), nodes={"a": [0], "b": [1]}, devices=[None, GPUS[1]]))
+    assert rows(run, "select rank, node, gpu, step_s, is_slowest from ranks") == [
+        (0, "a", None, None, None),
+        (1, "b", 0, None, None),
+    ]
+
+
+def test_the_node_that_is_slowest_over_trials_is_found(keep: Keep) -> None:
+    def worked(slow: int, round_: int) -> Record:
+        samples = {**STEPS, "work_s": [[0.3 if rank == slow else 0.1] for rank in range(2)]}
+        return replace(trial(nodes={"a": [0], "b": [1]}, **{**WORK, "samples": samples}), round=round_)
+
+    run = keep(worked(1, 0), worked(1, 1), worked(0, 2))
+    told = re.search(r'distbench query "(.*from ranks.*)"', CLUSTERS.read_text())
+    assert told and rows(run, told[1]) == [("b", 2, 3), ("a", 1, 3)]
 
 
 def test_a_column_of_another_pass_is_no_step_even_if_it_has_as_many_samples(keep: Keep) -> None:

@@ -89,6 +89,23 @@ def trial_row(record: Record) -> Row:
     }
 
 
+def rank_rows(record: Record) -> list[Row]:
+    """Rows of ``ranks``, without what they measured."""
+    placed = sorted({*range(len(record.devices)), *(rank for own in record.nodes.values() for rank in own)})
+    return [_rank_row(record, rank) for rank in placed]
+
+
+def _rank_row(record: Record, rank: int) -> Row:
+    device = record.devices[rank] if rank < len(record.devices) else None
+    return {
+        "rank": rank,
+        "node": record.node_of(rank) or None,
+        "device": device.kind if device else None,
+        "gpu": device.index if device else None,
+        "gpu_uuid": (device.uuid or None) if device else None,
+    }
+
+
 def job_row(record: Record) -> Row:
     """Row of ``jobs``: facts, and each number under the name of its column."""
     options = json.dumps(record.job.to_json()["options"])

@@ -31,7 +31,7 @@ _DESCRIPTION = (
     Column("pass", "varchar", "Its pass."),
     Column("unit", "varchar", "Its unit."),
 )
-_MADE = {"runs", "cases", "trials", "jobs", "steps", "samples"}
+_MADE = {"runs", "cases", "trials", "ranks", "jobs", "steps", "samples"}
 
 
 @dataclass
@@ -52,6 +52,8 @@ class Loading:
     trials: list[Row] = field(default_factory=list)
     jobs: list[Row] = field(default_factory=list)
     """Trials that were not made to be timed."""
+    ranks: list[Row] = field(default_factory=list)
+    """Where each rank of a trial ran, by the number of the trial."""
     keys: list[Row] = field(default_factory=list)
     """By which each trial is known, in the order of their numbers."""
     columns: list[Row] = field(default_factory=list)
@@ -109,6 +111,7 @@ class Loading:
         for table, rows in facts_of.items():
             make(database, table.name, table.columns, rows)
         self._fill_samples(database)
+        self._fill_ranks(database)
         names = {name: self.documented.get(name) for name in [*(TABLES.keys() - _MADE), *self.sources]}
         for name, sql_name in zip(names, unique(names, _MADE), strict=True):
             documented = names[name]
@@ -120,6 +123,7 @@ class Loading:
         record, number = stored.record, self._number(stored.record)
         self.trials.append(facts.trial_row(record))
         self.columns += _columns(record, number)
+        self.ranks += [{"trial": number, **row} for row in facts.rank_rows(record)]
         for name, column in record.columns.items():
             self.described.setdefault(name, column)
         if stored.files.samples:
@@ -172,6 +176,22 @@ class Loading:
         database.execute(
             f"""create table steps as select {_listed(keys)}, {", ".join(values)}
             from raw.samples where timed group by trial, {_listed(keys)} order by trial, rank, step"""
+        )
+
+    def _fill_ranks(self, database: duckdb.DuckDBPyConnection) -> None:
+        make(database, "raw.seats", (_NUMBER, *tables.SEAT), self.ranks)
+        columns = [column.name for column in (*TRIAL, *tables.SEAT)]
+        database.execute(
+            f"""create table ranks as
+            with measured as (
+                select trial, rank, avg(value) filter (name = 'step_s' and timed) as step_s,
+                    avg(value) filter (name = 'work_s') as work_s
+                from raw.samples group by trial, rank
+            )
+            select {_listed(columns)}, step_s, work_s,
+                work_s = max(work_s) over (partition by trial) as is_slowest
+            from raw.seats full join measured using (trial, rank) join raw.keys using (trial)
+            order by trial, rank"""
         )
 
 

@@ -163,6 +163,26 @@ SAMPLES = Table(
 )
 
 
+SEAT = (
+    _RANK,
+    Column("node", "varchar", "Node that it ran on; null: where the command did."),
+    Column("device", "varchar", "cpu or cuda; null if it ended before it told."),
+    Column("gpu", "bigint", "Number of its GPU on the node, as nvidia-smi counts."),
+    Column("gpu_uuid", "varchar", "The GPU's own id, as nvidia-smi -L shows it."),
+)
+RANKS = Table(
+    "ranks",
+    "One row per rank and trial: where it ran, and how long it worked.",
+    (
+        *TRIAL,
+        *SEAT,
+        Column("step_s", "double", "Mean of its timed steps, waiting for others included.", "s"),
+        Column("work_s", "double", "Mean of its own work in the profiled steps.", "s"),
+        Column("is_slowest", "boolean", "Whether no rank of the trial has more work; null if none is known."),
+    ),
+)
+
+
 def of_metric(spec: TableSpec) -> Table:
     """Table that a metric leaves."""
     columns = (Column(column.name, column.type, column.doc, column.unit) for column in spec.columns)
@@ -194,7 +214,7 @@ def of_views() -> Iterator[Table]:
 
 
 _OF_METRICS = [of_metric(spec) for metric in registry.built_in("metrics").values() for spec in metric.tables]
-TABLES = {table.name: table for table in (RUNS, CASES, TRIALS, STEPS, SAMPLES, JOBS, *_OF_METRICS)}
+TABLES = {table.name: table for table in (RUNS, CASES, TRIALS, RANKS, STEPS, SAMPLES, JOBS, *_OF_METRICS)}
 """The documented tables by name. Metrics of plug-ins leave others, which their records describe."""
 OF_JOBS = {spec.name: of_metric(spec) for kind in kinds() for spec in kind.tables}
 """Tables of kinds of job, which older records do not describe."""

@@ -18,7 +18,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from distbench.bounds import Bound, Name
 from distbench.case import MOST_RANKS, Case
@@ -131,6 +131,17 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class RankDevice:
+    """What a rank trained on."""
+
+    kind: Literal["cpu", "cuda"]
+    index: Annotated[int, Bound(0)] | None = None
+    """Number of the GPU on its node, as nvidia-smi counts; None: a CPU, or the driver does not tell."""
+    uuid: str = ""
+    """The GPU's own, as ``nvidia-smi -L`` shows it; empty: a CPU."""
+
+
+@dataclass(frozen=True)
 class Record:
     """One trial of one case."""
 
@@ -178,6 +189,12 @@ class Record:
 
     nodes: dict[str, list[int]] = field(default_factory=dict)
     """Node -> the ranks that ran on it; empty: all ran where the command did, or nothing was launched."""
+    devices: list[RankDevice | None] = field(default_factory=list)
+    """Device of each rank; None of one that ended before it told. None in records of earlier versions."""
+
+    def node_of(self, rank: int) -> str:
+        """Name of the node that *rank* ran on; empty: where the command did."""
+        return next((name for name, ranks in self.nodes.items() if rank in ranks), "")
 
     @property
     def attempts_so_far(self) -> list[Attempt]:

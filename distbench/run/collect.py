@@ -9,9 +9,9 @@ from typing import Any
 from distbench import registry
 from distbench.job import kind_of
 from distbench.metrics.base import OVER_RANKS, Absent, Column, Metric, Trial
-from distbench.record import Failure, Record, Status
+from distbench.record import Failure, RankDevice, Record, Status
 from distbench.strategies.base import Strategy
-from distbench.trial import result_file
+from distbench.trial import error_file, result_file
 from distbench.workloads.base import Workload
 
 Samples = dict[str, list[list[float | None]]]
@@ -33,6 +33,7 @@ def collect(
         sampled: The tables sampled outside the ranks.
     """
     ranks = [_read(result_file(folder, rank)) for rank in range(processes)]
+    ended = dataclasses.replace(ended, devices=_devices(ranks, folder))
     kind = kind_of(ended.job.kind)
     described = [(name, column) for name, metric in metrics.items() for column in metric.columns]
     described += [(kind.name, column) for column in kind.columns]
@@ -88,6 +89,13 @@ def _read(file: Path) -> dict[str, Any] | None:
         return dict(json.loads(file.read_text()))
     except FileNotFoundError:
         return None
+
+
+def _devices(ranks: list[dict[str, Any] | None], folder: Path) -> list[RankDevice | None]:
+    """Device of each rank, as it told in its result or its error; none if no rank told."""
+    told = [rank or _read(error_file(folder, number)) or {} for number, rank in enumerate(ranks)]
+    devices = [RankDevice(**rank["device"]) if "device" in rank else None for rank in told]
+    return devices if any(devices) else []
 
 
 def _samples(ranks: list[dict[str, Any]]) -> Samples:

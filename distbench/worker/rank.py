@@ -47,15 +47,18 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
     progress = Progress(progress_file(folder, rank))
     progress.at("start")
     phases = Phases(progress)
+    # known also of a rank that fails, once it is
+    place: dict[str, Any] = {}
     try:
         trial = TrialFile.read(file)
-        result = _run(trial, folder, rank, phases, listener)
-        _deliver(result_file(folder, rank), {**result, "began": began})
+        result = _run(trial, folder, rank, phases, listener, place)
+        _deliver(result_file(folder, rank), {**result, **place, "began": began})
         progress.at("done")
         code = 0
     except BaseException as error:
         # the edge of the process: whatever a framework or a user's model raises is written to a file
-        _deliver(error_file(folder, rank), _describe(error, phases.current, log_file(folder, rank)))
+        told = _describe(error, phases.current, log_file(folder, rank))
+        _deliver(error_file(folder, rank), {**told, **place})
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
@@ -79,11 +82,19 @@ def _describe(error: BaseException, phase: str, log: Path) -> dict[str, Any]:
     }
 
 
-def _run(trial: TrialFile, folder: Path, rank: int, phases: Phases, listener: int | None) -> dict[str, Any]:
-    """Result of this rank."""
+def _run(
+    trial: TrialFile,
+    folder: Path,
+    rank: int,
+    phases: Phases,
+    listener: int | None,
+    place: dict[str, Any],
+) -> dict[str, Any]:
+    """Result of this rank; what it runs on goes to *place* as soon as it is known."""
     case, processes = trial.case, int(os.environ["WORLD_SIZE"])
     with phases.phase("start"):
         device = _device(case)
+        place["device"] = _described(device)
         _join(trial, rank, processes, device, listener)
     kind = kind_of(trial.job.kind)
     if kind.deterministic:
@@ -113,6 +124,14 @@ def _device(case: Case) -> torch.device:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     return device
+
+
+def _described(device: torch.device) -> dict[str, Any]:
+    """*device* as a record has it (``RankDevice``)."""
+    if device.type == "cpu":
+        return {"kind": "cpu"}
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    return {"kind": "cuda", "index": env.gpu_index(uuid), "uuid": uuid}
 
 
 def _join(trial: TrialFile, rank: int, processes: int, device: torch.device, listener: int | None) -> None:
