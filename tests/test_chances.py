@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from distbench.analysis.chances import fisher, holm
+from distbench.analysis.chances import at_least, fisher, holm
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,20 @@ def test_the_exact_test_is_fishers(bad: int, trials: int, others_bad: int, other
     table = [[bad, trials - bad], [others_bad, others - others_bad]]
     known = stats.fisher_exact(table, alternative="greater").pvalue
     assert fisher(bad, trials, others_bad, others) == pytest.approx(known)
+
+
+@pytest.mark.parametrize(
+    ("count", "trials", "chance"), [(9, 10, 0.125), (0, 4, 0.5), (3, 3, 0.5), (2, 7, 1 / 3)]
+)
+def test_of_equal_chances_the_tail_is_the_binomial_one(count: int, trials: int, chance: float) -> None:
+    known = stats.binom.sf(count - 1, trials, chance)
+    assert at_least(count, [chance] * trials) == pytest.approx(known)
+
+
+def test_events_may_have_chances_of_their_own() -> None:
+    assert at_least(1, [0.5, 0.2]) == pytest.approx(1 - 0.5 * 0.8)
+    assert at_least(2, [0.5, 0.2]) == pytest.approx(0.1)
+    assert at_least(3, [0.5, 0.2]) == 0
 
 
 def test_chances_are_adjusted_for_those_that_are_left_and_keep_their_order() -> None:

@@ -145,7 +145,7 @@ def test_a_straggler_is_named_and_a_rank_that_is_hardly_behind_is_not() -> None:
     even = profiled(FSDP, 100, 2.0, [[1.0, 1.0], [1.1, 1.1]])
     found = page(late, even)["ranks"].charts
     assert {each.title: each.finding.partition(":")[0] for each in found} == {
-        "ddp": "Straggler",
+        "ddp": "Straggler in this trial",
         "fsdp": "No straggler",
     }
     assert all("rank 1" in each.finding for each in found)

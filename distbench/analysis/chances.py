@@ -20,6 +20,20 @@ def fisher(bad: int, trials: int, others_bad: int, others: int) -> float:
     return sum(ways) / math.comb(trials + others, failed)
 
 
+def at_least(count: int, chances: Sequence[float]) -> float:
+    """Chance that *count* or more of independent events happen, whose own chances are *chances*.
+
+    The tail of Poisson's binomial distribution, of equal *chances* the binomial one, by recursion (R. E.
+    Barlow and K. D. Heidtmann, IEEE Transactions on Reliability R-33(4), 1984).
+    """
+    # shape (events + 1,): chance of each number of them
+    numbers = [1.0]
+    for chance in chances:
+        without, with_it = [*numbers, 0.0], [0.0, *numbers]
+        numbers = [no * (1 - chance) + yes * chance for no, yes in zip(without, with_it, strict=True)]
+    return math.fsum(numbers[max(count, 0) :])
+
+
 def holm(chances: Sequence[float]) -> list[float]:
     """*chances* adjusted for their number (S. Holm, Scandinavian Journal of Statistics 6, 1979).
 

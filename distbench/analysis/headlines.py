@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from distbench.analysis.candidates import noises
 from distbench.analysis.choice import SAME_MEMORY, Candidate
 from distbench.analysis.communication import EXPLAINED, volume
-from distbench.analysis.ranks import STRAGGLER, work
+from distbench.analysis.ranks import STRAGGLER
 from distbench.analysis.rounds import set_aside
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import offloads_in_vain
@@ -156,7 +156,10 @@ def _diagnosis(run: AnalysedRun) -> list[str]:
     sentences = [
         f"{listed([names[row.case.id] for row in rows])}: {text}." for text, rows in affected.items() if rows
     ]
-    return sentences + [sentence for row in measured if (sentence := _straggler(row, names[row.case.id]))]
+    sentences += [each.sentence for each in run.stragglers]
+    # what is said of ranks over all trials needs not be said of one of them
+    uneven = [] if run.stragglers else measured
+    return sentences + [sentence for row in uneven if (sentence := _imbalance(row, names[row.case.id]))]
 
 
 def _is_unsettled(row: CaseSummary) -> bool:
@@ -166,15 +169,15 @@ def _is_unsettled(row: CaseSummary) -> bool:
     return are_unsettled(changes.trials, chances.trials)
 
 
-def _straggler(row: CaseSummary, name: str) -> str:
+def _imbalance(row: CaseSummary, name: str) -> str:
     imbalance = row.values.get("imbalance")
-    if row.detail is None or imbalance is None or imbalance.value < STRAGGLER:
+    if imbalance is None or imbalance.value < STRAGGLER:
         return ""
-    own = work(row.detail)
-    if not own:
-        return ""
-    slowest = max(own, key=lambda rank: own[rank])
-    return f"{name}: straggler: rank {slowest} works {imbalance.value:.2f}x as long as the median rank."
+    return (
+        f"{name}: ranks are uneven: the slowest works {imbalance.value:.2f}x as long as the median rank; no "
+        "rank is the slowest more often than chance allows, or there are too few trials to tell "
+        "(distbench show --view ranks)."
+    )
 
 
 def _notes(run: AnalysedRun) -> list[str]:

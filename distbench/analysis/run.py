@@ -12,6 +12,7 @@ from distbench.analysis.choice import Candidate
 from distbench.analysis.noise import Noise
 from distbench.analysis.parity import Parity
 from distbench.analysis.scaling import Scaling, scaling
+from distbench.analysis.stragglers import Straggler, stragglers
 from distbench.analysis.summary import CaseSummary, summarise
 from distbench.analysis.text import short_names
 from distbench.job import MEASURE
@@ -68,6 +69,11 @@ class AnalysedRun:
     def scaling(self) -> list[Scaling]:
         """How throughput grows with the number of devices."""
         return scaling(self.cases)
+
+    @cached_property
+    def stragglers(self) -> list[Straggler]:
+        """Ranks and nodes that the others wait for over trials, more often than chance allows."""
+        return stragglers(self.measured)
 
     @cached_property
     def candidates(self) -> list[Candidate]:

@@ -7,8 +7,10 @@ from typing import Any
 
 from distbench.analysis.ranks import STRAGGLER, Grid, grids
 from distbench.analysis.run import AnalysedRun
+from distbench.analysis.stragglers import rank_text
+from distbench.record import Record
 from distbench.report.figures import Chart, drawn
-from distbench.report.sheet import Field, Row, Sheet
+from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 
 _MOST = 4
@@ -36,6 +38,8 @@ class RanksView(View):
     fields = (
         *CASE,
         Field("rank", "rank", "Rank, from 0 on.", type="bigint"),
+        Field("node", "", "Node that it ran on; null: where the command did.", type="varchar"),
+        Field("gpu", "", "Number of its GPU on the node.", type="bigint"),
         Field("column", "of", "work_s, or step_s where no rank reported its work.", type="varchar"),
         Field("mean_s", "work", "Mean over the steps.", "s", "lower"),
         Field("ratio", "ratio", "Over the mean of the median rank.", "", "lower", format="{:.2f}".format),
@@ -44,7 +48,8 @@ class RanksView(View):
     def sheet(self, run: AnalysedRun) -> Sheet:
         # the samples of these cases are read, no others
         rows = [row for grid in grids(run.cases, _MOST) for row in _rows(grid)]
-        return self.made(rows, [] if rows else ["No case of several ranks has a sample of their steps."])
+        notes = [] if rows else ["No case of several ranks has a sample of their steps."]
+        return self.made(rows, [*notes, *(each.sentence for each in run.stragglers)])
 
     def charts(self, run: AnalysedRun) -> Iterator[Chart]:
         names = run.names([row for row in run.cases if row.measured])
@@ -57,7 +62,7 @@ def _rows(grid: Grid) -> list[Row]:
         Row(
             {
                 **case_cells(grid.row.case),
-                "rank": rank,
+                **_place(grid.row.detail, rank),
                 "column": grid.column,
                 "mean_s": mean,
                 "ratio": mean / grid.median,
@@ -65,6 +70,18 @@ def _rows(grid: Grid) -> list[Row]:
         )
         for rank, mean in grid.means.items()
     ]
+
+
+def _place(record: Record | None, rank: int) -> dict[str, Any]:
+    """Cells of *rank* and where it ran."""
+    if record is None:
+        return {"rank": rank}
+    device = record.devices[rank] if rank < len(record.devices) else None
+    return {
+        "rank": Cell(rank, rank_text(record, rank).removeprefix("rank ")),
+        "node": Cell(record.node_of(rank) or None, reason="it ran where the command did"),
+        "gpu": Cell(device.index if device else None, reason="it used none, or the record does not say"),
+    }
 
 
 def _heatmap(grid: Grid, name: str, i: int) -> Chart:
@@ -111,7 +128,8 @@ def _finding(grid: Grid) -> str:
     if grid.column != "work_s":
         return ""
     slowest, mean = max(grid.means.items(), key=lambda item: item[1])
+    name = rank_text(grid.row.detail, slowest) if grid.row.detail else f"rank {slowest}"
     excess = f"{mean / grid.median:.2f}x"
     if mean / grid.median >= STRAGGLER:
-        return f"Straggler: rank {slowest}, {excess} the work of the median rank."
-    return f"No straggler: slowest rank {slowest} is {excess} the median (flagged above {STRAGGLER:g}x)."
+        return f"Straggler in this trial: {name}, {excess} the work of the median rank."
+    return f"No straggler: slowest is {name}, {excess} the median (flagged above {STRAGGLER:g}x)."
