@@ -18,3 +18,7 @@ known=$(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package \1/p' requirements/light.
 # shellcheck disable=SC2086
 lock pyproject.toml --extra train --extra huggingface --extra trackers --extra test --extra lint \
     --excludes - $known --output-file requirements/py.txt <<< $'torch\nhttpx2-jsfetch'
+known=$(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package \1/p' requirements/light.txt requirements/py.txt)
+# shellcheck disable=SC2086
+lock pyproject.toml --extra train --extra test --extra ray --extra spark --extra cluster \
+    --excludes - $known --output-file requirements/cluster.txt <<< $'torch\nhttpx2-jsfetch'

@@ -16,20 +16,13 @@ LOGS = "submitted"
 """Folder of a run for what its jobs print."""
 
 
-def run_arguments(
-    suite: Path,
-    out: Path,
-    set_: Sequence[str],
-    only: Sequence[str],
-    world_sizes: str,
-    device: str,
-    *,
-    check: bool,
+def override_arguments(
+    set_: Sequence[str], only: Sequence[str], world_sizes: str, device: str, *, check: bool
 ) -> list[str]:
-    """Arguments of ``distbench`` that run *suite* with these overrides."""
+    """Options of ``distbench run`` that override a suite so."""
     named = {"--world-sizes": [world_sizes], "--device": [device], "--set": set_, "--only": only}
     given = [word for name, values in named.items() for value in values if value for word in (name, value)]
-    return ["run", str(suite), "--out", str(out), *given, *(["--check"] if check else [])]
+    return [*given, *(["--check"] if check else [])]
 
 
 def resume_arguments(folder: Path) -> list[str]:
@@ -38,19 +31,31 @@ def resume_arguments(folder: Path) -> list[str]:
 
 
 def submission_of(
-    suite: Suite, arguments: Sequence[str], nodes: int | None, logs: Path | None = None
+    suite: Suite,
+    arguments: Sequence[str],
+    nodes: int | None,
+    overrides: Sequence[str],
+    logs: Path | None = None,
 ) -> Submission:
     """What is handed to the launcher of *suite* for ``distbench`` with *arguments* to run it on *nodes*.
+
+    Args:
+        overrides: Options with which the file of the suite is this one.
 
     Raises:
         UsageError: it takes no runs, or not this one.
     """
     name = suite.launcher.name
+    launcher: Launcher = registry.make("launchers", suite.launcher)
+    nodes = launcher.asks_for() if nodes is None else nodes
     if nodes is None or nodes < 1:
         given = "is missing" if nodes is None else f"= {nodes}: must be at least 1"
         raise UsageError(f"--on {name}: --nodes {given}; it is the number of nodes to ask for")
-    launcher: Launcher = registry.make("launchers", suite.launcher)
-    submission = launcher.submission(Controller(arguments, nodes, suite.name, logs=logs))
+    file = Path(suite.file).name
+    controller = Controller(
+        arguments, nodes, suite.name, logs=logs, file=file, text=suite.text, overrides=overrides
+    )
+    submission = launcher.submission(controller)
     if submission is None:
         raise UsageError(
             f"--on {name}: this launcher takes no runs; start distbench where it can launch them"

@@ -54,6 +54,12 @@ class Controller:
     place: Place = HERE
     logs: Path | None = None
     """Folder for a file of its standard output and one of its standard error; None: what the engine does."""
+    file: str = ""
+    """Name of the suite's file, for an engine whose nodes don't have it."""
+    text: str = ""
+    """The suite in it, as the user wrote it."""
+    overrides: Sequence[str] = ()
+    """Options of ``distbench run`` that override it."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +184,14 @@ class Launcher(ABC):
 
         It is asked before anything else is.
         """
+        return None
+
+    def elsewhere(self) -> str | None:
+        """What to do where this process can plan a run, but not start it; None if it can."""
+        return None
+
+    def asks_for(self) -> int | None:
+        """Number of nodes that a submission asks for; None: the user has to say it."""
         return None
 
     def problem(self, processes: int, machine: Machine) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from distbench.case import Device
 from distbench.env import RUN_ID, Machine, cache_folder, detect
 from distbench.launchers.agents import Agent, Gathering
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
@@ -55,8 +56,16 @@ class Cluster(Launcher):
 
     def machine(self, device: str) -> Machine:
         nodes = self.members()
-        here = detect(device)
-        return replace(here, devices=sum(node.slots for node in nodes), nodes=len(nodes))
+        here, gpus = detect(device), self.gpus_of_a_node()
+        if gpus is not None:
+            wanted: Device = "cuda" if device == "cuda" or (device == "auto" and gpus) else "cpu"
+            here = replace(here, device=wanted)
+        slots = 0 if here.device == "cuda" and gpus == 0 else sum(node.slots for node in nodes)
+        return replace(here, devices=slots, nodes=len(nodes))
+
+    def gpus_of_a_node(self) -> int | None:
+        """GPUs that ranks have on each node, where this machine does not tell; None: it stands for all."""
+        return None
 
     def nodes(self, processes: int) -> int:
         return len(shares(self.members(), processes))

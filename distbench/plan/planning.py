@@ -51,10 +51,24 @@ def machine_of(suite: Suite) -> Machine:
     """
     launcher: Launcher = registry.make("launchers", suite.launcher)
     if mistake := launcher.mistake():
-        option, why = mistake
-        place = ("launcher", suite.launcher.name, *([option] if option else []))
-        raise SuiteError([suite.places.mistake(place, why, suite.launcher.options.get(option))])
+        raise _refused_launcher(suite, *mistake)
     return launcher.machine(suite.device)
+
+
+def check_startable(suite: Suite) -> None:
+    """See that this process can start the ranks of *suite*.
+
+    Raises:
+        SuiteError: another one has to.
+    """
+    launcher: Launcher = registry.make("launchers", suite.launcher)
+    if why := launcher.elsewhere():
+        raise _refused_launcher(suite, "", why)
+
+
+def _refused_launcher(suite: Suite, option: str, why: str) -> SuiteError:
+    place = ("launcher", suite.launcher.name, *([option] if option else []))
+    return SuiteError([suite.places.mistake(place, why, suite.launcher.options.get(option))])
 
 
 def make(suite: Suite, machine: Machine | None = None) -> Plan:

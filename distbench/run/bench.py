@@ -15,7 +15,7 @@ from distbench.errors import InfrastructureError
 from distbench.job import kind_of
 from distbench.launchers.base import HERE, LaunchError, Place, Site
 from distbench.metrics.base import Metric, Sampler
-from distbench.plan import Plan, Task
+from distbench.plan import Plan, Task, check_startable
 from distbench.record import NO_REFERENCE, Failure, Record, Status
 from distbench.record.contents import RECORD_FILE, damage_text
 from distbench.record.setting_aside import set_aside
@@ -75,7 +75,9 @@ class Bench:
 
         Raises:
             RecordError: ``run.json`` can't be read.
+            SuiteError: another process has to start the ranks.
         """
+        check_startable(suite)
         ledger = Ledger(run, retry_failed=retry_failed)
         site = registry.make("launchers", suite.launcher).open(run.info().run_id)
         try:

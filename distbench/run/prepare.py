@@ -14,7 +14,7 @@ from distbench.env import cache_folder
 from distbench.grouping import grouped
 from distbench.launchers.base import HERE, Exit, Launch, LaunchError, Place, Site
 from distbench.metrics.base import Metric
-from distbench.plan import Plan, Task
+from distbench.plan import Plan, Task, check_startable
 from distbench.preparation import Event, Item, Journal, write_items
 from distbench.processes import ending
 from distbench.record.store import storing
@@ -34,7 +34,9 @@ def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Obser
 
     Raises:
         KeyboardInterrupt: Ctrl-C or SIGTERM; no process is left.
+        SuiteError: another process has to start the ranks.
     """
+    check_startable(suite)
     cases = [item.case for item in plan.cases if item.problem is None]
     launcher = registry.make("launchers", suite.launcher)
     with StopRequest().listening() as stop, closing(launcher.open(run_id)) as site:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distbench.job import MEASURING, kind_of
-from distbench.plan import Plan, Task, make
+from distbench.plan import Plan, Task, check_startable, make
 from distbench.record.store import Run, RunInfo, State
 from distbench.run.bench import Bench
 from distbench.run.control import Observer, Pace, StopRequest
@@ -38,6 +38,7 @@ class Execution:
             UsageError: the folder can't be created, or its disk is full.
         """
         planned = make(suite)
+        check_startable(suite)
         info = RunInfo.begun(suite, planned.cases, list(command))
         return cls(Run.create(out, info, suite.text), info, suite, planned)
 

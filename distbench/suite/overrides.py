@@ -31,7 +31,8 @@ class Overrides:
 
 def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mistake]:
     """Apply *overrides* to *tree* and *places* in place; return the mistakes in the options."""
-    mistakes: list[Mistake] = []
+    # options of the launcher that is asked for may follow
+    mistakes = _place_on(tree, places, overrides.on) if overrides.on else []
     for setting in overrides.set:
         try:
             _set(tree, places, setting)
@@ -48,8 +49,6 @@ def apply(tree: dict[str, Any], places: Places, overrides: Overrides) -> list[Mi
             _replace(tree, places, section, True, f"--{section}")
     if overrides.device is not None:
         _replace(tree, places, "device", overrides.device, f"--device {overrides.device}")
-    if overrides.on:
-        mistakes += _place_on(tree, places, overrides.on)
     return mistakes
 
 

@@ -27,7 +27,8 @@ def launch(
     if not on:
         raise UsageError("launch: missing --on LAUNCHER, such as --on slurm")
     loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check, on=on))
-    arguments = handing.run_arguments(suite, out, set_, only, world_sizes, device, check=check)
-    submission = handing.submission_of(loaded, arguments, nodes)
+    overrides = handing.override_arguments(set_, only, world_sizes, device, check=check)
+    arguments = ["run", str(suite), "--out", str(out), *overrides]
+    submission = handing.submission_of(loaded, arguments, nodes, overrides)
     say((submission.text if only_print else handing.hand_over(submission)).rstrip("\n"))
     return 0

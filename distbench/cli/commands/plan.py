@@ -41,7 +41,8 @@ def plan(
     """Show what a run would do, without launching anything."""
     loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check, on=on))
     if on:
-        _show_submission(loaded, out / _RUN, nodes, as_json=as_json)
+        overrides = handing.override_arguments(set_, only, world_sizes, device, check=check)
+        _show_submission(loaded, out / _RUN, nodes, overrides, as_json=as_json)
         return 0
     machine = machine_of(loaded)
     planned = make(loaded, machine)
@@ -72,15 +73,18 @@ def plan(
     return 0
 
 
-def _show_submission(suite: Suite, folder: Path, nodes: int | None, *, as_json: bool) -> None:
+def _show_submission(
+    suite: Suite, folder: Path, nodes: int | None, overrides: list[str], *, as_json: bool
+) -> None:
     """Show what would be handed to an engine; the devices there, and so the cases, are not known here."""
     arguments = handing.resume_arguments(folder.resolve())
-    submission = handing.submission_of(suite, arguments, nodes, folder.resolve() / handing.LOGS)
+    logs = folder.resolve() / handing.LOGS
+    submission = handing.submission_of(suite, arguments, nodes, overrides, logs)
     if as_json:
         say_json({"suite": suite.resolved(), "submission": dataclasses.asdict(submission)})
         return
     say(
-        f"{suite.name}: handed to {suite.launcher.name}, which chooses {count_text(nodes or 0, 'node')}; the "
+        f"{suite.name}: handed to {suite.launcher.name}, which chooses the nodes; the "
         "cases depend on their devices: distbench plan there shows them\n\n"
         f"what is handed over ({_RUN} stands for the run's folder):\n\n{handing.shell_text(submission)}"
     )

@@ -1,0 +1,155 @@
+"""``kubernetes``: ranks in pods, an agent's pod on each node; ``distbench launch`` writes the manifests.
+
+The command runs in a pod of its own, the controller's, and starts nothing: Kubernetes starts the agents,
+which look for it at a name and a port that the manifests give to both.
+
+The words of the options are those of https://kubernetes.io/docs/reference/kubernetes-api/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from distbench.bounds import Bound, Count, Positive
+from distbench.errors import UsageError
+from distbench.launchers.base import Controller, Submission
+from distbench.launchers.cluster import Cluster
+from distbench.launchers.kubernetes.manifests import AGENT, POD_KEYS, Manifests
+from distbench.launchers.nodes import Difference, Node, Started
+from distbench.wire import TOKEN, new_token
+
+_CORES = re.compile(r"(\d+)(m?)")
+# a key of a ConfigMap
+_FILE = re.compile(r"[\w.-]{1,250}")
+_NO_LABEL = re.compile(r"[^a-z0-9]+")
+# the name of a JobSet's pod, which is a label of at most 63 characters, is longer by 19
+_LONGEST = 40
+
+
+@dataclass(frozen=True)
+class Kubernetes(Cluster):
+    """Pods, an agent's on each node, of the manifests that distbench launch --on kubernetes --print writes.
+
+    The run is started by them: its command is that of a pod.
+    """
+
+    image: str = ""
+    """Image with distbench, torch and what the suite imports; its working directory is that of the ranks."""
+    nnodes: Count = 1
+    """Nodes."""
+    gpus: Annotated[int, Bound(0)] = 0
+    """nvidia.com/gpu of an agent's pod, which takes as many ranks; 0: as many as it requests CPU cores."""
+    resources: dict[str, Any] = field(default_factory=lambda: {"requests": {"cpu": 1, "memory": "4Gi"}})
+    """Of the container of an agent: {requests: {cpu: 64, memory: 512Gi}, limits: {memory: 512Gi}}."""
+    namespace: str = "default"
+    """Namespace of all objects."""
+    kind: Literal["job", "jobset"] = "job"
+    """Jobs, that of the agents Indexed; or one JobSet (jobset.x-k8s.io/v1alpha2)."""
+    shared_memory: str = "8Gi"
+    """Size limit of /dev/shm in a pod of an agent; what is in it counts as memory of the container."""
+    claim: str = ""
+    """PersistentVolumeClaim (ReadWriteMany) that all pods mount as /reports; empty: the controller's pod has
+    the run, and stays after it."""
+    keep: Annotated[int, Bound(0)] = 3600
+    """Seconds for which the controller's pod stays after a run without a claim, so that it can be fetched."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables of the agents, and with them of all ranks: {NCCL_IB_HCA: mlx5}."""
+    service_account: str = ""
+    """Service account of the pods, whose token is not mounted; empty: the namespace's default."""
+    pod: dict[str, Any] = field(default_factory=dict)
+    """More of the spec of every pod: {nodeSelector: {...}, tolerations: [...], imagePullSecrets: [...]}."""
+    security_context: dict[str, Any] = field(default_factory=dict)
+    """Of the agents' containers: {capabilities: {add: [IPC_LOCK]}} for RDMA."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """More labels of the jobs and pods: {kueue.x-k8s.io/queue-name: gpus}."""
+    annotations: dict[str, str] = field(default_factory=dict)
+    """Annotations of the agents' pods: {k8s.v1.cni.cncf.io/networks: rdma}."""
+    active_deadline_seconds: Count = 14_400
+    """Seconds after which Kubernetes ends the jobs."""
+    ttl_seconds_after_finished: Annotated[int, Bound(0)] = 86_400
+    """Seconds after which it removes them."""
+    backoff_limit: Annotated[int, Bound(0)] = 0
+    """Pods of agents that it replaces before it gives up all of them."""
+    port: Annotated[int, Bound(1, 65_535)] = 17_017
+    """Port of the controller's pod, to which agents connect."""
+    start_timeout: Positive = 600.0
+    """Seconds until all agents have connected, and for the import of torch and deepspeed."""
+    may_differ: list[Difference] = field(default_factory=list)
+    """What may differ between nodes."""
+
+    @classmethod
+    def is_around(cls) -> bool:
+        return TOKEN in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ
+
+    def mistake(self) -> tuple[str, str] | None:
+        if not self.image:
+            return "image", "needs an image with distbench and torch in it"
+        if not self.gpus and not self._cores:
+            return "resources", "without gpus requests.cpu says how many ranks a pod takes: whole CPU cores"
+        if taken := sorted(self.pod.keys() & POD_KEYS):
+            return "pod", f"{taken[0]} is made by distbench"
+        return None
+
+    def elsewhere(self) -> str | None:
+        if TOKEN in os.environ:
+            return None
+        return (
+            "its run is the command of a pod, which is started by: distbench launch SUITE --on kubernetes "
+            "--print | kubectl apply -f -"
+        )
+
+    def gpus_of_a_node(self) -> int | None:
+        return self.gpus
+
+    def members(self) -> Sequence[Node]:
+        return [Node("", self.gpus or self._cores)] * self.nnodes
+
+    def meeting(self) -> tuple[str, int]:
+        return os.environ[TOKEN], self.port
+
+    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
+        return _OfKubernetes()
+
+    def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
+        return [list(AGENT)] * len(nodes)
+
+    def asks_for(self) -> int:
+        return self.nnodes
+
+    def submission(self, controller: Controller) -> Submission:
+        if mistake := self.mistake():
+            option, why = mistake
+            raise UsageError(f"launcher.kubernetes.{option}: {why}")
+        if not _FILE.fullmatch(controller.file):
+            raise UsageError(
+                f"SUITE = {controller.file!r}: it becomes a key of a ConfigMap, which has letters, digits, "
+                "'-', '_' and '.' only; rename the file"
+            )
+        options = dataclasses.replace(self, nnodes=controller.nodes)
+        name = f"distbench-{_NO_LABEL.sub('-', controller.name.lower())}"[:_LONGEST].strip("-")
+        whole = Manifests(options, controller, f"{name}-{secrets.token_hex(3)}", new_token())
+        return Submission(("kubectl", "apply", "--filename", "-"), whole.text())
+
+    @property
+    def _cores(self) -> int:
+        """Whole CPU cores that a pod requests."""
+        of_container = {**self.resources.get("limits", {}), **self.resources.get("requests", {})}
+        found = _CORES.fullmatch(str(of_container.get("cpu", "")))
+        return int(found[1]) // (1000 if found[2] else 1) if found else 0
+
+
+class _OfKubernetes(Started):
+    """Agents whose pods Kubernetes starts and ends."""
+
+    def problem(self) -> str | None:
+        return None
+
+    def stop(self) -> None:
+        """They end when the run is over, and their pods with them."""
