@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from records import case, failed, info, measured, unsupported
 
+from distbench.analysis.border import Border, border
 from distbench.analysis.headlines import sentences
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import scaling
 from distbench.analysis.summary import summarise
 from distbench.analysis.text import listed, one_line, plain, shorten
 from distbench.case import Batch, Choice, Precision
-from distbench.record import Status
+from distbench.record import Record, Status
 from distbench.report.run_json import run_json
+from distbench.views.scaling import ScalingView
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
 
@@ -124,6 +126,46 @@ def test_efficiency_is_throughput_over_n_times_that_of_one_device() -> None:
     (series,) = scaling(summarise(info(ONE, DDP), [measured(ONE, 100), measured(DDP, 150)]))
     assert (series.name, series.kind) == ("ddp", "strong")
     assert [(point.world_size, point.efficiency) for point in series.points] == [(1, 1.0), (2, 0.75)]
+
+
+def on_nodes(record: Record, count: int) -> Record:
+    of_one = record.case.world_size // count
+    return replace(record, nodes={f"n{i}": [*range(i * of_one, (i + 1) * of_one)] for i in range(count)})
+
+
+def over_nodes(*sizes: int) -> AnalysedRun:
+    """Return a run of nodes of two devices each, on which throughput grows as follows."""
+    pace = {1: 100.0, 2: 180.0, 4: 270.0, 8: 432.0}
+    records = [on_nodes(measured(case("ddp", n), pace[n]), max(1, n // 2)) for n in sizes]
+    return AnalysedRun(info(*(record.case for record in records)), records)
+
+
+def test_efficiency_is_taken_apart_at_the_border_of_a_node() -> None:
+    run = over_nodes(1, 2, 4, 8)
+    (series,) = run.scaling
+    one, whole, two, four = (border(series, point) for point in series.points)
+    assert one == whole == "all ranks are on one node"
+    assert isinstance(two, Border) and isinstance(four, Border)
+    assert (two.inside, two.between) == (pytest.approx(0.9), pytest.approx(0.75))
+    assert (four.nodes, four.of_one, four.between) == (4, 2, pytest.approx(0.6))
+    assert four.inside * four.between == pytest.approx(series.points[3].efficiency)
+    told = "ddp 0.90 on one node of 2 devices, then 0.60 over 4 nodes."
+    assert any(each.endswith(told) for each in sentences(run))
+
+
+def test_the_border_of_a_node_is_not_guessed_without_a_trial_on_a_whole_one() -> None:
+    (series,) = over_nodes(1, 4).scaling
+    assert border(series, series.points[1]) == "no trial was on one whole node (2 devices)"
+    uneven = replace(measured(case("ddp", 4)), nodes={"a": [0, 1, 2], "b": [3]})
+    (series,) = scaling(summarise(info(ONE, uneven.case), [measured(ONE), uneven]))
+    assert border(series, series.points[1]) == "its nodes have different numbers of ranks: 1, 3"
+
+
+def test_columns_of_nodes_are_shown_only_where_there_are_several() -> None:
+    beyond, within = ScalingView().sheet(over_nodes(1, 2, 4)), ScalingView().sheet(over_nodes(1, 2))
+    assert {"nodes", "in a node", "over nodes"} <= {*beyond.headings}
+    assert not {"nodes", "in a node", "over nodes"} & {*within.headings}
+    assert [row["between"] for row in beyond.records()] == [None, None, pytest.approx(0.75)]
 
 
 def test_with_the_batch_of_a_device_fixed_scaling_is_weak() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from distbench.analysis import border
 from distbench.analysis.candidates import noises
 from distbench.analysis.choice import SAME_MEMORY, Candidate
 from distbench.analysis.communication import EXPLAINED, volume
@@ -59,6 +60,7 @@ def findings(run: AnalysedRun) -> list[str]:
     for rows in (group for group in groups if len(group) > 1):
         where, names = _where(rows, groups), run.names(rows)
         best += [_fastest(run, rows, where, names), _lowest_memory(run, rows, where, names)]
+    best.append(border.sentence(run.scaling))
     return [*filter(None, best), *_diagnosis(run), *_notes(run), *_retried(run), *_damage(run)]
 
 

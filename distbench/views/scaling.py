@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from distbench.analysis.border import DEFINITION, Border, border, nodes_of, sentence
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import DEFINITIONS, Budget, Kind, Scaling, ScalingPoint, budget
 from distbench.report.figures import MOST_CASES, Chart, Style, bars, drawn, errors, level, scatter
@@ -12,6 +14,8 @@ from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import View
 from distbench.units import number_text
 
+_OVER_NODES = {"nodes": "nodes", "inside": "in a node", "between": "over nodes"}
+"""Headings of columns that people see where a series goes beyond one node."""
 _PARTS = {
     "efficiency": "as on one device",
     "transfer": "exposed transfer",
@@ -61,6 +65,11 @@ class ScalingView(View):
         _ratio("efficiency", "efficiency", "Scaling efficiency."),
         _ratio("efficiency_low", "low", "Lower end of its 95% interval."),
         _ratio("efficiency_high", "high", "Upper end of its 95% interval."),
+        Field("nodes", "", "Nodes that the ranks were on.", type="bigint"),
+        _ratio("inside", "", "Efficiency of one whole node."),
+        _ratio("between", "", "What its nodes do together, relative to what each does alone."),
+        _ratio("between_low", "", "Lower end of its 95% interval."),
+        _ratio("between_high", "", "Upper end of its 95% interval."),
         Field("transfer", "transfer", "Exposed transfer.", "", "lower", format=PERCENT),
         Field("waiting", "waiting", "Exposed waiting for slower ranks.", "", "lower", format=PERCENT),
         Field("work", "work", "Extra compute per device.", "", "lower", format=PERCENT),
@@ -69,7 +78,17 @@ class ScalingView(View):
     def sheet(self, run: AnalysedRun) -> Sheet:
         rows = [_row(each, point) for each in run.scaling for point in each.points]
         notes = [] if rows else ["No case was measured both on one device and on more."]
+        if any(nodes_of(point) > 1 for each in run.scaling for point in each.points):
+            return self._over_nodes(rows)
         return self.made(rows, notes)
+
+    def _over_nodes(self, rows: Sequence[Row]) -> Sheet:
+        """The sheet with the columns that have nothing to say of a single node."""
+        made = self.made(rows, caption=f"{self.caption} {DEFINITION}")
+        fields = tuple(
+            replace(each, heading=_OVER_NODES.get(each.name, each.heading)) for each in made.fields
+        )
+        return replace(made, fields=fields)
 
     def charts(self, run: AnalysedRun) -> Iterator[Chart]:
         style = Style.of(run.cases)
@@ -124,8 +143,17 @@ def _row(series: Scaling, point: ScalingPoint) -> Row:
             "efficiency_low": point.low,
             "efficiency_high": point.high,
             **parts,
+            "nodes": nodes_of(point),
+            **_at_the_border(border(series, point)),
         }
     )
+
+
+def _at_the_border(found: Border | str) -> dict[str, float | Cell]:
+    if isinstance(found, str):
+        return dict.fromkeys(("inside", "between", "between_low", "between_high"), Cell(None, reason=found))
+    ends = {"between_low": found.low, "between_high": found.high}
+    return {"inside": found.inside, "between": found.between, **ends}
 
 
 def _throughput(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Sheet) -> Chart:
@@ -163,7 +191,7 @@ def _efficiency(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Shee
             "efficiency (higher is better)",
         ),
         sheet.pick("series", "devices", "tokens_per_s", "efficiency", "efficiency_low", "efficiency_high"),
-        finding=f"Lowest efficiency: {lowest:.2f} ({name} on {size} devices).",
+        finding=f"Lowest efficiency: {lowest:.2f} ({name} on {size} devices). {sentence(series)}".rstrip(),
     )
 
 
