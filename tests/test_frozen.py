@@ -27,8 +27,8 @@ from distbench.cli import main
 HERE = Path(__file__).parent
 FROZEN = HERE / "frozen"
 RUN = FROZEN / "run"
-COMMANDS = ["run", "plan", "prepare", "launch", "list", "show", "report", "pick", "compare", "export"]
-COMMANDS += ["adopt", "query", "gate", "calibrate", "history"]
+COMMANDS = ["run", "plan", "doctor", "prepare", "launch", "list", "show", "report", "pick", "compare"]
+COMMANDS += ["export", "adopt", "query", "gate", "calibrate", "history"]
 SECTIONS = {
     "measure": {"bogus": 1},
     "limits": {"bogus": 1},

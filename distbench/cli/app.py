@@ -23,8 +23,8 @@ from distbench.errors import DistbenchError
 # typer moves its exceptions from version to version; this one it exports
 _REFUSED: type[Exception] = typer.BadParameter.__bases__[0]
 # of the commands in --help; others come last, by name
-_ORDER = ["run", "plan", "prepare", "launch", "list", "show", "report", "pick", "compare", "export"]
-_ORDER += ["adopt", "query", "check", "gate", "calibrate", "history"]
+_ORDER = ["run", "plan", "doctor", "prepare", "launch", "list", "show", "report", "pick", "compare"]
+_ORDER += ["export", "adopt", "query", "check", "gate", "calibrate", "history"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -76,7 +76,7 @@ class Submission:
 class Launch:
     """One trial, or one preparation, as a launcher sees it."""
 
-    entry: Literal["rank", "prepare"]
+    entry: Literal["rank", "prepare", "examine"]
     """The command of ``python -m distbench.worker`` that each process runs."""
     file: Path
     """JSON file with its instructions; logs and results go to its folder."""

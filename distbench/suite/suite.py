@@ -152,11 +152,19 @@ def load(file: str | Path, overrides: Overrides | None = None) -> Suite:
     Raises:
         SuiteError: all mistakes in either, each with its place.
     """
-    text = read_text(Path(file))
-    tree, places = parse(text, str(file))
+    return of_text(read_text(Path(file)), overrides, file=str(file))
+
+
+def of_text(text: str, overrides: Overrides | None = None, *, file: str = "") -> Suite:
+    """The suite that *text* is, with *overrides*; it stands in *file*, if in any.
+
+    Raises:
+        SuiteError: all mistakes in either, each with its place.
+    """
+    tree, places = parse(text, file)
     wrong = overriding.apply(tree, places, overrides or Overrides())
     try:
-        suite = Suite.from_tree(tree, places, file=str(file), text=text)
+        suite = Suite.from_tree(tree, places, file=file, text=text)
     except SuiteError as error:
         raise SuiteError([*wrong, *error.mistakes]) from error
     if wrong:

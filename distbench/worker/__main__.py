@@ -3,6 +3,7 @@
 serve DESCRIPTOR MODULE...   a warm parent: imports MODULEs, then forks ranks on request
 agent [PID]                  the agent of a run on a node; it ends with process PID
 rank TRIAL_FILE              one rank, placed by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+examine FILE                 one rank of an examination, placed as those of a trial
 prepare FILE                 build C++ ops and initial weights
 export FILE                  send curves to an experiment tracker
 """
@@ -33,6 +34,10 @@ def main(arguments: list[str]) -> None:
         from distbench.worker.rank import run_rank
 
         run_rank(Path(rest[0]))
+    elif command == "examine":
+        from distbench.worker.examine import examine
+
+        examine(Path(rest[0]))
     elif command == "prepare":
         from distbench.worker.prepare import prepare
 

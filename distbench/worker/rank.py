@@ -1,6 +1,5 @@
 """One rank of one trial: joins the others, does its job with them, writes one file."""
 
-import datetime
 import faulthandler
 import json
 import os
@@ -21,6 +20,7 @@ from distbench.files import write_whole
 from distbench.job import kind_of
 from distbench.strategies.base import Setting
 from distbench.trial import Phases, Progress, TrialFile, error_file, log_file, progress_file, result_file
+from distbench.worker.rendezvous import join
 from distbench.workloads.base import Workload
 
 # kernels that scaled dot-product attention may choose from; the flags apply to CPUs too
@@ -95,7 +95,9 @@ def _run(
     with phases.phase("start"):
         device = _device(case)
         place["device"] = _described(device)
-        _join(trial, rank, processes, device, listener)
+        # longer than the parent's own deadline: the parent knows which rank is behind and dumps the stacks
+        patience_s = 2 * trial.limits.step + 30
+        join(rank, processes, device, listener, start_s=trial.limits.start, step_s=patience_s)
     kind = kind_of(trial.job.kind)
     if kind.deterministic:
         # kernels without a deterministic form still run; the job has to notice what they change
@@ -132,24 +134,6 @@ def _described(device: torch.device) -> dict[str, Any]:
         return {"kind": "cpu"}
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
     return {"kind": "cuda", "index": env.gpu_index(uuid), "uuid": uuid}
-
-
-def _join(trial: TrialFile, rank: int, processes: int, device: torch.device, listener: int | None) -> None:
-    """Join the process group of all ranks of the trial."""
-    # longer than the parent's own deadline: the parent knows which rank is behind and dumps the stacks
-    timeout = datetime.timedelta(seconds=2 * trial.limits.step + 30)
-    store = dist.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        processes,
-        is_master=rank == 0,
-        timeout=datetime.timedelta(seconds=trial.limits.start),
-        master_listen_fd=listener,
-    )
-    # gloo next to NCCL: offloaded parameters are reduced and gathered on the CPU
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=processes, timeout=timeout)
-    dist.barrier()
 
 
 def _nodes(processes: int) -> list[int]:

@@ -143,14 +143,19 @@ class Server:
             os.close(self._wake_write)
             _redirect_output(log_file(file.parent, rank))
             os.environ.update(variables)
+            descriptor = listener.fileno() if listener and rank == 0 else None
             if entry == "prepare":
                 from distbench.worker.prepare import prepare
 
                 prepare(file)
+            elif entry == "examine":
+                from distbench.worker.examine import examine
+
+                examine(file, descriptor)
             else:
                 from distbench.worker.rank import run_rank
 
-                run_rank(file, listener.fileno() if listener and rank == 0 else None)
+                run_rank(file, descriptor)
             code = 0
         finally:
             # never unwind into the copy of the server's loop

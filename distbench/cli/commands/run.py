@@ -16,6 +16,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed
 from distbench.analysis.unchecked import unchecked
 from distbench.cli import options
+from distbench.cli.forewarning import forewarn
 from distbench.cli.options import argument, flag, option
 from distbench.cli.output import (
     INTERRUPTED,
@@ -101,6 +102,7 @@ def run(
         execution = Execution.start(load(suite, changed), out, context.obj)
     resume_with = resume_command(execution.run.folder)
     with resumable(resume_with), observer(quiet=quiet) as watcher:
+        forewarn(execution, watcher)
         trials = execution.suite.measure.trials
         settling = Settling(watcher, minutes or _MINUTES, trials) if until_settled else None
         was_stopped = execution.execute(watcher, settling, retry_failed=retry_failed)

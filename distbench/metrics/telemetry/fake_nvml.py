@@ -44,6 +44,12 @@ class FakeGpu:
     """Process id -> bytes; None: not reported, as on Windows."""
     mig: bool | None = None
     """Whether it is divided; None: it knows no MIG."""
+    uncorrected_errors: int | None = 0
+    """ECC errors since the driver was loaded."""
+    lanes: int = 16
+    """Width of its PCIe link, of 16."""
+    links: list[bool] = field(default_factory=list)
+    """Whether each NVLink is up."""
 
 
 class FakeNvml:
@@ -51,6 +57,8 @@ class FakeNvml:
 
     NVML_CLOCK_SM = 1
     NVML_TEMPERATURE_GPU = 0
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
     NVMLError = NVMLError
     NVMLError_NotSupported = NVMLError_NotSupported
     NVMLError_FunctionNotFound = NVMLError_FunctionNotFound
@@ -111,6 +119,19 @@ class FakeNvml:
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: FakeGpu) -> list[Any]:
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in handle.processes.items()]
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: FakeGpu, kind: int, counter: int) -> int:
+        is_known = (kind, counter) == (self.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self.NVML_VOLATILE_ECC)
+        return _supported(handle.uncorrected_errors if is_known else None)
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: FakeGpu) -> int:
+        return handle.lanes
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: FakeGpu) -> int:
+        return 16
+
+    def nvmlDeviceGetNvLinkState(self, handle: FakeGpu, link: int) -> int:
+        return _supported(int(handle.links[link]) if link < len(handle.links) else None)
 
     def nvmlDeviceGetMigMode(self, handle: FakeGpu) -> list[int]:
         return [_supported(None if handle.mig is None else int(handle.mig)), 0]

@@ -1,0 +1,86 @@
+"""The health of a host's GPUs, from NVML (https://docs.nvidia.com/deploy/nvml-api/)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+# nvml.h, nvmlClocksEventReasons: the clocks are lowered to save the hardware
+_SLOWDOWN = 0x08 | 0x20 | 0x40 | 0x80  # HwSlowdown, SwThermal, HwThermal, HwPowerBrake
+# nvml.h, NVML_NVLINK_MAX_LINKS
+_LINKS = 18
+# a host that says so has no GPU that torch could use
+_NO_DRIVER = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded")
+
+
+@dataclass(frozen=True)
+class GpuCondition:
+    """The state of one GPU; None: the device or its driver does not say."""
+
+    name: str
+    uuid: str
+    uncorrected_errors: int | None
+    """Uncorrected ECC errors since the driver was loaded."""
+    is_slowed: bool | None
+    """Whether the clocks are lowered to save the hardware: heat or power brake."""
+    memory_used_bytes: int | None
+    processes: int | None
+    """Processes that compute on it."""
+    lanes: int | None
+    """Width of the PCIe link."""
+    lanes_most: int | None
+    """What it can be with this device in this host."""
+    links: list[bool]
+    """Whether each NVLink is up; empty: it has none."""
+
+
+def gpus(nvml: Any) -> tuple[list[GpuCondition], str]:
+    """State of all GPUs of this host, and why it is unknown; both empty: it has none.
+
+    Args:
+        nvml: The module ``pynvml``, or one like it.
+    """
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return [], "" if type(error).__name__ in _NO_DRIVER else f"NVML: {error}"
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        return [_state(nvml, handle) for handle in handles], ""
+    except nvml.NVMLError as error:
+        return [], f"NVML: {error}"
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _state(nvml: Any, gpu: Any) -> GpuCondition:
+    def told(read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except nvml.NVMLError:
+            return None
+
+    reasons = told(partial(nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu))
+    running = told(partial(nvml.nvmlDeviceGetComputeRunningProcesses, gpu))
+    memory = told(partial(nvml.nvmlDeviceGetMemoryInfo, gpu))
+    links = [told(partial(nvml.nvmlDeviceGetNvLinkState, gpu, link)) for link in range(_LINKS)]
+    return GpuCondition(
+        name=nvml.nvmlDeviceGetName(gpu),
+        uuid=nvml.nvmlDeviceGetUUID(gpu),
+        uncorrected_errors=told(
+            partial(
+                nvml.nvmlDeviceGetTotalEccErrors,
+                gpu,
+                nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                nvml.NVML_VOLATILE_ECC,
+            )
+        ),
+        is_slowed=None if reasons is None else bool(reasons & _SLOWDOWN),
+        memory_used_bytes=memory and memory.used,
+        processes=None if running is None else len(running),
+        lanes=told(partial(nvml.nvmlDeviceGetCurrPcieLinkWidth, gpu)),
+        lanes_most=told(partial(nvml.nvmlDeviceGetMaxPcieLinkWidth, gpu)),
+        links=[bool(link) for link in links if link is not None],
+    )

@@ -1,0 +1,111 @@
+"""The state of a host: limits, space, names and locks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distbench.condition.gpus import GpuCondition, gpus
+
+_SHM = Path("/dev/shm")
+_VERBS = Path("/sys/class/infiniband")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """The state of a host, as it sees itself."""
+
+    name: str
+    """Its host name."""
+    resolves_to: list[str]
+    """Addresses that its own name stands for; empty: none."""
+    shm_free_bytes: int | None
+    """Free space of ``/dev/shm``, through which NCCL's ranks of a node communicate; None: there is none."""
+    open_files: int
+    """Descriptors that a process may have; -1: any number."""
+    locked_bytes: int
+    """Memory that a process may lock; -1: all. RDMA locks its buffers."""
+    infiniband: list[str]
+    """InfiniBand or RoCE devices."""
+    free_bytes: dict[str, int]
+    """Folder -> free space of its file system."""
+    unwritable: list[str]
+    """Folders in which nothing can be written."""
+    locks: dict[str, float]
+    """Lock of an op that is being built -> its age in seconds."""
+    gpus: list[GpuCondition] = field(default_factory=list)
+    gpus_unknown: str = ""
+    """Why nothing is known of its GPUs; empty: it is, or it has none."""
+
+
+def condition_of(folders: Iterable[Path], ops: Path, *, look_up: bool = True) -> Condition:
+    """State of this host.
+
+    Args:
+        folders: Folders that runs write to.
+        ops: Folder of C++ ops, each with a lock while it is built.
+        look_up: Ask what its name resolves to, which takes seconds where no name server answers.
+    """
+    # it takes some milliseconds, which a process that only imports this need not wait for
+    import pynvml
+
+    found, unknown = gpus(pynvml)
+    own = list(folders)
+    return Condition(
+        name=socket.gethostname(),
+        resolves_to=_addresses(socket.gethostname()) if look_up else [],
+        shm_free_bytes=_free(_SHM),
+        open_files=_limit(resource.RLIMIT_NOFILE),
+        locked_bytes=_limit(resource.RLIMIT_MEMLOCK),
+        infiniband=sorted(each.name for each in _VERBS.iterdir()) if _VERBS.is_dir() else [],
+        free_bytes={str(folder): free for folder in own if (free := _free(folder)) is not None},
+        unwritable=[str(folder) for folder in own if not _can_write(folder)],
+        locks=_locks(ops),
+        gpus=found,
+        gpus_unknown=unknown,
+    )
+
+
+def _limit(which: int) -> int:
+    soft, _ = resource.getrlimit(which)
+    return -1 if soft == resource.RLIM_INFINITY else soft
+
+
+def _existing(folder: Path) -> Path:
+    """*folder*, or the nearest one above that exists."""
+    return next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
+
+
+def _free(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(_existing(folder.absolute())).free
+    except OSError:
+        return None
+
+
+def _can_write(folder: Path) -> bool:
+    return os.access(_existing(folder.absolute()), os.W_OK | os.X_OK)
+
+
+def _addresses(name: str) -> list[str]:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return sorted({str(each[4][0]) for each in found})
+
+
+def _locks(ops: Path) -> dict[str, float]:
+    ages = {}
+    # torch's builder keeps one in the folder of each op
+    for lock in ops.glob("**/lock"):
+        with suppress(OSError):
+            ages[str(lock)] = time.time() - lock.stat().st_mtime
+    return ages

@@ -1,0 +1,128 @@
+"""Files through which ``distbench doctor`` and the ranks that it sends out communicate."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distbench.case import Device
+from distbench.condition import Condition
+from distbench.decode import decoded
+from distbench.files import write_whole
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the ranks are to look at."""
+
+    device: Device
+    folders: list[str]
+    """Folders that runs write to."""
+    ops: str
+    """Folder of C++ ops."""
+    patience_s: float
+    """Seconds that the group may take to form, and a message to arrive."""
+
+    def write(self, file: Path) -> None:
+        """Write the order to *file*; the folder exists."""
+        write_whole(file, json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def read(cls, file: Path) -> Order:
+        """Content of *file*, which ``write`` wrote."""
+        return decoded(cls, json.loads(file.read_text()), str(file))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a rank is."""
+
+    rank: int
+    local_rank: int
+    node: int
+    world_size: int
+    nodes: int
+
+    @classmethod
+    def of(cls, variables: Mapping[str, str]) -> Placement:
+        """As torchrun names it in the environment."""
+        names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE")
+        return cls(*(int(variables[name]) for name in names))
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How a rank met the others."""
+
+    member: int
+    """Its number among those that met."""
+    seconds: float
+    """Time until all had met."""
+    interface: str
+    """Network interface that gloo and NCCL were told to use; empty: they chose."""
+    address: str
+    """Its address; empty: unknown."""
+    speed_bits_per_s: float | None
+    """Speed of the interface's hardware; None: it does not say, or has none."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Two members sent each other the same number of bytes at the same time."""
+
+    peer: int
+    """Number of the other member; this one's is lower."""
+    bytes: int
+    """Sent in each direction."""
+    seconds: float
+    round_trip_s: float
+    """Time of a message of a few bytes, there and back; median."""
+    clock_ahead_s: float
+    """By how much the other's system clock is ahead, to within half of a round trip."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """An all-reduce over all members."""
+
+    members: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one rank has found; what it did not come to is missing."""
+
+    placement: Placement
+    facts: dict[str, Any] | None = None
+    """Of the host, from its first rank."""
+    condition: Condition | None = None
+    """Of the host, from its first rank."""
+    busy_cores: float | None = None
+    """Cores of the host that others kept busy meanwhile, from its first rank."""
+    blocked_peers: list[int] = field(default_factory=list)
+    """GPUs of the host that this rank's GPU can't access directly."""
+    meeting: Meeting | None = None
+    exchanges: list[Exchange] = field(default_factory=list)
+    total: Total | None = None
+    error: str = ""
+    """Why it did not come further."""
+
+    def write(self, folder: Path) -> None:
+        """Write it to *folder*, in place of an earlier one."""
+        write_whole(_file(folder, self.placement.rank), json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path, rank: int) -> Report | None:
+        """What *rank* has written to *folder*; None: nothing."""
+        file = _file(folder, rank)
+        return decoded(cls, json.loads(file.read_text()), str(file)) if file.is_file() else None
+
+
+def _file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.json"

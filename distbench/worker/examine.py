@@ -1,0 +1,130 @@
+"""One rank of an examination: says what state its host is in, meets the others, and times the links between.
+
+What it knows is written as soon as it knows it: a group that never forms still has its hosts described.
+On CPUs of several nodes only one rank of each takes part: it is nodes whose links are tried.
+"""
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from distbench.condition import condition_of
+from distbench.examination import Exchange, Meeting, Order, Placement, Report
+from distbench.grouping import grouped
+from distbench.launchers.local import INTERFACES
+from distbench.worker import links
+from distbench.worker.agent import facts
+from distbench.worker.rendezvous import join
+
+_LOOK_S = 0.3
+
+
+def examine(file: Path, listener: int | None = None) -> NoReturn:
+    """Run the rank that ``RANK`` names of the examination in *file*, and end the process."""
+    order, report = Order.read(file), Report(Placement.of(os.environ))
+    code = 0
+    try:
+        if report.placement.local_rank:
+            _wait_for_first(file.parent, report.placement, order.patience_s)
+        for further in _reports(order, report, listener):
+            report = further
+            report.write(file.parent)
+    except BaseException as error:
+        # the edge of the process: whatever a framework raises is a finding
+        traceback.print_exc()
+        replace(report, error=f"{type(error).__name__}: {error}").write(file.parent)
+        code = 1
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _wait_for_first(folder: Path, place: Placement, patience_s: float) -> None:
+    """Wait until the first rank of this host has seen its GPUs, which nobody of this visit uses before."""
+    end = time.monotonic() + patience_s
+    while not Report.read(folder, place.rank - place.local_rank) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def _reports(order: Order, report: Report, listener: int | None) -> Iterator[Report]:
+    """Ever more of what this rank finds."""
+    place = report.placement
+    interface = _interface()
+    address = _address(interface)
+    if place.local_rank == 0:
+        condition = condition_of(map(Path, order.folders), Path(order.ops))
+        busy_cores = psutil.cpu_percent(_LOOK_S) / 100 * (psutil.cpu_count() or 1)
+        report = replace(report, facts=facts(address), condition=condition, busy_cores=busy_cores)
+    yield report
+    has_all = order.device == "cuda" or place.nodes == 1
+    if not has_all and place.local_rank:
+        return
+    member, size = (place.rank, place.world_size) if has_all else (place.node, place.nodes)
+    device = _device(order, place)
+    began = time.perf_counter()
+    join(member, size, device, listener, start_s=order.patience_s, step_s=order.patience_s)
+    meeting = Meeting(member, time.perf_counter() - began, interface, address, _speed(interface))
+    report = replace(report, meeting=meeting, blocked_peers=_blocked(device))
+    yield report
+    yield (report := replace(report, exchanges=list(_exchanges(member, place.node, size, device))))
+    yield replace(report, total=links.total(device))
+    # nobody may leave while another still communicates with it
+    dist.barrier()
+
+
+def _exchanges(member: int, node: int, size: int, device: torch.device) -> Iterator[Exchange]:
+    """Exchanges of every two nodes by their first members, then of every two members of a node."""
+    told = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+    dist.all_gather(told, torch.tensor([node]))
+    on = grouped(range(size), lambda each: int(told[each]))
+    firsts = [members[0] for members in on.values()]
+    largest = max(on.values(), key=len)
+    inside = list(links.rounds(on[node]))
+    # every member counts the same rounds, so that none is a round ahead
+    inside += [[]] * (len(list(links.rounds(largest))) - len(inside))
+    for pairs in [*links.rounds(firsts), *inside]:
+        dist.barrier()
+        for pair in pairs:
+            if member in pair and (done := links.exchange(member, pair, device)):
+                yield done
+
+
+def _device(order: Order, place: Placement) -> torch.device:
+    if order.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _blocked(device: torch.device) -> list[int]:
+    """GPUs of this host that *device* can't access directly."""
+    if device.type == "cpu":
+        return []
+    others = [i for i in range(torch.cuda.device_count()) if i != device.index]
+    return [i for i in others if not torch.cuda.can_device_access_peer(device, i)]
+
+
+def _interface() -> str:
+    return next((os.environ[name] for name in INTERFACES if os.environ.get(name)), "")
+
+
+def _address(interface: str) -> str:
+    found = psutil.net_if_addrs().get(interface, [])
+    return next((each.address for each in found if "." in each.address), "")
+
+
+def _speed(interface: str) -> float | None:
+    """Bits per second of the hardware of *interface*; None for a virtual one, whose number means nothing."""
+    if not interface or not Path("/sys/class/net", interface, "device").exists():
+        return None
+    state = psutil.net_if_stats().get(interface)
+    return state.speed * 1e6 if state and state.speed else None

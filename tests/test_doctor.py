@@ -1,0 +1,220 @@
+"""The doctor: each finding names what, where and what to do, and a healthy cluster has none."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import QUICK, Done
+
+from distbench.condition import Condition
+from distbench.condition.gpus import gpus
+from distbench.doctor import Finding, Visit, findings, of_host
+from distbench.env import detect
+from distbench.examination import Exchange, Meeting, Placement, Report, Total
+from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
+
+HEALTHY = Condition(
+    name="near",
+    resolves_to=["10.0.0.1"],
+    shm_free_bytes=8 << 30,
+    open_files=65536,
+    locked_bytes=8 << 20,
+    infiniband=[],
+    free_bytes={"/runs": 1 << 40},
+    unwritable=[],
+    locks={},
+)
+FACTS = {"python": "3.11", "packages": {"torch": "2.13"}, "cpu_cores": 8}
+
+
+def cluster(names: list[str], speeds: dict[tuple[int, int], float] | None = None, **first: Any) -> Visit:
+    """A visit of one rank on each node, whose links carry 1 GB/s but for *speeds*; rank 0 says *first*."""
+    size = len(names)
+
+    def exchanges(own: int) -> list[Exchange]:
+        return [
+            Exchange(peer, 1 << 20, (1 << 20) / (speeds or {}).get((own, peer), 1e9), 1e-4, 0.0)
+            for peer in range(own + 1, size)
+        ]
+
+    reports = [
+        Report(
+            Placement(rank, 0, rank, size, size),
+            facts={**FACTS},
+            condition=replace(HEALTHY, name=name),
+            busy_cores=0.1,
+            meeting=Meeting(rank, 0.2, "eth0", f"10.0.0.{rank + 1}", None),
+            exchanges=exchanges(rank),
+            total=Total(size, 1 << 20, 1e-3),
+        )
+        for rank, name in enumerate(names)
+    ]
+    reports[0] = replace(reports[0], **first)
+    return Visit(detect("cpu"), size, reports)
+
+
+def bad(visit: Visit) -> list[Finding]:
+    return [each for each in findings(visit) if each.grade != "ok"]
+
+
+def test_a_healthy_cluster_has_nothing_to_complain_about() -> None:
+    told = findings(cluster(["a", "b", "c"]))
+    assert {each.grade for each in told} == {"ok"}
+    assert {"nodes", "group", "interface", "alike", "clock", "links", "all-reduce"} == {e.check for e in told}
+
+
+@pytest.mark.parametrize(
+    ("state", "check", "grade", "words"),
+    [
+        ({"shm_free_bytes": 64 << 20}, "shared memory", "warning", "--shm-size"),
+        ({"shm_free_bytes": None}, "shared memory", "warning", "/dev/shm"),
+        ({"open_files": 256}, "open files", "warning", "ulimit -n"),
+        ({"infiniband": ["mlx5_0"]}, "locked memory", "problem", "mlx5_0"),
+        ({"free_bytes": {"/runs": 1 << 30}}, "disk", "warning", "/runs"),
+        ({"free_bytes": {"/runs": 1 << 20}}, "disk", "problem", "/runs"),
+        ({"unwritable": ["/runs"]}, "disk", "problem", "/runs"),
+        ({"locks": {"/cache/ops/adam/lock": 3600.0}}, "op locks", "warning", "rm /cache/ops/adam/lock"),
+        ({"gpus_unknown": "NVML: Driver/library version mismatch"}, "GPUs", "problem", "mismatch"),
+    ],
+)
+def test_what_a_host_lacks_is_told_with_a_remedy(
+    state: dict[str, Any], check: str, grade: str, words: str
+) -> None:
+    (found,) = of_host(replace(HEALTHY, **state), 8, where="node-1")
+    assert (found.check, found.grade, found.where) == (check, grade, "node-1")
+    assert words in found.what + found.remedy
+    assert found.remedy
+
+
+@pytest.mark.parametrize(
+    "state", [{"open_files": -1}, {"locks": {"/lock": 30.0}}, {"infiniband": ["mlx5_0"], "locked_bytes": -1}]
+)
+def test_what_is_as_it_should_be_is_not_told(state: dict[str, Any]) -> None:
+    assert of_host(replace(HEALTHY, **state), 8) == []
+
+
+@pytest.mark.parametrize(
+    ("gpu", "grade", "words"),
+    [
+        (FakeGpu(memory_used=0, uncorrected_errors=2), "problem", "2 uncorrected ECC errors"),
+        (FakeGpu(memory_used=0, reasons=0x40), "problem", "lowers its clocks"),
+        (FakeGpu(processes={7: 1 << 30}), "problem", "in use by 1 other process"),
+        (FakeGpu(memory_used=4 << 30), "warning", "4.00 GiB in use"),
+        (FakeGpu(memory_used=0, lanes=4), "warning", "4 of 16 PCIe lanes"),
+        (FakeGpu(memory_used=0, links=[True, False, True]), "problem", "1 of 3 NVLinks down"),
+    ],
+)
+def test_a_gpu_that_is_not_well_is_named(gpu: FakeGpu, grade: str, words: str) -> None:
+    known, unknown = gpus(FakeNvml(FakeGpu(memory_used=0, links=[True]), gpu))
+    assert not unknown
+    (found,) = of_host(replace(HEALTHY, gpus=known), 2)
+    assert found.grade == grade
+    assert found.what.startswith("GPU 1 (NVIDIA H100 80GB HBM3) ")
+    assert words in found.what
+
+
+def test_gpus_that_do_not_answer_are_a_finding() -> None:
+    assert gpus(FakeNvml(init_error="Unknown Error")) == ([], "NVML: Unknown Error")
+
+
+def test_a_slow_node_is_told_from_a_slow_link() -> None:
+    (node,) = bad(cluster(["a", "b", "c", "d"], {(0, 2): 1e8, (1, 2): 1e8, (2, 3): 1e8}))
+    assert (node.where, node.grade) == ("c", "problem")
+    (link,) = bad(cluster(["a", "b", "c", "d"], {(1, 2): 1e8}))
+    assert link.where == "b - c"
+    assert link.what == "800 Mbit/s, others have 8 Gbit/s"
+
+
+def test_a_link_below_the_speed_of_its_hardware_is_told() -> None:
+    own = Meeting(0, 0.2, "ib0", "10.0.0.1", 100e9)
+    (found,) = bad(cluster(["a", "b"], meeting=own))
+    assert found.what == "8 Gbit/s, ib0 has 100 Gbit/s"
+
+
+def test_nodes_of_one_name_are_told() -> None:
+    found = bad(cluster(["localhost", "localhost", "c"]))
+    assert found[0].what.startswith("2 nodes call themselves localhost")
+
+
+def test_nodes_that_differ_are_told_apart() -> None:
+    (found,) = bad(cluster(["a", "b"], facts={**FACTS, "packages": {"torch": "2.12"}}))
+    assert "packages differs: {'torch': '2.12'} on a, {'torch': '2.13'} on b" in found.what
+
+
+def test_a_clock_that_is_off_is_told() -> None:
+    (found,) = bad(cluster(["a", "b"], exchanges=[Exchange(1, 1 << 20, 1e-3, 1e-4, -7200.0)]))
+    assert (found.check, found.where) == ("clock", "b")
+    assert found.what.startswith("2 h 00 min behind")
+
+
+def test_a_busy_node_is_told() -> None:
+    (found,) = bad(cluster(["a", "b"], busy_cores=3.0))
+    assert (found.where, found.what) == ("a", "other work keeps 3.0 of 8 cores busy")
+
+
+def test_a_rank_that_never_met_the_others_is_named() -> None:
+    visit = cluster(["a", "b"])
+    visit.reports[1] = replace(visit.reports[1], meeting=None, total=None, error="DistStoreError: timed out")
+    visit.reports[0] = replace(visit.reports[0], meeting=None, exchanges=[], total=None)
+    visit.missing[0] = "had not finished after 60 s"
+    told = [(each.where, each.what) for each in bad(visit)]
+    assert told == [
+        ("a, rank 0", "meeting the others: rank 0 had not finished after 60 s"),
+        ("b, rank 1", "meeting the others: DistStoreError: timed out"),
+    ]
+
+
+def test_a_launcher_that_can_start_nothing_is_a_mistake(
+    distbench: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+    done = distbench("doctor", "--set", "launcher=slurm", "--out", str(tmp_path / "runs"))
+    assert done.returncode == 2
+    assert "--set launcher=slurm: launcher.slurm: this is no Slurm allocation" in done.stderr
+
+
+def test_a_run_begins_with_what_is_wrong_with_its_host(
+    distbench: Callable[..., Done], tmp_path: Path
+) -> None:
+    lock = tmp_path / "cache" / "ops" / "adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    os.utime(lock, (0, 0))
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(f"{QUICK}strategies: [pretended]\nlauncher: pretend\n")
+    done = distbench(
+        "run", str(suite), "--out", str(tmp_path / "runs"), DISTBENCH_CACHE=str(tmp_path / "cache")
+    )
+    assert f"warning: op locks: {lock} has been there for" in done.stderr
+
+
+@pytest.mark.train
+def test_this_machine_is_examined(distbench: Callable[..., Done], tmp_path: Path) -> None:
+    done = distbench("doctor", "--json", "--out", str(tmp_path / "runs"))
+    told = json.loads(done.stdout)
+    checks = {each["check"]: each["grade"] for each in told["findings"]}
+    assert {"nodes", "group", "links", "all-reduce"} <= checks.keys()
+    assert checks["group"] == "ok"
+    (link,) = told["links"]
+    assert link["kind"] == "inside nodes"
+    assert link["bits_per_s"] > 1e6
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_every_pair_meets_once_and_nobody_twice_in_a_round(size: int) -> None:
+    from distbench.worker.links import rounds
+
+    made = list(rounds(range(size)))
+    pairs = [pair for pairs in made for pair in pairs]
+    assert sorted(pairs) == [(a, b) for a in range(size) for b in range(a + 1, size)]
+    for each in made:
+        members = [member for pair in each for member in pair]
+        assert len(set(members)) == len(members)
