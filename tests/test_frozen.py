@@ -28,13 +28,14 @@ HERE = Path(__file__).parent
 FROZEN = HERE / "frozen"
 RUN = FROZEN / "run"
 COMMANDS = ["run", "plan", "doctor", "prepare", "launch", "list", "show", "report", "pick", "compare"]
-COMMANDS += ["export", "adopt", "query", "gate", "calibrate", "history"]
+COMMANDS += ["export", "adopt", "query", "collectives", "gate", "calibrate", "history"]
 SECTIONS = {
     "measure": {"bogus": 1},
     "limits": {"bogus": 1},
     "check": {"bogus": 1},
     "checkpoint": {"bogus": 1},
     "converge": {"targets": {"accuracy": 0.5}, "bogus": 1},
+    "collectives": {"zzz": 1},
     "gate": {"bogus": 1},
     "batch": {"global_batch_size": 8, "bogus": 1},
     "optimizer": {"bogus": 1},

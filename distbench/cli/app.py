@@ -24,7 +24,7 @@ from distbench.errors import DistbenchError
 _REFUSED: type[Exception] = typer.BadParameter.__bases__[0]
 # of the commands in --help; others come last, by name
 _ORDER = ["run", "plan", "doctor", "prepare", "launch", "list", "show", "report", "pick", "compare"]
-_ORDER += ["export", "adopt", "query", "check", "gate", "calibrate", "history"]
+_ORDER += ["export", "adopt", "query", "check", "collectives", "gate", "calibrate", "history"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

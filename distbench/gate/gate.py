@@ -23,7 +23,7 @@ from distbench.job import kind_of
 from distbench.plan import Task
 from distbench.record import SECOND_SERIES
 from distbench.record.contents import rereading
-from distbench.run import Bench, Observer, StopRequest
+from distbench.run import Bench, Observer, StopRequest, to_build
 from distbench.units import count_text
 
 _NONE: failures.Arms = failures.Launches(), failures.Launches()
@@ -171,7 +171,7 @@ class Gate:
     def _make(self, bench: Bench, tasks: list[Task], stop: StopRequest) -> None:
         """Make those *tasks* that no earlier session has made."""
         if tasks:
-            bench.prepare([case for task in tasks for case in (task.case, *task.instead)])
+            bench.prepare(to_build(tasks))
         for done, task in enumerate(tasks):
             if stop.asked:
                 return

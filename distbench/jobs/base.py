@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from distbench.analysis.loss_deviation import Expected
     from distbench.analysis.verdict import Verdict
     from distbench.record import Record
+    from distbench.report.sheet import Sheet
     from distbench.strategies.base import Setting
     from distbench.trial import Phases, TrialFile
     from distbench.worker.trainer import Delivery
@@ -77,6 +78,8 @@ class Kind(ABC):
     """The tables that its ranks leave besides those of metrics."""
     with_metrics: ClassVar[bool] = False
     """Whether the metrics of the suite take part."""
+    trains: ClassVar[bool] = True
+    """Whether its ranks train, or need anything else that is built before: initial weights, C++ ops."""
     deterministic: ClassVar[bool] = False
     """Whether its ranks switch on deterministic algorithms."""
     phases: ClassVar[tuple[str, ...]] = ()
@@ -136,6 +139,13 @@ class Kind(ABC):
     def run_json(self, records: Sequence[Record]) -> dict[str, Any]:
         """Keys that ``show --json`` has of the *records* of this kind as a whole, besides the verdicts."""
         return {}
+
+    def comparison(self, before: Sequence[Record], after: Sequence[Record]) -> Sheet | None:
+        """What ``compare`` shows of the records of this kind of two runs; None: nothing.
+
+        Asked only if both have some.
+        """
+        return None
 
     def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
         """What tells a trial from others of its case, such as ``seed 3``, and its curve; by default none.

@@ -31,8 +31,12 @@ def write(made: Sequence[Comparison], file: Path) -> None:
         InfrastructureError: the file can't be written.
     """
     chapters = [_chapter(each, f"-{place}" if place > 1 else "") for place, each in enumerate(made, 1)]
+    jobs = [_of_jobs(each, f"-{place}" if place > 1 else "") for place, each in enumerate(made, 1)]
     page = html.render(
-        "comparison.html", chapters, before=made[0].before, parts=[*zip(made, chapters, strict=True)]
+        "comparison.html",
+        [*chapters, *(own for of in jobs for own in of)],
+        before=made[0].before,
+        parts=[*zip(made, chapters, jobs, strict=True)],
     )
     with writing(file):
         write_whole(file, page)
@@ -42,6 +46,10 @@ def _chapter(made: Comparison, suffix: str) -> Chapter:
     charts = [chart for column in _CHARTS if (chart := _chart(made.pairs, column, suffix))]
     title = f"Case by case: {one_line(made.after.info.run_id)} over {one_line(made.before.info.run_id)}"
     return Chapter(f"compare{suffix}", title, charts, sheet(made))
+
+
+def _of_jobs(made: Comparison, suffix: str) -> list[Chapter]:
+    return [Chapter(f"compare-{word}{suffix}", own.title, (), own) for word, own in made.jobs.items()]
 
 
 def _chart(pairs: Sequence[Pair], column: str, suffix: str) -> Chart | None:

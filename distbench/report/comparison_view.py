@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distbench.analysis.comparison import COLUMNS, Change, Pair, compare
@@ -13,7 +13,10 @@ from distbench.analysis.days import NO_PAST, Past
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.text import listed, one_line, short_names
+from distbench.foreign import from_anybody
 from distbench.grouping import gathered
+from distbench.job import kinds
+from distbench.record import of_kind
 from distbench.report.markup import bullets, document, escaped, folded
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, case_cells
@@ -47,6 +50,8 @@ class Comparison:
     """Fact -> what it was in each run; only those that differ."""
     past: Past
     """How much other runs of the cases have differed."""
+    jobs: Mapping[str, Sheet] = field(default_factory=dict)
+    """Word of a kind of job -> what it compares of its own records, if both runs have some."""
 
 
 def comparison(before: AnalysedRun, after: AnalysedRun, past: Past = NO_PAST) -> Comparison:
@@ -55,7 +60,18 @@ def comparison(before: AnalysedRun, after: AnalysedRun, past: Past = NO_PAST) ->
     # ranks tell more than the machine that starts them: only the same can be held together
     from_ranks = all(any(record.environment for record in side.measured) for side in sides)
     facts = [environment(side.measured if from_ranks else [], side.info.machine) for side in sides]
-    return Comparison(before, after, compare(before.cases, after.cases, past), differences(*facts), past)
+    pairs = compare(before.cases, after.cases, past)
+    return Comparison(before, after, pairs, differences(*facts), past, dict(_of_jobs(before, after)))
+
+
+def _of_jobs(before: AnalysedRun, after: AnalysedRun) -> Iterator[tuple[str, Sheet]]:
+    for kind in kinds():
+        sides = [of_kind(run.records, kind.name) for run in (before, after)]
+        if all(sides):
+            with from_anybody(f"the records in {kind.folder}"):
+                own = kind.comparison(*sides)
+            if own:
+                yield kind.name, own
 
 
 def sheet(made: Comparison) -> Sheet:
@@ -77,7 +93,8 @@ def text(made: Comparison, width: int) -> str:
     """What to know first, what the environments and the settings differ in, and then the numbers."""
     shown = sheet(made)
     notes = [textwrap.fill(each, width, break_on_hyphens=False) for each in shown.notes]
-    return "\n\n".join([shown.title, *notes, replace(shown, title="", notes=()).as_text(width)])
+    table = replace(shown, title="", notes=()).as_text(width)
+    return "\n\n".join([shown.title, *notes, table, *(own.as_text(width) for own in made.jobs.values())])
 
 
 def markdown(made: Comparison) -> str:
@@ -90,7 +107,13 @@ def markdown(made: Comparison) -> str:
         bullets(others),
         folded(f"All {len(shown.rows)} cases", shown.as_markdown()),
         f"<sub>{escaped(shown.caption)}</sub>",
+        *(part for own in made.jobs.values() for part in _markdown_of(own)),
     )
+
+
+def _markdown_of(own: Sheet) -> list[str]:
+    title = f"{own.title}: {len(own.rows)} rows"
+    return [bullets(own.notes), folded(title, own.as_markdown()), f"<sub>{escaped(own.caption)}</sub>"]
 
 
 def sentences(made: Comparison) -> list[str]:
@@ -152,6 +175,7 @@ def to_json(made: Comparison) -> dict[str, Any]:
             }
             for pair in made.pairs
         ],
+        "jobs": {word: own.to_json() for word, own in made.jobs.items()},
     }
 
 

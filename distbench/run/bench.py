@@ -104,6 +104,8 @@ class Bench:
 
     def prepare(self, cases: list[Case]) -> None:
         """Build what trials of *cases* need; if that fails, they end as ``prepare_failed``."""
+        if not cases:
+            return
         preparation = Preparation(
             self._run.folder, self._suite, self._observer, self._site, self._stop, self._place
         )
@@ -164,7 +166,7 @@ class Bench:
         if failed := sum(map(self._ledger.has_failed, todo)):
             self._observer.note(f"trying again what failed before: {count_text(failed, 'trial')}")
         if todo:
-            self.prepare([case for task in todo for case in (task.case, *task.instead)])
+            self.prepare(to_build(todo))
         return todo
 
     def _set_aside(self, task: Task) -> None:
@@ -287,6 +289,12 @@ class Bench:
             attempts=self._ledger.attempts(task),
             **vars(ending),
         )
+
+
+def to_build(tasks: Sequence[Task]) -> list[Case]:
+    """Cases for which something has to be built before *tasks* are made."""
+    training = [task for task in tasks if kind_of(task.job.kind).trains]
+    return [case for task in training for case in (task.case, *task.instead)]
 
 
 def _sampled(case: Case, watch: Watch, metrics: dict[str, Metric]) -> tuple[Ending, Tables]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from distbench.job import MEASURING, kind_of
 from distbench.plan import Plan, Task, check_startable, make
 from distbench.record.store import Run, RunInfo, State
-from distbench.run.bench import Bench
+from distbench.run.bench import Bench, to_build
 from distbench.run.control import Observer, Pace, StopRequest
 from distbench.suite import Suite
 from distbench.units import count_text
@@ -95,7 +95,7 @@ class Execution:
             tried |= {task.key for task in todo}
             words = ", ".join(dict.fromkeys(task.job.kind for task in todo))
             observer.note(f"following up what was measured: {count_text(len(todo), 'trial')} ({words})")
-            bench.prepare([task.case for task in todo])
+            bench.prepare(to_build(todo))
             _run(bench, todo, observer, stop)
 
     def _write(self, state: State) -> None:

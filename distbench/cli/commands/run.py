@@ -11,31 +11,21 @@ from typing import Annotated
 import typer
 
 from distbench import plan
-from distbench.analysis.headlines import judged_bad
-from distbench.analysis.run import AnalysedRun
-from distbench.analysis.text import listed
-from distbench.analysis.unchecked import unchecked
 from distbench.cli import options
+from distbench.cli.finishing import exit_code, reported
 from distbench.cli.forewarning import forewarn
 from distbench.cli.options import argument, flag, option
 from distbench.cli.output import (
     INTERRUPTED,
-    UNCHECKED,
-    complain,
     note,
-    say,
-    say_json,
-    width,
 )
 from distbench.cli.progress import observer
 from distbench.cli.settling import Settling
-from distbench.cli.stopping import report_command, reporting, resumable, stopped
-from distbench.errors import FormatError, InfrastructureError, RecordError, UsageError
+from distbench.cli.stopping import reporting, resumable, stopped
+from distbench.errors import FormatError, RecordError, UsageError
 from distbench.record import runs
-from distbench.record.contents import damage_text, rereading
+from distbench.record.contents import rereading
 from distbench.record.store import Run, RunInfo, resume_command
-from distbench.report import page, terminal
-from distbench.report.run_json import run_json
 from distbench.run import Execution
 from distbench.suite import Overrides, Suite, load
 
@@ -107,11 +97,11 @@ def run(
         settling = Settling(watcher, minutes or _MINUTES, trials) if until_settled else None
         was_stopped = execution.execute(watcher, settling, retry_failed=retry_failed)
     with resumable(resume_with) if was_stopped else reporting(execution.run.folder):
-        analysed = rereading(partial(_reported, execution.run, as_json=as_json))
+        analysed = rereading(partial(reported, execution.run, as_json=as_json))
     if was_stopped:
         note(stopped(resume_with))
         return INTERRUPTED
-    return _exit_code(analysed, strict_parity=strict_parity)
+    return exit_code(analysed, strict_parity=strict_parity)
 
 
 def _resumed(name: str, out: Path, added: Overrides | None) -> Execution:
@@ -154,43 +144,3 @@ def _info(run: Run) -> RunInfo:
         raise RecordError(
             f"{error}; it can be made again from suite.yaml and the records: {repair}"
         ) from error
-
-
-def _reported(run: Run, *, as_json: bool) -> AnalysedRun:
-    """Print the results, then write the report: it may fail where the numbers don't."""
-    analysed = AnalysedRun.read(run)
-    if as_json:
-        say_json({**run_json(analysed), "report": str(page.file(run.folder))})
-    else:
-        say(terminal.table(analysed, width=width()))
-    try:
-        report = page.write(run.folder, analysed)
-    except InfrastructureError as error:
-        again = report_command(run.folder)
-        advice = f"the records are intact; free some space, then write the report with: {again}"
-        raise InfrastructureError(error.problem, advice) from error
-    if not as_json:
-        say(f"\nreport: {report}")
-    return analysed
-
-
-def _exit_code(run: AnalysedRun, *, strict_parity: bool) -> int:
-    """Exit code of a finished run; the reasons are printed.
-
-    1 if a case failed or was judged bad, or a trial is damaged; ``UNCHECKED`` if a judgement was asked for
-    and there is none.
-    """
-    problems = judged_bad(run)
-    if run.damaged:
-        problems.append(damage_text(run.damaged))
-    if strict_parity:
-        changes = run.parity.other_work().items()
-        problems += [f"--strict-parity: {difference} ({listed(names)})" for difference, names in changes]
-    for problem in problems:
-        complain(problem)
-    silent = unchecked(run)
-    for each in silent:
-        complain(each)
-    if problems or any(record.status.is_failure for record in run.records):
-        return 1
-    return UNCHECKED if silent else 0

@@ -74,14 +74,14 @@ def not_there(where: Where, nodes: Sequence[int]) -> Absent | None:
 def bus_factor(op: str, n: int) -> float | None:
     """Factor from algorithm bandwidth to bus bandwidth for *op* in a group of *n* ranks.
 
-    All-reduce 2(n-1)/n; all-gather, reduce-scatter and all-to-all (n-1)/n; broadcast and reduce 1.
+    All-reduce 2(n-1)/n; all-gather, reduce-scatter and all-to-all (n-1)/n; broadcast, reduce and sendrecv 1.
     None: nccl-tests defines none.
     """
     if op == "all_reduce":
         return 2 * (n - 1) / n
     if op in ("all_gather", "reduce_scatter", "all_to_all"):
         return (n - 1) / n
-    return 1.0 if op in ("broadcast", "reduce") else None
+    return 1.0 if op in ("broadcast", "reduce", "send_recv") else None
 
 
 def wire_factor(ran: str, n: int) -> float | None:

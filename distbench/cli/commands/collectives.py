@@ -1,0 +1,109 @@
+"""``distbench collectives``: what the links between ranks can do, as nccl-tests measures it."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from distbench.analysis.run import AnalysedRun
+from distbench.cli import options
+from distbench.cli.finishing import exit_code, reported
+from distbench.cli.forewarning import forewarn
+from distbench.cli.options import argument, option
+from distbench.cli.output import INTERRUPTED, note, width
+from distbench.cli.progress import observer
+from distbench.cli.stopping import reporting, resumable, stopped
+from distbench.errors import UsageError
+from distbench.job import MEASURE
+from distbench.plan import machine_of
+from distbench.record.contents import rereading
+from distbench.record.store import resume_command
+from distbench.report.view import views
+from distbench.run import Execution
+from distbench.suite import Overrides, Suite, load, of_text
+
+_KIND = "collectives"
+_SUITE = """\
+name: collectives
+description: Bandwidth and latency of collectives.
+# nothing is trained: these only say on which devices
+workload: {transformer: {preset: tiny}}
+data: synthetic
+batch: {per_device_batch_size: 1}
+strategies: [ddp]
+metrics: [startup]
+measure: {trials: 0}
+collectives: {}
+"""
+
+
+def collectives(
+    context: typer.Context,
+    suite: Annotated[
+        Path | None,
+        argument("[SUITE]", "Suite file: its devices, launcher and collectives; its trainings are left out."),
+    ] = None,
+    operations: Annotated[
+        str, option("--operations", "OP,OP", "all_reduce, all_gather, ... (default: all of them).")
+    ] = "",
+    sizes: Annotated[str, option("--sizes", "MIN..MAX", "Message sizes: 8KiB..64MiB, or 1MiB,16MiB.")] = "",
+    factor: Annotated[str, option("--factor", "N", "Each size of a range is N times the one before.")] = "",
+    dtypes: Annotated[str, option("--dtypes", "DTYPE,DTYPE", "fp64, fp32, bf16, fp16.")] = "",
+    groups: Annotated[str, option("--groups", "GROUP,GROUP", "all, node, between.")] = "",
+    launcher: Annotated[str, option("--launcher", "NAME", "Launcher, as in a suite: local, slurm.")] = "",
+    out: options.Out = options.REPORTS,
+    set_: options.Set = [],
+    world_sizes: options.WorldSizes = "",
+    device: options.Device = "",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Measure all-reduce, all-gather and the like between ranks, as nccl-tests does."""
+    changes = [f"launcher={launcher}"] if launcher else []
+    listed = {"operations": operations, "dtypes": dtypes, "groups": groups}
+    changes += [f"{_KIND}.{key}=[{text}]" for key, text in listed.items() if text]
+    if sizes:
+        changes.append(f"{_KIND}.sizes={sizes if '..' in sizes else f'[{sizes}]'}")
+    changes += [f"{_KIND}.factor={factor}"] if factor else []
+    changed = options.overrides([*changes, *set_], [], world_sizes, device)
+    execution = Execution.start(_only_collectives(suite, changed), out, context.obj)
+    resume_with = resume_command(execution.run.folder)
+    with resumable(resume_with), observer(quiet=quiet) as watcher:
+        forewarn(execution, watcher)
+        was_stopped = execution.execute(watcher)
+    with resumable(resume_with) if was_stopped else reporting(execution.run.folder):
+        analysed = rereading(partial(reported, execution.run, _shown, as_json=as_json))
+    if was_stopped:
+        note(stopped(resume_with))
+        return INTERRUPTED
+    return exit_code(analysed, strict_parity=False)
+
+
+def _only_collectives(file: Path | None, changed: Overrides) -> Suite:
+    """Suite of collectives alone: that in *file*, or on all devices of the launcher.
+
+    Raises:
+        SuiteError: the suite or *changed* is invalid.
+        UsageError: there is one device, between which and others nothing can be measured.
+    """
+    jobs = [*changed.jobs, _KIND]
+    changed = dataclasses.replace(changed, jobs=jobs)
+    suite = load(file, changed) if file else of_text(_SUITE, changed)
+    if file is None and changed.world_sizes is None:
+        devices = machine_of(suite).devices
+        if devices < 2:
+            raise UsageError(
+                "collectives: there is one device here, and a collective needs two or more; on the CPU, "
+                "--world-sizes 2 starts two ranks on it"
+            )
+        suite = dataclasses.replace(suite, world_sizes=(devices,))
+    kept = {MEASURE: dataclasses.replace(suite.measure, trials=0), _KIND: suite.jobs[_KIND]}
+    return dataclasses.replace(suite, jobs=kept)
+
+
+def _shown(run: AnalysedRun) -> str:
+    return views()[_KIND].sheet(run).as_text(width())

@@ -1,0 +1,204 @@
+"""``collectives``: what the links between ranks can do, by operation, size, dtype and group of ranks.
+
+Definitions of nccl-tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): the size of a message is that of
+the full array, algbw is size over time, and busbw is algbw times a factor that makes it comparable with the
+speed of the hardware, whatever the operation and the number of ranks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+
+from distbench.bounds import Bound, Count, Positive
+from distbench.case import Batch, Case, Choice, Device, Dtype, Optimizer, Precision
+from distbench.env import Machine
+from distbench.grouping import grouped
+from distbench.job import Job, Options
+from distbench.jobs.base import Kind
+from distbench.jobs.collectives.groups import Group
+from distbench.jobs.collectives.sizes import sizes_of
+from distbench.metrics.base import Column, TableColumn, TableSpec
+from distbench.plan.tasks import Task
+from distbench.suite.checking import Finding
+
+if TYPE_CHECKING:
+    from distbench.analysis.verdict import Verdict
+    from distbench.record import Record
+    from distbench.report.sheet import Sheet
+
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
+
+_AMONG: dict[Group, str] = {
+    "all": "among all ranks",
+    "node": "among the ranks of each node, all nodes at once, by the slowest",
+    "between": "among one rank of each node",
+}
+_TABLE = TableSpec(
+    "collective_times",
+    "One row per operation, dtype, message size and group of ranks that was measured, or could not be.",
+    (
+        TableColumn("op", "varchar", "Operation, as nccl-tests names it."),
+        TableColumn("dtype", "varchar", "Dtype of the elements."),
+        TableColumn("group", "varchar", "all, node or between. A word of SQL: write it in quotes."),
+        TableColumn("ranks", "varchar", "Global ranks of the group, with commas."),
+        TableColumn("group_size", "bigint", "Ranks of the group."),
+        TableColumn("bytes", "bigint", "Size of the full array; null: nothing was measured.", "B"),
+        TableColumn("count", "bigint", "Elements as nccl-tests counts: of the array, or of a rank's share."),
+        TableColumn("iterations", "bigint", "Timed calls."),
+        TableColumn("seconds", "double", "Mean time of a call on the rank that took longest.", "s"),
+        TableColumn("fastest_s", "double", "Shortest call, each as long as on its slowest rank.", "s"),
+        TableColumn("slowest_s", "double", "Longest call.", "s"),
+        TableColumn("algbw", "double", "bytes over seconds.", "B/s"),
+        TableColumn("busbw", "double", "algbw times the factor of the operation.", "B/s"),
+        TableColumn("wrong", "bigint", "Elements with a wrong result on all ranks; null: not checked."),
+        TableColumn("reason", "varchar", "Why nothing was measured; empty: it was."),
+    ),
+)
+
+
+def column_name(op: str, group: str) -> str:
+    """Column with the busbw of *op* in *group*."""
+    return f"{op}_busbw" if group == "all" else f"{op}_{group}_busbw"
+
+
+def _columns() -> Iterator[Column]:
+    for group, op in itertools.product(get_args(Group), get_args(Op)):
+        doc = (
+            f"Bus bandwidth of {op} {_AMONG[group]}, as nccl-tests defines it, at the largest size and in "
+            "the first dtype of the suite."
+        )
+        yield Column(column_name(op, group), "B/s", "higher", "first", doc)
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """Bandwidth and latency of the operations that trainings communicate by, on each number of devices."""
+
+    operations: tuple[Op, ...] = get_args(Op)
+    """Which operations, as nccl-tests has them; send_recv is a ring: each rank sends to the next one."""
+    sizes: str | tuple[int | str, ...] = "auto"
+    """Sizes of messages: a range such as 8KiB..64MiB, or a list. auto: 1KiB..16MiB, on GPUs 1KiB..256MiB."""
+    factor: Annotated[int, Bound(2, 1024)] = 4
+    """Each size of a range is so many times the one before."""
+    dtypes: tuple[Dtype, ...] = ("fp32",)
+    """Dtypes of the elements."""
+    groups: tuple[Group, ...] = get_args(Group)
+    """all: all ranks; node: the ranks of each node, on all nodes at once; between: one rank of each node."""
+    warmup: Annotated[int, Bound(1, 10_000)] = 5
+    """Calls before those that are timed, if they fit into the seconds; at least one."""
+    iterations: Annotated[int, Bound(1, 1_000_000)] = 20
+    """Timed calls, if they fit into the seconds; at least one."""
+    seconds: Positive = 1.0
+    """Time that the timed calls of one measurement may take, and again its warm-up."""
+    check: bool = True
+    """Check every element of the result of each operation, dtype, size and group, before it is timed."""
+    trials: Count = 3
+    """Launches for each number of devices; the launch is the unit of statistics."""
+
+
+@dataclass(frozen=True)
+class CollectivesOptions(Options):
+    """What the ranks get besides the number of devices."""
+
+    operations: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    """In bytes."""
+    dtypes: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
+    warmup: int = 1
+    iterations: int = 1
+    seconds: float = 1.0
+    check: bool = True
+    cases: tuple[str, ...] = ()
+    """Ids of the cases of the suite on as many devices, which the results are about."""
+
+
+@dataclass(frozen=True)
+class CollectiveBenchmark(Kind):
+    """What the links between ranks can do, in nccl-tests' definitions. Nothing is trained."""
+
+    name: ClassVar[str] = "collectives"
+    folder: ClassVar[str] = "collectives"
+    section: ClassVar[type] = Collectives
+    options: ClassVar[type[Options]] = CollectivesOptions
+    columns: ClassVar[tuple[Column, ...]] = tuple(_columns())
+    tables: ClassVar[tuple[TableSpec, ...]] = (_TABLE,)
+    trains: ClassVar[bool] = False
+    order: ClassVar[int] = 80
+
+    def tasks(self, section: Collectives, cases: Sequence[Case], machine: Machine) -> list[Task]:
+        """Trials for each number of devices, once for all cases on it: links know no strategy."""
+        by_size = grouped((case for case in cases if case.world_size > 1), lambda case: case.world_size)
+        return [
+            Task(_carrier(size, same[0].device), number, Job(self.name, _options(section, same)))
+            for number in range(section.trials)
+            for size, same in by_size.items()
+        ]
+
+    def problems(self, section: Collectives, cases: Sequence[Case]) -> list[Finding]:
+        findings = [
+            Finding((self.name, key), "empty; list at least one", "[]")
+            for key in ("operations", "dtypes", "groups")
+            if not getattr(section, key)
+        ]
+        try:
+            sizes_of(section.sizes, section.factor, "cpu")
+        except ValueError as error:
+            shown = section.sizes if isinstance(section.sizes, str) else list(section.sizes)
+            findings.append(Finding((self.name, "sizes"), str(error), shown))
+        if cases and all(case.world_size == 1 for case in cases):
+            findings.append(
+                Finding((self.name,), "all cases have one device, and nothing communicates; add world sizes")
+            )
+        return findings
+
+    def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
+        from distbench.jobs.collectives.results import verdicts
+
+        return verdicts(records)
+
+    def comparison(self, before: Sequence[Record], after: Sequence[Record]) -> Sheet:
+        from distbench.jobs.collectives.compared import sheet
+
+        return sheet(before, after)
+
+
+def _options(section: Collectives, cases: Sequence[Case]) -> CollectivesOptions:
+    return CollectivesOptions(
+        role="case",
+        operations=tuple(dict.fromkeys(section.operations)),
+        sizes=sizes_of(section.sizes, section.factor, cases[0].device),
+        dtypes=tuple(dict.fromkeys(section.dtypes)),
+        groups=tuple(dict.fromkeys(section.groups)),
+        warmup=section.warmup,
+        iterations=section.iterations,
+        seconds=section.seconds,
+        check=section.check,
+        cases=tuple(case.id for case in cases),
+    )
+
+
+def _carrier(world_size: int, device: Device) -> Case:
+    """Case that carries the collectives on *world_size* devices: the same in all suites.
+
+    A record is of a case, and nothing is trained here: model, data, strategy and threads are fixed, so that
+    the collectives of two suites have one id, and one history.
+    """
+    return Case(
+        name=f"collectives/ws{world_size}",
+        label="collectives",
+        strategy=Choice("ddp"),
+        workload=Choice("mlp"),
+        data=Choice("digits"),
+        world_size=world_size,
+        device=device,
+        batch=Batch(world_size, 1, 1),
+        optimizer=Optimizer(),
+        precision=Precision(),
+        activation_checkpointing="none",
+        threads=1,
+        seed=0,
+    )

@@ -1,0 +1,101 @@
+"""Collectives of two runs side by side: the ratio of each bus bandwidth, with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distbench.analysis.noise import Interval
+from distbench.jobs.collectives.results import Key, results
+from distbench.record import Record
+from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.units import bytes_text, count_text
+
+_LEAST = 0.01
+"""A smaller change of a bandwidth is no news, however many trials show it."""
+_CAPTION = (
+    "busbw of the second run over the first, with its 95% interval over trials; higher is better. +: better, "
+    "!: worse, ?: spread unknown; no sign: within the noise, or less than 1%. Of many rows that do not "
+    "differ, one in twenty has a sign by chance."
+)
+_FIELDS = (
+    Field("size", "size", "Full array.", "B"),
+    Field("dtype", "type", "Dtype of the elements.", type="varchar"),
+    Field("before", "before, GB/s", "busbw of the first run.", "B/s", "higher", format="{:.3g}".format),
+    Field("after", "after, GB/s", "busbw of the second run.", "B/s", "higher", format="{:.3g}".format),
+    Field("ratio", "ratio", "Second run over the first."),
+    Field("word", "", "better, worse, same or unknown.", type="varchar"),
+    Field("op", "", "Operation.", type="varchar"),
+    Field("group_name", "", "all, node or between.", type="varchar"),
+    Field("group_size", "", "Ranks of a group.", type="bigint"),
+    Field("world_size", "", "Devices.", type="bigint"),
+)
+_SIGNS = {"better": "+", "worse": "!", "same": "", "unknown": "?"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """The bus bandwidth of one operation, size, dtype and group in two runs."""
+
+    key: Key
+    before: Interval
+    after: Interval
+
+    @property
+    def ratio(self) -> Interval:
+        """After over before."""
+        return self.after.ratio(self.before)
+
+    @property
+    def word(self) -> str:
+        """better or worse by more than the noise, same, or unknown: a run has a single trial."""
+        log = math.log(self.ratio.value)
+        if abs(log) < math.log1p(_LEAST):
+            return "same"
+        if self.ratio.half is None:
+            return "unknown"
+        if abs(log) <= self.ratio.half:
+            return "same"
+        return "better" if log > 0 else "worse"
+
+
+def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
+    """What both runs measured, in the order of the second."""
+    known = {result.key: result.busbw for result in results(before)}
+    return [
+        Change(result.key, known[result.key], result.busbw)
+        for result in results(after)
+        if result.key in known
+    ]
+
+
+def sheet(before: Sequence[Record], after: Sequence[Record]) -> Sheet:
+    """The ratios as a table; notes count what changed, and what only one run measured."""
+    made = changes(before, after)
+    words = [change.word for change in made]
+    apart = [f"{words.count(word)} {word}" for word in _SIGNS if word in words]
+    alone = len(results(before)) + len(results(after)) - 2 * len(made)
+    notes = [f"Collectives: {', '.join(apart)} of {len(made)}." if made else "No collective is in both runs."]
+    notes += [f"{count_text(alone, 'measurement')} of only one of the runs left out."] if alone else []
+    return Sheet("Collectives", _CAPTION, _FIELDS, tuple(map(_row, made)), tuple(notes))
+
+
+def _row(change: Change) -> Row:
+    key, ratio = change.key, change.ratio
+    range_ = f" ({ratio.low:.3f}–{ratio.high:.3f})" if ratio.half else ""
+    return Row(
+        {
+            "size": Cell(key.bytes, bytes_text(key.bytes)),
+            "dtype": key.dtype,
+            "before": Cell(change.before.value, f"{change.before.value / 1e9:.3g}"),
+            "after": Cell(change.after.value, f"{change.after.value / 1e9:.3g}"),
+            "ratio": Cell(ratio.value, f"{ratio.value:.3f}{range_} {_SIGNS[change.word]}".rstrip()),
+            "word": change.word,
+            "op": key.op,
+            "group_name": key.group,
+            "group_size": key.group_size,
+            "world_size": key.world_size,
+        },
+        group=f"{key.op}, {key.among}",
+    )

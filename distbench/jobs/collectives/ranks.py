@@ -1,0 +1,189 @@
+"""What each rank of a benchmark of collectives does: every operation, dtype and size in every group, timed.
+
+As nccl-tests times: after a warm-up and a barrier a number of calls without a pause, on the clock of each
+rank, of which the slowest rank counts (nccl-tests shows the mean over ranks by default; a training waits for
+the slowest). On a GPU the clock is CUDA's: events around all calls on the stream that waits for them, so
+that no host synchronises in between. On a CPU calls are over when they return.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distbench.case import TORCH_NAMES
+from distbench.jobs.collectives import CollectivesOptions, column_name
+from distbench.jobs.collectives.groups import Formed, formed
+from distbench.jobs.collectives.operations import OPERATIONS, Members, Operation
+from distbench.jobs.collectives.sizes import elements
+from distbench.metrics.communication.traffic import bus_factor
+from distbench.strategies.base import Setting
+from distbench.trial import Phases, TrialFile
+from distbench.worker.trainer import Delivery, Rows
+
+_TRIED = 16
+"""Elements per rank of the call that shows whether a backend has an operation."""
+
+
+def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
+    """Result of this rank; the first rank of each group has the rows of the group."""
+    asked = trial.job.options_as(CollectivesOptions)
+    rows: Rows = []
+    with phases.phase("build"):
+        kinds = [formed(name, setting.nodes or [0] * setting.world_size) for name in asked.groups]
+        joined = {kind.name: _joined(kind, setting) for kind in kinds if kind.members}
+    with phases.phase("collectives"):
+        numbers = itertools.count()
+        for kind, op, dtype in itertools.product(kinds, asked.operations, asked.dtypes):
+            phases.progress.at("collectives", next(numbers))
+            place = {"op": op, "dtype": dtype, "group": kind.name}
+            if kind.missing:
+                rows += [{**place, "reason": kind.missing}] if setting.rank == 0 else []
+                continue
+            if members := joined[kind.name]:
+                for row in _measured(members, op, dtype, asked):
+                    phases.progress.at("collectives", next(numbers))
+                    rows += [{**place, **row}] if members.position == 0 else []
+            # who is in no group of this kind waits, and so do groups that are done first
+            dist.barrier()
+    return _delivered(asked, rows)
+
+
+def _joined(kind: Formed, setting: Setting) -> Members | None:
+    """This rank's place in a group of that *kind*; None: it is in none. A collective call."""
+    mine = None
+    for ranks in kind.members:
+        # every rank has to make every group, its own or not
+        group = dist.new_group(list(ranks))
+        if setting.rank in ranks:
+            mine = Members(group, ranks, ranks.index(setting.rank), setting.device)
+    return mine
+
+
+def _measured(members: Members, op: str, dtype: str, asked: CollectivesOptions) -> Iterator[dict[str, Any]]:
+    """A row for each size, or one that says why there is none."""
+    kind = getattr(torch, TORCH_NAMES[dtype])
+    about = {"ranks": ",".join(map(str, members.ranks)), "group_size": members.size}
+    if reason := _unsupported(members, op, kind):
+        yield {**about, "reason": f"{dist.get_backend(members.group)}: {reason}"}
+        return
+    for size in asked.sizes:
+        whole = elements(size, kind.itemsize, members.size)
+        operation = OPERATIONS[op](members, whole, kind)
+        wrong = _checked(members, operation) if asked.check else None
+        seconds = _timed(members, operation, asked)
+        mean = seconds[0]
+        algbw = whole * kind.itemsize / mean
+        yield {
+            **about,
+            "bytes": whole * kind.itemsize,
+            "count": whole // members.size if operation.shares else whole,
+            "iterations": len(seconds) - 1,
+            "seconds": mean,
+            "fastest_s": min(seconds[1:]),
+            "slowest_s": max(seconds[1:]),
+            "algbw": algbw,
+            "busbw": algbw * (bus_factor(op, members.size) or 1.0),
+            "wrong": wrong,
+            "reason": "",
+        }
+        del operation
+
+
+def _unsupported(members: Members, op: str, dtype: torch.dtype) -> str:
+    """Why the backend can't do *op*, if all ranks say so of a small one; empty: it can. A collective call.
+
+    Raises:
+        RuntimeError: some ranks failed and others did not, which no missing operation does.
+    """
+    failure = ""
+    try:
+        operation = OPERATIONS[op](members, _TRIED * members.size, dtype)
+        operation.fill()
+        operation.call()
+        operation.wrong()
+    except (RuntimeError, ValueError, TypeError) as error:
+        failure = next(iter(str(error).splitlines()), "") or type(error).__name__
+    failures = [""] * members.size
+    dist.all_gather_object(failures, failure, group=members.group)
+    if any(failures) and not all(failures):
+        at = failures.index(next(filter(None, failures)))
+        raise RuntimeError(f"{op} failed on rank {members.ranks[at]} and not on others: {failures[at]}")
+    return failure
+
+
+def _checked(members: Members, operation: Operation) -> int:
+    """Elements with a wrong result on all ranks. A collective call."""
+    operation.fill()
+    operation.call()
+    wrong = torch.tensor([operation.wrong()])
+    dist.all_reduce(wrong, group=members.group)
+    return int(wrong)
+
+
+def _timed(members: Members, operation: Operation, asked: CollectivesOptions) -> list[float]:
+    """Seconds of a call: the mean on the slowest rank, then each call on its slowest rank."""
+    operation.clear()
+    # the same numbers of calls on all ranks: each follows from a time that all have
+    once = _calls(members, operation, 1)[0]
+    more = min(asked.warmup - 1, int(asked.seconds / once))
+    warm = _calls(members, operation, more)[0] if more else once
+    return _calls(members, operation, max(1, min(asked.iterations, int(asked.seconds / warm))))
+
+
+def _calls(members: Members, operation: Operation, count: int) -> list[float]:
+    """Seconds of *count* calls in a row: their mean on the slowest rank, then each on its slowest rank."""
+    clock = _cuda_clock if members.device.type == "cuda" else _host_clock
+    own = clock(members, operation, count)
+    seconds = torch.tensor([sum(own) / count, *own], dtype=torch.float64)
+    dist.all_reduce(seconds, dist.ReduceOp.MAX, group=members.group)
+    # a call that takes no time that a clock can see still takes some
+    return [max(float(value), 1e-9) for value in seconds]
+
+
+def _host_clock(members: Members, operation: Operation, count: int) -> list[float]:
+    """Seconds of each call, which is over when it returns."""
+    dist.barrier(members.group)
+    times = [time.perf_counter()]
+    for _ in range(count):
+        operation.call()
+        times.append(time.perf_counter())
+    return [after - before for before, after in itertools.pairwise(times)]
+
+
+def _cuda_clock(members: Members, operation: Operation, count: int) -> list[float]:
+    """Seconds of each call between CUDA events; the current stream waits for each call."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    torch.cuda.synchronize(members.device)
+    dist.barrier(members.group)
+    torch.cuda.synchronize(members.device)
+    events[0].record()
+    for event in events[1:]:
+        operation.call()
+        event.record()
+    torch.cuda.synchronize(members.device)
+    return [before.elapsed_time(after) / 1000 for before, after in itertools.pairwise(events)]
+
+
+def _delivered(asked: CollectivesOptions, rows: Rows) -> Delivery:
+    """The rows of this rank, and the columns, which are those of all ranks. A collective call."""
+    of_ranks: list[Rows] = [[]] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, rows)
+    delivery = Delivery(tables={"collective_times": rows} if rows else {})
+    every = [row for of_rank in of_ranks for row in of_rank if row["dtype"] == asked.dtypes[0]]
+    for op, group in itertools.product(asked.operations, asked.groups):
+        name = column_name(op, group)
+        found = [row for row in every if (row["op"], row["group"]) == (op, group)]
+        reasons = [row["reason"] for row in found if row["reason"]]
+        reasons += ["its result was wrong"] if any(row.get("wrong") for row in found) else []
+        if reasons:
+            delivery.absent[name] = reasons[0]
+            continue
+        largest = {row["ranks"]: row for row in sorted(found, key=lambda row: row["bytes"])}
+        delivery.samples[name] = [min(row["busbw"] for row in largest.values())]
+    return delivery

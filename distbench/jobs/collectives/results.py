@@ -1,0 +1,198 @@
+"""What the trials of a run's collectives say together: each number with its interval over trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from distbench.analysis.noise import Interval, intervals
+from distbench.analysis.text import listed, one_line
+from distbench.analysis.verdict import Verdict
+from distbench.case import Case
+from distbench.grouping import gathered, grouped
+from distbench.metrics.communication.traffic import bus_factor
+from distbench.record import Record, Row, Status
+from distbench.units import bytes_text, count_text
+
+TABLE = "collective_times"
+KIND = "collectives"
+
+
+class Key(NamedTuple):
+    """What is measured; two runs compare what has the same key."""
+
+    device: str
+    world_size: int
+    group: str
+    group_size: int
+    op: str
+    dtype: str
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.op} of {bytes_text(self.bytes)} in {self.dtype} among {self.among}"
+
+    @property
+    def among(self) -> str:
+        """The ranks that take part, in words."""
+        where = {"all": "all", "node": "in each node", "between": "one of each node"}
+        return f"{count_text(self.group_size, 'rank')} ({where.get(self.group, self.group)})"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One operation, dtype, size and group, over the trials of a run."""
+
+    key: Key
+    case: Case
+    count: int
+    """Elements as nccl-tests counts."""
+    busbw: Interval
+    """Bytes per second: of each trial the slowest group of its kind."""
+    iterations: int
+    """Timed calls of all trials."""
+    fastest_s: float
+    slowest_s: float
+    wrong: int | None
+    """Elements with a wrong result, in all trials; None: not checked."""
+
+    @property
+    def factor(self) -> float:
+        """busbw over algbw."""
+        return bus_factor(self.key.op, self.key.group_size) or 1.0
+
+    @property
+    def algbw(self) -> float:
+        """Bytes per second."""
+        return self.busbw.value / self.factor
+
+    @property
+    def seconds(self) -> float:
+        """Time of a call, from the mean bandwidth."""
+        return self.key.bytes / self.algbw
+
+
+@dataclass(frozen=True)
+class Missing:
+    """An operation, dtype and group of which nothing was measured, and why."""
+
+    world_size: int
+    op: str
+    dtype: str
+    group: str
+    reason: str
+    is_group: bool
+    """Whether there is no such group at all."""
+
+
+def results(records: Sequence[Record]) -> list[Result]:
+    """Every measurement of the *records* of this kind, in the order in which they were made.
+
+    The intervals are over trials. Sizes of one operation, dtype and group share their noise (``noise``).
+    """
+    rows = gathered(_rows(records))
+    by_round = {key: _by_round(same) for key, same in rows.items()}
+    made: list[Result] = []
+    for family in grouped(by_round, lambda key: key[:-1]).values():
+        found = intervals([{n: row["busbw"] for n, row in by_round[key].items()} for key in family])
+        made += [_result(key, rows[key], busbw) for key, busbw in zip(family, found, strict=True)]
+    return made
+
+
+def missing(records: Sequence[Record]) -> list[Missing]:
+    """What could not be measured, each once."""
+    found = [
+        Missing(
+            record.case.world_size,
+            row["op"],
+            row["dtype"],
+            row["group"],
+            row["reason"],
+            is_group=row.get("group_size") is None,
+        )
+        for record in _measured(records)
+        for row in record.tables.get(TABLE, [])
+        if row.get("reason")
+    ]
+    return list(dict.fromkeys(found))
+
+
+def verdicts(records: Sequence[Record]) -> dict[str, Verdict]:
+    """Whether every collective gave the right result, by id of each case on as many devices."""
+    by_case: dict[str, Verdict] = {}
+    for same in grouped(records, lambda record: record.case_id).values():
+        if verdict := _verdict(same):
+            ids = (id_ for record in same for id_ in getattr(record.job.options, "cases", ()))
+            by_case |= dict.fromkeys(ids, verdict)
+    return by_case
+
+
+def _verdict(records: Sequence[Record]) -> Verdict | None:
+    """Verdict on the collectives on one number of devices; None: nobody asked for a check."""
+    failed = [record for record in records if record.status is not Status.MEASURED]
+    made = results(records)
+    wrong = [result for result in made if result.wrong]
+    on = f"on {count_text(records[0].case.world_size, 'device')}"
+    evidence = Evidence(made, tuple(missing(records)))
+    if wrong:
+        which = listed([f"{result.key} ({result.wrong:,} elements)" for result in wrong], most=3)
+        return Verdict(KIND, "wrong", "bad", f"wrong results {on}: {which}", evidence)
+    if not made:
+        why = one_line(failed[0].reason) if failed else "nothing was measured"
+        return Verdict(KIND, "not measured", "unknown", f"not measured {on}: {why}", evidence)
+    if any(result.wrong is None for result in made):
+        return None
+    return Verdict(KIND, "correct", "ok", f"all {len(made)} measured collectives {on} are correct", evidence)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a verdict on collectives rests on."""
+
+    results: Sequence[Result]
+    missing: Sequence[Missing]
+
+    def to_json(self) -> dict[str, Any]:
+        """Each measurement with its interval, and what could not be measured."""
+        return {
+            "results": [
+                {**result.key._asdict(), "busbw": result.busbw.to_json(), "wrong": result.wrong}
+                for result in self.results
+            ],
+            "missing": [vars(each) for each in self.missing],
+        }
+
+
+def _measured(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.status is Status.MEASURED]
+
+
+def _rows(records: Sequence[Record]) -> Iterator[tuple[Key, tuple[Record, Row]]]:
+    """Rows with a number and the record of each, by their keys."""
+    for record in _measured(records):
+        for row in record.tables.get(TABLE, []):
+            if not row.get("reason") and math.isfinite(row.get("busbw") or math.nan):
+                what = (row["group"], row["group_size"], row["op"], row["dtype"], row["bytes"])
+                yield Key(record.case.device, record.case.world_size, *what), (record, row)
+
+
+def _by_round(rows: Sequence[tuple[Record, Row]]) -> Mapping[int, Row]:
+    """The row of the slowest group in each trial."""
+    slowest_last = sorted(rows, key=lambda item: -item[1]["busbw"])
+    return {record.round: row for record, row in slowest_last}
+
+
+def _result(key: Key, rows: Sequence[tuple[Record, Row]], busbw: Interval) -> Result:
+    wrong = [row.get("wrong") for _, row in rows]
+    return Result(
+        key=key,
+        case=rows[0][0].case,
+        count=rows[0][1]["count"],
+        busbw=busbw,
+        iterations=sum(row["iterations"] for _, row in rows),
+        fastest_s=min(row["fastest_s"] for _, row in rows),
+        slowest_s=max(row["slowest_s"] for _, row in rows),
+        wrong=None if None in wrong else sum(filter(None, wrong)),
+    )

@@ -1,0 +1,56 @@
+"""Message sizes of a suite, as nccl-tests' ``-b``, ``-e`` and ``-f`` give them. Without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distbench.case import Device
+from distbench.units import parse_bytes
+
+AUTO: dict[Device, str] = {"cpu": "1KiB..16MiB", "cuda": "1KiB..256MiB"}
+"""What ``sizes: auto`` stands for: up to where the bandwidth of usual links grows no more."""
+_MOST = 1 << 40
+
+
+def sizes_of(asked: str | Sequence[str | int], factor: int, device: Device) -> tuple[int, ...]:
+    """Message sizes in bytes, each once, the smallest first.
+
+    Args:
+        asked: ``auto``, a range ``8KiB..64MiB`` of which each size is *factor* times the one before, or a
+            list of sizes.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if not isinstance(asked, str):
+        if not asked:
+            raise ValueError("empty; list at least one size")
+        return tuple(sorted({_bytes(size) for size in asked}))
+    text = AUTO[device] if asked == "auto" else asked
+    low, dots, high = text.partition("..")
+    if not dots:
+        return (_bytes(text),)
+    size, most = _bytes(low), _bytes(high)
+    if size > most:
+        raise ValueError("the first size of a range must be at most the last")
+    sizes = []
+    while size <= most:
+        sizes.append(size)
+        size *= factor
+    return tuple(sizes)
+
+
+def elements(size: int, element_bytes: int, ranks: int) -> int:
+    """Elements of the full array of *size* bytes that *ranks* can share evenly: at least one each.
+
+    Rounded down to a multiple of *ranks*, so what is measured may be a little smaller than what was asked
+    for, and a size too small for all ranks becomes larger; records have the bytes that were moved.
+    """
+    return max(1, size // (element_bytes * ranks)) * ranks
+
+
+def _bytes(size: str | int) -> int:
+    number = size if isinstance(size, int) else int(size) if size.strip().isdecimal() else parse_bytes(size)
+    if isinstance(number, bool) or not 1 <= number <= _MOST:
+        raise ValueError("a size must be from 1 byte to 1 TiB")
+    return int(number)

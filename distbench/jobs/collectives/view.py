@@ -1,0 +1,206 @@
+"""The view ``collectives``: nccl-tests' table, and bus bandwidth against the size of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.text import listed, one_line
+from distbench.grouping import gathered, grouped
+from distbench.jobs.collectives.results import KIND, Key, Missing, Result, missing, results
+from distbench.record import Status, of_kind
+from distbench.report.figures import PALETTE, Chart, drawn, errors, hover, scatter
+from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.view import View
+from distbench.units import bytes_text
+
+_NOTHING = "This run measured no collectives: its suite has no section collectives."
+_FORMS = {"all_reduce": "in place", "broadcast": "in place"}
+_REDUCES = ("all_reduce", "reduce_scatter")
+
+
+def _giga(value: float) -> str:
+    """*value* bytes per second in GB/s, so that a slow link has digits too."""
+    return f"{value / 1e9:.2f}" if value >= 1e9 else f"{value / 1e9:.3g}"
+
+
+def _micro(value: float) -> str:
+    return f"{value * 1e6:.1f}" if value < 1e-3 else f"{value * 1e6:.0f}"
+
+
+class CollectivesView(View):
+    """nccl-tests' table, and bus bandwidth against the size of messages."""
+
+    title: ClassVar[str] = "Collectives"
+    place: ClassVar[int] = 45
+    in_overview: ClassVar[bool] = True
+    caption: ClassVar[str] = (
+        "As nccl-tests defines them: size of the full array in bytes; count of elements, of a rank's share "
+        "where there are shares; time of a call on the slowest rank; algbw in GB/s: size over time; busbw in "
+        "GB/s: algbw times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and all_to_all, 1 "
+        "for broadcast and send_recv, higher is better; ±: half its 95% interval over trials; wrong: "
+        "elements of the result."
+    )
+    fields: ClassVar[tuple[Field, ...]] = (
+        Field("bytes", "size", "Full array.", "B", type="bigint", format="{:d}".format),
+        Field("count", "count", "Elements as nccl-tests counts.", type="bigint", format="{:d}".format),
+        Field("dtype", "type", "Dtype of the elements.", type="varchar"),
+        Field("redop", "redop", "Reduction; none where nothing is reduced.", type="varchar"),
+        Field("root", "root", "Place of the root; -1: none.", type="bigint", format="{:d}".format),
+        Field("seconds", "time us", "Time of a call on the slowest rank.", "s", "lower", format=_micro),
+        Field("algbw", "algbw", "Size over time.", "B/s", "higher", format=_giga),
+        Field("busbw", "busbw", "By the factor of the operation.", "B/s", "higher", format=_giga),
+        Field("spread", "±", "Half the 95% interval of busbw over trials.", format="{:.1%}".format),
+        Field("wrong", "wrong", "Elements with a wrong result.", type="bigint", format="{:d}".format),
+        Field("busbw_low", "", "Lower end of the 95% interval of busbw.", "B/s"),
+        Field("busbw_high", "", "Upper end of the 95% interval of busbw.", "B/s"),
+        Field("trials", "", "Launches.", type="bigint"),
+        Field("iterations", "", "Timed calls of all trials.", type="bigint"),
+        Field("fastest_s", "", "Shortest call.", "s", "lower"),
+        Field("slowest_s", "", "Longest call.", "s", "lower"),
+        Field("op", "", "Operation.", type="varchar"),
+        Field("group_name", "", "Ranks that take part: all, node or between.", type="varchar"),
+        Field("group_size", "", "Ranks of a group.", type="bigint"),
+        Field("form", "", "in place or out of place, as trainings call it.", type="varchar"),
+        Field("device", "", "cpu or cuda.", type="varchar"),
+        Field("world_size", "", "Devices.", type="bigint"),
+        Field("case_name", "", "Name of the case.", type="varchar"),
+        Field("case_id", "", "Id of the case: of as many devices, in every suite.", type="varchar"),
+    )
+
+    def sheet(self, run: AnalysedRun) -> Sheet:
+        """A row for each operation, group, dtype and size."""
+        records = of_kind(run.records, KIND)
+        if not records:
+            return self.made([], [_NOTHING])
+        made = results(records)
+        failed = [record for record in records if record.status is not Status.MEASURED]
+        notes = [
+            *_best(made),
+            *_wrong(made),
+            *_missing(missing(records)),
+            *(f"{record.case.name}: {record.status}: {one_line(record.reason)}." for record in failed),
+        ]
+        return self.made([_row(result) for result in made], notes)
+
+    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
+        """Bus bandwidth by size, one line per operation; a chart for each group and dtype."""
+        made = results(of_kind(run.records, KIND))
+        for number, same in enumerate(grouped(made, _chart_of).values()):
+            yield _chart(number, same)
+
+    def is_asked(self, run: AnalysedRun) -> bool:
+        """Whether any collectives were to be measured."""
+        return bool(of_kind(run.records, KIND))
+
+
+def _row(result: Result) -> Row:
+    key, busbw = result.key, result.busbw
+    has_spread = busbw.half is not None
+    form = _FORMS.get(key.op, "out of place")
+    return Row(
+        {
+            **{name: value for name, value in key._asdict().items() if name != "group"},
+            "group_name": key.group,
+            "count": result.count,
+            "redop": "sum" if key.op in _REDUCES else "none",
+            "root": 0 if key.op == "broadcast" else -1,
+            "seconds": result.seconds,
+            "algbw": result.algbw,
+            "busbw": busbw.value,
+            "spread": (busbw.high / busbw.value - 1)
+            if has_spread
+            else Cell(None, reason="one trial has no spread"),
+            "busbw_low": busbw.low if has_spread else None,
+            "busbw_high": busbw.high if has_spread else None,
+            "trials": busbw.trials,
+            "iterations": result.iterations,
+            "fastest_s": result.fastest_s,
+            "slowest_s": result.slowest_s,
+            "wrong": Cell(None, "n/a", "collectives.check = false") if result.wrong is None else result.wrong,
+            "form": form,
+            "case_name": result.case.name,
+            "case_id": result.case.id,
+        },
+        group=f"{key.op}, {form}, {key.among}",
+    )
+
+
+def _best(made: Sequence[Result]) -> Iterator[str]:
+    """The highest bus bandwidth of each operation, for each group."""
+    for same in grouped(made, lambda result: (result.key.world_size, result.key.group)).values():
+        tops = [
+            max(of, key=lambda result: result.busbw.value)
+            for of in grouped(same, lambda result: result.key.op).values()
+        ]
+        text = ", ".join(
+            f"{top.key.op} {_giga(top.busbw.value)} ({bytes_text(top.key.bytes)})" for top in tops
+        )
+        yield f"Highest busbw among {same[0].key.among}, GB/s: {text}."
+
+
+def _wrong(made: Sequence[Result]) -> Iterator[str]:
+    wrong = [result for result in made if result.wrong]
+    for result in wrong:
+        yield f"WRONG RESULT: {result.key}: {result.wrong:,} elements."
+    if made and not wrong and all(result.wrong is not None for result in made):
+        yield f"All results are correct: {len(made)} combinations, each element."
+
+
+def _missing(found: Sequence[Missing]) -> Iterator[str]:
+    for reason, what in gathered((each.reason, each) for each in found).items():
+        names = dict.fromkeys(
+            f"group {each.group}" if each.is_group else f"{each.op} in {each.dtype} ({each.group})"
+            for each in what
+        )
+        yield f"Not measured: {listed(list(names))}: {one_line(reason)}."
+
+
+def _chart_of(result: Result) -> tuple[str, int, str, int, str]:
+    key = result.key
+    return key.device, key.world_size, key.group, key.group_size, key.dtype
+
+
+def _chart(number: int, same: Sequence[Result]) -> Chart:
+    key = same[0].key
+    best = max(same, key=lambda result: result.busbw.value)
+    log = {"type": "log", "dtick": "D2"}
+    lines = grouped(same, lambda result: result.key.op)
+    return Chart(
+        f"collectives-busbw-{number}",
+        f"Bus bandwidth of collectives among {key.among}, {key.dtype}",
+        "Bus bandwidth as nccl-tests defines it, by the size of the full array; mean over trials with its "
+        "95% interval, higher is better. Both axes are logarithmic.",
+        drawn(
+            [_line(i, op, of) for i, (op, of) in enumerate(lines.items())],
+            "size, bytes",
+            "busbw, GB/s (higher is better)",
+            xaxis=log,
+            yaxis=log,
+        ),
+        finding=f"Highest bus bandwidth: {_giga(best.busbw.value)} GB/s, {_text(best.key)}.",
+    )
+
+
+def _line(number: int, op: str, of: Sequence[Result]) -> dict[str, object]:
+    return scatter(
+        op,
+        [result.key.bytes for result in of],
+        [result.busbw.value / 1e9 for result in of],
+        "lines+markers",
+        hovers=[
+            hover(
+                op, _text(result.key), f"busbw {_giga(result.busbw.value)} GB/s, {_micro(result.seconds)} us"
+            )
+            for result in of
+        ],
+        line={"color": PALETTE[number % len(PALETTE)]},
+        error_y=errors(
+            [tuple(end / 1e9 for end in (r.busbw.low, r.busbw.value, r.busbw.high)) for r in of]  # type: ignore[misc]
+        ),
+    )
+
+
+def _text(key: Key) -> str:
+    return f"{key.op} of {bytes_text(key.bytes)}"

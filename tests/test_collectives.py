@@ -1,0 +1,286 @@
+"""Collectives: nccl-tests' numbers over real ranks, and how they are planned, judged, shown and compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import QUICK, Distbench, Finished
+from records import case, failed, info, job_of, measured
+
+from distbench.analysis.headlines import judged_bad
+from distbench.analysis.run import AnalysedRun
+from distbench.case import Case
+from distbench.gate.conclusion import demanded
+from distbench.jobs.collectives import _carrier
+from distbench.jobs.collectives.compared import changes, sheet
+from distbench.jobs.collectives.groups import formed
+from distbench.jobs.collectives.results import results
+from distbench.jobs.collectives.sizes import elements, sizes_of
+from distbench.metrics.communication.traffic import bus_factor
+from distbench.record import Record, Status
+from distbench.report.view import views
+from distbench.suite.gate import read as gate_rules
+
+ASKED = "collectives: {sizes: [4KiB, 64KiB], dtypes: [fp32, bf16], iterations: 3, trials: 2, seconds: 0.2}"
+SUITE = QUICK.replace("trials: 1", "trials: 0") + f"strategies: [ddp, fsdp]\n{ASKED}\n"
+NOISE = (0.99, 1.01)
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+
+
+def written(folder: Path, text: str) -> str:
+    file = folder / "mine.yaml"
+    file.write_text(text)
+    return str(file)
+
+
+def row(busbw: float, **changed: Any) -> dict[str, Any]:
+    about = {"op": "all_reduce", "dtype": "fp32", "group": "all", "ranks": "0,1", "group_size": 2}
+    size = {"bytes": 4096, "count": 1024, "iterations": 3, "wrong": 0, "reason": ""}
+    seconds = {"seconds": 4096 / busbw, "fastest_s": 3000 / busbw, "slowest_s": 5000 / busbw}
+    return {"rank": 0, **about, **size, **seconds, "algbw": busbw, "busbw": busbw, **changed}
+
+
+def record(rows: list[dict[str, Any]], of: Case, round_: int = 0) -> Record:
+    made = measured(_carrier(2, "cpu"), round_=round_)
+    job = job_of("collectives", role="case", cases=[of.id])
+    return replace(made, job=job, tables={"collective_times": rows}, values={})
+
+
+def analysed(*records: Record, of: Case) -> AnalysedRun:
+    return AnalysedRun(info(of), records)
+
+
+@pytest.mark.parametrize(
+    ("asked", "factor", "sizes"),
+    [
+        ("1KiB..16KiB", 4, (1024, 4096, 16384)),
+        ("8..64", 2, (8, 16, 32, 64)),
+        ("1MiB", 2, (1 << 20,)),
+        (["1MiB", 512, "1 kB"], 2, (512, 1000, 1 << 20)),
+    ],
+)
+def test_sizes_are_a_range_by_its_factor_or_a_list(asked: Any, factor: int, sizes: tuple[int, ...]) -> None:
+    assert sizes_of(asked, factor, "cpu") == sizes
+
+
+def test_automatic_sizes_go_further_on_gpus() -> None:
+    assert sizes_of("auto", 4, "cuda")[-1] > sizes_of("auto", 4, "cpu")[-1]
+
+
+def test_all_ranks_have_the_same_share_of_an_array() -> None:
+    assert elements(1024, 4, 2) == 256
+    assert elements(1000, 4, 3) == 249, "rounded down to shares"
+    assert elements(1, 4, 3) == 3, "at least one element each"
+
+
+def test_groups_are_formed_once() -> None:
+    """Ranks of two nodes; what would be the ranks of another group again is left out with the reason."""
+    two = [0, 0, 1, 1]
+    assert formed("all", two).members == ((0, 1, 2, 3),)
+    assert formed("node", two).members == ((0, 1), (2, 3))
+    assert formed("between", two).members == ((0, 2),)
+    assert "one node" in formed("node", [0, 0]).missing
+    assert "one node" in formed("between", [0, 0]).missing
+    assert "see the group all" in formed("between", [0, 1]).missing
+    assert "to itself" in formed("node", [0, 1]).missing
+    assert formed("node", [0, 1, 1]).members == ((1, 2),), "a rank alone on its node has nobody to talk to"
+
+
+def test_the_factors_are_those_of_nccl_tests() -> None:
+    factors = {op: bus_factor(op, 4) for op in OPERATIONS}
+    shared = dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), 0.75)
+    assert factors == {"all_reduce": 1.5, **shared, "broadcast": 1.0, "send_recv": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("section", "place"),
+    [
+        ("collectives: {sizes: 4MiB..1KiB}", "collectives.sizes = '4MiB..1KiB': the first size"),
+        ("collectives: {sizes: [4XiB]}", "collectives.sizes = "),
+        ("collectives: {operations: [all_reduse]}", "did you mean 'all_reduce'?"),
+        ("collectives: {groups: []}", "collectives.groups"),
+        ("collectives: {factor: 1}", "collectives.factor = 1: must be at least 2"),
+        ("collectives: true\nworld_sizes: [1]", "nothing communicates"),
+    ],
+)
+def test_a_mistake_in_the_section_is_named(
+    distbench: Distbench, tmp_path: Path, section: str, place: str
+) -> None:
+    text = SUITE.replace(ASKED, section)
+    text = text.replace("world_sizes: [2]\n", "") if "world_sizes: [1]" in section else text
+    done = distbench("plan", written(tmp_path, text))
+    assert done.returncode == 2
+    assert place in done.stderr
+
+
+@pytest.mark.train
+def test_a_plan_has_them_once_for_each_number_of_devices(distbench: Distbench, tmp_path: Path) -> None:
+    """Whatever the strategies; and under one id, whatever else the suite trains."""
+    ids = []
+    for text in (SUITE, SUITE.replace("[ddp, fsdp]", "[zero]").replace("Small", "Uneven")):
+        text = text.replace(
+            "world_sizes: [2]", "world_sizes: [1, 2, 4]\nlauncher: {local: {oversubscribe: true}}"
+        )
+        done = distbench("plan", written(tmp_path, text), "--json")
+        planned = json.loads(done.stdout)
+        trials = [(trial["case_id"], trial["round"]) for trial in planned["trials"]]
+        assert len(trials) == len(set(trials)) == 2 * 2, "two trials on 2 and on 4 devices"
+        ids.append({case_id for case_id, _ in trials})
+        launched = {launch["case"] for launch in planned["launches"]}
+        assert launched == {"collectives/ws2", "collectives/ws4"}
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "gravity", "finding"), [(0, "ok", "pass"), (3, "bad", "invalid"), (None, None, "missing")]
+)
+def test_a_wrong_result_is_a_bad_verdict_on_the_cases_on_as_many_devices(
+    wrong: int | None, gravity: str | None, finding: str
+) -> None:
+    ddp = case("ddp")
+    run = analysed(record([row(1e9, wrong=wrong)], ddp), of=ddp)
+    (shown,) = run.cases
+    assert [verdict.gravity for verdict in shown.verdicts.values()] == ([gravity] if gravity else [])
+    assert bool(judged_bad(run)) == (gravity == "bad"), "what ends a run with exit code 1"
+    rules, _ = gate_rules({"collectives": "required"})
+    assert rules is not None
+    assert [found.word for found in demanded(shown, rules)] == [finding]
+    assert ("WRONG RESULT" in views()["collectives"].sheet(run).as_text(80)) == (wrong == 3)
+
+
+def test_a_failed_trial_is_no_measurement() -> None:
+    ddp = case("ddp")
+    broken = replace(failed(_carrier(2, "cpu")), job=job_of("collectives", cases=[ddp.id]))
+    (shown,) = analysed(broken, of=ddp).cases
+    assert [verdict.gravity for verdict in shown.verdicts.values()] == ["unknown"]
+
+
+def test_the_slowest_node_counts_and_trials_make_the_interval() -> None:
+    ddp = case("ddp")
+    node = {"group": "node"}
+    trials = [
+        record([row(2e9 * noise, **node), row(1e9 * noise, **node, ranks="2,3")], ddp, round_=number)
+        for number, noise in enumerate((0.99, 1.0, 1.01))
+    ]
+    (result,) = results(trials)
+    assert result.busbw.value == pytest.approx(1e9, rel=1e-3)
+    assert result.busbw.trials == 3
+    assert result.busbw.low < 1e9 < result.busbw.high
+    assert results(trials[:1])[0].busbw.half is None, "one trial tells nothing of the spread"
+
+
+def test_two_runs_are_compared_by_operation_size_dtype_and_group() -> None:
+    ddp = case("ddp")
+
+    def trials(pace: float, *more: dict[str, Any]) -> list[Record]:
+        rows = [row(pace), row(2e9, dtype="bf16")]
+        noisy = [[{**each, "busbw": each["busbw"] * noise} for each in (*rows, *more)] for noise in NOISE]
+        return [record(own, ddp, round_=number) for number, own in enumerate(noisy)]
+
+    before, after = trials(1e9), trials(0.5e9, row(1e9, op="broadcast"))
+    assert {change.key.dtype: change.word for change in changes(before, after)} == {
+        "fp32": "worse",
+        "bf16": "same",
+    }
+    assert {change.word for change in changes(after, before) if change.key.dtype == "fp32"} == {"better"}
+    text = sheet(before, after).as_text(80)
+    assert "1 worse, 1 same of 2" in text.replace("same, 1 worse", "worse, 1 same")
+    assert "1 measurement of only one of the runs" in text
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_check_sees_a_result_that_is_not_there(op: str) -> None:
+    import torch
+
+    from distbench.jobs.collectives.operations import OPERATIONS as KNOWN
+    from distbench.jobs.collectives.operations import Members
+
+    members: Any = Members(None, (0, 1, 2), 1, torch.device("cpu"))  # type: ignore[arg-type]
+    operation = KNOWN[op](members, 30, torch.bfloat16)
+    operation.fill()
+    assert operation.wrong() > 0, "nothing has been sent"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    from conftest import run_in
+
+    return run_in(tmp_path_factory.mktemp("collectives"), SUITE)
+
+
+@pytest.mark.train
+def test_every_operation_is_measured_and_right(run: Finished) -> None:
+    assert run.code == 0, run.errors
+    stored = AnalysedRun.read(run_of(run))
+    records = [each for each in stored.records if each.job.kind == "collectives"]
+    assert [each.status for each in records] == [Status.MEASURED] * 2
+    found = {(each.key.op, each.key.dtype, each.key.bytes): each for each in results(records)}
+    assert set(found) == {
+        (op, dtype, size) for op in OPERATIONS for dtype in ("fp32", "bf16") for size in (4096, 65536)
+    }
+    for (op, *_), result in found.items():
+        assert result.wrong == 0
+        assert result.algbw * result.seconds == pytest.approx(result.key.bytes)
+        assert result.busbw.value == pytest.approx(result.algbw * (bus_factor(op, 2) or 0))
+        assert result.fastest_s <= result.slowest_s
+    assert found["all_gather", "fp32", 4096].count == 512, "of a rank's share"
+    assert found["all_reduce", "fp32", 4096].count == 1024
+    (first, _) = records
+    assert first.values["all_reduce_busbw"] > 0
+    assert (first.columns["all_reduce_busbw"]["unit"], first.columns["all_reduce_busbw"]["better"]) == (
+        "B/s",
+        "higher",
+    )
+    assert "one node" in first.absent["all_reduce_between_busbw"]
+    assert not list(run.folder.glob("prepare*")), "nothing is trained, so nothing is built"
+
+
+@pytest.mark.train
+def test_they_are_shown_compared_and_queried(run: Finished, distbench: Distbench) -> None:
+    shown = distbench("show", str(run.folder), "--view", "collectives").stdout
+    assert "all_reduce, in place, 2 ranks (all)" in shown
+    assert "All results are correct: 24 combinations" in shown
+    assert "bus bandwidth" in (run.folder / "report.html").read_text().lower()
+    beside = json.loads(distbench("compare", str(run.folder), str(run.folder), "--json").stdout)
+    rows = beside[0]["jobs"]["collectives"]["rows"]
+    assert [each["word"] for each in rows] == ["same"] * 24
+    sql = "select count(*) as n from collective_times where \"group\" = 'all'"
+    assert "48" in distbench("query", sql, str(run.folder)).stdout
+
+
+@pytest.mark.train
+def test_the_command_needs_no_suite(distbench: Distbench, tmp_path: Path) -> None:
+    some = ["--operations", "all_reduce", "--sizes", "1KiB..4KiB", "--set", "collectives.trials=1"]
+    some += ["--launcher", "kept", "--world-sizes", "2", "--out", str(tmp_path / "runs"), "-q"]
+    done = distbench("collectives", *some)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if " fp32 " in line]
+    assert [line[:5] for line in lines] == [
+        ["1024", "256", "fp32", "sum", "-1"],
+        ["4096", "1024", "fp32", "sum", "-1"],
+    ]
+    assert max(map(len, done.stdout.splitlines())) <= 80 or "report:" in done.stdout
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_ranks_of_two_nodes_form_groups_of_nodes(run_suite: Callable[..., Finished]) -> None:
+    text = SUITE.replace("world_sizes: [2]", "world_sizes: [4]").replace("[fp32, bf16]", "[fp32]")
+    done = run_suite(f"{text}launcher: two_nodes\n")
+    assert done.code == 0, done.errors
+    records = [each for each in AnalysedRun.read(run_of(done)).records if each.job.kind == "collectives"]
+    sizes = {(each.key.group, each.key.group_size) for each in results(records)}
+    assert sizes == {("all", 4), ("node", 2), ("between", 2)}
+    assert all(result.wrong == 0 for result in results(records))
+
+
+def run_of(finished: Finished) -> Any:
+    from distbench.record.store import Run
+
+    return Run(finished.folder)
