@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import getpass
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -39,10 +41,12 @@ class Bench:
 
     def __init__(self, folder: Path, nodes: int = 2, private: Sequence[Path] = ()) -> None:
         _need("ip", "nsenter", "unshare", "tc")
+        if os.geteuid():
+            raise PermissionError("a bench of network namespaces needs root")
         self.folder = folder
         self._stack = contextlib.ExitStack()
-        place = self._stack.enter_context(_place())
-        self._prefix, self._network = f"dbn{place}-", f"10.77.{place}"
+        self.place = self._stack.enter_context(_place())
+        self._prefix, self._network = f"dbn{self.place}-", f"10.77.{self.place}"
         self.nodes = [f"{self._prefix}{number}" for number in range(1, nodes + 1)]
         self.gateway = f"{self._network}.254"
         self._private = {
@@ -92,6 +96,14 @@ class Bench:
     def address(self, node: str) -> str:
         """IPv4 address of *node*."""
         return f"{self._network}.{self.nodes.index(node) + 1}"
+
+    def host(self, node: str) -> str:
+        """Name that *node* has for itself."""
+        return node
+
+    def slurm_port(self, node: str) -> int:
+        """Port of slurmd on *node*."""
+        return 6818
 
     def rate(self, limit: str, *nodes: str) -> None:
         """Limit what *nodes* (none given: all) send and receive to *limit*, in tc's words: ``200mbit``."""
@@ -193,6 +205,43 @@ class Bench:
         return f"{node}p"
 
 
+class OneHost:
+    """Two nodes that differ by name alone: for what must be seen where namespaces can't be had.
+
+    Args:
+        folder: Where it keeps what it needs; must exist.
+    """
+
+    gateway = "127.0.0.1"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._stack = contextlib.ExitStack()
+        self.place = self._stack.enter_context(_place())
+        self.nodes = ["n1", "n2"]
+
+    def address(self, node: str) -> str:
+        """IPv4 address of *node*."""
+        return self.gateway
+
+    def host(self, node: str) -> str:
+        """Name that *node* has for itself."""
+        return os.uname().nodename
+
+    def slurm_port(self, node: str) -> int:
+        """Port of slurmd on *node*."""
+        return 17000 + 2 * self.place + self.nodes.index(node)
+
+    def start(self, node: str, *command: str) -> None:
+        """Start *command* as if on *node*, until this ends at the latest; it prints to ``NODE.log``."""
+        with (self.folder / f"{node}.log").open("ab") as log:
+            self._stack.callback(_end, subprocess.Popen(command, stdout=log, stderr=log))
+
+    def close(self) -> None:
+        """End every process on the nodes."""
+        self._stack.close()
+
+
 class SlurmBench:
     """Slurm on the nodes of *bench*: slurmd on each, slurmctld beside them.
 
@@ -202,7 +251,7 @@ class SlurmBench:
         settings: More lines of slurm.conf, after the others.
     """
 
-    def __init__(self, bench: Bench, cpus: int = 2, settings: str = "") -> None:
+    def __init__(self, bench: Bench | OneHost, cpus: int = 2, settings: str = "") -> None:
         _need("munged", "slurmctld", "slurmd", "sinfo")
         self._bench, self._folder = bench, bench.folder / "slurm"
         for name in ("state", "spool", "log", "munge"):
@@ -267,14 +316,18 @@ class SlurmBench:
 
     def _configuration(self, cpus: int) -> str:
         folder, bench = self._folder, self._bench
-        port = 16800 + int(bench.gateway.split(".")[2])
-        nodes = [f"NodeName={n} NodeAddr={bench.address(n)} CPUs={cpus} RealMemory=4000" for n in bench.nodes]
+        nodes = [
+            f"NodeName={node} NodeHostname={bench.host(node)} NodeAddr={bench.address(node)} "
+            f"Port={bench.slurm_port(node)} CPUs={cpus} RealMemory=4000"
+            for node in bench.nodes
+        ]
         return "\n".join(
             [
                 "ClusterName=bench",
                 f"SlurmctldHost={os.uname().nodename}({bench.gateway})",
-                f"SlurmctldPort={port}",
-                "SlurmUser=root",
+                f"SlurmctldPort={16800 + bench.place}",
+                f"SlurmUser={getpass.getuser()}",
+                f"SlurmdUser={getpass.getuser()}",
                 "AuthType=auth/munge",
                 f"AuthInfo=socket={self._socket}",
                 f"StateSaveLocation={folder}/state",
@@ -303,7 +356,7 @@ class SlurmBench:
 def _place() -> Iterator[int]:
     """A number that no other bench on this machine has."""
     for place in range(_PLACES):
-        with Path(f"/run/distbench-bench-{place}").open("w") as lock:
+        with Path(tempfile.gettempdir(), f"distbench-bench-{os.geteuid()}-{place}").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -314,8 +367,6 @@ def _place() -> Iterator[int]:
 
 
 def _need(*programs: str) -> None:
-    if os.geteuid():
-        raise PermissionError("a bench of network namespaces needs root")
     if absent := [name for name in programs if not shutil.which(name)]:
         raise FileNotFoundError(f"{', '.join(absent)} not found; apt-get install {PACKAGES}")
 

@@ -1,6 +1,6 @@
 """Slurm: the nodes of an allocation from what Slurm says in the environment, and what is handed to it.
 
-On a real one: tox -e cluster.
+With faults, and on nodes that are more than a name: tox -e cluster.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import MODELS, QUICK, Done
+from bench import OneHost, SlurmBench
+from conftest import MODELS, QUICK, Done, Finished
 
 from distbench.launchers.nodes import Node
 from distbench.launchers.slurm import Slurm
@@ -196,3 +197,18 @@ def test_a_launcher_that_takes_no_runs_says_so(tmp_path: Path, distbench: Callab
     suite.write_text(SUITE)
     done = distbench("launch", str(suite), "--on", "local", "--nodes", "2", "--print")
     assert (done.returncode, "--on local: this launcher takes no runs" in done.stderr) == (2, True)
+
+
+@pytest.mark.train
+def test_a_suite_runs_on_all_nodes_of_a_real_allocation(tmp_path: Path) -> None:
+    suite, host = tmp_path / "suite.yaml", OneHost(tmp_path)
+    suite.write_text(f"{QUICK}strategies: [ddp]\n")
+    slurm = SlurmBench(host)
+    try:
+        command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "reports")]
+        slurm.call("salloc", "-N2", f"--chdir={MODELS}", *command)
+    finally:
+        slurm.close()
+        host.close()
+    (run,) = (tmp_path / "reports").iterdir()
+    assert Finished(0, "", {}, run).record("ddp")["nodes"] == {"n1": [0], "n2": [1]}
