@@ -105,11 +105,12 @@ class Wire:
         """Descriptor, for ``select``."""
         return self._socket.fileno()
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send *message*, unless the other end is gone."""
-        data = json.dumps(message).encode()
+    def send(self, message: dict[str, Any], data: bytes = b"") -> None:
+        """Send *message*, unless the other end is gone; it gets *data*, unless empty, by the key ``data``."""
+        # JSON on one line has no line break of its own
+        whole = b"\n".join([json.dumps(message).encode(), data]) if data else json.dumps(message).encode()
         with self._sending:
-            frame = _LENGTH.pack(len(data)) + self._mac(self._role, self._sent, data) + data
+            frame = _LENGTH.pack(len(whole)) + self._mac(self._role, self._sent, whole) + whole
             self._sent += 1
             try:
                 self._socket.sendall(frame)
@@ -132,7 +133,8 @@ class Wire:
         self._pending += received
         messages = []
         while (data := self._frame()) is not None:
-            messages.append(json.loads(data))
+            text, _, rest = data.partition(b"\n")
+            messages.append({**json.loads(text), **({"data": rest} if rest else {})})
         return [message for message in messages if message]
 
     def silent_s(self) -> float:

@@ -19,11 +19,13 @@ from drills import Drill
 
 from distbench.env import RUN_ID
 from distbench.launchers.agents import Agent
-from distbench.launchers.base import LaunchError
+from distbench.launchers.base import LaunchError, UnsupportedError
 from distbench.launchers.nodes import COMMAND, Difference, Node, Started, difference, shares
 from distbench.launchers.ssh import Ssh
+from distbench.preparation import Journal
 from distbench.processes import tagged
 from distbench.record.store import new_run_id
+from distbench.trial import Sign, log_file, progress_file, read_progress
 from distbench.wire import CONTROLLER, CONTROLLERS, PATIENCE, TOKEN, Wire, new_token
 
 HERE = ["sh", "-c", 'exec sh -c "$2"', "shell"]
@@ -252,17 +254,103 @@ def test_a_node_that_can_not_be_reached_is_named_with_what_the_shell_says(
     soon(cluster.nobody_left, "processes were left")
 
 
-@pytest.mark.drill("a node does not see the run's folder")
-def test_a_node_that_does_not_share_the_folder_is_named(tmp_path: Path, chore: None, drill: Drill) -> None:
+def alone(*hidden: Path, before: str = "") -> list[str]:
+    """A remote shell in which far sees folders of its own in the place of those *hidden*."""
+    mounts = "".join(f"mount -t tmpfs none {folder}; " for folder in hidden)
+    away = f'exec unshare --mount sh -c "{mounts}{before}$2"'
+    return ["sh", "-c", f'test "$1" = near || {away}; exec sh -c "$2"', "shell"]
+
+
+OWN = "$(dirname $(readlink /proc/self/fd/2))"
+"""Folder of the trial as a rank sees it, whose output goes to its log there."""
+
+
+@pytest.fixture
+def parted(tmp_path: Path, chore: None) -> Iterator[Cluster]:
+    """Two nodes of which far does not see the run's folder."""
     run = tmp_path / "run"
     run.mkdir()
-    alone = f'test "$1" = near || exec unshare --mount sh -c "mount -t tmpfs none {run}; $2"; exec sh -c "$2"'
-    cluster = Cluster(run, shell=["sh", "-c", alone, "shell"])
-    with pytest.raises(LaunchError, match=r"far can't see .*on a file system that all nodes share") as caught:
-        cluster.site.launch(launch_of(run, "true", 2))
+    made = Cluster(run, shell=alone(run))
+    yield made
+    made.site.close()
+    soon(made.nobody_left, "processes were left")
+
+
+@pytest.mark.drill("a node does not see the run's folder")
+def test_what_ranks_write_comes_back_from_a_node_that_does_not_share_the_folder(
+    parted: Cluster, drill: Drill
+) -> None:
+    run, size = parted.folder, 3_000_000
+    (run / "needed").write_text("initial")
+    told = f"echo in {OWN}; head -c {size} /dev/zero > {OWN}/rank$RANK.large; cp {OWN}/needed {OWN}/left"
+    launch = launch_of(run, told, 2, reads=[run / "needed", run / "absent"], leaves=[run / "left"])
+    handle = parted.site.launch(launch)
+    exits = []
+    while len(exits) < 2:
+        exits += handle.wait(10)
+        # all of it is there when the end is told
+        assert all((run / f"rank{each.rank}.large").stat().st_size == size for each in exits)
+    handle.stop()
+    assert sorted((each.rank, each.code) for each in exits) == [(0, 0), (1, 0)]
+    assert (run / "left").read_text() == "initial"
+    near, far = (Path((run / f"rank{rank}.log").read_text().split()[1]) for rank in (0, 1))
+    assert near == run != far
+    parted.site.close()
+    soon(lambda: not far.exists(), "the folder of the agent was left")
+    drill.seen("the trial runs; its files come over the connection")
+
+
+def test_signs_of_life_and_logs_of_a_rank_elsewhere_are_seen_while_it_runs(parted: Cluster, nap: str) -> None:
+    run = parted.folder
+    sign = f"echo in step 3; printf 'time 3 7' > {OWN}/rank$RANK.progress; exec sleep {nap}"
+    handle = parted.site.launch(launch_of(run, sign, 2))
+    soon(lambda: handle.wait(0.1) or read_progress(progress_file(run, 1)), "no sign came", 20)
+    assert read_progress(progress_file(run, 1)) == Sign("time", 3, 7)
+    assert not log_file(run, 1).exists()
+    handle.fetch()
+    assert log_file(run, 1).read_text() == "in step 3\n"
+    handle.stop()
+    assert not sleepers(nap)
+
+
+def test_ranks_that_read_each_others_files_need_a_folder_that_their_nodes_share(parted: Cluster) -> None:
+    with pytest.raises(UnsupportedError, match=r"read each other's files, and far can't see .*run"):
+        parted.site.launch(launch_of(parted.folder, "true", 2, reads_of_others=True))
+    assert codes(parted.site.launch(launch_of(parted.folder, "true", 1, reads_of_others=True))) == [0]
+
+
+@pytest.mark.drill("the disk of a node is full")
+def test_a_full_disk_on_a_node_is_told_with_the_node(tmp_path: Path, chore: None, drill: Drill) -> None:
+    run, full = tmp_path / "run", tmp_path / "full"
+    run.mkdir()
+    full.mkdir()
+    (run / "weights").write_bytes(bytes(2 << 20))
+    small = f"mount -t tmpfs -o size=1m none {full}; export TMPDIR={full}; "
+    cluster = Cluster(run, shell=alone(run, before=small))
+    with pytest.raises(LaunchError, match=r"far: weights can't be put into .*: No space left") as caught:
+        cluster.site.launch(launch_of(run, "true", 2, reads=[run / "weights"]))
     drill.seen(str(caught.value))
     cluster.site.close()
-    soon(cluster.nobody_left, "processes were left")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_each_node_with_a_cache_of_its_own_is_prepared(
+    tmp_path: Path, chore: None, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    cache, run = tmp_path / "cache", tmp_path / "run"
+    cache.mkdir()
+    monkeypatch.setenv("DISTBENCH_CACHE", str(cache))
+    cluster = Cluster(run, shell=alone(cache))
+    seen = tmp_path / "seen"
+    build = f"touch {seen}-$DISTBENCH_NODE; test $DISTBENCH_NODE = near || exit {code}"
+    launch = launch_of(run, build, on_each_cache=True)
+    assert codes(cluster.site.launch(launch)) == [0]
+    assert sorted(file.name for file in tmp_path.glob("seen-*")) == ["seen-far", "seen-near"]
+    (begun, ended) = Journal(launch.file).news()
+    assert (begun.item, begun.ended) == ("chore", False)
+    assert (ended.item, ended.ended) == ("chore", True)
+    assert ("far: CalledProcessError" in ended.failed) == bool(code)
+    cluster.site.close()
 
 
 @pytest.mark.drill("kill -9 of the controller of two agents")
@@ -283,9 +371,12 @@ def test_agents_end_with_their_controller(tmp_path: Path, chore: None, nap: str,
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_two_nodes_train_as_one(run_suite: Callable[..., Finished]) -> None:
-    shell = "[" + ", ".join(f"'{word}'" for word in HERE) + "]"
-    text = f"{QUICK}strategies: [ddp, {{zero: {{stage: 2}}}}]\n"
+@pytest.mark.parametrize("share", [True, False])
+def test_two_nodes_train_as_one(tmp_path: Path, run_suite: Callable[..., Finished], share: bool) -> None:
+    (tmp_path / "out").mkdir()
+    hidden = [] if share else [tmp_path / "out"]
+    shell = "[" + ", ".join(f"'{word}'" for word in alone(*hidden)) + "]"
+    text = f"{QUICK}strategies: [ddp, {{zero: {{stage: 2}}}}]\ncheck: {{steps: 2}}\n"
     near = run_suite(f"{text}launcher: local\n")
     far = run_suite(f"{text}launcher: {{ssh: {{hosts: ['near:1', 'far:1'], shell: {shell}}}}}\n")
     for strategy in ("ddp", "zero2"):

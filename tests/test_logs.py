@@ -11,7 +11,7 @@ import pytest
 from conftest import QUICK, run_in
 from drills import Drill
 
-from distbench.run.logs import HEAD, MOST, TAIL, Logs, tail
+from distbench.logs import HEAD, MOST, TAIL, Logs, tail
 from distbench.trial import log_file
 
 

@@ -82,6 +82,8 @@ class Kind(ABC):
     """Whether its ranks train, or need anything else that is built before: initial weights, C++ ops."""
     deterministic: ClassVar[bool] = False
     """Whether its ranks switch on deterministic algorithms."""
+    reads_of_others: ClassVar[bool] = False
+    """Whether ranks read files that other ranks write, which takes a file system that their nodes share."""
     phases: ClassVar[tuple[str, ...]] = ()
     """The phases of its ranks that have steps, in their order; by default one, called as the kind."""
     deadline: ClassVar[str] = "step"

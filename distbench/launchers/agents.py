@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,6 +19,7 @@ import psutil
 from distbench import clock
 from distbench.launchers.base import Launch, LaunchError
 from distbench.launchers.nodes import Node, Started, called
+from distbench.transfer import Arrivals, TransferError
 from distbench.wire import CONTROLLER, SILENCE_S, Wire, WireError
 
 # for an answer that takes an agent milliseconds, and for the end of all ranks
@@ -33,6 +35,17 @@ class Agent:
         self._unread: list[dict[str, Any]] = []
         self.name, self.address = "", ""
         self.facts: dict[str, Any] = {}
+        self.is_apart = False
+        """Whether its node does not see the run's folder, so that files come over the connection."""
+        self.has_own_cache = False
+        """Whether its node does not see the cache of this host."""
+        self._arrivals: Arrivals | None = None
+        self._came = 0
+
+    def copies_into(self, root: Path) -> None:
+        """Have what comes of its copy of the run's folder in *root*, that folder here."""
+        if self._arrivals is None:
+            self._arrivals = Arrivals(root)
 
     def meet(self) -> None:
         """Hear who it is.
@@ -44,9 +57,9 @@ class Agent:
         self.name, self.address = self.facts["name"], self.facts["address"]
         self.send({"welcome": clock.now()})
 
-    def send(self, request: dict[str, Any]) -> None:
-        """Send *request*."""
-        self._wire.send(request)
+    def send(self, request: dict[str, Any], data: bytes = b"") -> None:
+        """Send *request*, with *data* beside it."""
+        self._wire.send(request, data)
 
     def fileno(self) -> int:
         """Descriptor, for ``select``."""
@@ -72,8 +85,11 @@ class Agent:
         Raises:
             LaunchError: it is gone, or does not answer.
         """
-        end = time.monotonic() + seconds
+        end, came = time.monotonic() + seconds, self._came
         while True:
+            if came != self._came:
+                # the answer follows the files that are on their way
+                end, came = time.monotonic() + seconds, self._came
             for event in self._unread:
                 if any(word in event for word in words):
                     self._unread.remove(event)
@@ -90,10 +106,14 @@ class Agent:
         """
         self.answer("stopped")
         self._unread.clear()
+        if self._arrivals:
+            self._arrivals.close()
 
     def close(self) -> None:
         """End the connection, upon which it ends all processes of the run on its node."""
         self._wire.close()
+        if self._arrivals:
+            self._arrivals.close()
 
     def _receive(self, seconds: float) -> list[dict[str, Any]]:
         try:
@@ -106,7 +126,18 @@ class Agent:
             raise LaunchError(
                 f"the agent on {self.name} was silent for {SILENCE_S:g} s: it or its node hangs"
             )
-        return events
+        return [event for event in events if not self._is_piece(event)]
+
+    def _is_piece(self, event: dict[str, Any]) -> bool:
+        """Whether *event* is a piece of a file; it is then taken in."""
+        if self._arrivals is None or "piece" not in event:
+            return False
+        try:
+            self._arrivals.take(event)
+        except TransferError as error:
+            raise LaunchError(f"{self.name}: {error}") from error
+        self._came += 1
+        return True
 
 
 class Gathering:

@@ -26,6 +26,10 @@ class LaunchError(Exception):
         """Of a SIGKILL: what the kernel counts of memory, with its kills since the launch."""
 
 
+class UnsupportedError(LaunchError):
+    """A trial can't be made as its nodes are, whatever is tried again; others can."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Python interpreter and working directory of the processes of a run."""
@@ -92,6 +96,16 @@ class Launch:
     place: Place = HERE
     share: Share | None = None
     """Those of its processes that one node starts; None: this one starts all of them."""
+    root: Path | None = None
+    """Folder of the run: what processes read and write is in it; None: the folder of *file* is all."""
+    reads: Sequence[Path] = ()
+    """Files in it, besides *file*, that they read where there are such."""
+    leaves: Sequence[Path] = ()
+    """Files in it, outside the folder of *file*, that they leave for later launches."""
+    on_each_cache: bool = False
+    """Whether each node that has a cache of its own starts it, with one process."""
+    reads_of_others: bool = False
+    """Whether processes read files that others of the same launch write."""
     given_up: Callable[[], bool] = lambda: False
     """Whether nobody waits for it any more; asked several times a second while the launch takes its time."""
 
@@ -132,6 +146,9 @@ class Handle(ABC):
     def states(self) -> Mapping[int, str]:
         """State of each rank's process, a letter of ``/proc/PID/stat``, as far as it is known."""
         return {}
+
+    def fetch(self) -> None:  # noqa: B027  # where ranks write into the trial's folder, all of it is there
+        """Have what ranks have printed so far, and why they failed, in the trial's folder."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -220,5 +237,5 @@ class Launcher(ABC):
 
 
 PLUGIN_BASE = Launcher
-HELPERS = ("server", "agents", "cluster", "nodes")
+HELPERS = ("server", "agents", "cluster", "nodes", "preparing", "sharing", "trials")
 """Modules of this room that are shared code and no plug-ins."""

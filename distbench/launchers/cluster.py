@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-import select
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,13 +12,13 @@ from typing import Any
 from distbench.case import Device
 from distbench.env import RUN_ID, Machine, cache_folder, detect
 from distbench.launchers.agents import Agent, Gathering
-from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
+from distbench.launchers.base import Handle, Launch, Launcher, LaunchError, Site, UnsupportedError
 from distbench.launchers.nodes import Difference, Node, Started, called, difference, shares
-from distbench.launchers.server import exit_of
+from distbench.launchers.preparing import Preparing
+from distbench.launchers.sharing import blind, bring, root_of
+from distbench.launchers.trials import AgentHandle
 from distbench.processes import Share
 from distbench.wire import CONTROLLERS, TOKEN, new_token
-
-_STATES_S = 2.0
 
 
 class Cluster(Launcher):
@@ -108,7 +106,9 @@ class AgentSite(Site):
     def launch(self, launch: Launch) -> Handle:
         try:
             return self._launched(launch)
-        except LaunchError:
+        except UnsupportedError:
+            raise
+        except (LaunchError, OSError):
             # what one of them has begun must not go on without the others
             self._end()
             raise
@@ -129,19 +129,47 @@ class AgentSite(Site):
         if not self._agents:
             self._agents = self._gathered(launch)
             self._compare()
-            _see(self._agents, launch.file.parent, "where ranks write what they measure; use another --out")
-            _see(self._agents, cache_folder(), "where C++ ops are; set DISTBENCH_CACHE to another")
+            self._look(launch)
+        is_one_copied = self._agents[0].is_apart or any(agent.has_own_cache for agent in self._agents)
+        if launch.on_each_cache and is_one_copied:
+            return self._preparing(launch)
         placed = list(zip(self._agents, shares(self._cluster.members(), launch.processes), strict=False))
+        apart = [agent for agent, _ in placed if agent.is_apart]
+        if apart and launch.reads_of_others and len(placed) > 1:
+            raise UnsupportedError(
+                f"its ranks read each other's files, and {_names(apart)} can't see {root_of(launch)}: "
+                "it needs a file system that all nodes share, or all of its ranks on one node"
+            )
+        bring(launch, apart)
         port = 0
         for agent, share in placed:
             at = replace(share, address=placed[0][0].address, port=port)
-            agent.send({"launch": _request(launch, at)})
+            agent.send({"launch": _request(launch, at, copies=agent.is_apart)})
             if share.has_rank_0:
                 # the others are told where they meet
                 port = _begun(agent, self._cluster.start_timeout)
         for agent, _ in placed[1:]:
             _begun(agent, self._cluster.start_timeout)
-        return AgentHandle(placed, self._end)
+        return AgentHandle(placed, self._end, launch.file.parent)
+
+    def _look(self, launch: Launch) -> None:
+        """See what the nodes share with this host."""
+        for agent in blind(self._agents, root_of(launch)):
+            agent.is_apart = True
+        for agent in blind(self._agents, cache_folder()):
+            agent.has_own_cache = True
+
+    def _preparing(self, launch: Launch) -> Handle:
+        """The preparation on each node with a cache of its own; on the first, weights are made for all."""
+        first, *others = self._agents
+        builders = [first, *(agent for agent in others if agent.has_own_cache)]
+        bring(launch, builders)
+        placed = [(agent, Share(1, 1, address=agent.address)) for agent in builders]
+        for agent, share in placed:
+            agent.send({"launch": _request(launch, share, copies=True, leaves=agent is first)})
+        for agent, _ in placed:
+            _begun(agent, self._cluster.start_timeout)
+        return Preparing(placed, self._end, launch.file)
 
     def _gathered(self, launch: Launch) -> list[Agent]:
         nodes, (token, port) = self._cluster.members(), self._cluster.meeting()
@@ -181,7 +209,14 @@ class AgentSite(Site):
             self._started = None
 
 
-def _request(launch: Launch, share: Share) -> dict[str, Any]:
+def _request(launch: Launch, share: Share, *, copies: bool, leaves: bool = True) -> dict[str, Any]:
+    """What an agent is asked to launch.
+
+    Args:
+        copies: It is launched in the agent's copy of the run's folder.
+        leaves: What it leaves there for other launches comes back.
+    """
+    left = [file.relative_to(root_of(launch)).as_posix() for file in launch.leaves] if leaves else []
     return {
         "entry": launch.entry,
         "file": str(launch.file),
@@ -190,7 +225,12 @@ def _request(launch: Launch, share: Share) -> dict[str, Any]:
         "imports": list(launch.imports),
         "leftovers": list(launch.leftovers),
         "folder": launch.place.folder or str(Path.cwd()),
+        "leaves": left if copies else None,
     }
+
+
+def _names(agents: Sequence[Agent]) -> str:
+    return ", ".join(agent.name for agent in agents)
 
 
 def _begun(agent: Agent, seconds: float) -> int:
@@ -199,82 +239,3 @@ def _begun(agent: Agent, seconds: float) -> int:
     if "failed" in told:
         raise LaunchError(f"{agent.name}: {told['failed']}")
     return int(told["port"])
-
-
-def _see(agents: Sequence[Agent], folder: Path, what: str) -> None:
-    """See that every node has *folder*, which is *what*.
-
-    Raises:
-        LaunchError: one does not.
-    """
-    content = secrets.token_hex(8)
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f".shared-{content}"
-    file.write_text(content)
-    try:
-        for agent in agents:
-            agent.send({"look": [str(file), content]})
-        blind = [agent.name for agent in agents if not agent.answer("sees")["sees"]]
-    finally:
-        file.unlink()
-    if blind:
-        raise LaunchError(
-            f"{', '.join(blind)} can't see {folder}, {what} folder, on a file system that all nodes share"
-        )
-
-
-class AgentHandle(Handle):
-    """A trial whose ranks are on the nodes of *agents*."""
-
-    def __init__(self, placed: Sequence[tuple[Agent, Share]], give_up: Callable[[], None]) -> None:
-        self._agents, self._give_up = [agent for agent, _ in placed], give_up
-        self.nodes = {agent.name: list(range(own.first, own.first + own.count)) for agent, own in placed}
-        self._left = {rank for ranks in self.nodes.values() for rank in ranks}
-
-    def wait(self, seconds: float) -> list[Exit]:
-        if not any(agent.has_news for agent in self._agents):
-            select.select(self._agents, [], [], seconds)
-        exits = []
-        for agent in self._agents:
-            for event in self._events(agent):
-                if "failed" in event:
-                    raise self._lost(f"{agent.name}: {event['failed']}")
-                if "exit" in event:
-                    exits.append(exit_of(event))
-        self._left -= {each.rank for each in exits}
-        return exits
-
-    def signal(self, number: int) -> None:
-        for agent in self._agents:
-            agent.send({"signal": number})
-
-    def states(self) -> Mapping[int, str]:
-        told: dict[int, str] = {}
-        for agent in self._agents:
-            agent.send({"states": True})
-        for agent in self._agents:
-            with suppress(LaunchError):
-                states = agent.answer("states", seconds=_STATES_S)["states"]
-                told |= {int(rank): letter for rank, letter in states.items()}
-        return told
-
-    def stop(self) -> None:
-        try:
-            for agent in self._agents:
-                agent.send({"stop": True})
-            for agent in self._agents:
-                agent.stopped()
-        except LaunchError:
-            self._give_up()
-
-    def _events(self, agent: Agent) -> list[dict[str, Any]]:
-        try:
-            return agent.events()
-        except LaunchError as error:
-            raise self._lost(str(error)) from error
-
-    def _lost(self, why: str) -> LaunchError:
-        """*why*, once no rank is left: the connection that ends ends those on its node."""
-        self._left.clear()
-        self._give_up()
-        return LaunchError(why)

@@ -20,8 +20,7 @@ _FORWARDED = ("DISTBENCH_CACHE", "DISTBENCH_PLUGINS", "PYTHONPATH")
 
 @dataclass(frozen=True)
 class Ssh(Cluster):
-    """Hosts that ssh reaches without a password. They share the file system with the folders of the suite, of
-    the run and of this Python environment."""
+    """Hosts that ssh reaches without a password, with this Python environment in the same place."""
 
     hosts: list[str] = field(default_factory=list)
     """Names or addresses, each with the number of ranks that it takes: [node-1:8, node-2:8]."""

@@ -13,7 +13,7 @@ from distbench import clock, registry
 from distbench.case import Case
 from distbench.errors import InfrastructureError
 from distbench.job import kind_of
-from distbench.launchers.base import HERE, LaunchError, Place, Site
+from distbench.launchers.base import HERE, LaunchError, Place, Site, UnsupportedError
 from distbench.metrics.base import Metric, Sampler
 from distbench.plan import Plan, Task, check_startable
 from distbench.record import NO_REFERENCE, Failure, Record, Status
@@ -233,6 +233,8 @@ class Bench:
             trial_file(self._run_id, self._run.folder, self._suite, task).write(launch.file)
         try:
             handle = self._site.launch(launch)
+        except UnsupportedError as error:
+            return self._unlaunched(task, Status.UNSUPPORTED, str(error))
         except LaunchError as error:
             ending = Ending(Status.CRASHED, str(error), Failure(rank=None, phase="start"))
             if self._stop.asked:
@@ -255,6 +257,7 @@ class Bench:
             # nobody may have begun to watch it
             handle.stop()
             raise
+        ending = ending.on(handle.nodes)
         ended = self._record(task, ending, started, time.monotonic() - began)
         ended = replace(ended, nodes=dict(handle.nodes))
         return collect(ended, launched, folder, launch.processes, metrics, sampled)

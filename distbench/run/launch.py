@@ -26,6 +26,7 @@ def launch_for(
     strategy: Strategy = registry.make("strategies", case.strategy)
     workload: Workload = registry.make("workloads", case.workload)
     processes = strategy.processes(case.world_size)
+    reads = [weights_file(folder, case), *(folder / "scratch" / name for name in [task.reads] if name)]
     return Launch(
         entry="rank",
         file=Run(folder).trial_folder(case, task.round, task.job.kind) / "trial.json",
@@ -35,6 +36,10 @@ def launch_for(
         imports=("distbench.worker.warm", *strategy.imports(case), *workload.imports),
         leftovers=strategy.leftovers,
         place=place,
+        root=folder,
+        reads=reads,
+        leaves=[folder / "scratch" / name for name in [task.leaves] if name],
+        reads_of_others=kind_of(task.job.kind).reads_of_others,
         given_up=lambda: stop is not None and stop.asked,
     )
 

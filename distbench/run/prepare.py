@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from distbench.case import Case
 from distbench.env import cache_folder
 from distbench.grouping import grouped
 from distbench.launchers.base import HERE, Exit, Launch, LaunchError, Place, Site
+from distbench.logs import Logs
 from distbench.metrics.base import Metric
 from distbench.plan import Plan, Task, check_startable
 from distbench.preparation import Event, Item, Journal, write_items
@@ -20,7 +21,6 @@ from distbench.processes import ending
 from distbench.record.store import storing
 from distbench.run.control import Observer, StopRequest
 from distbench.run.launch import environment_of, launch_for, weights_file
-from distbench.run.logs import Logs
 from distbench.run.reasons import killed_text
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
@@ -84,7 +84,7 @@ class Preparation:
         progress = Progress(self.observer, sum(map(len, todo)))
         for number, (group, items) in enumerate(zip(groups, todo, strict=True)):
             if not self.stop.asked:
-                launch = self._launch(group[0], number)
+                launch = self._launch(group[0], number, items)
                 _Builder(launch, self.site, self.stop, progress, self.suite.limits.prepare).build(items)
         return progress.failed
 
@@ -110,14 +110,26 @@ class Preparation:
         for case in cases:
             yield Item("weights", weights_item(case), case.to_json(), str(weights_file(self.folder, case)))
 
-    def _launch(self, case: Case, number: int) -> Launch:
+    def _launch(self, case: Case, number: int, items: Sequence[Item]) -> Launch:
         folder = self.folder / "prepare" / str(number)
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "scratch").mkdir(exist_ok=True)
         shape = launch_for(self.folder, self.suite, Task(case), self.place, self.stop)
         file = folder / "prepare.json"
-        return dataclasses.replace(shape, entry="prepare", file=file, processes=1, nodes=1, leftovers=())
+        weights = [Path(item.file) for item in items if item.file]
+        return dataclasses.replace(
+            shape,
+            entry="prepare",
+            file=file,
+            processes=1,
+            nodes=1,
+            leftovers=(),
+            on_each_cache=True,
+            reads=(),
+            leaves=weights,
+            reads_of_others=False,
+        )
 
 
 class Progress:

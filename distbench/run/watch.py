@@ -9,18 +9,18 @@ import json
 import re
 import signal
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distbench.case import Limits
 from distbench.launchers.base import Exit, Handle, LaunchError
+from distbench.logs import Logs, recorded, tail
 from distbench.record import Failure, Status
 from distbench.run import blame
 from distbench.run.blame import Blame
 from distbench.run.control import StopRequest
-from distbench.run.logs import Logs, recorded, tail
 from distbench.run.reasons import classify, killed_text, out_of_memory, reason_of
 from distbench.trial import Sign, error_file, log_file, progress_file, read_progress, result_file
 from distbench.units import duration_text
@@ -52,6 +52,12 @@ class Ending:
     status: Status
     reason: str
     failure: Failure | None = None
+
+    def on(self, nodes: Mapping[str, Sequence[int]]) -> Ending:
+        """With the name of the node of the rank that has failed, of *nodes* and their ranks."""
+        rank = self.failure.rank if self.failure else None
+        node = next((name for name, ranks in nodes.items() if rank in ranks), None)
+        return replace(self, reason=f"{self.reason} (rank {rank} is on {node})") if node else self
 
 
 class Watch:
@@ -179,6 +185,7 @@ class Watch:
         self._handle.signal(signal.SIGUSR1)
         # the ranks themselves write their stacks
         self._hear(_STACKS_S)
+        self._handle.fetch()
         blamed = self._blamed(before, self._handle.states())
         where = ", ".join(f"rank {r} at {self._progress(r)}" for r in self._ranks)
         reason = f"exceeded limits.{key} = {duration_text(limit)} ({where})"
@@ -213,6 +220,7 @@ class Watch:
         return f"{sign.phase} {sign.step}" if sign.phase in self._kind.phases else sign.phase
 
     def _failure_of(self, rank: int | None, phase: str, traceback: str) -> Failure:
+        self._handle.fetch()
         # if no rank can be blamed, the stacks of all are the evidence
         logs = {r: recorded(log_file(self._folder, r)) for r in (self._ranks if rank is None else [rank])}
         log = "\n".join(text if len(logs) == 1 else f"--- rank {r}\n{text}" for r, text in logs.items())

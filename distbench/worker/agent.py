@@ -12,29 +12,34 @@ In: ``{"welcome": clock}``, ``{"look": [file, content]}``, ``{"launch": {...}}``
 ``{"states": true}``, ``{"stop": true}``, ``{"renew": true}``, ``{"over": true}``. Out: ``{"node": facts}``,
 ``{"sees": bool}``, ``{"port": n}`` when the ranks are started, ``{"failed": reason}``, ``{"exit": rank,
 ...}``, ``{"states": {rank: letter}}``, ``{"stopped": true}``, ``{"renewed": true}``.
+
+On a node that does not share the run's folder, ranks run in a copy of it (``distbench.worker.apart``). In:
+``{"offer": [[file, digest]], "root": folder}``, ``{"piece": file, ...}``, ``{"tell": true}``, ``{"forget":
+true}``. Out: ``{"lacks": [file]}``, ``{"piece": file, ...}``, ``{"signs": {rank: sign}}``, ``{"journal":
+[event]}`` of a preparation, ``{"told": true}``. What a rank has left goes before its ``exit``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import sys
 import time
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-import distbench
 from distbench import clock, env
 from distbench.decode import decoded
 from distbench.launchers.base import Handle, Launch, LaunchError, Place
 from distbench.launchers.local import INTERFACES, Local
 from distbench.processes import Share, die_with_parent, kill_tagged
-from distbench.wire import AGENT, CONTROLLERS, NODE, PATIENCE, SILENCE_S, TOKEN, Wire, WireError
+from distbench.transfer import Message
+from distbench.wire import AGENT, CONTROLLERS, PATIENCE, SILENCE_S, TOKEN, Wire, WireError
+from distbench.worker.apart import Copy, Trial
+from distbench.worker.node import facts, interface_of, name, sees
 
 _CONNECT_S = 5.0
 _AGAIN_S = 1.0
@@ -56,7 +61,7 @@ def serve_node(parent: int | None = None) -> None:
     token = os.environ.pop(TOKEN, "") or sys.stdin.readline().strip()
     patience_s = float(os.environ.get(PATIENCE, "0"))
     # two agents of a run on one host must not take each other's ranks for leftovers
-    tag = f"{os.environ[env.RUN_ID]}@{_name()}"
+    tag = f"{os.environ[env.RUN_ID]}@{name()}"
     # those of an agent that was given up, and can't end them itself while it is stopped
     kill_tagged(tag)
     is_over = False
@@ -101,6 +106,10 @@ class Agent:
         self._site = Local(oversubscribe=True).open(run_id)
         self._handle: Handle | None = None
         self._left: set[int] = set()
+        self._copy: Copy | None = None
+        self._trial: Trial | None = None
+        self._outbox: deque[Iterator[Message]] = deque()
+        self._told_at = 0.0
         self.is_over = False
         """Whether the controller has said that it needs no agents any more."""
 
@@ -112,16 +121,19 @@ class Agent:
         """
         self._wire.send({"node": facts(self._wire.address)})
         while self._wire.alive and self._wire.silent_s() < SILENCE_S:
+            self._send_more()
             # either wait ends at once when what is waited for comes
             if self._left:
-                self._watch()
-            for request in self._wire.receive(0 if self._left else _POLL_S):
+                self._watch(0.0 if self._outbox else _POLL_S)
+            for request in self._wire.receive(0 if self._left or self._outbox else _POLL_S):
                 self._obey(request)
 
     def close(self) -> None:
         """End every process of the run on this node."""
         self._site.close()
         self._wire.close()
+        if self._copy:
+            self._copy.close()
 
     def _obey(self, request: dict[str, Any]) -> None:
         if "launch" in request:
@@ -136,88 +148,118 @@ class Agent:
             self._site.renew()
             self._wire.send({"renewed": True})
         elif "look" in request:
-            self._wire.send({"sees": _sees(*request["look"])})
+            self._wire.send({"sees": sees(*request["look"])})
         elif "over" in request:
             self.is_over = True
         elif "welcome" in request:
             clock.follow(request["welcome"])
+        else:
+            self._copies(request)
 
-    def _launch(self, file: str, share: dict[str, Any], environment: dict[str, str], **rest: Any) -> None:
+    def _copies(self, request: dict[str, Any]) -> None:
+        """Obey a *request* about this node's copy of the run's folder."""
+        if "offer" in request:
+            self._copy = self._copy or Copy(request["root"])
+            self._say({"lacks": self._copy.lacks(request["offer"])})
+        elif "piece" in request and self._copy:
+            self._copy.take(request)
+        elif "tell" in request:
+            if self._trial:
+                self._outbox.append(self._trial.told())
+            self._say({"told": True})
+        elif "forget" in request and self._copy:
+            self._copy.close()
+            self._copy = None
+
+    def _launch(self, **request: Any) -> None:
+        try:
+            launch = self._request(**request)
+            self._handle = self._site.launch(launch)
+        except (LaunchError, OSError) as error:
+            self._say({"failed": str(error)})
+            return
+        assert launch.share
+        self._left = set(range(launch.share.first, launch.share.first + launch.share.count))
+        self._say({"port": self._handle.port})
+
+    def _request(
+        self, file: str, share: dict[str, Any], environment: dict[str, str], folder: str, **rest: Any
+    ) -> Launch:
+        """What the controller asks to launch, as this node does it.
+
+        Raises:
+            OSError: what it needs is not here.
+        """
         own = decoded(Share, share, "launch request")
         interface = interface_of(self._wire.address)
         sockets = {name: interface for name in INTERFACES if interface and name not in os.environ}
-        launch = Launch(
+        leaves = rest.pop("leaves")
+        if leaves is not None:
+            assert self._copy
+            ranks = range(own.first, own.first + own.count)
+            is_preparation = rest["entry"] == "prepare"
+            self._trial = self._copy.trial(file, leaves, ranks, is_preparation=is_preparation)
+            file = str(self._trial.file)
+            # what is imported from there is missed by name
+            folder = folder if Path(folder).is_dir() else str(self._copy.folder)
+        if not Path(folder).is_dir():
+            raise OSError(f"there is no folder {folder}, in which the command runs")
+        return Launch(
             file=Path(file),
             processes=own.world_size,
             nodes=own.nodes,
             environment={**sockets, **environment},
-            place=Place(folder=rest.pop("folder")),
+            place=Place(folder=folder),
             share=own,
             given_up=lambda: not self._wire.alive,
             **rest,
         )
-        try:
-            self._handle = self._site.launch(launch)
-        except LaunchError as error:
-            self._wire.send({"failed": str(error)})
-            return
-        self._left = set(range(own.first, own.first + own.count))
-        self._wire.send({"port": self._handle.port})
 
-    def _watch(self) -> None:
+    def _watch(self, seconds: float) -> None:
         assert self._handle
         try:
-            exits = self._handle.wait(_POLL_S)
+            exits = self._handle.wait(seconds)
         except LaunchError as error:
             self._left = set()
-            self._wire.send({"failed": str(error)})
+            self._say({"failed": str(error)})
             return
         for each in exits:
             self._left.discard(each.rank)
             memory = asdict(each.memory) if each.memory else None
-            self._wire.send({"exit": each.rank, "code": each.code, "at": each.at, "memory": memory})
+            if self._trial:
+                self._outbox.append(self._trial.ended(each.rank))
+            self._say({"exit": each.rank, "code": each.code, "at": each.at, "memory": memory})
 
     def _stop(self) -> None:
         if self._handle:
             self._handle.stop()
         self._handle, self._left = None, set()
-        self._wire.send({"stopped": True})
+        # nobody asks for what a trial measured that was stopped
+        self._outbox.clear()
+        if self._trial:
+            self._outbox.append(self._trial.told())
+            self._outbox.append(self._trial.removed())
+            self._trial = None
+        self._say({"stopped": True})
 
+    def _say(self, message: dict[str, Any]) -> None:
+        """Send *message* after all that is on its way."""
+        self._outbox.append(iter([(message, b"")]))
+        if len(self._outbox) == 1:
+            self._send_more()
 
-def facts(address: str) -> dict[str, Any]:
-    """What the controller has to know of this node, whose ranks the others reach at *address*."""
-    return {"name": _name(), "address": address, "distbench": _code(), **env.describe()}
-
-
-def _code() -> str:
-    """Digest of the code of distbench here."""
-    whole = hashlib.sha256()
-    for file in sorted(Path(distbench.__file__).parent.rglob("*.py")):
-        whole.update(file.read_bytes())
-    return whole.hexdigest()[:12]
-
-
-def _name() -> str:
-    return os.environ.get(NODE) or socket.gethostname().partition(".")[0]
-
-
-def interface_of(address: str) -> str:
-    """Name of the network interface of this host with *address*; empty if none has it."""
-    interfaces = psutil.net_if_addrs()
-    return next(
-        (name for name, has in interfaces.items() if any(each.address == address for each in has)), ""
-    )
-
-
-def _sees(file: str, content: str) -> bool:
-    """Whether *file* is there with *content*, as it is on a file system that the controller shares."""
-    end = time.monotonic() + 2
-    while time.monotonic() < end:
-        with suppress(OSError):
-            if Path(file).read_text() == content:
-                return True
-        # file systems of a network show a new file when its folder is listed again
-        with suppress(OSError):
-            list(Path(file).parent.iterdir())
-        time.sleep(0.05)
-    return False
+    def _send_more(self) -> None:
+        """Send the news of the trial, and one message of what waits."""
+        if self._trial and time.monotonic() - self._told_at > _POLL_S:
+            self._told_at = time.monotonic()
+            for message in self._trial.news():
+                self._wire.send(*message)
+        try:
+            while self._outbox:
+                for message in self._outbox[0]:
+                    self._wire.send(*message)
+                    return
+                self._outbox.popleft()
+        except OSError as error:
+            self._outbox.clear()
+            self._wire.send({"failed": f"what ranks have written can't be read: {error}"})

@@ -22,7 +22,7 @@ from distbench.examination import Exchange, Meeting, Order, Placement, Report
 from distbench.grouping import grouped
 from distbench.launchers.local import INTERFACES
 from distbench.worker import links
-from distbench.worker.agent import facts
+from distbench.worker.node import facts
 from distbench.worker.rendezvous import join
 
 _LOOK_S = 0.3

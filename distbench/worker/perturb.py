@@ -1,5 +1,6 @@
 """Perturbations as small as rounding."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -20,11 +21,11 @@ def moved(setting: Setting, number: int) -> Path:
     """File with the initial weights moved by about a rounding error, with random seed *number*.
 
     Each weight moves by one ulp of fp32, up or down; if the compute dtype has 16 bits, one in twelve moves by
-    an ulp of that dtype instead, because fp32's is lost in the first cast. A collective call: rank 0 writes
-    the file, and the others wait for it.
+    an ulp of that dtype instead, because fp32's is lost in the first cast. A collective call: the first
+    rank of each node writes the file, since nodes may share no file system, and the others wait for it.
     """
-    file = setting.scratch / f"moved-{number}.safetensors"
-    if setting.rank == 0:
+    file = setting.scratch / f"moved-{number}-node{os.environ['GROUP_RANK']}.safetensors"
+    if os.environ["LOCAL_RANK"] == "0":
         random = torch.Generator().manual_seed(number)
         compute = DTYPES[setting.case.precision.compute]
         initial = weights.read(setting.weights)

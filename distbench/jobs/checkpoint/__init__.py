@@ -82,6 +82,7 @@ class Checkpoints(Kind):
         ),
     )
     deterministic: ClassVar[bool] = True
+    reads_of_others: ClassVar[bool] = True
     # most of such a trial is building engines, and writing and reading what they hold
     deadline: ClassVar[str] = "build"
     order: ClassVar[int] = 20

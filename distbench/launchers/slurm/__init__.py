@@ -31,7 +31,7 @@ _AGENT = 'DISTBENCH_NODE="$SLURMD_NODENAME" exec "$0" "$@"'
 class Slurm(Cluster):
     """All nodes of the allocation that the command runs in (sbatch, salloc), or that ``--on slurm`` asks for.
 
-    The nodes share the file system with the folders of the suite, of the run and of this Python environment.
+    The nodes have this Python environment in the same place.
     """
 
     partition: str = ""

@@ -1,0 +1,97 @@
+"""Trials whose ranks are on several nodes, each with an agent."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from distbench.launchers.agents import Agent
+from distbench.launchers.base import Exit, Handle, LaunchError
+from distbench.launchers.server import exit_of
+from distbench.processes import Share
+from distbench.trial import Sign, progress_file, write_progress
+
+_STATES_S = 2.0
+
+Placed = Sequence[tuple[Agent, Share]]
+"""Agents of a launch, and the ranks that each starts."""
+
+
+class AgentHandle(Handle):
+    """A trial whose ranks are on several nodes."""
+
+    def __init__(self, placed: Placed, give_up: Callable[[], None], folder: Path) -> None:
+        """Watch what was begun.
+
+        Args:
+            give_up: Ends all agents.
+            folder: That of the trial.
+        """
+        self._folder = folder
+        self._agents, self._give_up = [agent for agent, _ in placed], give_up
+        self.nodes = {agent.name: list(range(own.first, own.first + own.count)) for agent, own in placed}
+
+    def wait(self, seconds: float) -> list[Exit]:
+        if not any(agent.has_news for agent in self._agents):
+            select.select(self._agents, [], [], seconds)
+        exits = []
+        for agent in self._agents:
+            for event in self._events(agent):
+                if "failed" in event:
+                    raise self._lost(f"{agent.name}: {event['failed']}")
+                if seen := self._heard(agent, event):
+                    exits.append(seen)
+        return exits
+
+    def signal(self, number: int) -> None:
+        for agent in self._agents:
+            agent.send({"signal": number})
+
+    def states(self) -> Mapping[int, str]:
+        told: dict[int, str] = {}
+        for agent in self._agents:
+            agent.send({"states": True})
+        for agent in self._agents:
+            with suppress(LaunchError):
+                states = agent.answer("states", seconds=_STATES_S)["states"]
+                told |= {int(rank): letter for rank, letter in states.items()}
+        return told
+
+    def fetch(self) -> None:
+        apart = [agent for agent in self._agents if agent.is_apart]
+        for agent in apart:
+            agent.send({"tell": True})
+        for agent in apart:
+            # one that is gone tells nothing, which is noticed elsewhere
+            with suppress(LaunchError):
+                agent.answer("told", seconds=_STATES_S)
+
+    def stop(self) -> None:
+        try:
+            for agent in self._agents:
+                agent.send({"stop": True})
+            for agent in self._agents:
+                agent.stopped()
+        except LaunchError:
+            self._give_up()
+
+    def _heard(self, agent: Agent, event: dict[str, Any]) -> Exit | None:
+        """The end of a rank that *agent* tells of, if it does."""
+        for rank, sign in event.get("signs", {}).items():
+            write_progress(progress_file(self._folder, int(rank)), Sign(**sign))
+        return exit_of(event) if "exit" in event else None
+
+    def _events(self, agent: Agent) -> list[dict[str, Any]]:
+        try:
+            return agent.events()
+        except LaunchError as error:
+            raise self._lost(str(error)) from error
+
+    def _lost(self, why: str) -> LaunchError:
+        """*why*, once no rank is left: the connection that ends ends those on its node."""
+        self.fetch()
+        self._give_up()
+        return LaunchError(why)

@@ -1,0 +1,121 @@
+"""Files on their way over a wire: in pieces, and whole with the right SHA-256 digest or not at all."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from distbench.files import whole
+
+Message = tuple[dict[str, Any], bytes]
+"""What ``Wire.send`` takes."""
+
+# small enough for a heartbeat between two, also where the network is slow
+_PIECE = 256 << 10
+
+
+class TransferError(Exception):
+    """A file that came is not what was sent, or has no business here."""
+
+
+def pieces(file: Path, name: str) -> Iterator[Message]:
+    """Messages that carry *file*, as long as it is now, to whoever calls it *name*.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    made, at = hashlib.sha256(), 0
+    with file.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        while data := stream.read(min(_PIECE, size - at)):
+            made.update(data)
+            yield {"piece": name, "at": at}, data
+            at += len(data)
+    yield {"piece": name, "at": at, "digest": made.hexdigest()}, b""
+
+
+def digest(file: Path) -> str:
+    """SHA-256 of *file* in hex digits; one that has not changed is read once.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    status = file.stat()
+    return _digest(file, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@functools.cache
+def _digest(file: Path, *_status: int) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@dataclass
+class _Arriving:
+    stream: BinaryIO
+    rename: ExitStack
+    made: Any = field(default_factory=hashlib.sha256)
+
+
+class Arrivals:
+    """Puts files that come in pieces into a folder, each when it is whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._arriving: dict[str, _Arriving] = {}
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Take in a piece that ``pieces`` made.
+
+        Raises:
+            TransferError: its file is not to lie in the folder, or is not what was sent.
+            OSError: it can't be written.
+        """
+        name = message["piece"]
+        if message["at"] == 0:
+            # one that was given up is sent again from its begin
+            self._drop(name)
+        try:
+            if name not in self._arriving:
+                self._arriving[name] = self._begun(name)
+            file = self._arriving[name]
+            data = message.get("data", b"")
+            file.stream.write(data)
+            file.made.update(data)
+            if "digest" in message:
+                self._end(name, message["digest"])
+        except OSError:
+            self._drop(name)
+            raise
+
+    def close(self) -> None:
+        """Drop what is not whole."""
+        for name in list(self._arriving):
+            self._drop(name)
+
+    def _begun(self, name: str) -> _Arriving:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.name:
+            raise TransferError(f"{name!r} came, which names no file in the folder of the run")
+        place = self._folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        rename = ExitStack()
+        aside = rename.enter_context(whole(place))
+        return _Arriving(rename.enter_context(aside.open("wb")), rename)
+
+    def _end(self, name: str, digest: str) -> None:
+        file = self._arriving.pop(name)
+        with file.rename:
+            if file.made.hexdigest() != digest:
+                raise TransferError(f"{name} came with another SHA-256 digest than it was sent with")
+
+    def _drop(self, name: str) -> None:
+        if file := self._arriving.pop(name, None):
+            with suppress(TransferError, OSError), file.rename:
+                raise TransferError("dropped")

@@ -1,0 +1,57 @@
+"""The node that an agent runs on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import distbench
+from distbench import env
+from distbench.wire import NODE
+
+
+def facts(address: str) -> dict[str, Any]:
+    """What the controller has to know of this node, whose ranks the others reach at *address*."""
+    return {"name": name(), "address": address, "distbench": _code(), **env.describe()}
+
+
+def _code() -> str:
+    """Digest of the code of distbench here."""
+    whole = hashlib.sha256()
+    for file in sorted(Path(distbench.__file__).parent.rglob("*.py")):
+        whole.update(file.read_bytes())
+    return whole.hexdigest()[:12]
+
+
+def name() -> str:
+    """What this node is called: as its engine says, or else its host."""
+    return os.environ.get(NODE) or socket.gethostname().partition(".")[0]
+
+
+def interface_of(address: str) -> str:
+    """Name of the network interface of this host with *address*; empty if none has it."""
+    interfaces = psutil.net_if_addrs()
+    return next(
+        (name for name, has in interfaces.items() if any(each.address == address for each in has)), ""
+    )
+
+
+def sees(file: str, content: str) -> bool:
+    """Whether *file* is there with *content*, as it is on a file system that the controller shares."""
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        with suppress(OSError):
+            if Path(file).read_text() == content:
+                return True
+        # file systems of a network show a new file when its folder is listed again
+        with suppress(OSError):
+            list(Path(file).parent.iterdir())
+        time.sleep(0.05)
+    return False
