@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import QUICK, Finished
 
+from distbench.analysis.communication import moving
 from distbench.case import Limits
 from distbench.job import kind_of
 from distbench.launchers.base import Exit, Handle
@@ -38,6 +39,28 @@ def test_ranks_on_two_nodes_meet_where_rank_0_is(run_suite: Callable[..., Finish
     assert record.values["comm_between_busbw"] > 0
     assert record.absent["comm_inside_bytes"] == "every rank has a node to itself"
     assert record.absent["comm_inside_busbw"] == "every rank has a node to itself"
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_hybrid_shard_gathers_inside_nodes_and_reduces_between_them(
+    run_suite: Callable[..., Finished],
+) -> None:
+    suite = (
+        QUICK.replace("[2]", "[4]")
+        + "launcher: two_nodes\nstrategies: [{fsdp: {sharding: hybrid, shards: 2}}]\n"
+    )
+    (record,) = RunFolder(run_suite(suite).folder).records()
+    assert record.status is Status.MEASURED, record.reason
+    calls = {(row["op"], row["group"], row["nodes"]) for row in moving(record)}
+    assert {("all_gather", "0,1", 1), ("all_gather", "2,3", 1)} <= calls
+    assert {("all_reduce", "0,2", 2), ("all_reduce", "1,3", 2)} <= calls
+    assert not [op for op, _, nodes in calls if op == "all_gather" and nodes > 1]
+    inside, between = (record.values[f"comm_{where}_bytes"] for where in ("inside", "between"))
+    assert inside + between == record.values["comm_bytes"]
+    # each of two ranks gathers and reduces the whole, and all-reduces its half
+    theory = {row["op"]: row["bytes"] for row in record.tables["collectives_theory"]}
+    assert between == pytest.approx(theory["all_reduce"], rel=0.01)
 
 
 def test_a_rank_knows_its_place_on_its_node_and_in_the_launch() -> None:

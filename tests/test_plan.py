@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from distbench import registry
 from distbench.case import Batch
 from distbench.env import Machine, detect
 from distbench.errors import SuiteError
@@ -86,6 +87,28 @@ def test_auto_world_sizes_are_powers_of_two_in_a_node_and_of_nodes(suite, device
     machine = Machine("cpu", devices, ALL, has_libaio=False, has_compiler=True, nodes=nodes)
     plan = make(suite(MINIMAL.replace("[1, 2]", "auto").replace("8", "24")), machine)
     assert [item.case.world_size for item in plan.cases] == sizes
+
+
+@pytest.mark.parametrize(
+    ("options", "devices", "nodes", "mesh", "told"),
+    [
+        ("", 8, 2, {"replicate": 2, "shard": 4}, None),
+        ("", 8, 1, {"replicate": 2, "shard": 4}, None),
+        ("", 8, 4, {"replicate": 2, "shard": 4}, "groups of 4 ranks, which span nodes of 2 devices"),
+        (", shards: 2", 8, 4, {"replicate": 4, "shard": 2}, None),
+        (", shards: 4", 8, 4, {"replicate": 2, "shard": 4}, None),
+        (", shards: 3", 8, 4, {"replicate": 2, "shard": 4}, "divisible by shards: 8 ranks, shards = 3"),
+    ],
+)
+def test_a_hybrid_shard_is_inside_nodes_unless_its_size_says_otherwise(
+    suite, options, devices, nodes, mesh, told
+):
+    machine = Machine("cpu", devices, ALL, has_libaio=False, has_compiler=True, nodes=nodes)
+    text = MINIMAL.replace("[ddp]", f"[fsdp: {{sharding: hybrid{options}}}]")
+    (item,) = make(suite(text, world_sizes=[devices]), machine).cases
+    assert told in item.problem if told else item.problem is None
+    if item.problem is None:
+        assert registry.make("strategies", item.case.strategy).mesh(devices) == mesh
 
 
 @pytest.mark.parametrize(

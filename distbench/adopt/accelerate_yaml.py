@@ -103,8 +103,8 @@ def _config(measured: Measured) -> dict[str, Any]:
         config["fsdp_config"] = _fsdp_config(measured, fsdp)
         if fsdp.sharding == "hybrid":
             config["parallelism_config"] = {
-                "parallelism_config_dp_replicate_size": fsdp.replicas,
-                "parallelism_config_dp_shard_size": case.world_size // fsdp.replicas,
+                f"parallelism_config_dp_{dimension}_size": ranks
+                for dimension, ranks in fsdp.mesh(case.world_size).items()
             }
     return config
 

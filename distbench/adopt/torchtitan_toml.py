@@ -72,7 +72,7 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
     spec, batch = case.optimizer, case.batch
     replicas, reshard = case.world_size, "default"
     if fsdp:
-        replicas = fsdp.replicas if fsdp.sharding == "hybrid" else 1
+        replicas = fsdp.mesh(case.world_size).get("replicate", 1)
         reshard = "never" if fsdp.sharding == "grad_op" else "always" if fsdp.reshard_root else "default"
     return {
         "optimizer": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from distbench.bounds import Count
@@ -39,6 +39,9 @@ class FullyShardedDataParallel(Strategy):
     gathered from forward to backward (ZeRO-2). hybrid: sharded inside groups, replicated across."""
     replicas: Count = 2
     """Copies of the model that a hybrid shard keeps, at least 1; world size / replicas ranks share one."""
+    shards: Count | None = field(default=None, metadata={"since": 4})
+    """Ranks that share a copy in a hybrid shard, whatever the world size, such as the devices of a node;
+    then there are world size / shards copies. null: replicas says how many."""
     cpu_offload: bool = False
     """Keep parameters, gradients and optimizer state on the CPU."""
     reshard_root: bool = False
@@ -84,7 +87,8 @@ class FullyShardedDataParallel(Strategy):
     def mesh(self, world_size: int) -> dict[str, int]:
         """Ranks of the device mesh by dimension: copies of the model if hybrid, and those that share one."""
         if self.sharding == "hybrid":
-            return {"replicate": self.replicas, "shard": world_size // self.replicas}
+            copies = self.replicas if self.shards is None else max(1, world_size // self.shards)
+            return {"replicate": copies, "shard": world_size // copies}
         return {"shard": world_size}
 
     def device_mesh(self, setting: Setting) -> DeviceMesh:
@@ -98,19 +102,32 @@ class FullyShardedDataParallel(Strategy):
         if self.sharding == "hybrid":
             if case.world_size < 2:
                 return "hybrid sharding needs at least 2 ranks"
-            if self.version == 1 and case.world_size // self.replicas < 2:
-                # it falls back to NO_SHARD inside groups of one rank and never reduces across them
-                return "FSDP1 does not synchronise replicas if hybrid sharding groups have only 1 rank"
-            if case.world_size % self.replicas:
-                return (
-                    f"hybrid sharding needs a world size divisible by replicas: "
-                    f"{case.world_size} ranks, replicas = {self.replicas}"
-                )
+            if reason := self._group_problem(case.world_size, machine):
+                return reason
         if self.version == 1 and self.cpu_offload and case.device == "cpu":
             return "FSDP1 with CPU offload needs an accelerator"
         if self.version == 2 and case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
             return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
         return state_problem(case)
+
+    def _group_problem(self, world_size: int, machine: Machine) -> str | None:
+        """Why the groups of a hybrid shard can't be formed of *world_size* ranks."""
+        name, size = ("replicas", self.replicas) if self.shards is None else ("shards", self.shards)
+        if world_size % size:
+            return (
+                f"hybrid sharding needs a world size divisible by {name}: {world_size} ranks, {name} = {size}"
+            )
+        shards, of_one = self.mesh(world_size)["shard"], machine.devices // machine.nodes
+        if self.version == 1 and shards < 2:
+            # it falls back to NO_SHARD inside groups of one rank and never reduces across them
+            return "FSDP1 does not synchronise replicas if hybrid sharding groups have only 1 rank"
+        if self.shards is None and world_size > of_one and of_one % shards and machine.nodes > 1:
+            return (
+                f"replicas = {self.replicas} makes groups of {shards} ranks, which span nodes of {of_one} "
+                f"devices: a hybrid shard gathers inside nodes; set shards: {of_one}, or shards: {shards} if "
+                "they are to span nodes"
+            )
+        return None
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
         # Zhao et al. 2023 (arXiv 2304.11277): gathered for the forward pass and, if sharded again
