@@ -9,13 +9,12 @@ that takes its place.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import getpass
 import os
 import shutil
 import signal
+import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ import pytest
 
 PACKAGES = "slurm-wlm munge openssh-server openssh-client iproute2 util-linux"
 _PLACES = 32
+_FIRST_LOCK, _FIRST_CONTROL = 16700, 16800
 _PATIENCE_S = 30.0
 
 # its own network, host name, process group and /etc/hosts; not `ip netns exec`, which hides the cgroups
@@ -325,7 +325,7 @@ class SlurmBench:
             [
                 "ClusterName=bench",
                 f"SlurmctldHost={os.uname().nodename}({bench.gateway})",
-                f"SlurmctldPort={16800 + bench.place}",
+                f"SlurmctldPort={_FIRST_CONTROL + bench.place}",
                 f"SlurmUser={getpass.getuser()}",
                 f"SlurmdUser={getpass.getuser()}",
                 "AuthType=auth/munge",
@@ -356,14 +356,24 @@ class SlurmBench:
 def _place() -> Iterator[int]:
     """A number that no other bench on this machine has."""
     for place in range(_PLACES):
-        with Path(tempfile.gettempdir(), f"distbench-bench-{os.geteuid()}-{place}").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            yield place
+        if lock := _lock(place):
+            with lock:
+                yield place
             return
     raise RuntimeError(f"all {_PLACES} places for a bench are taken")
+
+
+def _lock(place: int) -> socket.socket | None:
+    """A port that only one process can have, unless *place* is taken, or its ports by others."""
+    lock = socket.socket()
+    try:
+        lock.bind(("127.0.0.1", _FIRST_LOCK + place))
+        with socket.socket() as control:
+            control.bind(("", _FIRST_CONTROL + place))
+        return lock
+    except OSError:
+        lock.close()
+        return None
 
 
 def _need(*programs: str) -> None:
