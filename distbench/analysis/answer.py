@@ -36,10 +36,18 @@ def answer(run: AnalysedRun, wish: Wish | None = None) -> Answer:
     pick = choice.pick
     if pick is None:
         return Answer(_nothing(run.candidates, choice), tuple(_barred(choice)))
+    held = run.held_back.get(pick.id)
+    by, why = (f", held back by {held.by}", [f"{pick.name} is {held.sentence}."]) if held else ("", [])
     return Answer(
-        f"Train with {pick.name} on {count_text(pick.devices, 'device')}{_tie(choice, pick)}: "
+        f"Train with {pick.name} on {count_text(pick.devices, 'device')}{_tie(choice, pick)}{by}: "
         f"{_numbers(choice, pick)}.{_better(choice, pick)}",
-        (*_lead(choice, pick), *_turns(run.candidates, choice, pick), *_barred(choice), *_doubts(pick, run)),
+        (
+            *why,
+            *_lead(choice, pick),
+            *_turns(run.candidates, choice, pick),
+            *_barred(choice),
+            *_doubts(pick, run),
+        ),
     )
 
 

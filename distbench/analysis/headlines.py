@@ -158,10 +158,23 @@ def _diagnosis(run: AnalysedRun) -> list[str]:
     sentences = [
         f"{listed([names[row.case.id] for row in rows])}: {text}." for text, rows in affected.items() if rows
     ]
+    sentences += _held_back(run, measured, names)
     sentences += [each.sentence for each in run.stragglers]
     # what is said of ranks over all trials needs not be said of one of them
     uneven = [] if run.stragglers else measured
     return sentences + [sentence for row in uneven if (sentence := _imbalance(row, names[row.case.id]))]
+
+
+def _held_back(run: AnalysedRun, measured: Sequence[CaseSummary], names: Mapping[str, str]) -> list[str]:
+    """The cases that what is between nodes holds back, the worst with its numbers."""
+    sentences = []
+    held = [(row.case.id, run.held_back[row.case.id]) for row in measured if row.case.id in run.held_back]
+    for same in grouped(held, lambda pair: pair[1].by).values():
+        worst, most = max(same, key=lambda pair: pair[1].share)
+        others = [names[case_id] for case_id, _ in same if case_id != worst]
+        more = f"; so {'is' if len(others) == 1 else 'are'} {listed(others)}" if others else ""
+        sentences.append(f"{names[worst]} is {most.sentence}{more}.")
+    return sentences
 
 
 def _is_unsettled(row: CaseSummary) -> bool:

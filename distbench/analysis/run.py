@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from distbench.analysis.candidates import candidates, noises
 from distbench.analysis.choice import Candidate
+from distbench.analysis.link import HeldBack, held_back
 from distbench.analysis.noise import Noise
 from distbench.analysis.parity import Parity
 from distbench.analysis.scaling import Scaling, scaling
@@ -74,6 +75,11 @@ class AnalysedRun:
     def stragglers(self) -> list[Straggler]:
         """Ranks and nodes that the others wait for over trials, more often than chance allows."""
         return stragglers(self.measured)
+
+    @cached_property
+    def held_back(self) -> dict[str, HeldBack]:
+        """The cases that what is between nodes holds back, by their ids."""
+        return held_back(self.cases)
 
     @cached_property
     def candidates(self) -> list[Candidate]:
