@@ -67,7 +67,7 @@ def held_back(rows: Sequence[CaseSummary]) -> dict[str, HeldBack]:
 
 
 def _share(row: CaseSummary) -> float:
-    """Share of a profiled step in exposed transfer between nodes; 0: something costs more, or it is unknown."""
+    """Share of a profiled step in exposed transfer between nodes; 0: unknown, or other waits are longer."""
     step, between = _value(row, "profile_step_s"), _value(row, "comm_between_exposed_s")
     inside = _value(row, "comm_inside_exposed_s")
     waiting = _value(row, "comm_exposed_s") - between - inside
