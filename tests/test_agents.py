@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -367,6 +368,23 @@ def test_agents_end_with_their_controller(tmp_path: Path, chore: None, nap: str,
     controller.kill()
     controller.wait()
     drill.noticed(soon(lambda: not sleepers(nap), "a process was left"))
+
+
+@pytest.mark.drill("nodes never come, in a run of many trials")
+def test_nodes_that_do_not_come_end_the_run_and_are_waited_for_once(
+    tmp_path: Path, run_suite: Callable[..., Finished], drill: Drill
+) -> None:
+    calls = tmp_path / "calls"
+    shell = f"['sh', '-c', 'echo $1 >> {calls}; exit 255', 'shell']"
+    text = f"{QUICK}strategies: [ddp, fsdp]\ncheck: {{steps: 2}}\n"
+    done = run_suite(f"{text}launcher: {{ssh: {{hosts: ['near:1', 'far:1'], shell: {shell}}}}}\n")
+    assert done.code == 4
+    assert sorted(calls.read_text().split()) == ["far", "near"]
+    assert "exited with code 255" in done.errors
+    (run,) = (tmp_path / "out").iterdir()
+    assert f"resume with: distbench run --resume {run}" in done.errors
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+    drill.seen(done.errors.partition("error: ")[2])
 
 
 @pytest.mark.train

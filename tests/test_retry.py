@@ -14,7 +14,7 @@ from held import Held
 from records import case, failed, info, job_of, measured, unsupported
 
 from distbench.plan import Task
-from distbench.record import NO_REFERENCE, Status
+from distbench.record import NO_REFERENCE, NODE_LOST, Failure, Status
 from distbench.record.store import Run
 from distbench.run.ledger import Ledger
 
@@ -122,6 +122,12 @@ def test_only_a_resumed_run_has_anything_to_retry(tmp_path: Path) -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return Run.create(tmp_path, info(case()), "")
+
+
+@pytest.mark.parametrize(("phase", "is_made"), [("time", False), (NODE_LOST, True)])
+def test_a_trial_that_lost_its_node_is_made_again(run: Run, phase: str, is_made: bool) -> None:
+    run.write_record(replace(failed(case()), failure=Failure(rank=None, phase=phase)))
+    assert Ledger(run).missing([Task(case())]) == ([Task(case())] if is_made else [])
 
 
 SMALLER = case("ddp", name="smaller")

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from distbench import clock
-from distbench.launchers.base import Launch, LaunchError
+from distbench.launchers.base import Launch, LaunchError, NodeLostError
 from distbench.launchers.nodes import Node, Started, called
 from distbench.transfer import Arrivals, TransferError
 from distbench.wire import CONTROLLER, SILENCE_S, Wire, WireError
@@ -121,9 +121,9 @@ class Agent:
         except WireError as error:
             raise LaunchError(f"the agent on {self.name}: {error}") from error
         if not self._wire.alive and not events:
-            raise LaunchError(f"the agent on {self.name} has ended, or its node has")
+            raise NodeLostError(f"the agent on {self.name} has ended, or its node has")
         if self._wire.silent_s() > SILENCE_S:
-            raise LaunchError(
+            raise NodeLostError(
                 f"the agent on {self.name} was silent for {SILENCE_S:g} s: it or its node hangs"
             )
         return [event for event in events if not self._is_piece(event)]

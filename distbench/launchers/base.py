@@ -26,6 +26,14 @@ class LaunchError(Exception):
         """Of a SIGKILL: what the kernel counts of memory, with its kills since the launch."""
 
 
+class NodesMissingError(LaunchError):
+    """The nodes of a run did not come together: no other launch of it can succeed before they do."""
+
+
+class NodeLostError(LaunchError):
+    """A node was lost in the middle of a launch; that is no fault of what ran there, as far as is known."""
+
+
 class UnsupportedError(LaunchError):
     """A trial can't be made as its nodes are, whatever is tried again; others can."""
 

@@ -12,7 +12,15 @@ from typing import Any
 from distbench.case import Device
 from distbench.env import RUN_ID, Machine, cache_folder, detect
 from distbench.launchers.agents import Agent, Gathering
-from distbench.launchers.base import Handle, Launch, Launcher, LaunchError, Site, UnsupportedError
+from distbench.launchers.base import (
+    Handle,
+    Launch,
+    Launcher,
+    LaunchError,
+    NodesMissingError,
+    Site,
+    UnsupportedError,
+)
 from distbench.launchers.nodes import Difference, Node, Started, called, difference, shares
 from distbench.launchers.preparing import Preparing
 from distbench.launchers.sharing import blind, bring, root_of
@@ -180,12 +188,14 @@ class AgentSite(Site):
             RUN_ID: self._run_id,
         }
         log = launch.file.parent / "agents.log"
-        self._started = self._cluster.start(nodes, environment, log)
         try:
+            self._started = self._cluster.start(nodes, environment, log)
             return gathering.gather(nodes, self._started, launch, self._cluster.start_timeout)
         except LaunchError as error:
+            if launch.given_up():
+                raise
             tail = log.read_text(errors="replace")[-2000:] if log.is_file() else ""
-            raise LaunchError(f"{error}; {log} ends with:\n{tail}") from error
+            raise NodesMissingError(f"{error}; {log} ends with:\n{tail}") from error
         finally:
             gathering.close()
 
@@ -198,7 +208,7 @@ class AgentSite(Site):
         allowed = self._cluster.may_differ
         if apart := difference({agent.name: agent.facts for agent in self._agents}, allowed):
             key = apart.partition(" ")[0]
-            raise LaunchError(f"{apart}; make the nodes alike, or allow it with may_differ: [{key}]")
+            raise NodesMissingError(f"{apart}; make the nodes alike, or allow it with may_differ: [{key}]")
 
     def _end(self) -> None:
         for agent in self._agents:

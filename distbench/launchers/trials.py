@@ -41,7 +41,7 @@ class AgentHandle(Handle):
         for agent in self._agents:
             for event in self._events(agent):
                 if "failed" in event:
-                    raise self._lost(f"{agent.name}: {event['failed']}")
+                    raise self._lost(LaunchError(f"{agent.name}: {event['failed']}"))
                 if seen := self._heard(agent, event):
                     exits.append(seen)
         return exits
@@ -88,10 +88,10 @@ class AgentHandle(Handle):
         try:
             return agent.events()
         except LaunchError as error:
-            raise self._lost(str(error)) from error
+            raise self._lost(error) from error
 
-    def _lost(self, why: str) -> LaunchError:
+    def _lost(self, why: LaunchError) -> LaunchError:
         """*why*, once no rank is left: the connection that ends ends those on its node."""
         self.fetch()
         self._give_up()
-        return LaunchError(why)
+        return why

@@ -35,6 +35,8 @@ MOST_BYTES = 32 << 20
 """Of a JSON file of a run or a gate: records have some 20 KB, the cases of ``run.json`` some 1.5 KB each."""
 NO_REFERENCE = "its reference has no result"
 """How the reason of a trial begins that was not launched, because what it would be compared with failed."""
+NODE_LOST = "node"
+"""``Failure.phase`` of a trial that lost a node."""
 
 Samples = dict[str, list[list[float | None]]]
 Row = dict[str, Any]
@@ -109,7 +111,7 @@ class Failure:
     """The rank that failed first (not those that failed as a result); None if unknown."""
     phase: Name
     """What that rank was doing: start, build, warmup, time, profile; ``distbench``: it was no rank that
-    failed, but distbench itself."""
+    failed, but distbench itself; ``node``: a node was lost, with all that ran there."""
     traceback: str = ""
     log: str = ""
     """The last lines of that rank's log, or of every rank's."""

@@ -13,7 +13,7 @@ from distbench import clock, registry
 from distbench.case import Case
 from distbench.errors import InfrastructureError
 from distbench.job import kind_of
-from distbench.launchers.base import HERE, LaunchError, Place, Site, UnsupportedError
+from distbench.launchers.base import HERE, LaunchError, NodesMissingError, Place, Site, UnsupportedError
 from distbench.metrics.base import Metric, Sampler
 from distbench.plan import Plan, Task, check_startable
 from distbench.record import NO_REFERENCE, Failure, Record, Status
@@ -23,7 +23,7 @@ from distbench.record.store import Run, storing, utc_now
 from distbench.run import mishap
 from distbench.run.collect import Tables, collect
 from distbench.run.control import Observer, StopRequest
-from distbench.run.launch import launch_for, trial_file
+from distbench.run.launch import launch_for, missing_nodes, trial_file
 from distbench.run.ledger import Ledger
 from distbench.run.prepare import Preparation, metric_item, strategy_item, weights_item
 from distbench.run.watch import Ending, Watch
@@ -137,7 +137,7 @@ class Bench:
             keep: Store the records; otherwise a measured trial leaves nothing.
 
         Raises:
-            InfrastructureError: the disk is full; everything stored so far is intact.
+            InfrastructureError: the disk is full, or nodes are missing; everything stored so far is intact.
         """
         for candidate in task.candidates():
             self._set_aside(candidate)
@@ -235,6 +235,8 @@ class Bench:
             handle = self._site.launch(launch)
         except UnsupportedError as error:
             return self._unlaunched(task, Status.UNSUPPORTED, str(error))
+        except NodesMissingError as error:
+            raise missing_nodes(error, self._run.folder) from error
         except LaunchError as error:
             ending = Ending(Status.CRASHED, str(error), Failure(rank=None, phase="start"))
             if self._stop.asked:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case
+from distbench.errors import InfrastructureError
 from distbench.job import Job, kind_of
-from distbench.launchers.base import HERE, Launch, Launcher, Place
+from distbench.launchers.base import HERE, Launch, Launcher, LaunchError, Place
 from distbench.plan import Task
-from distbench.record.store import Run
+from distbench.record.store import RUN_FILE, Run, resume_command
 from distbench.run.control import StopRequest
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
@@ -42,6 +43,14 @@ def launch_for(
         reads_of_others=kind_of(task.job.kind).reads_of_others,
         given_up=lambda: stop is not None and stop.asked,
     )
+
+
+def missing_nodes(error: LaunchError, folder: Path | None) -> InfrastructureError:
+    """The end of the run in *folder*, which has no nodes because of *error*."""
+    if folder is None or not (folder / RUN_FILE).is_file():
+        return InfrastructureError(str(error))
+    advice = f"everything stored so far is intact; with the nodes, resume with: {resume_command(folder)}"
+    return InfrastructureError(str(error).strip(), advice)
 
 
 def environment_of(strategy: Strategy, case: Case) -> dict[str, str]:

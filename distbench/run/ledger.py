@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from distbench.plan import Task
-from distbench.record import NO_REFERENCE, Attempt, Record, Status
+from distbench.record import NO_REFERENCE, NODE_LOST, Attempt, Record, Status
 from distbench.record.contents import Damaged
 from distbench.record.store import Run
 
@@ -23,6 +23,7 @@ class _Entry:
 
     status: Status
     reason: str
+    lost_its_node: bool
     attempts: list[Attempt]
     """Its launches that failed, itself included."""
 
@@ -48,7 +49,8 @@ class Ledger:
 
     def remember(self, record: Record) -> None:
         """Take in how a trial has ended."""
-        self._known[record.key] = _Entry(record.status, record.reason, record.attempts_so_far)
+        lost = record.failure is not None and record.failure.phase == NODE_LOST
+        self._known[record.key] = _Entry(record.status, record.reason, lost, record.attempts_so_far)
         provided = record.job.provides
         if provided and self._references.get(provided) != "":
             self._references[provided] = record.reason
@@ -112,7 +114,9 @@ class Ledger:
         if status is Status.OOM_HOST and not self._retry_failed:
             # a smaller case has run in its place
             return all(self.status(other) in _NOT_RUN for other in islice(task.candidates(), 1, None))
-        return status in _OF_THE_MACHINE or (self._retry_failed and status.is_failure)
+        if status in _OF_THE_MACHINE or self._known[task.key].lost_its_node:
+            return True
+        return self._retry_failed and status.is_failure
 
     def _lacked_reference(self, task: Task) -> bool:
         entry = self._known.get(task.key)

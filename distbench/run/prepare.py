@@ -12,7 +12,7 @@ from distbench import registry
 from distbench.case import Case
 from distbench.env import cache_folder
 from distbench.grouping import grouped
-from distbench.launchers.base import HERE, Exit, Launch, LaunchError, Place, Site
+from distbench.launchers.base import HERE, Exit, Launch, LaunchError, NodesMissingError, Place, Site
 from distbench.logs import Logs
 from distbench.metrics.base import Metric
 from distbench.plan import Plan, Task, check_startable
@@ -20,7 +20,7 @@ from distbench.preparation import Event, Item, Journal, write_items
 from distbench.processes import ending
 from distbench.record.store import storing
 from distbench.run.control import Observer, StopRequest
-from distbench.run.launch import environment_of, launch_for, weights_file
+from distbench.run.launch import environment_of, launch_for, missing_nodes, weights_file
 from distbench.run.reasons import killed_text
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
@@ -207,6 +207,8 @@ class _Builder:
                     self._hear(journal, left)
             finally:
                 handle.stop()
+        except NodesMissingError as error:
+            raise missing_nodes(error, self._launch.root) from error
         except LaunchError as error:
             return str(error)
         finally:

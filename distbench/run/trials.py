@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from distbench.errors import InfrastructureError
 from distbench.job import MEASURING, kind_of
 from distbench.plan import Plan, Task, check_startable, make
 from distbench.record.store import Run, RunInfo, State
@@ -55,28 +57,37 @@ class Execution:
 
         Raises:
             UsageError: another process runs trials in the folder.
-            InfrastructureError: the disk is full; everything stored so far is intact.
+            InfrastructureError: the disk is full, or nodes are missing; everything stored so far is intact.
             KeyboardInterrupt: a second Ctrl-C; no process of the run is left.
         """
         with self.run.owned() as killed, StopRequest().listening() as stop:
             if killed:
                 observer.note(f"the last session was killed: {killed}")
             self._write("running")
-            session = Bench.opened(self.run, self.suite, observer, stop, retry_failed=retry_failed)
-            with session as bench:
-                todo = bench.begin(self.plan)
-                ready = {task.case.id for task in todo}
-                _run(bench, todo, observer, stop)
-                self._follow_up(bench, observer, stop)
-                while more and not stop.asked and (cases := more(self.run)):
-                    added = self._round(cases)
-                    if new := [task.case for task in added if task.case.id not in ready]:
-                        bench.prepare(new)
-                        ready |= {case.id for case in new}
-                    _run(bench, added, observer, stop)
-                    self._follow_up(bench, observer, stop)
+            try:
+                with Bench.opened(self.run, self.suite, observer, stop, retry_failed=retry_failed) as bench:
+                    self._make_all(bench, observer, stop, more)
+            except InfrastructureError:
+                # where no more can be stored, not this either
+                with suppress(InfrastructureError):
+                    self._write("interrupted")
+                raise
             self._write("interrupted" if stop.asked else "finished")
         return stop.asked
+
+    def _make_all(self, bench: Bench, observer: Observer, stop: StopRequest, more: More | None) -> None:
+        """Make what is missing, and what that gives reason for."""
+        todo = bench.begin(self.plan)
+        ready = {task.case.id for task in todo}
+        _run(bench, todo, observer, stop)
+        self._follow_up(bench, observer, stop)
+        while more and not stop.asked and (cases := more(self.run)):
+            added = self._round(cases)
+            if new := [task.case for task in added if task.case.id not in ready]:
+                bench.prepare(new)
+                ready |= {case.id for case in new}
+            _run(bench, added, observer, stop)
+            self._follow_up(bench, observer, stop)
 
     def _follow_up(self, bench: Bench, observer: Observer, stop: StopRequest) -> None:
         """Make the trials that what was made so far gives reason for, until there is no reason for more."""

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distbench.case import Limits
-from distbench.launchers.base import Exit, Handle, LaunchError
+from distbench.launchers.base import Exit, Handle, LaunchError, NodeLostError
 from distbench.logs import Logs, recorded, tail
-from distbench.record import Failure, Status
+from distbench.record import NODE_LOST, Failure, Status
 from distbench.run import blame
 from distbench.run.blame import Blame
 from distbench.run.control import StopRequest
@@ -127,7 +127,8 @@ class Watch:
         killed = out_of_memory(lost.memory)
         reason = f"{lost}: {killed_text(lost.memory)}" if killed else str(lost)
         status = Status.OOM_HOST if killed else Status.CRASHED
-        return Ending(status, reason, self._failure_of(None, self._progress(0), ""))
+        phase = NODE_LOST if isinstance(lost, NodeLostError) else self._progress(0)
+        return Ending(status, reason, self._failure_of(None, phase, ""))
 
     def _failed(self, rank: int) -> bool:
         gone = rank in self._exits and not result_file(self._folder, rank).is_file()
