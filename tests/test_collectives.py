@@ -12,15 +12,17 @@ import pytest
 from conftest import QUICK, Distbench, Finished
 from records import case, failed, info, job_of, measured
 
+from distbench.analysis.attained import Alone
+from distbench.analysis.collectives import results
+from distbench.analysis.communication import traffic
 from distbench.analysis.headlines import judged_bad
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Case
 from distbench.gate.conclusion import demanded
-from distbench.jobs.collectives import _carrier
-from distbench.jobs.collectives.compared import changes, sheet
-from distbench.jobs.collectives.groups import formed
-from distbench.jobs.collectives.results import results
-from distbench.jobs.collectives.sizes import elements, sizes_of
+from distbench.jobs.links import _carrier
+from distbench.jobs.links.compared import changes, sheet
+from distbench.jobs.links.groups import formed
+from distbench.jobs.links.sizes import elements, sizes_of
 from distbench.metrics.communication.traffic import bus_factor
 from distbench.record import Record, Status
 from distbench.report.view import views
@@ -39,7 +41,7 @@ def written(folder: Path, text: str) -> str:
 
 
 def row(busbw: float, **changed: Any) -> dict[str, Any]:
-    about = {"op": "all_reduce", "dtype": "fp32", "group": "all", "ranks": "0,1", "group_size": 2}
+    about = {"op": "all_reduce", "dtype": "fp32", "group": "all", "ranks": "0,1", "group_size": 2, "nodes": 1}
     size = {"bytes": 4096, "count": 1024, "iterations": 3, "wrong": 0, "reason": ""}
     seconds = {"seconds": 4096 / busbw, "fastest_s": 3000 / busbw, "slowest_s": 5000 / busbw}
     return {"rank": 0, **about, **size, **seconds, "algbw": busbw, "busbw": busbw, **changed}
@@ -147,10 +149,10 @@ def test_a_wrong_result_is_a_bad_verdict_on_the_cases_on_as_many_devices(
     (shown,) = run.cases
     assert [verdict.gravity for verdict in shown.verdicts.values()] == ([gravity] if gravity else [])
     assert bool(judged_bad(run)) == (gravity == "bad"), "what ends a run with exit code 1"
-    rules, _ = gate_rules({"collectives": "required"})
+    rules, _ = gate_rules({"links": "required"})
     assert rules is not None
     assert [found.word for found in demanded(shown, rules)] == [finding]
-    assert ("WRONG RESULT" in views()["collectives"].sheet(run).as_text(80)) == (wrong == 3)
+    assert ("WRONG RESULT" in views()["links"].sheet(run).as_text(80)) == (wrong == 3)
 
 
 def test_a_failed_trial_is_no_measurement() -> None:
@@ -193,13 +195,48 @@ def test_two_runs_are_compared_by_operation_size_dtype_and_group() -> None:
     assert "1 measurement of only one of the runs" in text
 
 
+def moved(size: int, seconds: float | None, **changed: Any) -> dict[str, Any]:
+    about = {"rank": 0, "step": 0, "place": 0, "op": "all_reduce", "ran": "all_reduce", "dtype": "float32"}
+    return {**about, "group_size": 2, "nodes": 1, "bytes": size, "transfer_s": seconds, **changed}
+
+
+@pytest.mark.parametrize(
+    ("messages", "share", "reason"),
+    [
+        # alone, 4 KiB take 1 ms and 12 KiB take 3 ms, so 8 KiB take 2 ms
+        ([moved(8192, 0.004)], 0.5, ""),
+        ([moved(4096, 0.001), moved(12288, 0.003)], 1.0, ""),
+        ([moved(4096, 0.002), moved(8, 5.0)], 0.5, ""),
+        ([moved(1 << 20, 0.004)], None, "not within the sizes measured alone"),
+        ([moved(8192, None)], None, "times of single collectives"),
+        ([moved(8192, 0.004, nodes=2)], None, "no such collective alone"),
+        ([moved(8192, 0.004, dtype="bfloat16")], None, "no such collective alone"),
+    ],
+)
+def test_what_a_training_attains_is_measured_by_the_same_messages_alone(
+    messages: list[dict[str, Any]], share: float | None, reason: str
+) -> None:
+    ddp = case("ddp")
+    alone = record([row(4096e3, bytes=4096), row(4096e3, bytes=12288)], ddp)
+    training = replace(measured(ddp), tables={"collectives": messages})
+    (kind,) = {each.op: each for each in traffic(training)}.values()
+    found = Alone.of(results([alone]), 2).attained(training, kind)
+    assert found.share == (None if share is None else pytest.approx(share))
+    assert reason in found.reason
+    run = analysed(alone, training, of=ddp)
+    cells = views()["communication"].sheet(run).records()
+    assert cells[0]["attained"] == found.share
+    assert "of alone" in views()["communication"].sheet(run).headings
+    assert "of alone" not in views()["communication"].sheet(analysed(training, of=ddp)).headings
+
+
 @pytest.mark.train
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_a_check_sees_a_result_that_is_not_there(op: str) -> None:
     import torch
 
-    from distbench.jobs.collectives.operations import OPERATIONS as KNOWN
-    from distbench.jobs.collectives.operations import Members
+    from distbench.jobs.links.operations import OPERATIONS as KNOWN
+    from distbench.jobs.links.operations import Members
 
     members: Any = Members(None, (0, 1, 2), 1, torch.device("cpu"))  # type: ignore[arg-type]
     operation = KNOWN[op](members, 30, torch.bfloat16)
@@ -243,7 +280,7 @@ def test_every_operation_is_measured_and_right(run: Finished) -> None:
 
 @pytest.mark.train
 def test_they_are_shown_compared_and_queried(run: Finished, distbench: Distbench) -> None:
-    shown = distbench("show", str(run.folder), "--view", "collectives").stdout
+    shown = distbench("show", str(run.folder), "--view", "links").stdout
     assert "all_reduce, in place, 2 ranks (all)" in shown
     assert "All results are correct: 24 combinations" in shown
     assert "bus bandwidth" in (run.folder / "report.html").read_text().lower()

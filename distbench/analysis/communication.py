@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,13 +59,14 @@ def traffic(record: Record) -> list[Traffic]:
     rows = moving(record)
     steps = steps_of(rows)
     kinds = grouped(
-        rows, lambda row: (row["op"], row.get("ran") or "", row["group_size"], _nodes(row), row["dtype"])
+        rows, lambda row: (row["op"], row.get("ran") or "", row["group_size"], nodes_of(row), row["dtype"])
     )
     unsorted = [_traffic(kind, same, steps) for kind, same in kinds.items()]
     return sorted(unsorted, key=lambda kind: -kind.bytes)
 
 
-def _nodes(row: dict[str, Any]) -> int:
+def nodes_of(row: Mapping[str, Any]) -> int:
+    """Nodes that the group of the collective in *row* is on."""
     # earlier records say nothing, and all of their ranks were on one node
     return row.get("nodes") or 1
 
@@ -102,7 +103,7 @@ def bandwidths(record: Record) -> list[Bandwidth]:
         factor, seconds = bus_factor(row["op"], row["group_size"]), row.get("transfer_s")
         if factor and seconds and row["bytes"]:
             reached = row["bytes"] / seconds * factor
-            kind = (row["op"], row["group_size"], _nodes(row), row["bytes"])
+            kind = (row["op"], row["group_size"], nodes_of(row), row["bytes"])
             found.setdefault(kind, []).append(reached)
     return [Bandwidth(*key, statistics.median(values), len(values)) for key, values in found.items()]
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from distbench.analysis.attained import Alone, Attained
+from distbench.analysis.collectives import KIND, Result, results
 from distbench.analysis.communication import (
     Bandwidth,
     Traffic,
@@ -20,7 +22,8 @@ from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
 from distbench.grouping import grouped
 from distbench.metrics.communication.traffic import SCALAR
-from distbench.report.figures import Chart, Shown, Style, bars, drawn, hover, scatter
+from distbench.record import of_kind
+from distbench.report.figures import GREY, Chart, Shown, Style, bars, drawn, hover, scatter
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 from distbench.units import bytes_text
@@ -29,6 +32,11 @@ _MIB = 2**20
 _MOST_OPERATIONS = 8
 _PAIR = (("measured", -0.2, 1.0), ("theory", 0.2, 0.45))
 """The bars of an operation: what of its volume, where beside the place of its case, and how opaque."""
+_OF_ALONE = (
+    "of alone: the time that the same messages take when nothing else runs, as the collectives of this run "
+    "measured it, over transfer. Near 100% the link is the limit, far below it the training leaves some "
+    "unused; bursts that a link lets through after a pause, and calls that overlap, give more."
+)
 _NO_BANDWIDTH = Cell(None, reason="too small to say anything of bandwidth")
 
 
@@ -67,6 +75,16 @@ _TRAFFIC = (
 )
 
 
+_ATTAINED = Field(
+    "attained",
+    "of alone",
+    "Time that the same messages take alone (section collectives of the suite), over transfer.",
+    "",
+    "higher",
+    format="{:.0%}".format,
+)
+
+
 class CommunicationView(View):
     """A row for each kind of collective of each case; charts of volume, bandwidth, and what is exposed."""
 
@@ -81,15 +99,24 @@ class CommunicationView(View):
         "CPU, gloo's threads share the cores with the computation: hidden communication still slows it "
         "down, and busbw is that of memory."
     )
-    fields = (*(replace(field, heading="") for field in CASE), _OPERATION, *_TRAFFIC)
+    fields = (*(replace(field, heading="") for field in CASE), _OPERATION, *_TRAFFIC, _ATTAINED)
 
     def sheet(self, run: AnalysedRun) -> Sheet:
         profiled = [row for row in run.cases if row.detail]
         names = run.names(profiled)
         details = [(row, names[row.case.id], row.detail) for row in profiled if row.detail]
-        rows = [_row(row, name, kind) for row, name, detail in details for kind in traffic(detail)]
+        measured = results(of_kind(run.records, KIND))
+        alone = {size: Alone.of(measured, size) for size in {row.case.world_size for row in profiled}}
+        rows = [
+            _row(row, name, kind, alone[row.case.world_size].attained(detail, kind))
+            for row, name, detail in details
+            for kind in traffic(detail)
+        ]
         notes = [f"{name}: {why}" for _, name, detail in details if (why := explanation(detail))]
-        return self.made(rows, notes)
+        if measured:
+            return self.made(rows, notes, f"{self.caption} {_OF_ALONE}")
+        # a run without collectives has nothing in that column
+        return replace(self.made(rows, notes), fields=(*self.fields[:-1], replace(_ATTAINED, heading="")))
 
     def charts(self, run: AnalysedRun) -> Iterator[Chart]:
         yield from _volumes(run)
@@ -97,7 +124,7 @@ class CommunicationView(View):
         yield from _exposed(run)
 
 
-def _row(row: CaseSummary, name: str, kind: Traffic) -> Row:
+def _row(row: CaseSummary, name: str, kind: Traffic, attained: Attained) -> Row:
     dtype = kind.dtype.replace("float", "fp").replace("bfp", "bf")
     cells: dict[str, Any] = {field.name: getattr(kind, field.name) for field in _TRAFFIC}
     if kind.bytes <= SCALAR:
@@ -105,7 +132,8 @@ def _row(row: CaseSummary, name: str, kind: Traffic) -> Row:
         cells |= {"algbw": _NO_BANDWIDTH, "busbw": _NO_BANDWIDTH}
     far = f" between {kind.nodes} nodes" if kind.nodes > 1 else ""
     operation = Cell(kind.op, one_line(f"{kind.calls:g} {kind.op} {dtype}{far}"))
-    return Row({**case_cells(row.case), "op": operation, **cells}, group=name)
+    share = Cell(attained.share, reason=attained.reason)
+    return Row({**case_cells(row.case), "op": operation, **cells, "attained": share}, group=name)
 
 
 def _volumes(run: AnalysedRun) -> Iterator[Chart]:
@@ -183,9 +211,13 @@ def _bandwidths(run: AnalysedRun) -> Iterator[Chart]:
         "Bus bandwidth against message size",
         "Each mark is one kind of collective of one case at one message size: bus bandwidth as nccl-"
         "tests defines it, the median over its calls, higher is better. Both axes are logarithmic: where "
-        f"marks fall to the left, messages are too small for the link.{shown.left_out}",
+        "marks fall to the left, messages are too small for the link. Lines are the same collectives alone, "
+        f"if the suite measures them.{shown.left_out}",
         drawn(
-            [_marks(family, of, style) for family, of in families.items()],
+            [
+                *(_marks(family, of, style) for family, of in families.items()),
+                *_lines(results(of_kind(run.records, KIND))),
+            ],
             "bytes of a message",
             "busbw, GB/s (higher is better)",
             xaxis=log,
@@ -194,6 +226,19 @@ def _bandwidths(run: AnalysedRun) -> Iterator[Chart]:
         Sheet("", "", (*CASE, _OPERATION, *_MESSAGE), tuple(rows)),
         finding=f"Highest bus bandwidth: {_giga(most.busbw)} GB/s, at {bytes_text(most.bytes)}.",
     )
+
+
+def _lines(alone: Sequence[Result]) -> Iterator[dict[str, Any]]:
+    """A grey line for each operation and group that was measured alone."""
+    for (op, among), same in grouped(alone, lambda each: (each.key.op, each.key.among)).items():
+        points = sorted((each.key.bytes, each.busbw.value / 1e9) for each in same)
+        yield scatter(
+            f"{op} alone, {among}",
+            [size for size, _ in points],
+            [busbw for _, busbw in points],
+            "lines",
+            line={"color": GREY, "width": 1},
+        )
 
 
 def _marks(

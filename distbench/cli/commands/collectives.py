@@ -106,4 +106,4 @@ def _only_collectives(file: Path | None, changed: Overrides) -> Suite:
 
 
 def _shown(run: AnalysedRun) -> str:
-    return views()[_KIND].sheet(run).as_text(width())
+    return views()["links"].sheet(run).as_text(width())

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from distbench.analysis.collectives import Key, results
 from distbench.analysis.noise import Interval
-from distbench.jobs.collectives.results import Key, results
 from distbench.record import Record
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.units import bytes_text, count_text

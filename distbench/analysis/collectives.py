@@ -1,15 +1,16 @@
-"""What the trials of a run's collectives say together: each number with its interval over trials."""
+"""What the trials of a run's collectives say together: each number with its interval over trials.
+
+The rows are those of ``collective_times``, which the kind of job ``collectives`` leaves.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from distbench.analysis.noise import Interval, intervals
-from distbench.analysis.text import listed, one_line
-from distbench.analysis.verdict import Verdict
 from distbench.case import Case
 from distbench.grouping import gathered, grouped
 from distbench.metrics.communication.traffic import bus_factor
@@ -27,6 +28,8 @@ class Key(NamedTuple):
     world_size: int
     group: str
     group_size: int
+    nodes: int
+    """Nodes that the ranks of the group are on."""
     op: str
     dtype: str
     bytes: int
@@ -38,7 +41,8 @@ class Key(NamedTuple):
     def among(self) -> str:
         """The ranks that take part, in words."""
         where = {"all": "all", "node": "in each node", "between": "one of each node"}
-        return f"{count_text(self.group_size, 'rank')} ({where.get(self.group, self.group)})"
+        on = f", on {self.nodes} nodes" if self.nodes > 1 else ""
+        return f"{count_text(self.group_size, 'rank')} ({where.get(self.group, self.group)}{on})"
 
 
 @dataclass(frozen=True)
@@ -119,52 +123,6 @@ def missing(records: Sequence[Record]) -> list[Missing]:
     return list(dict.fromkeys(found))
 
 
-def verdicts(records: Sequence[Record]) -> dict[str, Verdict]:
-    """Whether every collective gave the right result, by id of each case on as many devices."""
-    by_case: dict[str, Verdict] = {}
-    for same in grouped(records, lambda record: record.case_id).values():
-        if verdict := _verdict(same):
-            ids = (id_ for record in same for id_ in getattr(record.job.options, "cases", ()))
-            by_case |= dict.fromkeys(ids, verdict)
-    return by_case
-
-
-def _verdict(records: Sequence[Record]) -> Verdict | None:
-    """Verdict on the collectives on one number of devices; None: nobody asked for a check."""
-    failed = [record for record in records if record.status is not Status.MEASURED]
-    made = results(records)
-    wrong = [result for result in made if result.wrong]
-    on = f"on {count_text(records[0].case.world_size, 'device')}"
-    evidence = Evidence(made, tuple(missing(records)))
-    if wrong:
-        which = listed([f"{result.key} ({result.wrong:,} elements)" for result in wrong], most=3)
-        return Verdict(KIND, "wrong", "bad", f"wrong results {on}: {which}", evidence)
-    if not made:
-        why = one_line(failed[0].reason) if failed else "nothing was measured"
-        return Verdict(KIND, "not measured", "unknown", f"not measured {on}: {why}", evidence)
-    if any(result.wrong is None for result in made):
-        return None
-    return Verdict(KIND, "correct", "ok", f"all {len(made)} measured collectives {on} are correct", evidence)
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What a verdict on collectives rests on."""
-
-    results: Sequence[Result]
-    missing: Sequence[Missing]
-
-    def to_json(self) -> dict[str, Any]:
-        """Each measurement with its interval, and what could not be measured."""
-        return {
-            "results": [
-                {**result.key._asdict(), "busbw": result.busbw.to_json(), "wrong": result.wrong}
-                for result in self.results
-            ],
-            "missing": [vars(each) for each in self.missing],
-        }
-
-
 def _measured(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if record.status is Status.MEASURED]
 
@@ -174,8 +132,9 @@ def _rows(records: Sequence[Record]) -> Iterator[tuple[Key, tuple[Record, Row]]]
     for record in _measured(records):
         for row in record.tables.get(TABLE, []):
             if not row.get("reason") and math.isfinite(row.get("busbw") or math.nan):
-                what = (row["group"], row["group_size"], row["op"], row["dtype"], row["bytes"])
-                yield Key(record.case.device, record.case.world_size, *what), (record, row)
+                what = (row["group"], row["group_size"], row.get("nodes") or 1)
+                kind = (row["op"], row["dtype"], row["bytes"])
+                yield Key(record.case.device, record.case.world_size, *what, *kind), (record, row)
 
 
 def _by_round(rows: Sequence[tuple[Record, Row]]) -> Mapping[int, Row]:

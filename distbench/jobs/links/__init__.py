@@ -1,4 +1,4 @@
-"""``collectives``: what the links between ranks can do, by operation, size, dtype and group of ranks.
+"""``links``: what the links between ranks can do, by operation, size, dtype and group of ranks.
 
 Definitions of nccl-tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): the size of a message is that of
 the full array, algbw is size over time, and busbw is algbw times a factor that makes it comparable with the
@@ -18,8 +18,8 @@ from distbench.env import Machine
 from distbench.grouping import grouped
 from distbench.job import Job, Options
 from distbench.jobs.base import Kind
-from distbench.jobs.collectives.groups import Group
-from distbench.jobs.collectives.sizes import sizes_of
+from distbench.jobs.links.groups import Group
+from distbench.jobs.links.sizes import sizes_of
 from distbench.metrics.base import Column, TableColumn, TableSpec
 from distbench.plan.tasks import Task
 from distbench.suite.checking import Finding
@@ -45,6 +45,7 @@ _TABLE = TableSpec(
         TableColumn("group", "varchar", "all, node or between. A word of SQL: write it in quotes."),
         TableColumn("ranks", "varchar", "Global ranks of the group, with commas."),
         TableColumn("group_size", "bigint", "Ranks of the group."),
+        TableColumn("nodes", "bigint", "Nodes that these ranks are on."),
         TableColumn("bytes", "bigint", "Size of the full array; null: nothing was measured.", "B"),
         TableColumn("count", "bigint", "Elements as nccl-tests counts: of the array, or of a rank's share."),
         TableColumn("iterations", "bigint", "Timed calls."),
@@ -156,12 +157,12 @@ class CollectiveBenchmark(Kind):
         return findings
 
     def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
-        from distbench.jobs.collectives.results import verdicts
+        from distbench.jobs.links.verdict import verdicts
 
         return verdicts(records)
 
     def comparison(self, before: Sequence[Record], after: Sequence[Record]) -> Sheet:
-        from distbench.jobs.collectives.compared import sheet
+        from distbench.jobs.links.compared import sheet
 
         return sheet(before, after)
 

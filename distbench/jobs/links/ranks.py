@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from distbench.case import TORCH_NAMES
-from distbench.jobs.collectives import CollectivesOptions, column_name
-from distbench.jobs.collectives.groups import Formed, formed
-from distbench.jobs.collectives.operations import OPERATIONS, Members, Operation
-from distbench.jobs.collectives.sizes import elements
+from distbench.jobs.links import CollectivesOptions, column_name
+from distbench.jobs.links.groups import Formed, formed
+from distbench.jobs.links.operations import OPERATIONS, Members, Operation
+from distbench.jobs.links.sizes import elements
 from distbench.metrics.communication.traffic import bus_factor
 from distbench.strategies.base import Setting
 from distbench.trial import Phases, TrialFile
@@ -61,14 +61,19 @@ def _joined(kind: Formed, setting: Setting) -> Members | None:
         # every rank has to make every group, its own or not
         group = dist.new_group(list(ranks))
         if setting.rank in ranks:
-            mine = Members(group, ranks, ranks.index(setting.rank), setting.device)
+            nodes = len({setting.nodes[rank] for rank in ranks}) if setting.nodes else 1
+            mine = Members(group, ranks, ranks.index(setting.rank), setting.device, nodes)
     return mine
 
 
 def _measured(members: Members, op: str, dtype: str, asked: CollectivesOptions) -> Iterator[dict[str, Any]]:
     """A row for each size, or one that says why there is none."""
     kind = getattr(torch, TORCH_NAMES[dtype])
-    about = {"ranks": ",".join(map(str, members.ranks)), "group_size": members.size}
+    about = {
+        "ranks": ",".join(map(str, members.ranks)),
+        "group_size": members.size,
+        "nodes": members.nodes,
+    }
     if reason := _unsupported(members, op, kind):
         yield {**about, "reason": f"{dist.get_backend(members.group)}: {reason}"}
         return

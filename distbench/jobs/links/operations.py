@@ -23,6 +23,8 @@ class Members:
     position: int
     """Place of this rank among them."""
     device: torch.device
+    nodes: int = 1
+    """Nodes that these ranks are on."""
 
     @property
     def size(self) -> int:

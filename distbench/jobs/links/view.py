@@ -1,14 +1,14 @@
-"""The view ``collectives``: nccl-tests' table, and bus bandwidth against the size of messages."""
+"""The view ``links``: nccl-tests' table, and bus bandwidth against the size of messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from distbench.analysis.collectives import KIND, Key, Missing, Result, missing, results
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line
 from distbench.grouping import gathered, grouped
-from distbench.jobs.collectives.results import KIND, Key, Missing, Result, missing, results
 from distbench.record import Status, of_kind
 from distbench.report.figures import PALETTE, Chart, drawn, errors, hover, scatter
 from distbench.report.sheet import Cell, Field, Row, Sheet
@@ -62,6 +62,7 @@ class CollectivesView(View):
         Field("op", "", "Operation.", type="varchar"),
         Field("group_name", "", "Ranks that take part: all, node or between.", type="varchar"),
         Field("group_size", "", "Ranks of a group.", type="bigint"),
+        Field("nodes", "", "Nodes that the ranks of a group are on.", type="bigint"),
         Field("form", "", "in place or out of place, as trainings call it.", type="varchar"),
         Field("device", "", "cpu or cuda.", type="varchar"),
         Field("world_size", "", "Devices.", type="bigint"),
@@ -157,9 +158,9 @@ def _missing(found: Sequence[Missing]) -> Iterator[str]:
         yield f"Not measured: {listed(list(names))}: {one_line(reason)}."
 
 
-def _chart_of(result: Result) -> tuple[str, int, str, int, str]:
+def _chart_of(result: Result) -> tuple[object, ...]:
     key = result.key
-    return key.device, key.world_size, key.group, key.group_size, key.dtype
+    return key.device, key.world_size, key.group, key.group_size, key.nodes, key.dtype
 
 
 def _chart(number: int, same: Sequence[Result]) -> Chart:
