@@ -65,9 +65,9 @@ def cluster(tmp_path: Path, chore: None) -> Iterator[Cluster]:
 
 def test_nodes_are_filled_in_their_order() -> None:
     nodes = [Node("a", 4), Node("b", 2), Node("c", 4)]
-    placed = [(share.node, share.first, share.count, share.nodes) for share in shares(nodes, 7)]
+    placed = [(share.node, share.first, share.count, share.nodes) for share in shares(nodes, 7, "cpu")]
     assert placed == [(0, 0, 4, 3), (1, 4, 2, 3), (2, 6, 1, 3)]
-    assert [share.count for share in shares(nodes, 3)] == [3]
+    assert [share.count for share in shares(nodes, 3, "cpu")] == [3]
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,21 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
 
 def test_a_node_takes_as_many_ranks_as_it_has_cores(inside: Callable[..., None]) -> None:
     inside(SLURM_JOB_CPUS_PER_NODE="4(x2),2")
-    assert Slurm().members() == [Node("gpu7", 4), Node("gpu8", 4), Node("gpu9", 2)]
-    assert [Slurm().nodes(processes) for processes in (1, 4, 5, 9)] == [1, 1, 2, 3]
+    assert Slurm().members() == [Node("gpu7", 4, 4), Node("gpu8", 4, 4), Node("gpu9", 2, 2)]
+    assert [Slurm().nodes(processes, "cpu") for processes in (1, 4, 5, 9)] == [1, 1, 2, 3]
 
 
 def test_a_node_takes_as_many_ranks_as_it_has_gpus(inside: Callable[..., None]) -> None:
     inside(SLURM_JOB_CPUS_PER_NODE="64(x3)", SLURM_GPUS_ON_NODE="8")
-    assert [node.slots for node in Slurm().members()] == [8, 8, 8]
+    assert [Slurm().nodes(processes, "cuda") for processes in (8, 9, 24)] == [1, 2, 3]
+
+
+def test_what_computes_on_cpus_takes_cores_also_where_there_are_gpus(inside: Callable[..., None]) -> None:
+    inside(SLURM_JOB_CPUS_PER_NODE="64(x3)", SLURM_GPUS_ON_NODE="8")
+    assert Slurm().nodes(64, "cpu") == 1
+    machine = Slurm().machine("cpu")
+    assert machine.devices == 192
+    assert "gpu7: 64, gpu8: 64, gpu9: 64" in str(Slurm().problem(193, machine))
 
 
 @pytest.mark.parametrize(

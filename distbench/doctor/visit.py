@@ -112,7 +112,8 @@ def _launch(
         entry="examine",
         file=file,
         processes=ranks,
-        nodes=launcher.nodes(ranks),
+        device=machine.device,
+        nodes=launcher.nodes(ranks, machine.device),
         environment={
             **launcher.environment(),
             "OMP_NUM_THREADS": "1",

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
+from distbench.case import Device
 from distbench.env import Machine, detect
 from distbench.oom import Account
 from distbench.processes import Share
@@ -95,6 +96,8 @@ class Launch:
     processes: int
     nodes: int = 1
     """Number of nodes that they are spread over."""
+    device: Device = "cpu"
+    """What they compute on."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for every process, besides the inherited ones."""
     imports: Sequence[str] = ()
@@ -200,8 +203,8 @@ class Launcher(ABC):
         """
         return detect(device)
 
-    def nodes(self, processes: int) -> int:
-        """Number of nodes that *processes* ranks are spread over."""
+    def nodes(self, processes: int, device: Device) -> int:
+        """Number of nodes that *processes* ranks which compute on *device* are spread over."""
         return 1
 
     def mistake(self) -> tuple[str, str] | None:

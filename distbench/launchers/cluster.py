@@ -66,29 +66,29 @@ class Cluster(Launcher):
         if gpus is not None:
             wanted: Device = "cuda" if device == "cuda" or (device == "auto" and gpus) else "cpu"
             here = replace(here, device=wanted)
-        slots = 0 if here.device == "cuda" and gpus == 0 else sum(node.slots for node in nodes)
+        slots = 0 if here.device == "cuda" and gpus == 0 else sum(node.takes(here.device) for node in nodes)
         return replace(here, devices=slots, nodes=len(nodes))
 
     def gpus_of_a_node(self) -> int | None:
         """GPUs that ranks have on each node, where this machine does not tell; None: it stands for all."""
         return None
 
-    def nodes(self, processes: int) -> int:
-        return len(shares(self.members(), processes))
+    def nodes(self, processes: int, device: Device) -> int:
+        return len(shares(self.members(), processes, device))
 
     def problem(self, processes: int, machine: Machine) -> str | None:
         nodes = self.members()
-        slots = sum(node.slots for node in nodes)
-        if processes <= slots:
+        counts = [node.takes(machine.device) for node in nodes]
+        if processes <= (slots := sum(counts)):
             return None
-        listed = ", ".join(f"{name}: {node.slots}" for name, node in zip(called(nodes), nodes, strict=True))
+        listed = ", ".join(f"{name}: {count}" for name, count in zip(called(nodes), counts, strict=True))
         return f"{processes} ranks need as many slots, these nodes have {slots} ({listed})"
 
     def commands(self, launch: Launch) -> list[list[str]]:
         worker = [launch.place.python, "-m", "distbench.worker", launch.entry, str(launch.file)]
         ranks = [
             ["env", *(f"{name}={value}" for name, value in sorted(_placed(share, i).items())), *worker]
-            for share in shares(self.members(), launch.processes)
+            for share in shares(self.members(), launch.processes, launch.device)
             for i in range(share.count)
         ]
         return [*self.agent_commands(self.members()), *ranks]
@@ -141,7 +141,8 @@ class AgentSite(Site):
         is_one_copied = self._agents[0].is_apart or any(agent.has_own_cache for agent in self._agents)
         if launch.on_each_cache and is_one_copied:
             return self._preparing(launch)
-        placed = list(zip(self._agents, shares(self._cluster.members(), launch.processes), strict=False))
+        own = shares(self._cluster.members(), launch.processes, launch.device)
+        placed = list(zip(self._agents, own, strict=False))
         apart = [agent for agent, _ in placed if agent.is_apart]
         if apart and launch.reads_of_others and len(placed) > 1:
             raise UnsupportedError(

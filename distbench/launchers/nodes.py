@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
+from distbench.case import Device
 from distbench.launchers.base import LaunchError
 from distbench.processes import Share
 
@@ -27,6 +28,12 @@ class Node:
     """Empty: the engine chooses it, and its agent says what it is called."""
     slots: int
     """Ranks that it takes: its GPUs, or the CPU cores that ranks may use."""
+    cores: int | None = None
+    """Ranks that it takes where they compute on its CPUs; None: as many."""
+
+    def takes(self, device: Device) -> int:
+        """Ranks that it takes which compute on *device*."""
+        return self.slots if device == "cuda" or self.cores is None else self.cores
 
 
 def called(nodes: Sequence[Node]) -> list[str]:
@@ -34,12 +41,12 @@ def called(nodes: Sequence[Node]) -> list[str]:
     return [node.name or f"node {number}" for number, node in enumerate(nodes)]
 
 
-def shares(nodes: Sequence[Node], processes: int) -> list[Share]:
-    """Which of *processes* ranks each node starts: each takes as many as it has slots."""
+def shares(nodes: Sequence[Node], processes: int, device: Device) -> list[Share]:
+    """Which of *processes* ranks on *device* each node starts: each takes as many as it can."""
     counts: list[int] = []
     for node in nodes:
         if left := processes - sum(counts):
-            counts.append(min(node.slots, left))
+            counts.append(min(node.takes(device), left))
     return [
         Share(processes, count, sum(counts[:number]), number, len(counts))
         for number, count in enumerate(counts)

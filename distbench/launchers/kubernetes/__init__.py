@@ -109,7 +109,7 @@ class Kubernetes(Cluster):
         return self.gpus
 
     def members(self) -> Sequence[Node]:
-        return [Node("", self.gpus or self._cores)] * self.nnodes
+        return [Node("", self.gpus or self._cores, self._cores)] * self.nnodes
 
     def meeting(self) -> tuple[str, int]:
         return os.environ[TOKEN], self.port

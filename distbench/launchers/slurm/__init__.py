@@ -80,10 +80,9 @@ class Slurm(Cluster):
     def members(self) -> Sequence[Node]:
         names = _names(os.environ["SLURM_JOB_NODELIST"])
         gpus = os.environ.get("SLURM_GPUS_ON_NODE", "")
-        counts = (
-            [int(gpus)] * len(names) if gpus.isdigit() else _counts(os.environ["SLURM_JOB_CPUS_PER_NODE"])
-        )
-        return [Node(name, count) for name, count in zip(names, counts, strict=True)]
+        cores = _counts(os.environ["SLURM_JOB_CPUS_PER_NODE"])
+        counts = [int(gpus)] * len(names) if gpus.isdigit() else cores
+        return [Node(*each) for each in zip(names, counts, cores, strict=True)]
 
     def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
         step = Processes("launcher.slurm.srun", log)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distbench.case import Device
 from distbench.env import Machine, detect
 from distbench.launchers.base import Launch, Site
 from distbench.launchers.local import Local
@@ -20,7 +21,7 @@ class Rack(Pretend):
     def machine(self, device: str) -> Machine:
         return Machine("cpu", 4, detect("cpu").packages, False, True, cores=DEVICES_OF_A_NODE, nodes=2)
 
-    def nodes(self, processes: int) -> int:
+    def nodes(self, processes: int, device: Device) -> int:
         return -(-processes // DEVICES_OF_A_NODE)
 
     def problem(self, processes: int, machine: Machine) -> str | None:

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from distbench.case import Device
 from distbench.env import RUN_ID
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, Site
 from distbench.launchers.server import Server
@@ -15,7 +16,7 @@ from distbench.processes import Share, kill_tagged
 class TwoNodes(Launcher):
     """Spreads ranks over two warm parents, as a launcher of a cluster does over two hosts."""
 
-    def nodes(self, processes: int) -> int:
+    def nodes(self, processes: int, device: Device) -> int:
         return 2 if processes > 1 else 1
 
     def commands(self, launch: Launch) -> list[list[str]]:
