@@ -109,7 +109,8 @@ def laboratory(folder: Path) -> Iterator[Laboratory]:
 
     # each training collects garbage, and what is imported by now is none
     gc.freeze()
-    variables = {"WORLD_SIZE": "1", registry.PLUGIN_PATH: str(HERE / "plugins")}
+    placed = {"WORLD_SIZE": "1", "GROUP_RANK": "0", "LOCAL_RANK": "0"}
+    variables = {**placed, registry.PLUGIN_PATH: str(HERE / "plugins")}
     before: dict[str, Any] = {name: os.environ.get(name) for name in variables}
     threads = torch.get_num_threads()
     os.environ.update(variables)
