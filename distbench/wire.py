@@ -138,7 +138,12 @@ class Wire:
         return [message for message in messages if message]
 
     def silent_s(self) -> float:
-        """Seconds since ``receive`` last got anything."""
+        """Seconds since the other end was last heard; 0 while there is something that nobody has read yet.
+
+        Who starts ranks reads nothing meanwhile, and on a busy node imports take longer than silence may.
+        """
+        if self.alive and select.select([self._socket], [], [], 0)[0]:
+            return 0.0
         return time.monotonic() - self._heard_at
 
     def close(self) -> None:

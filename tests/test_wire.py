@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import select
 import socket
 import struct
 import threading
@@ -52,6 +53,21 @@ def test_messages_arrive_whole_and_in_their_order(connected: Callable[[], Pair])
     agent.close()
     assert controller.receive(5) == []
     assert not controller.alive
+
+
+def test_the_other_end_is_not_silent_while_nobody_has_read_what_it_said(
+    connected: Callable[[], Pair],
+) -> None:
+    token, pair = new_token(), connected()
+    controller, agent = wires(pair, token, token)
+    controller.send({"go": "on"})
+    # it has come, whatever took so long on this end
+    select.select([pair[1]], [], [])
+    assert agent.silent_s() == 0
+    while not agent.receive(5):
+        pass
+    agent.close()
+    assert agent.silent_s() > 0
 
 
 def test_who_does_not_know_the_token_is_refused(connected: Callable[[], Pair]) -> None:
