@@ -18,9 +18,10 @@ from chores import codes, launch_of, sleepers, soon
 from conftest import QUICK, Finished
 from drills import Drill
 
+from distbench import env
 from distbench.env import RUN_ID
 from distbench.launchers.agents import Agent
-from distbench.launchers.base import LaunchError, UnsupportedError
+from distbench.launchers.base import LaunchError, NodesMissingError, UnsupportedError
 from distbench.launchers.nodes import COMMAND, Difference, Node, Started, difference, shares
 from distbench.launchers.ssh import Ssh
 from distbench.preparation import Journal
@@ -95,6 +96,24 @@ def test_nodes_that_differ_are_told_apart_by_what(
         "packages": {"torch": "2.13", "numpy": "2"},
     }
     assert difference({"a": one, "b": {**one, **other}}, allowed) == told
+
+
+def test_a_node_must_have_the_gpus_that_were_counted_on(cluster: Cluster) -> None:
+    if env.gpu_count() > 1:
+        pytest.skip("far has two GPUs")
+    with pytest.raises(NodesMissingError, match=r"takes \d ranks by launcher, and shows \d GPUs"):
+        cluster.site.launch(launch_of(cluster.folder, "true", 2, device="cuda"))
+
+
+def test_facts_are_those_of_the_nodes(tmp_path: Path, chore: None) -> None:
+    shell = ["sh", "-c", 'export NCCL_DEBUG=WARN; exec sh -c "$2"', "shell"]
+    cluster = Cluster(tmp_path / "run", shell=shell)
+    assert cluster.site.machine is None
+    cluster.site.launch(launch_of(cluster.folder, "true", 2)).stop()
+    assert cluster.site.machine
+    assert cluster.site.machine["variables"]["NCCL_DEBUG"] == "WARN"
+    assert cluster.site.machine.keys() == env.describe().keys()
+    cluster.site.close()
 
 
 def test_every_rank_runs_in_its_place(cluster: Cluster) -> None:

@@ -42,6 +42,11 @@ class Agent:
         self._arrivals: Arrivals | None = None
         self._came = 0
 
+    @property
+    def machine(self) -> dict[str, Any]:
+        """Its machine, as ``env.describe`` tells it there: nothing that names the node."""
+        return {key: fact for key, fact in self.facts.items() if key not in ("name", "address", "distbench")}
+
     def copies_into(self, root: Path) -> None:
         """Have what comes of its copy of the run's folder in *root*, that folder here."""
         if self._arrivals is None:

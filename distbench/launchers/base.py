@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from distbench.case import Device
 from distbench.env import Machine, detect
@@ -179,6 +179,14 @@ class Site(ABC):
         Raises:
             LaunchError: they can't be started, or nobody waits for them any more.
         """
+
+    @property
+    def machine(self) -> Mapping[str, Any] | None:
+        """Facts of the machine that ranks run on, as ``env.describe`` tells them; None: this one, or unknown.
+
+        Another machine is known once something was launched there.
+        """
+        return None
 
     def renew(self) -> None:  # noqa: B027  # most sites keep nothing of the sort
         """End what trials are forked from, so that the next one starts from a new process."""

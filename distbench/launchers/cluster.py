@@ -109,6 +109,7 @@ class AgentSite(Site):
     def __init__(self, cluster: Cluster, run_id: str) -> None:
         self._cluster, self._run_id = cluster, run_id
         self._agents: list[Agent] = []
+        self._machine: Mapping[str, Any] | None = None
         self._started: Started | None = None
 
     def launch(self, launch: Launch) -> Handle:
@@ -120,6 +121,10 @@ class AgentSite(Site):
             # what one of them has begun must not go on without the others
             self._end()
             raise
+
+    @property
+    def machine(self) -> Mapping[str, Any] | None:
+        return self._machine
 
     def renew(self) -> None:
         with suppress(LaunchError):
@@ -137,6 +142,8 @@ class AgentSite(Site):
         if not self._agents:
             self._agents = self._gathered(launch)
             self._compare()
+            self._count(launch)
+            self._machine = self._agents[0].machine
             self._look(launch)
         is_one_copied = self._agents[0].is_apart or any(agent.has_own_cache for agent in self._agents)
         if launch.on_each_cache and is_one_copied:
@@ -210,6 +217,20 @@ class AgentSite(Site):
         if apart := difference({agent.name: agent.facts for agent in self._agents}, allowed):
             key = apart.partition(" ")[0]
             raise NodesMissingError(f"{apart}; make the nodes alike, or allow it with may_differ: [{key}]")
+
+    def _count(self, launch: Launch) -> None:
+        """See that each node has the GPUs that were counted on before it could be asked.
+
+        Raises:
+            NodesMissingError: one has not.
+        """
+        for agent, node in zip(self._agents, self._cluster.members(), strict=True):
+            wanted, shown = node.takes(launch.device), len(agent.facts["gpus"])
+            if launch.device == "cuda" and shown < wanted:
+                raise NodesMissingError(
+                    f"{agent.name} takes {wanted} ranks by launcher, and shows {shown} GPUs; give it fewer "
+                    "ranks, mend its driver, or use device: cpu"
+                )
 
     def _end(self) -> None:
         for agent in self._agents:

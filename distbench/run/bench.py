@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from distbench import clock, registry
 from distbench.case import Case
@@ -85,6 +86,11 @@ class Bench:
         finally:
             site.close()
             shutil.rmtree(run.folder / "scratch", ignore_errors=True)
+
+    @property
+    def machine(self) -> Mapping[str, Any] | None:
+        """Facts of the machine that ranks run on, where that is not this one and is known already."""
+        return self._site.machine
 
     def status(self, task: Task) -> Status | None:
         """Status of *task* from this session or an earlier one; None if it has not run."""

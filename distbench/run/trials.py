@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distbench.errors import InfrastructureError
@@ -63,21 +62,25 @@ class Execution:
         with self.run.owned() as killed, StopRequest().listening() as stop:
             if killed:
                 observer.note(f"the last session was killed: {killed}")
-            self._write("running")
+            info = self._written(self.info, "running")
             try:
                 with Bench.opened(self.run, self.suite, observer, stop, retry_failed=retry_failed) as bench:
-                    self._make_all(bench, observer, stop, more)
+                    todo = bench.begin(self.plan)
+                    if bench.machine:
+                        info = self._written(replace(info, machine=dict(bench.machine)), "running")
+                    self._make_all(bench, todo, observer, stop, more)
             except InfrastructureError:
                 # where no more can be stored, not this either
                 with suppress(InfrastructureError):
-                    self._write("interrupted")
+                    self._written(info, "interrupted")
                 raise
-            self._write("interrupted" if stop.asked else "finished")
+            self._written(info, "interrupted" if stop.asked else "finished")
         return stop.asked
 
-    def _make_all(self, bench: Bench, observer: Observer, stop: StopRequest, more: More | None) -> None:
-        """Make what is missing, and what that gives reason for."""
-        todo = bench.begin(self.plan)
+    def _make_all(
+        self, bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest, more: More | None
+    ) -> None:
+        """Make what is still *todo*, and what that gives reason for."""
         ready = {task.case.id for task in todo}
         _run(bench, todo, observer, stop)
         self._follow_up(bench, observer, stop)
@@ -109,8 +112,11 @@ class Execution:
             bench.prepare(to_build(todo))
             _run(bench, todo, observer, stop)
 
-    def _write(self, state: State) -> None:
-        self.run.write_info(dataclasses.replace(self.info, state=state))
+    def _written(self, info: RunInfo, state: State) -> RunInfo:
+        """*info* with *state*, which ``run.json`` has now."""
+        written = replace(info, state=state)
+        self.run.write_info(written)
+        return written
 
     def _round(self, case_ids: Sequence[str]) -> list[Task]:
         """A trial of each of those cases, in a round that no case has had."""
