@@ -69,6 +69,11 @@ def duration_text(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def bits_text(bits_per_s: float) -> str:
+    """Speed of a link, in the units in which links are sold: ``198 Mbit/s``, ``92.4 Gbit/s``."""
+    return f"{bits_per_s / 1e9:.3g} Gbit/s" if bits_per_s >= 1e9 else f"{bits_per_s / 1e6:.3g} Mbit/s"
+
+
 def count_text(count: int, noun: str) -> str:
     """``1 pair``, ``5 pairs``."""
     return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from distbench.analysis.communication import bandwidths
 from distbench.analysis.summary import CaseSummary
-from distbench.units import bytes_text
+from distbench.units import bits_text, bytes_text
 
 LINK = 0.2
 """Share of a profiled step in exposed transfer between nodes from which on the link holds a training back:
@@ -45,10 +45,10 @@ class HeldBack:
         if not self.best:
             other = f"; no message of {bytes_text(LARGE)} or more tells what the link carries"
         elif self.busbw < FULL * self.best:
-            other = f", where large messages reach {_bits(self.best)}"
+            other = f", where large messages reach {bits_text(8 * self.best)}"
         return (
             f"held back by {self.by}: {self.share:.0%} of a profiled step is transfer between nodes that no "
-            f"computation hides, at {_bits(self.busbw)} bus bandwidth{other}"
+            f"computation hides, at {bits_text(8 * self.busbw)} bus bandwidth{other}"
         )
 
 
@@ -86,9 +86,3 @@ def _best(rows: Sequence[CaseSummary]) -> float:
 def _value(row: CaseSummary, column: str) -> float:
     estimate = row.values.get(column)
     return estimate.value if estimate else 0.0
-
-
-def _bits(bytes_per_s: float) -> str:
-    """As links are sold: ``198 Mbit/s``, ``92.4 Gbit/s``."""
-    bits = bytes_per_s * 8
-    return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"

@@ -12,7 +12,8 @@ from distbench.doctor.visit import Visit
 from distbench.examination import Exchange, Report
 from distbench.grouping import gathered
 from distbench.launchers.nodes import Difference, difference
-from distbench.units import count_text, duration_text
+from distbench.metrics.communication.traffic import bus_factor
+from distbench.units import bits_text, count_text, duration_text
 
 # beyond it the times of logs on two nodes can't be set side by side
 _OFFSET_S = 1.0
@@ -180,7 +181,7 @@ def _links(visit: Visit) -> Iterator[Finding]:
         yield Finding(
             "links",
             "ok",
-            f"{count_text(len(alike), 'link')} {kind}: {_speed(median)} each way (median), "
+            f"{count_text(len(alike), 'link')} {kind}: {bits_text(median)} each way (median), "
             f"round trip {trip * 1e6:.0f} us",
         )
         if len(alike) >= _LINKS:
@@ -188,12 +189,11 @@ def _links(visit: Visit) -> Iterator[Finding]:
     yield from _below_hardware(visit, links)
     if totals := [report.total for report in visit.reports if report.total]:
         total = totals[0]
-        # nccl-tests, doc/PERFORMANCE.md
-        busbw = 2 * (total.members - 1) / total.members * total.bytes / total.seconds
+        busbw = (bus_factor("all_reduce", total.members) or 0.0) * total.bytes / total.seconds
         yield Finding(
             "all-reduce",
             "ok",
-            f"over {count_text(total.members, 'member')}: {_speed(8 * busbw)} bus bandwidth",
+            f"over {count_text(total.members, 'member')}: {bits_text(8 * busbw)} bus bandwidth",
         )
 
 
@@ -207,11 +207,11 @@ def _slow(alike: list[Link]) -> Iterator[Finding]:
     usual = statistics.median(best.values())
     slow = [end for end in best if best[end] < _SLOW * usual]
     for end in slow:
-        text = f"none of its links has more than {_speed(best[end])}, others have {_speed(usual)}"
+        text = f"none of its links has more than {bits_text(best[end])}, others have {bits_text(usual)}"
         yield Finding("links", "problem", text, end, _CABLE)
     for link in alike:
         if link.bits_per_s < _SLOW * usual and not {link.first, link.second} & {*slow}:
-            text = f"{_speed(link.bits_per_s)}, others have {_speed(usual)}"
+            text = f"{bits_text(link.bits_per_s)}, others have {bits_text(usual)}"
             yield Finding("links", "problem", text, link.name, _CABLE)
 
 
@@ -229,7 +229,9 @@ def _below_hardware(visit: Visit, links: list[Link]) -> Iterator[Finding]:
         if link.kind != "between nodes" or not meeting or not meeting.speed_bits_per_s:
             continue
         if link.bits_per_s < _SLOW * meeting.speed_bits_per_s:
-            text = f"{_speed(link.bits_per_s)}, {meeting.interface} has {_speed(meeting.speed_bits_per_s)}"
+            text = (
+                f"{bits_text(link.bits_per_s)}, {meeting.interface} has {bits_text(meeting.speed_bits_per_s)}"
+            )
             remedy = f"{_CABLE}; gloo with one connection may not reach it, NCCL should"
             yield Finding("links", "warning", text, link.name, remedy)
 
@@ -253,10 +255,3 @@ def _link(visit: Visit, report: Report, exchange: Exchange) -> Link:
         return Link(visit.name(report), visit.name(peer), "between nodes", exchange)
     ends = [f"{visit.name(each)} rank {each.placement.rank}" for each in (report, peer)]
     return Link(ends[0], ends[1], "inside nodes", exchange)
-
-
-def _speed(bits_per_s: float) -> str:
-    for unit, factor in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
-        if bits_per_s >= factor:
-            return f"{bits_per_s / factor:.3g} {unit}"
-    return f"{bits_per_s / 1e3:.3g} kbit/s"
