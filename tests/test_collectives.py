@@ -18,7 +18,10 @@ from distbench.analysis.communication import traffic
 from distbench.analysis.headlines import judged_bad
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Case
+from distbench.cli import main
+from distbench.gate.columns import compared
 from distbench.gate.conclusion import demanded
+from distbench.job import kind_of
 from distbench.jobs.links import _carrier
 from distbench.jobs.links.compared import changes, sheet
 from distbench.jobs.links.groups import formed
@@ -155,6 +158,77 @@ def test_a_wrong_result_is_a_bad_verdict_on_the_cases_on_as_many_devices(
     assert ("WRONG RESULT" in views()["links"].sheet(run).as_text(80)) == (wrong == 3)
 
 
+def test_a_gate_compares_the_columns_of_both_arms() -> None:
+    ddp = case("ddp")
+    column = {"unit": "B/s", "better": "higher", "over_ranks": "first", "doc": "Bandwidth."}
+
+    def arm(pace: float, trials: int = 4) -> list[Record]:
+        return [
+            replace(
+                record([], ddp, round_=number),
+                values={"all_reduce_busbw": pace * (1 + number / 1000), "send_recv_busbw": 1e9},
+                columns={"all_reduce_busbw": column, "send_recv_busbw": column},
+            )
+            for number in range(trials)
+        ]
+
+    def words_of(before: list[Record], after: list[Record]) -> list[str]:
+        (verdict,) = compared("collectives", 0.1, before, after)
+        assert verdict.case == "collectives/ws2"
+        return [found.word for found in verdict.findings]
+
+    assert words_of(arm(1e9), arm(1e9)) == ["pass", "pass"]
+    assert words_of(arm(1e9), arm(0.8e9)) == ["regressed", "pass"], "less bandwidth is a cost"
+    assert words_of(arm(0.8e9), arm(1e9)) == ["improved", "pass"]
+    assert words_of(arm(1e9), arm(0.95e9)) == ["pass", "pass"], "within the tolerance"
+    assert words_of(arm(1e9, 2), arm(0.5e9, 2)) == ["inconclusive"] * 2
+    assert words_of([], arm(1e9)) == ["incomparable"]
+    lost = [replace(each, values={"send_recv_busbw": 1e9}) for each in arm(1e9)]
+    assert words_of(arm(1e9), lost) == ["missing", "pass"], "what is gone fails"
+    broken = [replace(failed(_carrier(2, "cpu")), job=job_of("collectives"))]
+    assert words_of(arm(1e9), broken) == ["broken"]
+
+
+@pytest.mark.parametrize("value", ["10%", 0.1])
+def test_a_gate_names_the_kind_and_its_tolerance(value: object) -> None:
+    rules, mistakes = gate_rules({"links": value})
+    assert rules is not None and not mistakes
+    assert (rules.columns, rules.required) == ({"links": 0.1}, ("links",))
+    assert rules.resolved()["links"] == 0.1
+    assert gate_rules(rules.resolved())[0] == rules
+    assert [found.message for found in gate_rules({"links": "often"})[1]] == [
+        "Allowed: ignored, required, or a fraction above 0 such as 10%"
+    ]
+
+
+def test_a_gate_makes_them_in_both_arms_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(Path(__file__).parent / "plugins"))
+    values = {column.name: 1e9 for column in kind_of("collectives").columns} | {"loss": 2.5}
+    log = tmp_path / "log"
+    suite = f"""
+workload: {{mlp: {{}}}}
+batch: {{global_batch_size: 8}}
+world_sizes: [2]
+measure: {{steps: 3}}
+metrics: [steptime, throughput]
+launcher: {{pretend: {{values: {json.dumps(values)}, log: {log}}}}}
+strategies: [pretended]
+collectives: {{trials: 4}}
+gate: {{efficiency: false, peak_memory: false, links: 10%}}
+"""
+    slower = "--set-baseline=launcher.pretend.values.all_gather_busbw=2.0e+9"
+    main(["gate", written(tmp_path, suite), "--out", str(tmp_path / "out"), "--json", "-q", slower])
+    cases = {each["case"]: each for each in json.loads(capsys.readouterr().out)["cases"]}
+    found = {each["metric"]: each["word"] for each in cases["collectives/ws2"]["findings"]}
+    assert {name for name, word in found.items() if word != "pass"} == {"all_gather_busbw"}
+    assert found["all_gather_busbw"] == "regressed"
+    (gate,) = (tmp_path / "out").iterdir()
+    arms = {arm: len(list((gate / arm).glob("collectives/*/*"))) for arm in ("baseline", "candidate")}
+    assert arms == {"baseline": 4, "candidate": 4}
+
+
 def test_a_failed_trial_is_no_measurement() -> None:
     ddp = case("ddp")
     broken = replace(failed(_carrier(2, "cpu")), job=job_of("collectives", cases=[ddp.id]))
@@ -172,7 +246,8 @@ def test_the_slowest_node_counts_and_trials_make_the_interval() -> None:
     (result,) = results(trials)
     assert result.busbw.value == pytest.approx(1e9, rel=1e-3)
     assert result.busbw.trials == 3
-    assert result.busbw.low < 1e9 < result.busbw.high
+    # 4.30 standard errors of three trials that vary by 1%
+    assert result.busbw.half == pytest.approx(4.30 * 0.01 / 3**0.5, rel=0.01)
     assert results(trials[:1])[0].busbw.half is None, "one trial tells nothing of the spread"
 
 

@@ -6,13 +6,15 @@ The rows are those of ``collective_times``, which the kind of job ``collectives`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from distbench.analysis.noise import Interval, intervals
+from distbench.analysis.noise import CONFIDENCE, Interval
+from distbench.analysis.quantiles import t_quantile
 from distbench.case import Case
-from distbench.grouping import gathered, grouped
+from distbench.grouping import gathered
 from distbench.metrics.communication.traffic import bus_factor
 from distbench.record import Record, Row, Status
 from distbench.units import bytes_text, count_text
@@ -94,15 +96,20 @@ class Missing:
 def results(records: Sequence[Record]) -> list[Result]:
     """Every measurement of the *records* of this kind, in the order in which they were made.
 
-    The intervals are over trials. Sizes of one operation, dtype and group share their noise (``noise``).
+    Each interval is of its own trials alone: the noise of a small message is not that of a large one.
     """
     rows = gathered(_rows(records))
-    by_round = {key: _by_round(same) for key, same in rows.items()}
-    made: list[Result] = []
-    for family in grouped(by_round, lambda key: key[:-1]).values():
-        found = intervals([{n: row["busbw"] for n, row in by_round[key].items()} for key in family])
-        made += [_result(key, rows[key], busbw) for key, busbw in zip(family, found, strict=True)]
-    return made
+    return [_result(key, same, _over_trials(_by_round(same).values())) for key, same in rows.items()]
+
+
+def _over_trials(rows: Collection[Row]) -> Interval:
+    """Geometric mean of busbw over trials, with Student's interval of its logarithm."""
+    logs = [math.log(row["busbw"]) for row in rows]
+    mean, freedom = math.exp(statistics.fmean(logs)), len(logs) - 1
+    if not freedom:
+        return Interval(mean)
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    return Interval(mean, t_quantile((1 + CONFIDENCE) / 2, freedom) * error, freedom, len(logs))
 
 
 def missing(records: Sequence[Record]) -> list[Missing]:

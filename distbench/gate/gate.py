@@ -11,7 +11,7 @@ from distbench import plan
 from distbench.analysis.settings import differences, environment
 from distbench.analysis.verdict import judges, moved_losses
 from distbench.errors import InfrastructureError
-from distbench.gate import failures, losses
+from distbench.gate import columns, failures, losses
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import load, refuse_blind
 from distbench.gate.conclusion import all_pairs, case_verdict, track_findings, without_efficiency
@@ -21,7 +21,7 @@ from distbench.gate.series import Clock, Series, Slot, Track, tracks_of
 from distbench.gate.verdicts import Result, is_flagged
 from distbench.job import kind_of
 from distbench.plan import Task
-from distbench.record import SECOND_SERIES
+from distbench.record import SECOND_SERIES, of_kind
 from distbench.record.contents import rereading
 from distbench.run import Bench, Observer, StopRequest, to_build
 from distbench.units import count_text
@@ -126,6 +126,7 @@ class Gate:
             for bench, side in ((baseline, 0), (candidate, 1)):
                 bench.prepare([slot[side] for slot in slots])
             if not is_second:
+                self._side_by_side((baseline, candidate), stop)
                 self._required_jobs(candidate, stop)
             series = Series(
                 (baseline, candidate),
@@ -139,6 +140,31 @@ class Gate:
             first_round = SECOND_SERIES if is_second else 0
             series.run(blocks, first_round=first_round, candidate_first=is_second)
         return [track for block in blocks for track in block]
+
+    def _side_by_side(self, benches: tuple[Bench, Bench], stop: StopRequest) -> None:
+        """Make the trials of other kinds of job whose columns are compared: a pair in each round.
+
+        Every second pair begins with the candidate.
+        """
+        tasks = [[task for task in made.trials if task.job.kind in self._compared] for made in self._plans]
+        for bench, of in zip(benches, tasks, strict=True):
+            bench.prepare(to_build(of))
+        mates = {(task.job.kind, task.case.name, task.round): task for task in tasks[0]}
+        for own in tasks[1]:
+            mate = mates.get((own.job.kind, own.case.name, own.round))
+            pair = [(benches[0], mate), (benches[1], own)] if mate else []
+            for bench, task in pair if own.round % 2 == 0 else pair[::-1]:
+                if task and not stop.asked and bench.found(task) is None:
+                    self._observer.trial_started(task, 0, 1, None)
+                    self._observer.trial_ended(bench.make(task))
+
+    @property
+    def _compared(self) -> dict[str, float]:
+        """Words of the kinds of job whose columns are compared -> allowed worsening."""
+        known = judges()
+        if self._calibrates:
+            return {}
+        return {known[kind].name: limit for kind, limit in self._rules.columns.items()}
 
     def _required_jobs(self, candidate: Bench, stop: StopRequest) -> None:
         """Run the candidate's checks and trainings that the rules require."""
@@ -199,6 +225,11 @@ class Gate:
             )
             for track in first
         ]
+        others = [
+            verdict
+            for word, limit in self._compared.items()
+            for verdict in columns.compared(word, limit, *(of_kind(run.records, word) for run in runs))
+        ]
         order = {item.case.name: i for i, item in enumerate(self._plans[1].cases)}
         return Result(
             gate_id=self._folder.gate_id,
@@ -206,7 +237,10 @@ class Gate:
             baseline=self._arms[0].title,
             candidate=self._arms[1].title,
             cases=tuple(
-                sorted([*cases, *self._match.verdicts], key=lambda case: order.get(case.case, len(order)))
+                sorted(
+                    [*cases, *self._match.verdicts, *others],
+                    key=lambda case: order.get(case.case, len(order)),
+                )
             ),
             environment=differences(*(environment(run.records, run.info.machine) for run in runs)),
             skipped=self._match.skipped,

@@ -51,6 +51,8 @@ class GateRules:
     """required: the candidate must converge like its reference (needs converge in the suite)."""
     required: tuple[str, ...] = ()
     """Other kinds of verdict that the candidate must have; in a suite ``checkpoint: required``."""
+    columns: dict[str, float] = field(default_factory=dict)
+    """Those of them whose columns are compared, too -> allowed worsening; in a suite ``links: 10%``."""
     min_pairs: _Pairs = 5
     """Pairs of trials before the first look."""
     max_pairs: _Pairs = 20
@@ -79,6 +81,7 @@ class GateRules:
             equivalence="ignored",
             convergence="ignored",
             required=(),
+            columns={},
         )
 
     def of(self, label: str, name: str) -> Tolerances:
@@ -92,7 +95,8 @@ class GateRules:
         """The section as in a suite, with all defaults."""
         plain = dataclasses.asdict(self)
         shown = {**_shown(plain.pop("tolerances")), **dict.fromkeys(plain.pop("required"), "required")}
-        return {**shown, **plain, "strategies": {k: _shown(own) for k, own in plain["strategies"].items()}}
+        strategies = {glob: _shown(own) for glob, own in plain.pop("strategies").items()}
+        return {**shown, **plain.pop("columns"), **plain, "strategies": strategies}
 
 
 _NOISY = ("tokens_per_s", "efficiency")
@@ -118,11 +122,8 @@ def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules |
     """Rules that the mapping *raw* at *path* describes, or None and all its mistakes."""
     kinds = {key: raw[key] for key in _other_kinds() if key in raw}
     keys, findings = check(_Keys, {key: value for key, value in raw.items() if key not in kinds}, path)
-    findings += [
-        Finding((*path, kind), f"Allowed: {', '.join(sorted(get_args(Demand)))}", value)
-        for kind, value in kinds.items()
-        if value not in get_args(Demand)
-    ]
+    columns, wrong = _columns({kind: v for kind, v in kinds.items() if v not in get_args(Demand)}, path)
+    findings += wrong
     base, wrong = _tolerances({k: v for k, v in raw.items() if k in _TOLERANCES}, path, Tolerances())
     findings += wrong
     strategies, wrong = _of_strategies(raw.get("strategies"), (*path, "strategies"), base)
@@ -133,8 +134,22 @@ def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules |
     if findings or keys is None:
         return None, findings
     rest = {name: getattr(keys, name) for name in _PLAIN}
-    required = tuple(kind for kind, value in kinds.items() if value == "required")
-    return GateRules(tolerances=base, strategies=strategies, required=required, **rest), []
+    required = tuple(kind for kind, value in kinds.items() if value == "required" or kind in columns)
+    return GateRules(base, strategies, required=required, columns=columns, **rest), []
+
+
+def _columns(raw: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, float], list[Finding]]:
+    """Allowed worsening of the columns of kinds of job."""
+    columns, findings = {}, []
+    for kind, value in raw.items():
+        try:
+            columns[kind] = parse_fraction("" if isinstance(value, bool) else str(value))
+        except ValueError:
+            columns[kind] = 0.0
+        if not columns[kind]:
+            message = f"Allowed: {', '.join(sorted(get_args(Demand)))}, or a fraction above 0 such as 10%"
+            findings.append(Finding((*path, kind), message, value))
+    return columns, findings
 
 
 def _other_kinds() -> list[str]:
