@@ -13,6 +13,11 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+OUT_OF_TIME = 75
+"""Exit code of a run that ended before a time limit around it: to be resumed (EX_TEMPFAIL of sysexits.h)."""
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C stopped."""
+
 
 class DistbenchError(Exception):
     """Base of every error that the command line shows as a message, without a traceback."""

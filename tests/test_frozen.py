@@ -27,7 +27,19 @@ from distbench.cli import main
 HERE = Path(__file__).parent
 FROZEN = HERE / "frozen"
 RUN = FROZEN / "run"
-COMMANDS = ["run", "plan", "doctor", "prepare", "launch", "list", "show", "report", "pick", "compare"]
+COMMANDS = [
+    "run",
+    "plan",
+    "doctor",
+    "prepare",
+    "launch",
+    "attach",
+    "list",
+    "show",
+    "report",
+    "pick",
+    "compare",
+]
 COMMANDS += ["export", "adopt", "query", "collectives", "gate", "calibrate", "history"]
 SECTIONS = {
     "measure": {"bogus": 1},

@@ -17,13 +17,13 @@ import typer
 
 from distbench import __version__
 from distbench.cli import commands
-from distbench.cli.output import INTERRUPTED, complain, drop_output, say
-from distbench.errors import DistbenchError
+from distbench.cli.output import complain, drop_output, say
+from distbench.errors import INTERRUPTED, DistbenchError
 
 # typer moves its exceptions from version to version; this one it exports
 _REFUSED: type[Exception] = typer.BadParameter.__bases__[0]
 # of the commands in --help; others come last, by name
-_ORDER = ["run", "plan", "doctor", "prepare", "launch", "list", "show", "report", "pick", "compare"]
+_ORDER = ["run", "plan", "doctor", "prepare", "launch", "attach", "list", "show", "report", "pick", "compare"]
 _ORDER += ["export", "adopt", "query", "check", "collectives", "gate", "calibrate", "history"]
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from distbench import registry
-from distbench.errors import InfrastructureError, UsageError
-from distbench.launchers.base import Controller, Launcher, Submission
-from distbench.suite import Suite
-
-LOGS = "submitted"
-"""Folder of a run for what its jobs print."""
+from distbench.case import Choice
+from distbench.cli.output import note
+from distbench.errors import DistbenchError, InfrastructureError, UsageError
+from distbench.files import slug
+from distbench.launchers.base import Controller, Launcher, Queue, Submission
+from distbench.record import progress, submitted
+from distbench.record.store import SUBMITTED, Run, new_run_id, stamp_of, utc_now, write_text
+from distbench.record.submitted import Handed, Request
+from distbench.suite import Overrides, Suite, of_text
+from distbench.suite.reading import read_text
 
 
 def override_arguments(
@@ -25,9 +31,20 @@ def override_arguments(
     return [*given, *(["--check"] if check else [])]
 
 
-def resume_arguments(folder: Path) -> list[str]:
-    """Arguments of ``distbench`` that begin the run in *folder*, or resume it."""
-    return ["run", "--resume", str(folder), "--quiet"]
+def resuming(
+    suite: Suite, folder: Path, nodes: int | None, overrides: Sequence[str] = (), flags: Sequence[str] = ()
+) -> Submission:
+    """What is handed over for *suite* to begin in *folder*, the whole path, or to be resumed there.
+
+    Args:
+        overrides: Options with which the file of the suite is this one.
+        flags: Further ones of ``distbench run``.
+
+    Raises:
+        UsageError: as of ``submission_of``.
+    """
+    arguments = ["run", "--resume", str(folder), "--quiet", *flags]
+    return submission_of(suite, arguments, nodes, overrides, folder / SUBMITTED)
 
 
 def submission_of(
@@ -47,10 +64,7 @@ def submission_of(
     """
     name = suite.launcher.name
     launcher: Launcher = registry.make("launchers", suite.launcher)
-    nodes = launcher.asks_for() if nodes is None else nodes
-    if nodes is None or nodes < 1:
-        given = "is missing" if nodes is None else f"= {nodes}: must be at least 1"
-        raise UsageError(f"--on {name}: --nodes {given}; it is the number of nodes to ask for")
+    nodes = _asked_for(suite, nodes)
     file = Path(suite.file).name
     controller = Controller(
         arguments, nodes, suite.name, logs=logs, file=file, text=suite.text, overrides=overrides
@@ -61,6 +75,19 @@ def submission_of(
             f"--on {name}: this launcher takes no runs; start distbench where it can launch them"
         )
     return submission
+
+
+def _asked_for(suite: Suite, nodes: int | None) -> int:
+    """Number of nodes to ask the launcher of *suite* for.
+
+    Raises:
+        UsageError: nothing says it.
+    """
+    wanted = registry.make("launchers", suite.launcher).asks_for() if nodes is None else nodes
+    if wanted is None or wanted < 1:
+        given = "is missing" if wanted is None else f"= {wanted}: must be at least 1"
+        raise UsageError(f"--on {suite.launcher.name}: --nodes {given}; it is the number of nodes to ask for")
+    return int(wanted)
 
 
 def hand_over(submission: Submission) -> str:
@@ -86,3 +113,116 @@ def hand_over(submission: Submission) -> str:
 def shell_text(submission: Submission) -> str:
     """*submission* as a command to be pasted into a shell."""
     return f"{shlex.join(submission.command)} <<'END'\n{submission.text.rstrip()}\nEND"
+
+
+def queue_of(launcher: str) -> Queue:
+    """Queue of *launcher*, where its jobs can be followed.
+
+    Raises:
+        UsageError: it has none.
+    """
+    queue: Queue | None = registry.make("launchers", Choice(launcher)).queue()
+    if queue is None:
+        raise UsageError(
+            f"--on {launcher}: a run there can't be followed from here; use distbench launch, or start "
+            "distbench where it is"
+        )
+    return queue
+
+
+def begin(
+    suite: Suite,
+    out: Path,
+    nodes: int | None,
+    overrides: Overrides,
+    command: Sequence[str],
+    flags: Sequence[str],
+) -> Run:
+    """Hand a new run of *suite* over.
+
+    Args:
+        out: Folder that holds the runs.
+        overrides: Those of the suite, for the job that begins it.
+        command: The command line, to be recorded.
+        flags: Further flags of ``distbench run``.
+
+    Raises:
+        UsageError: it can't be handed over, or no folder can be created.
+        InfrastructureError: the engine refuses; nothing is left of it.
+    """
+    request = Request(
+        run_id=new_run_id(),
+        file=suite.file,
+        command=list(command),
+        set=list(overrides.set),
+        only=list(overrides.only),
+        world_sizes=list(overrides.world_sizes) if overrides.world_sizes is not None else None,
+        device=overrides.device,
+        jobs=list(overrides.jobs),
+    )
+    folder = out.resolve() / f"{slug(suite.name)}-{stamp_of(utc_now())}-{request.run_id}"
+    submission = resuming(suite, folder, nodes, flags=flags)
+    with _made(folder, out):
+        write_text(folder / "suite.yaml", suite.text)
+        submitted.write(folder, request)
+        return _handed(suite, folder, submission, nodes)
+
+
+def resume(run: Run, on: str, nodes: int | None, settings: Sequence[str], flags: Sequence[str]) -> Run:
+    """Hand *run* over to *on* once more, for what is missing.
+
+    Args:
+        settings: Overrides of the launcher's options, as of ``--set``.
+
+    Raises:
+        UsageError: it can't be handed over, or is running.
+        InfrastructureError: the engine refuses.
+    """
+    if others := [each for each in settings if not each.startswith("launcher.")]:
+        raise UsageError(f"--resume --on {on}: only launcher.* can be set anew, not {others[0]}")
+    last = submitted.read_job(run.folder)
+    if last and (job := queue_of(last.launcher).job(last.job)) and job.state != "ended":
+        follow = shlex.quote(str(run.folder))
+        raise UsageError(
+            f"{run.folder}: job {last.job} does it ({job.words}); follow it with: distbench attach {follow}"
+        )
+    request = submitted.read_request(run.folder)
+    asked = request.set if request else []
+    file = run.folder / "suite.yaml"
+    # what else was overridden is of no account to the engine
+    named = request.file if request else str(file)
+    suite = of_text(read_text(file), Overrides([*asked, *settings], on=on), file=named)
+    folder = run.folder.resolve()
+    submission = resuming(suite, folder, nodes, flags=flags)
+    (folder / SUBMITTED).mkdir(exist_ok=True)
+    return _handed(suite, folder, submission, nodes)
+
+
+@contextmanager
+def _made(folder: Path, out: Path) -> Iterator[None]:
+    """Make the folder of a run; remove it again if nobody begins it."""
+    try:
+        (folder / SUBMITTED).mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(
+            f"--out {out}: can't create a folder for the run: {error.strerror}; choose another folder"
+        ) from error
+    try:
+        yield
+    except DistbenchError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _handed(suite: Suite, folder: Path, submission: Submission, nodes: int | None) -> Run:
+    queue, offset = queue_of(suite.launcher.name), progress.size(folder)
+    printed = hand_over(submission)
+    try:
+        job = queue.accepted(printed)
+    except ValueError as error:
+        raise InfrastructureError(str(error), "the job may run all the same: look into the queue") from error
+    submitted.write(folder, Handed(job, suite.launcher.name, _asked_for(suite, nodes), offset))
+    output, _ = queue.logs(job, folder / SUBMITTED)
+    write_text(output.with_suffix(".sh"), submission.text)
+    note(f"handed over to {suite.launcher.name}: job {job}, run {folder}")
+    return Run(folder)

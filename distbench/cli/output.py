@@ -19,8 +19,6 @@ from distbench.errors import DistbenchError, SuiteError
 
 UNCHECKED = 3
 """Exit code of a run in which what was asked to be judged could not be: as ``gate``'s, which can't tell."""
-INTERRUPTED = 130
-"""Exit code of a command that Ctrl-C stopped."""
 
 
 def say(text: str = "") -> None:

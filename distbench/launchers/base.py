@@ -86,6 +86,41 @@ class Submission:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A controller that was handed over, as its engine sees it now."""
+
+    state: Literal["waiting", "running", "ended"]
+    words: str
+    """The same in the engine's words, with its reason."""
+    code: int | None = None
+    """Exit code of a controller that has ended, 128 and the signal if one ended it; None: unknown."""
+
+
+class Queue(ABC):
+    """The jobs of an engine, among them controllers that were handed over."""
+
+    @abstractmethod
+    def accepted(self, printed: str) -> str:
+        """Name of the job in what the command of a submission has *printed*.
+
+        Raises:
+            ValueError: there is none.
+        """
+
+    @abstractmethod
+    def job(self, name: str) -> Job | None:
+        """Job *name* as it is now; None if that can't be told at the moment."""
+
+    @abstractmethod
+    def cancel_command(self, name: str) -> list[str]:
+        """Command that ends job *name*."""
+
+    @abstractmethod
+    def logs(self, name: str, folder: Path) -> tuple[Path, Path]:
+        """Files of its standard output and error in *folder*, the ``logs`` of its controller."""
+
+
+@dataclass(frozen=True)
 class Launch:
     """One trial, or one preparation, as a launcher sees it."""
 
@@ -241,6 +276,10 @@ class Launcher(ABC):
     @abstractmethod
     def commands(self, launch: Launch) -> list[list[str]]:
         """Commands that ``launch`` would run, for a dry run: one argv per process."""
+
+    def queue(self) -> Queue | None:
+        """Where controllers that were handed over can be followed from here; None: nowhere."""
+        return None
 
     def submission(self, controller: Controller) -> Submission | None:
         """How *controller* is handed to the engine; None: it takes none. Nothing is started.

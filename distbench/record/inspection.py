@@ -14,8 +14,9 @@ from distbench.job import kinds
 from distbench.record import Record, check_format, files, read_json
 from distbench.record.contents import RECORD_FILE, Damaged
 from distbench.record.owner import OWNER_FILE
+from distbench.record.progress import PROGRESS_FILE
 from distbench.record.setting_aside import SET_ASIDE
-from distbench.record.store import RUN_FILE, Run
+from distbench.record.store import RUN_FILE, SUBMITTED, Run
 
 State = Literal["sound", "damaged", "missing", "foreign", "unverified"]
 
@@ -26,7 +27,7 @@ _EXPECTED = {
 }
 # what else may stand in the folder of a run; no number rests on it
 _UNVERIFIED = {*_EXPECTED, OWNER_FILE, "README.md", "prepare", "scratch", SET_ASIDE}
-_UNVERIFIED |= {"tensorboard", "mlflow", "wandb", "pytest-benchmark"}
+_UNVERIFIED |= {PROGRESS_FILE, SUBMITTED, "tensorboard", "mlflow", "wandb", "pytest-benchmark"}
 _OF_RANKS = (_TRIAL_FILE, "rank", "warm_parent.log")
 """How the names of files begin that a trial leaves next to its record."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distbench.errors import UsageError
-from distbench.record.store import RUN_FILE, Run
+from distbench.record.store import RUN_FILE, SUBMITTED, Run
 
 _GATE_ARMS = {"baseline", "candidate"}
 
@@ -23,7 +23,7 @@ def find(name: str, out: Path) -> Run:
         folder = folder.parent
     if folder.is_dir():
         return Run(folder)
-    known = inside(out)
+    known = sorted([*inside(out), *_waiting(out)], key=lambda run: run.folder)
     matches = [run for run in known if run.folder.name.startswith(name) or _id(run).startswith(name)]
     if len(matches) == 1:
         return matches[0]
@@ -50,6 +50,12 @@ def find_stored(name: str, out: Path) -> Run | None:
 def inside(out: Path) -> list[Run]:
     """Runs whose folders lie directly in *out*, by name."""
     return [Run(file.parent) for file in sorted(out.glob(f"*/{RUN_FILE}"))]
+
+
+def _waiting(out: Path) -> list[Run]:
+    """Runs in *out* that were handed to an engine and have not begun."""
+    folders = (file.parents[1] for file in out.glob(f"*/{SUBMITTED}/request.json"))
+    return [Run(folder) for folder in folders if not (folder / RUN_FILE).exists()]
 
 
 def below(folder: Path) -> Iterator[Run]:

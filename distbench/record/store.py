@@ -12,6 +12,8 @@ reports/<suite>-<time>-<id>/
   prepare/              logs of building C++ ops and initial weights before the trials
   scratch/              files that one trial leaves for another; removed when no longer needed
   report.html
+  progress.jsonl        what was shown while it ran (``progress``)
+  submitted/            if it was handed to an engine: to which, and how (``submitted``)
   .owner                which process runs trials in it (``owner``); empty between sessions
 """
 
@@ -45,6 +47,8 @@ from distbench.suite import Suite
 from distbench.units import bytes_text
 
 RUN_FILE = "run.json"
+SUBMITTED = "submitted"
+"""Folder of what an engine was handed (``submitted``)."""
 # characters of one text of a record
 _LONGEST = 50_000
 # records, logs and the report of a small run, without the weights of a large model
@@ -132,14 +136,17 @@ class Run:
         run, out = cls(folder), folder.parent
         try:
             parquet.path_text(folder)
-            (run.folder / "trials").mkdir(parents=True)
+            # what is left of a session that was killed before it had written run.json holds nothing
+            (run.folder / "trials").mkdir(parents=True, exist_ok=not (run.folder / RUN_FILE).exists())
         except OSError as error:
             raise UsageError(
                 f"--out {out}: can't create a folder for the run: {error.strerror}; choose another folder"
             ) from error
         if (free := shutil.disk_usage(run.folder).free) < _LEAST_FREE:
             run.folder.joinpath("trials").rmdir()
-            run.folder.rmdir()
+            # one that was handed over is not empty
+            with suppress(OSError):
+                run.folder.rmdir()
             raise UsageError(
                 f"--out {out}: only {bytes_text(free)} free on this disk; a run needs at least "
                 f"{bytes_text(_LEAST_FREE)}; free some space or choose another folder"
@@ -172,6 +179,9 @@ class Run:
         if not os.path.lexists(file):
             if any(self._trial_folders(kind.folder) for kind in kinds()):
                 raise RecordError(f"{file}: missing, but there are records")
+            if (self.folder / SUBMITTED).is_dir():
+                follow = f"distbench attach {shlex.quote(str(self.folder))}"
+                raise UsageError(f"{self.folder}: has not begun yet; follow it with: {follow}")
             raise UsageError(f"{self.folder}: not the folder of a run ({RUN_FILE} is missing)")
         info = RunInfo.from_json(read_json(file), str(file))
         if info.state == "running" and not owner.is_owned(self.folder):

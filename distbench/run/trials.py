@@ -12,9 +12,11 @@ from distbench.errors import InfrastructureError
 from distbench.job import MEASURING, kind_of
 from distbench.plan import Plan, Task, check_startable, make
 from distbench.record.store import Run, RunInfo, State
+from distbench.record.submitted import Request
 from distbench.run.bench import Bench, to_build
 from distbench.run.control import Observer, Pace, StopRequest
-from distbench.suite import Suite
+from distbench.suite import Suite, of_text
+from distbench.suite.reading import read_text
 from distbench.units import count_text
 
 More = Callable[[Run], Sequence[str]]
@@ -42,6 +44,21 @@ class Execution:
         check_startable(suite)
         info = RunInfo.begun(suite, planned.cases, list(command))
         return cls(Run.create(out, info, suite.text), info, suite, planned)
+
+    @classmethod
+    def requested(cls, folder: Path, request: Request) -> Execution:
+        """The run that *request* in *folder* asks for, which begins here.
+
+        Raises:
+            SuiteError: the suite can't be run here.
+            UsageError: the folder is not writable, or its disk is full.
+        """
+        text = read_text(folder / "suite.yaml")
+        suite = of_text(text, request.overrides(), file=request.file)
+        planned = make(suite)
+        begun = RunInfo.begun(suite, planned.cases, request.command)
+        info = replace(begun, run_id=request.run_id)
+        return cls(Run.made_at(folder, info, suite.text), info, suite, planned)
 
     def execute(self, observer: Observer, more: More | None = None, *, retry_failed: bool = False) -> bool:
         """Run what is missing; True if a signal stopped it, and ``--resume`` can continue.

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from distbench.cli import options
-from distbench.cli.output import INTERRUPTED, note, say, say_json, width
+from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
 from distbench.cli.stopping import stopped
+from distbench.errors import INTERRUPTED
 from distbench.gate import calibration, view
 from distbench.gate.arms import Arm
 from distbench.gate.gate import Gate

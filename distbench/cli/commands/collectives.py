@@ -14,10 +14,10 @@ from distbench.cli import options
 from distbench.cli.finishing import exit_code, reported
 from distbench.cli.forewarning import forewarn
 from distbench.cli.options import argument, option
-from distbench.cli.output import INTERRUPTED, note, width
+from distbench.cli.output import note, width
 from distbench.cli.progress import observer
 from distbench.cli.stopping import reporting, resumable, stopped
-from distbench.errors import UsageError
+from distbench.errors import INTERRUPTED, UsageError
 from distbench.job import MEASURE
 from distbench.plan import machine_of
 from distbench.record.contents import rereading

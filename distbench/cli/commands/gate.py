@@ -14,10 +14,10 @@ import typer
 from distbench.cli import options
 from distbench.cli.gate_stored import gate_stored
 from distbench.cli.options import flag, option
-from distbench.cli.output import INTERRUPTED, note, say, say_json, width
+from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
 from distbench.cli.stopping import resumable, stopped
-from distbench.errors import UsageError
+from distbench.errors import INTERRUPTED, UsageError
 from distbench.files import write_whole, writing
 from distbench.gate import outputs, view
 from distbench.gate.arms import Arm, moved

@@ -77,9 +77,7 @@ def _show_submission(
     suite: Suite, folder: Path, nodes: int | None, overrides: list[str], *, as_json: bool
 ) -> None:
     """Show what would be handed to an engine; the devices there, and so the cases, are not known here."""
-    arguments = handing.resume_arguments(folder.resolve())
-    logs = folder.resolve() / handing.LOGS
-    submission = handing.submission_of(suite, arguments, nodes, overrides, logs)
+    submission = handing.resuming(suite, folder.resolve(), nodes, overrides=overrides)
     if as_json:
         say_json({"suite": suite.resolved(), "submission": dataclasses.asdict(submission)})
         return

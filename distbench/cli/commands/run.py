@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,21 +12,21 @@ from typing import Annotated
 import typer
 
 from distbench import plan
-from distbench.cli import options
+from distbench.analysis.run import AnalysedRun
+from distbench.cli import handing, options
 from distbench.cli.finishing import exit_code, reported
+from distbench.cli.following import follow, going_on
 from distbench.cli.forewarning import forewarn
 from distbench.cli.options import argument, flag, option
-from distbench.cli.output import (
-    INTERRUPTED,
-    note,
-)
+from distbench.cli.output import note
 from distbench.cli.progress import observer
 from distbench.cli.settling import Settling
 from distbench.cli.stopping import reporting, resumable, stopped
-from distbench.errors import FormatError, RecordError, UsageError
-from distbench.record import runs
+from distbench.errors import INTERRUPTED, FormatError, RecordError, UsageError
+from distbench.record import runs, submitted
 from distbench.record.contents import rereading
-from distbench.record.store import Run, RunInfo, resume_command
+from distbench.record.progress import Journal
+from distbench.record.store import RUN_FILE, Run, RunInfo, resume_command
 from distbench.run import Execution
 from distbench.suite import Overrides, Suite, load
 
@@ -63,6 +64,9 @@ def run(
         float | None,
         option("--minutes", "N", f"With --until-settled: start no round after N minutes ({_MINUTES:g})."),
     ] = None,
+    on: options.On = "",
+    nodes: options.Nodes = None,
+    detach: Annotated[bool, flag("--detach", text="With --on: do not follow the run.")] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
@@ -78,6 +82,19 @@ def run(
     changed = options.overrides(changes, only, world_sizes, device, check=check)
     if retry_failed and not resume:
         raise UsageError("--retry-failed: nothing has failed yet; use it with --resume RUN")
+    if on or detach or nodes is not None:
+        flags = {
+            "--json": as_json,
+            "--strict-parity": strict_parity,
+            "--until-settled": until_settled,
+            f"--minutes={minutes or 0:g}": minutes is not None,
+            "--retry-failed": retry_failed,
+        }
+        passed = [word for word, is_given in flags.items() if is_given]
+        if resume and (suite is not None or any((only, world_sizes, device, check))):
+            raise UsageError("--resume --on takes no SUITE and no overrides but --set launcher.KEY=VALUE")
+        elsewhere = _elsewhere(suite, out, changed, on, nodes, resume, passed, context.obj)
+        return _followed(elsewhere, detach=detach, quiet=quiet)
     if resume:
         others = [change for change in changes if not (check and change.startswith("check."))]
         if suite is not None or any((others, only, world_sizes, device)):
@@ -90,18 +107,75 @@ def run(
         raise UsageError("run: missing SUITE; use distbench run SUITE or distbench run --resume RUN")
     else:
         execution = Execution.start(load(suite, changed), out, context.obj)
+    minutes = (minutes or _MINUTES) if until_settled else None
+    journal = Journal(execution.run.folder)
+    with journal.session() as session:
+        analysed = _executed(
+            execution, journal, minutes, retry_failed=retry_failed, quiet=quiet, as_json=as_json
+        )
+        session.code = INTERRUPTED if analysed is None else exit_code(analysed, strict_parity=strict_parity)
+    return session.code
+
+
+def _executed(
+    execution: Execution,
+    journal: Journal,
+    settling_minutes: float | None,
+    *,
+    retry_failed: bool,
+    quiet: bool,
+    as_json: bool,
+) -> AnalysedRun | None:
+    """Run what is missing, and report it; None: it was stopped before.
+
+    Args:
+        settling_minutes: Add rounds until the pick is settled, for so long; None: add none.
+    """
     resume_with = resume_command(execution.run.folder)
-    with resumable(resume_with), observer(quiet=quiet) as watcher:
+    with resumable(resume_with), observer(quiet=quiet, journal=journal) as watcher:
         forewarn(execution, watcher)
         trials = execution.suite.measure.trials
-        settling = Settling(watcher, minutes or _MINUTES, trials) if until_settled else None
+        settling = Settling(watcher, settling_minutes, trials) if settling_minutes else None
         was_stopped = execution.execute(watcher, settling, retry_failed=retry_failed)
     with resumable(resume_with) if was_stopped else reporting(execution.run.folder):
         analysed = rereading(partial(reported, execution.run, as_json=as_json))
     if was_stopped:
         note(stopped(resume_with))
+        return None
+    return analysed
+
+
+def _elsewhere(
+    suite: Path | None,
+    out: Path,
+    changed: Overrides,
+    on: str,
+    nodes: int | None,
+    resume: str,
+    flags: Sequence[str],
+    command: Sequence[str],
+) -> Run:
+    """The run, handed over to the launcher *on*."""
+    if not on:
+        raise UsageError("--nodes and --detach go with --on, such as --on slurm")
+    if resume:
+        return handing.resume(runs.find(resume, out), on, nodes, changed.set, flags)
+    if suite is None:
+        raise UsageError("run: missing SUITE; use distbench run SUITE --on SLURM --nodes N")
+    loaded = load(suite, dataclasses.replace(changed, on=on))
+    return handing.begin(loaded, out, nodes, changed, command, flags)
+
+
+def _followed(run: Run, *, detach: bool, quiet: bool) -> int:
+    """Follow *run* to its end, unless it is left alone."""
+    if detach:
+        note(going_on(run.folder))
+        return 0
+    try:
+        return follow(run, quiet=quiet)
+    except KeyboardInterrupt:
+        note(going_on(run.folder))
         return INTERRUPTED
-    return exit_code(analysed, strict_parity=strict_parity)
 
 
 def _resumed(name: str, out: Path, added: Overrides | None) -> Execution:
@@ -111,6 +185,8 @@ def _resumed(name: str, out: Path, added: Overrides | None) -> Execution:
         added: The equivalence check that the run was started without.
     """
     run = runs.find(name, out)
+    if not (run.folder / RUN_FILE).exists() and (request := submitted.read_request(run.folder)):
+        return Execution.requested(run.folder, request)
     info = _info(run)
     if added and info.suite.get("check"):
         raise UsageError(f"--resume {name} --check: the run was started with --check; resume without it")

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Annotated
 
 from distbench.bounds import Bound, Positive
-from distbench.launchers.base import Controller, Submission
+from distbench.launchers.base import Controller, Queue, Submission
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started
 from distbench.launchers.slurm import script
+from distbench.launchers.slurm.queue import SlurmQueue
 
 # one step beside any other; agents end by themselves, and one that fails must not take the others along
 _STEP = ("--overlap", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1", "--cpu-bind=none", "--mem=0")
@@ -42,8 +43,8 @@ class Slurm(Cluster):
     """``--on slurm``: ``--qos``."""
     gres: str = ""
     """``--on slurm``: ``--gres``, devices of each node, as in gpu:8."""
-    time: str = ""
-    """``--on slurm``: ``--time``, limit of the allocation, as in 02:00:00."""
+    time: int | str = ""
+    """``--on slurm``: ``--time``, limit of the allocation, in minutes or as in 02:00:00."""
     constraint: str = ""
     """``--on slurm``: ``--constraint``, features that nodes must have."""
     exclusive: bool = True
@@ -94,6 +95,9 @@ class Slurm(Cluster):
         count = len(nodes)
         options = [*_STEP, f"--nodes={count}", f"--ntasks={count}"]
         return [[*self.srun, *options, "sh", "-c", _AGENT, *self.container, sys.executable, *COMMAND]]
+
+    def queue(self) -> Queue:
+        return SlurmQueue()
 
     def submission(self, controller: Controller) -> Submission:
         return Submission(script.COMMAND, script.of(self, controller))

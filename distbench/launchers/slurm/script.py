@@ -47,7 +47,7 @@ def _options(slurm: Slurm, controller: Controller) -> Iterator[str]:
     yield f"--nodes={controller.nodes}"
     yield "--ntasks-per-node=1"
     for option, variable in _OPTIONS.items():
-        if wanted := getattr(slurm, option):
+        if wanted := str(getattr(slurm, option)):
             preferred = os.environ.get(variable, wanted)
             if preferred != wanted:
                 raise UsageError(

@@ -1,0 +1,93 @@
+"""The jobs of Slurm, as ``scontrol show job`` describes them (https://slurm.schedmd.com/scontrol.html)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Literal
+
+from distbench.errors import UsageError
+from distbench.launchers.base import Job, Queue
+
+# https://slurm.schedmd.com/squeue.html, JOB STATE CODES; every other one is an end
+_WAITING = (
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "RESV_DEL_HOLD",
+    "SPECIAL_EXIT",
+)
+_RUNNING = ("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
+_PATIENCE_S = 30.0
+_NAME = re.compile(r"[0-9]+(;[\w.-]+)?")
+
+
+class SlurmQueue(Queue):
+    """Jobs of the cluster that the commands of Slurm find, or of another one: ``17`` or ``17;NAME``."""
+
+    def accepted(self, printed: str) -> str:
+        # whatever a site's sbatch prints besides
+        for line in reversed(printed.split()):
+            if _NAME.fullmatch(line):
+                return line
+        raise ValueError(f"sbatch named no job: {printed!r}")
+
+    def job(self, name: str) -> Job | None:
+        number, cluster = _parts(name)
+        command = ["scontrol", *cluster, "--oneliner", "show", "job", number]
+        try:
+            asked = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S, errors="replace"
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        if asked.returncode:
+            # Slurm forgets a job some minutes after its end (MinJobAge)
+            is_gone = "Invalid job id" in asked.stderr
+            return Job("ended", "not known to Slurm any more") if is_gone else None
+        return _read(asked.stdout)
+
+    def cancel_command(self, name: str) -> list[str]:
+        number, cluster = _parts(name)
+        return ["scancel", *cluster, number]
+
+    def logs(self, name: str, folder: Path) -> tuple[Path, Path]:
+        number, _ = _parts(name)
+        return folder / f"{number}.out", folder / f"{number}.err"
+
+
+def _read(line: str) -> Job | None:
+    """Job that ``scontrol`` describes on *line*."""
+    told = dict(re.findall(r"(?:^| )(JobState|Reason|ExitCode)=(\S*)", line))
+    word, reason = told.get("JobState", ""), told.get("Reason", "None")
+    if not word:
+        return None
+    state: Literal["waiting", "running", "ended"] = (
+        "waiting" if word in _WAITING else "running" if word in _RUNNING else "ended"
+    )
+    code = _code(told.get("ExitCode", "")) if state == "ended" else None
+    return Job(state, word if reason == "None" else f"{word} ({reason})", code)
+
+
+def _code(text: str) -> int | None:
+    """Exit code in ``code:signal``."""
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if not found:
+        return None
+    code, signal = map(int, found.groups())
+    return 128 + signal if signal else code
+
+
+def _parts(name: str) -> tuple[str, list[str]]:
+    """Number of job *name*, and the option that names its cluster, if there is one.
+
+    Raises:
+        UsageError: Slurm names no job like this.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r}: not a job of Slurm, such as 17 or 17;CLUSTER")
+    number, _, cluster = name.partition(";")
+    return number, [f"--clusters={cluster}"] if cluster else []

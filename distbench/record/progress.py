@@ -1,0 +1,145 @@
+"""What a run shows of its progress, in a file of its folder: others follow it from there.
+
+One event per line, in JSON; each session appends its own, from ``began`` to ``ended``. No number rests on it,
+so nothing fails if it can't be written or read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from distbench import files
+from distbench.clipping import clipped
+from distbench.decode import decoded, parsed
+from distbench.errors import INTERRUPTED, DistbenchError, RecordError
+
+PROGRESS_FILE = "progress.jsonl"
+_MOST_BYTES = 64 << 20
+_LONGEST = 2000
+
+Kind = Literal["began", "note", "item_started", "item_ended", "trial_started", "trial_ended", "ended"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One of them."""
+
+    kind: Kind
+    text: str = ""
+    """The note, or the name of the item or of the trial."""
+    done: int = 0
+    total: int = 0
+    seconds: float | None = None
+    """That an item or a trial took, or that are left when a trial starts; None: unknown."""
+    status: str = ""
+    """Of a trial that has ended."""
+    reason: str = ""
+    failed: bool = False
+    code: int = 0
+    """Exit code of the command, at the end of a session."""
+
+
+@dataclass
+class Session:
+    """What a command does to a run."""
+
+    code: int = 1
+    """Its exit code; as it stands after an error that nobody expected."""
+
+
+class Journal:
+    """Writes the events of one session."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file, self._has_begun = folder / PROGRESS_FILE, False
+        self._held_back: list[Event] = [Event("began")]
+
+    def write(self, event: Event) -> None:
+        """Append *event*; a session begins with its first that is not a note.
+
+        Until then the folder may still turn out to be another's.
+        """
+        self._held_back.append(event)
+        if event.kind != "note" or self._has_begun:
+            self._has_begun = True
+            for each in self._held_back:
+                self._append(each)
+            self._held_back.clear()
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """Say at the end of the body how it ended, if it has begun: what was refused is nobody's progress."""
+        session = Session()
+        try:
+            yield session
+        except DistbenchError as error:
+            session.code = error.exit_code
+            raise
+        except KeyboardInterrupt:
+            session.code = INTERRUPTED
+            raise
+        finally:
+            if self._has_begun:
+                self._append(Event("ended", code=session.code))
+
+    def _append(self, event: Event) -> None:
+        # what is left out has its default
+        plain = {key: value for key, value in asdict(event).items() if value or key == "kind"}
+        plain |= {
+            key: clipped(plain[key], _LONGEST, "see the record") for key in ("text", "reason") if key in plain
+        }
+        with suppress(OSError):
+            # the folder may be anybody's
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(self._file, flags, 0o644)
+            try:
+                os.write(descriptor, (json.dumps(plain) + "\n").encode())
+            finally:
+                os.close(descriptor)
+
+
+class Reader:
+    """Reads what is written to the events of a run, from *offset* on."""
+
+    def __init__(self, folder: Path, offset: int = 0) -> None:
+        self._file, self._offset = folder / PROGRESS_FILE, offset
+
+    def news(self) -> list[Event]:
+        """Events since the last call."""
+        try:
+            # opened anew each time: a network file system then asks its server
+            content = files.content(self._file, _MOST_BYTES)
+        except OSError:
+            return []
+        # a line that is being written has no end yet
+        whole = content[self._offset : content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [event for line in whole.splitlines() if (event := _event(line))]
+
+
+def size(folder: Path) -> int:
+    """Bytes of the events so far: from there on, they are those of later sessions."""
+    try:
+        return (folder / PROGRESS_FILE).stat().st_size
+    except OSError:
+        return 0
+
+
+def last_session(folder: Path) -> list[Event]:
+    """Events of the last session."""
+    events = Reader(folder).news()
+    begins = [i for i, event in enumerate(events) if event.kind == "began"]
+    return events[begins[-1] :] if begins else []
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        return decoded(Event, parsed(line, PROGRESS_FILE), PROGRESS_FILE)
+    except RecordError:
+        return None
