@@ -110,6 +110,22 @@ def test_a_rank_is_not_taken_for_hung_by_the_clock_of_its_host(tmp_path: Path, c
     assert watch.until_end().status is Status.MEASURED
 
 
+class NeverEnds(OneRank):
+    """A rank that delivers its result, and then hangs, as in gloo's teardown."""
+
+    def wait(self, seconds: float) -> list[Exit]:
+        super().wait(seconds)
+        return []
+
+
+@pytest.mark.drill("a rank hangs after it has delivered its result")
+def test_a_rank_that_hangs_at_its_end_costs_no_trial(tmp_path: Path) -> None:
+    handle = NeverEnds(tmp_path, 0, time.time())
+    limits = Limits(trial=5)
+    ending = Watch(handle, tmp_path, 1, limits, StopRequest(), kind_of("measure"), end_s=0.2).until_end()
+    assert ending.status is Status.MEASURED, ending.reason
+
+
 class Silent(OneRank):
     def wait(self, seconds: float) -> list[Exit]:
         time.sleep(0.05)

@@ -32,6 +32,8 @@ _POLL_S = 0.25
 # after the first failure the others get this long to report theirs, so that cause and victim differ
 _GRACE_S = 1.0
 _STACKS_S = 0.5
+# from the result of the last rank to its end: gloo may deadlock while it is torn down
+_END_S = 10.0
 # a deep stack of the main thread, which is the last, and its heading
 _STACK_TAIL = 64_000
 # phases before the job itself, each with its own limit
@@ -73,15 +75,17 @@ class Watch:
         kind: Kind,
         *,
         stacks_tell: bool = True,
+        end_s: float = _END_S,
     ) -> None:
         """Watch what *handle* has launched in *folder*.
 
         Args:
             stacks_tell: A rank that waits for others shows it in its stack, as it does unless a GPU computes.
+            end_s: Seconds that ranks have for their end when all have delivered.
         """
         self._handle, self._folder, self._ranks = handle, folder, range(processes)
         self._limits, self._stop, self._kind = limits, stop, kind
-        self._stacks_tell = stacks_tell
+        self._stacks_tell, self._end_s = stacks_tell, end_s
         self._exits: dict[int, Exit] = {}
         self._lost: LaunchError | None = None
         self._logs = Logs(log_file(folder, rank) for rank in self._ranks)
@@ -122,7 +126,7 @@ class Watch:
 
     def _lost_ending(self, lost: LaunchError) -> Ending:
         """What the ranks were started from is gone, and they with it, unless they had all delivered."""
-        if all(result_file(self._folder, rank).is_file() for rank in self._ranks):
+        if all(map(self._has_delivered, self._ranks)):
             return Ending(Status.MEASURED, "")
         killed = out_of_memory(lost.memory)
         reason = f"{lost}: {killed_text(lost.memory)}" if killed else str(lost)
@@ -130,8 +134,11 @@ class Watch:
         phase = NODE_LOST if isinstance(lost, NodeLostError) else self._progress(0)
         return Ending(status, reason, self._failure_of(None, phase, ""))
 
+    def _has_delivered(self, rank: int) -> bool:
+        return result_file(self._folder, rank).is_file()
+
     def _failed(self, rank: int) -> bool:
-        gone = rank in self._exits and not result_file(self._folder, rank).is_file()
+        gone = rank in self._exits and not self._has_delivered(rank)
         return gone or error_file(self._folder, rank).is_file()
 
     def _failure(self) -> Ending:
@@ -154,7 +161,7 @@ class Watch:
         if file.is_file():
             failure: dict[str, Any] = json.loads(file.read_text())
             return {**failure, "rank": rank, "symptom": bool(_SYMPTOM.search(failure["message"]))}
-        if rank not in self._exits or result_file(self._folder, rank).is_file():
+        if rank not in self._exits or self._has_delivered(rank):
             return None
         seen = self._exits[rank]
         phase = self._progress(rank)
@@ -164,13 +171,17 @@ class Watch:
         return {**told, "code": seen.code, "memory": seen.memory}
 
     def _late(self) -> Ending | None:
+        if all(map(self._has_delivered, self._ranks)):
+            # nothing that it measures is missing, so what hangs at its end is ended
+            is_over = all(self._silence(rank)[1] > self._end_s for rank in self._ranks)
+            return Ending(Status.MEASURED, "") if is_over else None
         if time.monotonic() - self._began > self._limits.trial:
             return self._timed_out(Status.HANG, "trial", self._limits.trial)
         for rank in self._ranks:
             phase, silent_s = self._silence(rank)
             key = phase if phase in _SETTING_UP else self._kind.deadline
             limit = getattr(self._limits, key)
-            if rank not in self._exits and silent_s > limit:
+            if rank not in self._exits and not self._has_delivered(rank) and silent_s > limit:
                 return self._timed_out(Status.INIT_TIMEOUT if phase == key else Status.HANG, key, limit)
         return None
 

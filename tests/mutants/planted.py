@@ -121,7 +121,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rank that leaves has delivered",
-        "gone = rank in self._exits and not result_file(self._folder, rank).is_file()",
+        "gone = rank in self._exits and not self._has_delivered(rank)",
         "gone = False",
         _in("test_faults", "all_leave"),
     ),
