@@ -18,7 +18,7 @@ from chores import codes, launch_of, sleepers, soon
 from conftest import QUICK, Finished
 from drills import Drill
 
-from distbench import env
+from distbench import clock, env
 from distbench.env import RUN_ID
 from distbench.launchers.agents import Agent
 from distbench.launchers.base import LaunchError, NodesMissingError, UnsupportedError
@@ -103,6 +103,37 @@ def test_a_node_must_have_the_gpus_that_were_counted_on(cluster: Cluster) -> Non
         pytest.skip("far has two GPUs")
     with pytest.raises(NodesMissingError, match=r"takes \d ranks by launcher, and shows \d GPUs"):
         cluster.site.launch(launch_of(cluster.folder, "true", 2, device="cuda"))
+
+
+@pytest.mark.drill("the clock of a node is two hours off")
+def test_times_are_those_of_the_command_whatever_the_clock_of_a_node_says(
+    tmp_path: Path, chore: None, drill: Drill
+) -> None:
+    (name, at_boot), hours = *clock.shared().items(), 2 * 3600
+    wrong = f'export {name}={float(at_boot) - hours}; exec sh -c "$2"'
+    cluster = Cluster(tmp_path / "run", shell=["sh", "-c", wrong, "shell"])
+    began = clock.now()
+    handle = cluster.site.launch(launch_of(cluster.folder, "true", 2))
+    exits = []
+    while len(exits) < 2:
+        exits += handle.wait(10)
+    handle.stop()
+    assert all(began < each.at < clock.now() for each in exits)
+    drill.seen("nothing: its times follow the command's clock")
+    cluster.site.close()
+
+
+@pytest.mark.drill("two runs at once on the same nodes")
+def test_two_runs_on_the_same_nodes_leave_each_other_alone(cluster: Cluster, nap: str, drill: Drill) -> None:
+    other = Cluster(cluster.folder.parent / "other")
+    handles = [each.site.launch(launch_of(each.folder, f"sleep {nap}", 2)) for each in (cluster, other)]
+    soon(lambda: len(sleepers(nap)) == 4, "they never began")
+    other.site.close()
+    soon(other.nobody_left, "processes were left")
+    assert len(sleepers(nap)) == 2
+    assert handles[0].wait(0.5) == []
+    drill.seen("nothing: they only share the cores")
+    handles[0].stop()
 
 
 def test_facts_are_those_of_the_nodes(tmp_path: Path, chore: None) -> None:

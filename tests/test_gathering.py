@@ -1,0 +1,116 @@
+"""The controller's port while agents gather: who else connects there is dropped, and holds up nobody."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from distbench.launchers.agents import Agent, Gathering
+from distbench.launchers.base import Launch, LaunchError
+from distbench.launchers.nodes import Node, Started
+from distbench.wire import AGENT, Wire, WireError, new_token
+
+Stray = Callable[["Port"], None]
+NODES = [Node("near", 1), Node("far", 1)]
+
+
+class Nobody(Started):
+    """What started the agents says nothing of them."""
+
+    def problem(self) -> str | None:
+        return None
+
+    def stop(self) -> None:
+        """Nothing was started."""
+
+
+class Port:
+    """A controller that waits for two agents, and who connects to it."""
+
+    def __init__(self) -> None:
+        self.token = new_token()
+        self.gathering = Gathering(self.token)
+        self.stack = ExitStack()
+        self.stack.callback(self.gathering.close)
+
+    def connected(self) -> socket.socket:
+        port = int(self.gathering.addresses.rpartition(":")[2])
+        return self.stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+
+    def join(self, name: str, token: str = "") -> None:
+        """Connect as an agent does."""
+        wire = Wire(self.connected(), token or self.token, AGENT)
+        self.stack.callback(wire.close)
+        wire.send({"node": {"name": name, "address": "127.0.0.1"}})
+
+    def gathered(self, seconds: float) -> list[Agent]:
+        agents = self.gathering.gather(NODES, Nobody(), Launch("rank", Path("trial.json"), 2), seconds)
+        for agent in agents:
+            self.stack.callback(agent.close)
+        return agents
+
+
+@pytest.fixture
+def port() -> Iterator[Port]:
+    made = Port()
+    yield made
+    made.stack.close()
+
+
+def silent(port: Port) -> None:
+    """Connects, says nothing, and stays."""
+    port.connected()
+
+
+def garbage(port: Port) -> None:
+    """Speaks another protocol."""
+    port.connected().sendall(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n" * 99)
+
+
+def of_another_run(port: Port) -> None:
+    """Knows another token."""
+    with suppress(WireError):
+        port.join("near", new_token())
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        pytest.param(stray, marks=pytest.mark.drill(f"while agents gather, one connects who {told}"), id=told)
+        for stray, told in (
+            (silent, "says nothing"),
+            (garbage, "speaks another protocol"),
+            (of_another_run, "knows another token"),
+        )
+    ],
+)
+def test_who_is_no_agent_of_the_run_is_dropped_and_waited_for_by_nobody(port: Port, stray: Stray) -> None:
+    def connect() -> None:
+        for _ in range(3):
+            stray(port)
+        port.join("far")
+        stray(port)
+        port.join("near")
+
+    threading.Thread(target=connect, daemon=True).start()
+    # one that is silent has 5 s for its handshake
+    assert [agent.name for agent in port.gathered(4.5)] == ["near", "far"]
+
+
+def test_agents_of_another_run_do_not_count(port: Port) -> None:
+    other = new_token()
+
+    def connect() -> None:
+        port.join("near")
+        for name in ("near", "far"):
+            with suppress(WireError):
+                port.join(name, other)
+
+    threading.Thread(target=connect, daemon=True).start()
+    with pytest.raises(LaunchError, match=r"no agent on far has connected within 2 s"):
+        port.gathered(2)
