@@ -39,6 +39,8 @@ def test_ranks_on_two_nodes_meet_where_rank_0_is(run_suite: Callable[..., Finish
     assert record.values["comm_between_busbw"] > 0
     assert record.absent["comm_inside_bytes"] == "every rank has a node to itself"
     assert record.absent["comm_inside_busbw"] == "every rank has a node to itself"
+    assert record.absent["node_sent_bytes"].startswith("GLOO_SOCKET_IFNAME")
+    assert record.values["node_bytes_theory"] == pytest.approx(record.values["comm_bytes"])
 
 
 @pytest.mark.train

@@ -165,6 +165,8 @@ class Trial:
     """``clock.now()`` when the first rank began the ``time`` pass and when the last had ended it."""
     effective: dict[str, Any] = field(default_factory=dict)
     """What the live engine of rank 0 really did."""
+    nodes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Node -> its ranks; empty: all are where the command is."""
 
     def slowest_steps(self, column: str) -> list[float]:
         """Largest value over ranks in each step: the slowest rank determines the step.

@@ -84,6 +84,7 @@ def trial_row(record: Record) -> Row:
     return {
         **_outcome(record),
         "degraded": record.degraded,
+        "nodes": len(record.nodes) or None,
         "failed_rank": failure.rank if failure else None,
         "failed_phase": failure.phase if failure else None,
     }

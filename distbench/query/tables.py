@@ -117,6 +117,7 @@ TRIAL_FACTS = (
     *_END,
     Column("degraded", "varchar", "Why it is not compared (a noisy machine); else empty."),
     *_TIME,
+    Column("nodes", "bigint", "Nodes that its ranks were on; null: where the command was, or nowhere."),
     Column("failed_rank", "bigint", "The rank that failed first."),
     Column("failed_phase", "varchar", "What that rank was doing."),
     *_READ_BACK,

@@ -53,6 +53,7 @@ def collect(
         tables={**_tables(delivered), **sampled},
         window=(min(rank["window"][0] for rank in delivered), max(rank["window"][1] for rank in delivered)),
         effective=delivered[0]["effective"],
+        nodes=ended.nodes,
     )
     for name in columns.keys() & delivered[0]["passes"]:
         columns[name]["pass"] = delivered[0]["passes"][name]

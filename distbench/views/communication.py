@@ -112,7 +112,11 @@ class CommunicationView(View):
             for row, name, detail in details
             for kind in traffic(detail)
         ]
-        notes = [f"{name}: {why}" for _, name, detail in details if (why := explanation(detail))]
+        notes = [
+            f"{name}: {why}{_left_nodes(row)}"
+            for row, name, detail in details
+            if (why := explanation(detail))
+        ]
         if measured:
             return self.made(rows, notes, f"{self.caption} {_OF_ALONE}")
         # a run without collectives has nothing in that column
@@ -122,6 +126,17 @@ class CommunicationView(View):
         yield from _volumes(run)
         yield from _bandwidths(run)
         yield from _exposed(run)
+
+
+def _left_nodes(row: CaseSummary) -> str:
+    """What left a node in a timed step, beside theory; empty if that was not counted."""
+    sent, theory = row.values.get("node_sent_bytes"), row.values.get("node_bytes_theory")
+    if sent is None or theory is None:
+        return ""
+    return (
+        f" A node sent {bytes_text(sent.value)} in a timed step, headers included; "
+        f"{bytes_text(theory.value)} must leave it by theory."
+    )
 
 
 def _row(row: CaseSummary, name: str, kind: Traffic, attained: Attained) -> Row:

@@ -5,7 +5,7 @@ nccl-tests: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -95,3 +95,33 @@ def wire_factor(ran: str, n: int) -> float | None:
     if ran in ("all_gather", "reduce_scatter", "all_to_all", "broadcast"):
         return (n - 1) / n
     return 1.0 if ran in ("send", "recv", "send_recv") else None
+
+
+def crossing(ran: str, size: float, rank: int, nodes: Mapping[int, str]) -> float | None:
+    """Bytes of a full array of *size* bytes that *rank* sends to other nodes when the backend runs *ran*.
+
+    On a ring whose ranks follow one another node by node, as NCCL and gloo build it of ranks that fill nodes
+    in their order, the last rank of each node sends to the next node; in an all-to-all each rank sends every
+    other one its part. Of a broadcast it is the mean over nodes.
+
+    Args:
+        nodes: Rank -> node, of each rank of the group in the ring's order.
+
+    Returns:
+        None: not known.
+    """
+    if len(set(nodes.values())) == 1:
+        return 0.0
+    if ran == "all_to_all":
+        return size * sum(node != nodes[rank] for node in nodes.values()) / len(nodes)
+    factor = wire_factor(ran, len(nodes))
+    if factor is None or "send" in ran or "recv" in ran:
+        return None
+    last = max(other for other, node in nodes.items() if node == nodes[rank])
+    return size * factor if rank == last else 0.0
+
+
+def ranks_of(text: str) -> list[int]:
+    """Ranks that a row's ``group`` names: ``0-3``, ``0,2``."""
+    first, _, last = text.partition("-")
+    return [*range(int(first), int(last) + 1)] if last else [int(rank) for rank in text.split(",")]

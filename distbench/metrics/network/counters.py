@@ -1,0 +1,58 @@
+"""Counters of network interfaces, as the kernel keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_SYS = Path("/sys/class")
+# Documentation/ABI/stable/sysfs-class-infiniband: octets divided by four
+_IB_OCTETS = 4
+
+
+@dataclass(frozen=True)
+class Counter:
+    """Bytes that have gone through one interface."""
+
+    kind: str
+    """``socket``: a network interface; ``infiniband``: a port of an InfiniBand or RoCE adapter."""
+    sent: int
+    received: int
+
+
+def read(interface: str, sys: Path = _SYS) -> dict[str, Counter]:
+    """Counters of the network *interface* and of every InfiniBand port, by name (``eth0``, ``mlx5_0/1``).
+
+    Raises:
+        LookupError: there is no such interface.
+    """
+    # of /proc/net/dev, which is of the network of this process; /sys/class/net is of whoever mounted it
+    seen = psutil.net_io_counters(pernic=True, nowrap=False)[interface]
+    return {interface: Counter("socket", seen.bytes_sent, seen.bytes_recv), **_ports(sys)}
+
+
+def _ports(sys: Path) -> dict[str, Counter]:
+    found = {}
+    for port in sorted((sys / "infiniband").glob("*/ports/*")):
+        try:
+            sent, received = (
+                int((port / "counters" / f"port_{way}_data").read_text()) * _IB_OCTETS
+                for way in ("xmit", "rcv")
+            )
+        except (OSError, ValueError):
+            # a port that is down has none to read ("Invalid argument"), and nothing goes through it
+            continue
+        found[f"{port.parts[-3]}/{port.name}"] = Counter("infiniband", sent, received)
+    return found
+
+
+def between(before: Mapping[str, Counter], after: Mapping[str, Counter]) -> dict[str, Counter]:
+    """What went through each interface meanwhile."""
+    return {
+        name: Counter(end.kind, end.sent - before[name].sent, end.received - before[name].received)
+        for name, end in after.items()
+        if name in before
+    }
