@@ -45,7 +45,7 @@ def install(folder: Path, **others: str) -> Path:
         "scancel": _SCANCEL,
         **others,
     }
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for name, script in scripts.items():
         program = folder / name
         program.write_text(f'#!/bin/bash\ncd "{folder}" || exit\n{script}')

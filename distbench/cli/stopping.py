@@ -48,6 +48,13 @@ def stopped(command: str) -> str:
     return f"stopped; resume with: {command}" if command else "stopped; start it again with the same command"
 
 
+def out_of_time(command: str) -> str:
+    """What is said of a run that ended for the time limit around it, and is resumed with *command*."""
+    return (
+        f"the time limit around this run is near: stopped after the trial in flight; resume with: {command}"
+    )
+
+
 def report_command(folder: Path) -> str:
     """Command that writes the report of the run in *folder*, ready to be pasted into a shell."""
     return f"distbench report {shlex.quote(str(folder))}"

@@ -239,6 +239,11 @@ class Launcher(ABC):
         """Whether this process is inside what it launches on, so that ``launcher: auto`` means this one."""
         return False
 
+    @classmethod
+    def ends_in(cls) -> float | None:
+        """Seconds until the engine around this process ends it; None: never, or nobody knows."""
+        return None
+
     def machine(self, device: str) -> Machine:
         """Machine that ranks run on, for a suite whose ``device`` is *device* (auto, cpu or cuda).
 

@@ -23,23 +23,35 @@ class StopRequest:
     """Whether the run was asked to stop.
 
     A first Ctrl-C, SIGTERM or SIGHUP asks; a second Ctrl-C or SIGTERM kills. When a terminal closes, the
-    kernel and the shell both send SIGHUP, so a second one means nothing more.
+    kernel and the shell both send SIGHUP, so a second one means nothing more. SIGUSR1, which Slurm sends
+    before a time limit (``sbatch --signal``), asks to begin nothing more.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        """Whether what runs is to end."""
+        self.time_is_up = False
+        """Whether nothing more is to be begun."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run ends before its end."""
+        return self.asked or self.time_is_up
 
     @contextmanager
     def listening(self) -> Iterator[StopRequest]:
-        """Handle SIGINT, SIGTERM and, unless ``nohup`` has it ignored, SIGHUP while the body runs.
+        """Handle SIGINT, SIGTERM, SIGUSR1 and, unless ``nohup`` has it ignored, SIGHUP while the body runs.
 
         Raises:
             KeyboardInterrupt: the second signal.
         """
-        with _handled_by(self._on_signal):
+        with _handled_by(self._on_signal, *_SIGNALS, signal.SIGUSR1):
             yield self
 
     def _on_signal(self, number: int, frame: Any) -> None:
+        if number == signal.SIGUSR1:
+            self.time_is_up = True
+            return
         if number == signal.SIGHUP:
             _leave_terminal()
         elif self.asked:
@@ -62,15 +74,15 @@ def interruptible() -> Iterator[None]:
             _leave_terminal()
         raise KeyboardInterrupt
 
-    with _handled_by(interrupt):
+    with _handled_by(interrupt, *_SIGNALS):
         yield
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Have *handler* called for each of ``_SIGNALS`` while the body runs."""
+def _handled_by(handler: Callable[[int, Any], None], *signals: signal.Signals) -> Iterator[None]:
+    """Have *handler* called for each of *signals* while the body runs."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    handled = [number for number in _SIGNALS if not (number == signal.SIGHUP and ignored)]
+    handled = [number for number in signals if not (number == signal.SIGHUP and ignored)]
     before = {number: signal.signal(number, handler) for number in handled}
     try:
         yield
@@ -125,6 +137,11 @@ class Pace:
     def took(self, task: Task, seconds: float) -> None:
         """A trial took *seconds*."""
         self._taken.append(((task.job.kind, task.case.id), seconds))
+
+    def longest(self, task: Task) -> float | None:
+        """Seconds of the longest trial of *task*'s case so far; None if there is none."""
+        own = (task.job.kind, task.case.id)
+        return max((seconds for trial, seconds in self._taken if trial == own), default=None)
 
     def remaining(self, done: int) -> float | None:
         """Seconds that the trials after the first *done* should take; None if unknown."""

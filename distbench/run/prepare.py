@@ -83,7 +83,7 @@ class Preparation:
         todo = self._items(groups)
         progress = Progress(self.observer, sum(map(len, todo)))
         for number, (group, items) in enumerate(zip(groups, todo, strict=True)):
-            if not self.stop.asked:
+            if not self.stop.ends:
                 launch = self._launch(group[0], number, items)
                 _Builder(launch, self.site, self.stop, progress, self.suite.limits.prepare).build(items)
         return progress.failed

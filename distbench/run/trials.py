@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from distbench.errors import InfrastructureError
 from distbench.job import MEASURING, kind_of
@@ -15,10 +16,13 @@ from distbench.record.store import Run, RunInfo, State
 from distbench.record.submitted import Request
 from distbench.run.bench import Bench, to_build
 from distbench.run.control import Observer, Pace, StopRequest
+from distbench.run.deadline import Deadline
 from distbench.suite import Suite, of_text
 from distbench.suite.reading import read_text
 from distbench.units import count_text
 
+Stopped = Literal["", "signal", "time"]
+"""What stopped a run: a signal, or the time limit of the allocation around it."""
 More = Callable[[Run], Sequence[str]]
 """The run so far -> ids of the cases that are to be measured once more."""
 
@@ -60,8 +64,8 @@ class Execution:
         info = replace(begun, run_id=request.run_id)
         return cls(Run.made_at(folder, info, suite.text), info, suite, planned)
 
-    def execute(self, observer: Observer, more: More | None = None, *, retry_failed: bool = False) -> bool:
-        """Run what is missing; True if a signal stopped it, and ``--resume`` can continue.
+    def execute(self, observer: Observer, more: More | None = None, *, retry_failed: bool = False) -> Stopped:
+        """Run what is missing; what stopped it, so that ``--resume`` can continue (empty: nothing did).
 
         No other process may run trials in the folder meanwhile.
 
@@ -91,8 +95,10 @@ class Execution:
                 with suppress(InfrastructureError):
                     self._written(info, "interrupted")
                 raise
-            self._written(info, "interrupted" if stop.asked else "finished")
-        return stop.asked
+            self._written(info, "interrupted" if stop.ends else "finished")
+        if stop.time_is_up and not stop.asked:
+            return "time"
+        return "signal" if stop.asked else ""
 
     def _make_all(
         self, bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest, more: More | None
@@ -101,7 +107,7 @@ class Execution:
         ready = {task.case.id for task in todo}
         _run(bench, todo, observer, stop)
         self._follow_up(bench, observer, stop)
-        while more and not stop.asked and (cases := more(self.run)):
+        while more and not stop.ends and (cases := more(self.run)):
             added = self._round(cases)
             if new := [task.case for task in added if task.case.id not in ready]:
                 bench.prepare(new)
@@ -112,7 +118,7 @@ class Execution:
     def _follow_up(self, bench: Bench, observer: Observer, stop: StopRequest) -> None:
         """Make the trials that what was made so far gives reason for, until there is no reason for more."""
         tried: set[tuple[str, str, str, int]] = set()
-        while not stop.asked:
+        while not stop.ends:
             records = self.run.contents().records
             cases = [item.case for item in self.plan.cases if item.problem is None]
             asked = [
@@ -146,9 +152,12 @@ class Execution:
 
 
 def _run(bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest) -> None:
-    pace = Pace(todo)
+    pace, deadline = Pace(todo), Deadline()
     for done, task in enumerate(todo):
-        if stop.asked:
+        if not stop.ends and (why := deadline.problem(pace.longest(task))):
+            observer.note(why)
+            stop.time_is_up = True
+        if stop.ends:
             return
         observer.trial_started(task, done, len(todo), pace.remaining(done))
         began = time.monotonic()

@@ -17,7 +17,7 @@ from distbench.cli.options import argument, option
 from distbench.cli.output import note, width
 from distbench.cli.progress import observer
 from distbench.cli.stopping import reporting, resumable, stopped
-from distbench.errors import INTERRUPTED, UsageError
+from distbench.errors import INTERRUPTED, OUT_OF_TIME, UsageError
 from distbench.job import MEASURE
 from distbench.plan import machine_of
 from distbench.record.contents import rereading
@@ -79,7 +79,7 @@ def collectives(
         analysed = rereading(partial(reported, execution.run, _shown, as_json=as_json))
     if was_stopped:
         note(stopped(resume_with))
-        return INTERRUPTED
+        return OUT_OF_TIME if was_stopped == "time" else INTERRUPTED
     return exit_code(analysed, strict_parity=False)
 
 

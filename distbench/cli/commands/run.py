@@ -21,8 +21,8 @@ from distbench.cli.options import argument, flag, option
 from distbench.cli.output import note
 from distbench.cli.progress import observer
 from distbench.cli.settling import Settling
-from distbench.cli.stopping import reporting, resumable, stopped
-from distbench.errors import INTERRUPTED, FormatError, RecordError, UsageError
+from distbench.cli.stopping import out_of_time, reporting, resumable, stopped
+from distbench.errors import INTERRUPTED, OUT_OF_TIME, FormatError, RecordError, UsageError
 from distbench.record import runs, submitted
 from distbench.record.contents import rereading
 from distbench.record.progress import Journal
@@ -113,7 +113,9 @@ def run(
         analysed = _executed(
             execution, journal, minutes, retry_failed=retry_failed, quiet=quiet, as_json=as_json
         )
-        session.code = INTERRUPTED if analysed is None else exit_code(analysed, strict_parity=strict_parity)
+        session.code = (
+            analysed if isinstance(analysed, int) else exit_code(analysed, strict_parity=strict_parity)
+        )
     return session.code
 
 
@@ -125,8 +127,8 @@ def _executed(
     retry_failed: bool,
     quiet: bool,
     as_json: bool,
-) -> AnalysedRun | None:
-    """Run what is missing, and report it; None: it was stopped before.
+) -> AnalysedRun | int:
+    """Run what is missing, and report it; the exit code if it was stopped before.
 
     Args:
         settling_minutes: Add rounds until the pick is settled, for so long; None: add none.
@@ -136,12 +138,15 @@ def _executed(
         forewarn(execution, watcher)
         trials = execution.suite.measure.trials
         settling = Settling(watcher, settling_minutes, trials) if settling_minutes else None
-        was_stopped = execution.execute(watcher, settling, retry_failed=retry_failed)
-    with resumable(resume_with) if was_stopped else reporting(execution.run.folder):
+        stopped_by = execution.execute(watcher, settling, retry_failed=retry_failed)
+    with resumable(resume_with) if stopped_by else reporting(execution.run.folder):
         analysed = rereading(partial(reported, execution.run, as_json=as_json))
-    if was_stopped:
+    if stopped_by == "time":
+        note(out_of_time(resume_with))
+        return OUT_OF_TIME
+    if stopped_by:
         note(stopped(resume_with))
-        return None
+        return INTERRUPTED
     return analysed
 
 

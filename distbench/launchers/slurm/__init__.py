@@ -21,7 +21,7 @@ from distbench.launchers.base import Controller, Queue, Submission
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started
 from distbench.launchers.slurm import script
-from distbench.launchers.slurm.queue import SlurmQueue
+from distbench.launchers.slurm.queue import SlurmQueue, seconds_left
 
 # one step beside any other; agents end by themselves, and one that fails must not take the others along
 _STEP = ("--overlap", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1", "--cpu-bind=none", "--mem=0")
@@ -70,6 +70,11 @@ class Slurm(Cluster):
     def is_around(cls) -> bool:
         # on a single node, local measures more: the host's telemetry
         return _is_inside() and os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
+
+    @classmethod
+    def ends_in(cls) -> float | None:
+        job = os.environ.get("SLURM_JOB_ID", "")
+        return seconds_left(job) if job.isdecimal() else None
 
     def mistake(self) -> tuple[str, str] | None:
         if not self.srun:

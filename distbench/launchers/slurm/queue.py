@@ -59,6 +59,21 @@ class SlurmQueue(Queue):
         return folder / f"{number}.out", folder / f"{number}.err"
 
 
+def seconds_left(number: str) -> float | None:
+    """Seconds until job *number* reaches its time limit; None: it has none, or Slurm does not say."""
+    command = ["squeue", "--noheader", f"--jobs={number}", "--format=%L"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # [[days-]hours:]minutes:seconds, or a word
+    found = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", asked.stdout.strip())
+    if not found:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
 def _read(line: str) -> Job | None:
     """Job that ``scontrol`` describes on *line*."""
     told = dict(re.findall(r"(?:^| )(JobState|Reason|ExitCode)=(\S*)", line))
