@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from distbench.cli.display import displayed
-from distbench.job import MEASURE
+from distbench.job import MEASURE, kind_of
 from distbench.plan import Task
 from distbench.record import Record, round_text
 from distbench.record.progress import Event, Journal
@@ -54,7 +54,7 @@ class Told(Observer):
 
 
 def _what(trial: Task | Record) -> str:
-    if trial.job.kind == MEASURE:
+    if trial.job.kind == MEASURE or not kind_of(trial.job.kind).trains:
         return f"{trial.case.name} {round_text(trial.round)}"
     return f"{trial.job.kind} {trial.case.name} ({trial.case.optimizer.name})"
 

@@ -459,6 +459,31 @@ MUTANTS = (
         "if not _NAME:",
         _in("test_gate_faults", "killed"),
     ),
+    # collectives
+    Mutant(
+        "a wrong result of a collective is not seen",
+        "return int((self.buffers[-1] != self._expected()).sum())",
+        "return 0",
+        _in("test_collectives", "not_there"),
+    ),
+    Mutant(
+        "busbw of a collective is its algbw",
+        '"busbw": algbw * (bus_factor(op, members.size) or 1.0),',
+        '"busbw": algbw,',
+        _in("test_collectives", "measured_and_right"),
+    ),
+    Mutant(
+        "of several nodes the fastest counts",
+        'key=lambda item: -item[1]["busbw"])',
+        'key=lambda item: item[1]["busbw"])',
+        _in("test_collectives", "slowest_node"),
+    ),
+    Mutant(
+        "a gate takes more bandwidth for a loss",
+        'sign = -1 if described["better"] == "higher" else 1',
+        "sign = 1",
+        _in("test_collectives", "gate_compares"),
+    ),
     # picker.js
     Mutant(
         "picker: the widest interval decides",
