@@ -153,6 +153,14 @@ def test_efficiency_is_taken_apart_at_the_border_of_a_node() -> None:
     assert any(each.endswith(told) for each in sentences(run))
 
 
+def test_of_nodes_of_one_device_the_efficiency_is_not_told_twice() -> None:
+    records = [on_nodes(measured(case("ddp", n), 100.0), n) for n in (1, 2)]
+    run = AnalysedRun(info(*(record.case for record in records)), records)
+    found = border(run.scaling[0], run.scaling[0].points[1])
+    assert isinstance(found, Border) and (found.inside, found.between) == (1, pytest.approx(0.5))
+    assert not any("border of a node" in each for each in sentences(run))
+
+
 def test_the_border_of_a_node_is_not_guessed_without_a_trial_on_a_whole_one() -> None:
     (series,) = over_nodes(1, 4).scaling
     assert border(series, series.points[1]) == "no trial was on one whole node (2 devices)"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.scaling import Scaling, ScalingPoint
-from distbench.analysis.text import listed
 from distbench.units import count_text
 
 DEFINITION = (
@@ -60,14 +59,17 @@ def border(series: Scaling, point: ScalingPoint) -> Border | str:
 def sentence(scaling: Sequence[Scaling]) -> str:
     """What becomes of the efficiency at the border of a node, of each series where it is largest.
 
-    Empty if no series goes beyond a node.
+    Empty if no series goes beyond a node of several devices.
     """
     found = []
     for series in sorted(scaling, key=lambda each: -each.points[-1].throughput.value):
         at = border(series, series.points[-1])
-        if isinstance(at, Border):
+        # of one device on each node it would say the efficiency twice
+        if isinstance(at, Border) and at.of_one > 1:
             found.append(
                 f"{series.name} {at.inside:.2f} on one node of {count_text(at.of_one, 'device')}, then "
                 f"{at.between:.2f} over {at.nodes} nodes"
             )
-    return f"Efficiency up to the border of a node and beyond: {listed(found, _MOST)}." if found else ""
+    more = f"; {len(found) - _MOST} more are in the table" if len(found) > _MOST else ""
+    told = "; ".join(found[:_MOST])
+    return f"Efficiency up to the border of a node and beyond: {told}{more}." if found else ""
