@@ -393,7 +393,9 @@ def test_each_node_with_a_cache_of_its_own_is_prepared(
     monkeypatch.setenv("DISTBENCH_CACHE", str(cache))
     cluster = Cluster(run, shell=alone(cache))
     seen = tmp_path / "seen"
-    build = f"touch {seen}-$DISTBENCH_NODE; test $DISTBENCH_NODE = near || exit {code}"
+    build = (
+        f"touch {seen}-$DISTBENCH_NODE; echo on $DISTBENCH_NODE; test $DISTBENCH_NODE = near || exit {code}"
+    )
     launch = launch_of(run, build, on_each_cache=True)
     assert codes(cluster.site.launch(launch)) == [0]
     assert sorted(file.name for file in tmp_path.glob("seen-*")) == ["seen-far", "seen-near"]
@@ -401,6 +403,8 @@ def test_each_node_with_a_cache_of_its_own_is_prepared(
     assert (begun.item, begun.ended) == ("chore", False)
     assert (ended.item, ended.ended) == ("chore", True)
     assert ("far: CalledProcessError" in ended.failed) == bool(code)
+    logs = [(run / name).read_text().splitlines()[0] for name in ("rank0.log", "rank0.far.log")]
+    assert logs == ["on near", "on far"]
     cluster.site.close()
 
 

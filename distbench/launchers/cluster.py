@@ -17,6 +17,7 @@ from distbench.launchers.base import (
     Launch,
     Launcher,
     LaunchError,
+    NodeLostError,
     NodesMissingError,
     Site,
     UnsupportedError,
@@ -182,7 +183,8 @@ class AgentSite(Site):
         bring(launch, builders)
         placed = [(agent, Share(1, 1, address=agent.address)) for agent in builders]
         for agent, share in placed:
-            agent.send({"launch": _request(launch, share, copies=True, leaves=agent is first)})
+            node = "" if agent is first else agent.name
+            agent.send({"launch": _request(launch, share, copies=True, node=node)})
         for agent, _ in placed:
             _begun(agent, self._cluster.start_timeout)
         return Preparing(placed, self._end, launch.file)
@@ -241,14 +243,15 @@ class AgentSite(Site):
             self._started = None
 
 
-def _request(launch: Launch, share: Share, *, copies: bool, leaves: bool = True) -> dict[str, Any]:
+def _request(launch: Launch, share: Share, *, copies: bool, node: str = "") -> dict[str, Any]:
     """What an agent is asked to launch.
 
     Args:
         copies: It is launched in the agent's copy of the run's folder.
-        leaves: What it leaves there for other launches comes back.
+        node: Its node, if another one does the same: what it writes comes back under a name with this, and
+            what it leaves for other launches stays there.
     """
-    left = [file.relative_to(root_of(launch)).as_posix() for file in launch.leaves] if leaves else []
+    left = [file.relative_to(root_of(launch)).as_posix() for file in launch.leaves] if not node else []
     return {
         "entry": launch.entry,
         "file": str(launch.file),
@@ -258,6 +261,7 @@ def _request(launch: Launch, share: Share, *, copies: bool, leaves: bool = True)
         "leftovers": list(launch.leftovers),
         "folder": launch.place.folder or str(Path.cwd()),
         "leaves": left if copies else None,
+        "node": node,
     }
 
 
@@ -267,7 +271,15 @@ def _names(agents: Sequence[Agent]) -> str:
 
 def _begun(agent: Agent, seconds: float) -> int:
     """Port that *agent*'s ranks have for the rendezvous, once they are started."""
-    told = agent.answer("port", "failed", seconds=seconds)
+    try:
+        told = agent.answer("port", "failed", seconds=seconds)
+    except NodeLostError:
+        raise
+    except LaunchError as error:
+        raise LaunchError(
+            f"{agent.name} has not started its ranks within {seconds:g} s; its imports may take long: raise "
+            "start_timeout"
+        ) from error
     if "failed" in told:
         raise LaunchError(f"{agent.name}: {told['failed']}")
     return int(told["port"])

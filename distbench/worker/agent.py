@@ -193,12 +193,12 @@ class Agent:
         own = decoded(Share, share, "launch request")
         interface = interface_of(self._wire.address)
         sockets = {name: interface for name in INTERFACES if interface and name not in os.environ}
-        leaves = rest.pop("leaves")
+        leaves, node = rest.pop("leaves"), rest.pop("node")
         if leaves is not None:
             assert self._copy
             ranks = range(own.first, own.first + own.count)
             is_preparation = rest["entry"] == "prepare"
-            self._trial = self._copy.trial(file, leaves, ranks, is_preparation=is_preparation)
+            self._trial = self._copy.trial(file, leaves, ranks, node, is_preparation=is_preparation)
             file = str(self._trial.file)
             # what is imported from there is missed by name
             folder = folder if Path(folder).is_dir() else str(self._copy.folder)

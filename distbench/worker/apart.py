@@ -49,8 +49,13 @@ class Copy:
         except (OSError, TransferError) as error:
             self._problem = f"{message['piece']} can't be put into {self.folder}: {_text(error)}"
 
-    def trial(self, file: str, leaves: Iterable[str], ranks: Iterable[int], *, is_preparation: bool) -> Trial:
+    def trial(
+        self, file: str, leaves: Iterable[str], ranks: Iterable[int], node: str, *, is_preparation: bool
+    ) -> Trial:
         """The trial whose instructions came as *file* of the run's folder, ready for its *ranks* here.
+
+        Args:
+            node: Comes into the names of files that go back, unless it is empty.
 
         Raises:
             OSError: what it needs could not be put here.
@@ -62,7 +67,7 @@ class Copy:
         write_whole(own, json.dumps(self._moved(json.loads(own.read_text()))))
         if is_preparation:
             journal_file(own).write_text("")
-        return Trial(self.folder, own, list(leaves), list(ranks))
+        return Trial(self.folder, own, list(leaves), list(ranks), node)
 
     def close(self) -> None:
         """Remove the folder."""
@@ -89,8 +94,8 @@ class Copy:
 class Trial:
     """A trial on this node, and what its ranks write."""
 
-    def __init__(self, root: Path, file: Path, leaves: list[str], ranks: list[int]) -> None:
-        self._root, self._folder, self._leaves = root, file.parent, leaves
+    def __init__(self, root: Path, file: Path, leaves: list[str], ranks: list[int], node: str) -> None:
+        self._root, self._folder, self._leaves, self._node = root, file.parent, leaves, node
         self.file = file
         """Its instructions."""
         self._journal = Journal(file) if journal_file(file).is_file() else None
@@ -157,7 +162,8 @@ class Trial:
         except FileNotFoundError:
             return
         if self._sent.get(file) != (status.st_size, status.st_mtime_ns):
-            yield from pieces(file, file.relative_to(self._root).as_posix())
+            called = file.with_suffix(f".{self._node}{file.suffix}") if self._node else file
+            yield from pieces(file, called.relative_to(self._root).as_posix())
             self._sent[file] = status.st_size, status.st_mtime_ns
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,18 @@ def test_ssh(bench: Bench, near: Finished, tmp_path: Path) -> None:
     done = bench.run(bench.nodes[0], "env", f"--chdir={MODELS}", *command, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     same_losses(near, finished(tmp_path), {bench.nodes[0]: [0], bench.nodes[1]: [1]})
+
+
+def test_ssh_without_a_shared_file_system(near: Finished, tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    with closing(Bench(tmp_path, private=[reports])) as bench:
+        hosts = [f"{node}:1" for node in bench.nodes]
+        suite = suite_in(tmp_path, f"launcher: {{ssh: {{hosts: {hosts}, shell: {bench.ssh()}}}}}\n")
+        command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(reports)]
+        path = os.pathsep.join([str(MODELS), os.environ.get("PYTHONPATH", "")])
+        done = bench.run(bench.nodes[0], "env", f"--chdir={MODELS}", *command, PYTHONPATH=path)
+        assert done.returncode == 0, done.stderr
+        own, other = (tmp_path / "private" / node / "0" for node in bench.nodes)
+        (run,) = own.iterdir()
+        assert not list(other.iterdir())
+        same_losses(near, Finished(0, "", {}, run), {bench.nodes[0]: [0], bench.nodes[1]: [1]})
