@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 from bench import Bench, SlurmBench
+from chores import soon
 from conftest import QUICK, Done
 
 from distbench.record.contents import read_record
+from distbench.record.store import Run
 
+SCRIPT = Path(__file__).parents[2] / "docs" / "slurm.sh"
 SUITE = f"{QUICK.replace('[2]', '[4]')}strategies: [ddp]\n"
 
 
@@ -45,6 +48,17 @@ def test_what_the_job_waits_for_is_said_in_slurms_words(
     done = login()
     assert done.returncode == 0, done.stderr
     assert "PENDING (Resources)" in done.stderr
+
+
+def test_the_batch_script_of_the_docs(bench: Bench, slurm: SlurmBench, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    work = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nmeasure: {warmup: 1, steps: 3, trials: 1}\n"
+    suite.write_text(f"{work}world_sizes: [4]\nstrategies: [ddp]\n")
+    slurm.call("sbatch", f"--chdir={tmp_path}", f"--output={tmp_path}/job.log", str(SCRIPT), str(suite))
+    soon(lambda: list(tmp_path.glob("reports/*/report.html")), "no report was written", 120)
+    (run,) = (tmp_path / "reports").iterdir()
+    (record,) = Run(run).records()
+    assert record.nodes == {bench.nodes[0]: [0, 1], bench.nodes[1]: [2, 3]}
 
 
 def test_a_partition_that_is_not_there_is_refused_in_slurms_words(login: Callable[..., Done]) -> None:
