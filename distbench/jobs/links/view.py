@@ -29,6 +29,11 @@ def _micro(value: float) -> str:
     return f"{value * 1e6:.1f}" if value < 1e-3 else f"{value * 1e6:.0f}"
 
 
+def _spread(value: float) -> str:
+    """Few or uneven trials have intervals of which only that they are useless is worth saying."""
+    return f"{value:.1%}" if value < 1 else ">100%"
+
+
 class CollectivesView(View):
     """nccl-tests' table, and bus bandwidth against the size of messages."""
 
@@ -51,7 +56,7 @@ class CollectivesView(View):
         Field("seconds", "time us", "Time of a call on the slowest rank.", "s", "lower", format=_micro),
         Field("algbw", "algbw", "Size over time.", "B/s", "higher", format=_giga),
         Field("busbw", "busbw", "By the factor of the operation.", "B/s", "higher", format=_giga),
-        Field("spread", "±", "Half the 95% interval of busbw over trials.", format="{:.1%}".format),
+        Field("spread", "±", "Half the 95% interval of busbw over trials.", format=_spread),
         Field("wrong", "wrong", "Elements with a wrong result.", type="bigint", format="{:d}".format),
         Field("busbw_low", "", "Lower end of the 95% interval of busbw.", "B/s"),
         Field("busbw_high", "", "Upper end of the 95% interval of busbw.", "B/s"),
