@@ -10,6 +10,9 @@ from distbench.launchers.agents import Agent
 from distbench.launchers.base import Launch, LaunchError
 from distbench.transfer import digest, pieces
 
+# for the digests of all files that a node has, which may be large
+_DIGESTS_S = 600.0
+
 
 def blind(agents: Sequence[Agent], folder: Path) -> list[Agent]:
     """Those *agents* that do not see *folder* of this host.
@@ -50,7 +53,7 @@ def bring(launch: Launch, agents: Sequence[Agent]) -> None:
     for agent in agents:
         agent.copies_into(root)
         agent.send({"offer": offer, "root": str(root)})
-        for name in agent.answer("lacks")["lacks"]:
+        for name in agent.answer("lacks", seconds=_DIGESTS_S)["lacks"]:
             for message in pieces(files[name], name):
                 agent.send(*message)
                 if launch.given_up():

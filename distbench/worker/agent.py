@@ -120,12 +120,16 @@ class Agent:
             WireError: somebody has put something into the connection.
         """
         self._wire.send({"node": facts(self._wire.address)})
-        while self._wire.alive and self._wire.silent_s() < SILENCE_S:
+        while self._wire.alive:
             self._send_more()
             # either wait ends at once when what is waited for comes
             if self._left:
                 self._watch(0.0 if self._outbox else _POLL_S)
-            for request in self._wire.receive(0 if self._left or self._outbox else _POLL_S):
+            requests = self._wire.receive(0 if self._left or self._outbox else _POLL_S)
+            # asked after a look at what has come: to obey may have taken long, as digests of large files do
+            if self._wire.silent_s() > SILENCE_S:
+                return
+            for request in requests:
                 self._obey(request)
 
     def close(self) -> None:
