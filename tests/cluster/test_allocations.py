@@ -1,0 +1,148 @@
+"""Ends of allocations on a real Slurm: nothing measured before is lost, nobody is left, a new one goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from bench import Bench, SlurmBench
+from chores import soon
+from conftest import MODELS, QUICK
+
+from distbench.record import Record, Status
+from distbench.record.store import Run
+
+TRIALS = 8
+SUITE = f"{QUICK.replace('[2]', '[4]').replace('trials: 1', f'trials: {TRIALS}')}strategies: [ddp]\n"
+
+
+@pytest.fixture(scope="module")
+def slurm(bench: Bench) -> Iterator[SlurmBench]:
+    """Slurm with a second partition, whose jobs take the nodes of those in the first."""
+    nodes = ",".join(bench.nodes)
+    settings = ["PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]
+    settings.append(f"PartitionName=urgent Nodes={nodes} PriorityTier=10 MaxTime=00:10:00 State=UP")
+    made = SlurmBench(bench, settings="\n".join([*settings, ""]))
+    yield made
+    made.close()
+
+
+class Followed:
+    """A run from a login node, in a process of its own."""
+
+    def __init__(self, slurm: SlurmBench, folder: Path, options: str = "", text: str = SUITE) -> None:
+        self._slurm, self._folder = slurm, folder
+        suite, out = folder / "suite.yaml", folder / "out"
+        suite.write_text(f"{text}launcher: {{slurm: {{{options}}}}}\n")
+        self._log = folder / "follower.log"
+        self._process = self._started("run", str(suite), "--out", str(out))
+        soon(lambda: list(out.glob("*/submitted/job.json")), "it was not handed over")
+        (self.folder,) = out.iterdir()
+
+    def resumed(self, *options: str) -> int:
+        """Exit code of the run when it was handed over again."""
+        self._process = self._started("run", "--resume", str(self.folder), *options)
+        return self.code()
+
+    def measures(self) -> None:
+        """Wait until two trials are measured and the third runs."""
+        soon(lambda: len(list(self.folder.glob("trials/*/2/rank0.log"))), "no trial was made", 120)
+
+    def code(self) -> int:
+        return self._process.wait(240)
+
+    def records(self) -> list[Record]:
+        return Run(self.folder).records()
+
+    def statuses(self) -> set[Status]:
+        return {record.status for record in self.records()}
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def _started(self, *words: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "distbench", *words, "--on", "slurm", "--nodes", "2"]
+        with self._log.open("ab") as log:
+            environment = {**psutil.Process().environ(), **self._slurm.variables}
+            return subprocess.Popen(command, cwd=MODELS, env=environment, stdout=log, stderr=log)
+
+
+def of_the_run(bench: Bench) -> list[int]:
+    """Processes of distbench on the nodes."""
+    found = []
+    for node in bench.nodes:
+        for pid in bench.processes(node):
+            try:
+                words = psutil.Process(pid).cmdline()
+            except psutil.Error:
+                continue
+            found += [pid] if "distbench" in shlex.join(words) else []
+    return found
+
+
+def completes(run: Followed, bench: Bench, before: list[Record]) -> None:
+    """Nobody is left, nothing that was measured is made again, and a new allocation makes the rest."""
+    soon(lambda: not of_the_run(bench), "processes were left")
+    measured = {r.round: r.started for r in before if r.status is Status.MEASURED}
+    assert len(measured) >= 2
+    assert run.resumed() == 0, run.said
+    after = {record.round: record.started for record in run.records()}
+    assert len(after) == TRIALS
+    assert run.statuses() == {Status.MEASURED}
+    assert measured.items() <= after.items()
+
+
+def test_scancel(bench: Bench, slurm: SlurmBench, tmp_path: Path) -> None:
+    run = Followed(slurm, tmp_path)
+    run.measures()
+    slurm.call("scancel", "--user=root")
+    assert run.code() in (130, 143), run.said
+    assert f"resume with: distbench run --resume {run.folder} --on slurm --nodes 2" in run.said
+    completes(run, bench, run.records())
+
+
+def test_a_node_is_set_down(bench: Bench, slurm: SlurmBench, tmp_path: Path) -> None:
+    run = Followed(slurm, tmp_path)
+    run.measures()
+    slurm.call("scontrol", "update", f"nodename={bench.nodes[1]}", "state=down", "reason=drill")
+    try:
+        assert run.code() > 0
+        assert "NODE_FAIL" in run.said
+        before = run.records()
+    finally:
+        # refused if it has come back by itself (ReturnToService)
+        with contextlib.suppress(RuntimeError):
+            slurm.call("scontrol", "update", f"nodename={bench.nodes[1]}", "state=resume")
+    completes(run, bench, before)
+
+
+def test_the_time_limit(bench: Bench, slurm: SlurmBench, tmp_path: Path) -> None:
+    many = SUITE.replace(f"trials: {TRIALS}", "trials: 100")
+    run = Followed(slurm, tmp_path, "time: 1, warning: 20", many)
+    assert run.code() == 75, run.said
+    assert "stopped after the trial in flight" in run.said
+    assert run.statuses() == {Status.MEASURED}, "the trial in flight has ended"
+    assert Run(run.folder).info().state == "interrupted"
+    soon(lambda: not of_the_run(bench), "processes were left")
+
+
+def test_a_preempted_job_goes_on_when_it_gets_its_nodes_again(
+    bench: Bench, slurm: SlurmBench, tmp_path: Path
+) -> None:
+    run = Followed(slurm, tmp_path, "requeue: true")
+    run.measures()
+    urgent = ["--partition=urgent", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 3"]
+    slurm.call("sbatch", *urgent)
+    assert run.code() == 0, run.said
+    assert len(run.records()) == TRIALS
+    assert run.statuses() == {Status.MEASURED}
+    (log,) = (run.folder / "submitted").glob("*.err")
+    assert "PREEMPTION" in log.read_text()
+    soon(lambda: not of_the_run(bench), "processes were left")
