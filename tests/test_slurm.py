@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from bench import OneHost, SlurmBench
 from conftest import MODELS, QUICK, Done, Finished
 
-from distbench.launchers.nodes import Node
+from distbench.launchers.nodes import COMMAND, Node
 from distbench.launchers.slurm import Slurm
 
 SUITE = QUICK.replace("[2]", "[4]") + "strategies: [pretended]\n"
@@ -120,6 +121,16 @@ WISHES = """launcher:
   slurm: {partition: "two words", gres: gpu:8, time: 02:00:00, requeue: true, warning: 300,
           sbatch: [--mem=0], setup: [module load cuda, '. "my env"/bin/activate']}
 """
+
+
+def test_agents_are_started_inside_of_a_container_and_have_the_names_of_their_nodes() -> None:
+    (command,) = Slurm(container=["echo", "inside"]).agent_commands([Node("gpu7", 8), Node("gpu8", 8)])
+    shell = command[command.index("sh") :]
+    assert {"--nodes=2", "--ntasks=2"} <= set(command)
+    started = subprocess.run(
+        shell, env={"SLURMD_NODENAME": "gpu7"}, capture_output=True, text=True, check=True
+    )
+    assert started.stdout.split() == ["inside", sys.executable, *COMMAND]
 
 
 def test_what_is_handed_over_is_what_was_shown(
