@@ -424,6 +424,7 @@ def test_agents_end_with_their_controller(tmp_path: Path, chore: None, nap: str,
     drill.noticed(soon(lambda: not sleepers(nap), "a process was left"))
 
 
+@pytest.mark.train
 @pytest.mark.drill("nodes never come, in a run of many trials")
 def test_nodes_that_do_not_come_end_the_run_and_are_waited_for_once(
     tmp_path: Path, run_suite: Callable[..., Finished], drill: Drill

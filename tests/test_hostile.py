@@ -468,7 +468,18 @@ def test_a_baseline_that_can_not_be_read_is_told_before_anything_is_launched(
     assert "they do not fit together" in done.stderr
 
 
-LAUNCHING = {"run", "gate", "calibrate", "prepare", "plan", "list"}
+LAUNCHING = {
+    "run",
+    "gate",
+    "calibrate",
+    "prepare",
+    "plan",
+    "list",
+    "doctor",
+    "collectives",
+    "launch",
+    "attach",
+}
 """Commands that end in a traceback by a mistake of distbench: what they show, they have made themselves."""
 
 

@@ -53,7 +53,7 @@ def test_a_shipped_suite_plans(file):
 def test_a_shipped_suite_takes_the_gpus_of_a_gpu_machine(file):
     cases = [item.case for item in make(load(file), GPUS).cases]
     assert {case.device for case in cases} == {"cuda"}
-    assert file.stem == "quickstart" or max(case.world_size for case in cases) == 8
+    assert file.stem in ("quickstart", "network") or max(case.world_size for case in cases) == 8
 
 
 def test_the_main_suite_has_every_strategy_at_both_world_sizes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import closing
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from bench import Bench, SlurmBench
 from conftest import MODELS, QUICK, Finished, run_in
+
+from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 
 SUITE = f"{QUICK}strategies: [ddp, {{zero: {{stage: 2}}}}]\n"
 
@@ -46,13 +49,17 @@ def test_slurm(bench: Bench, slurm: SlurmBench, near: Finished, tmp_path: Path) 
     same_losses(near, finished(tmp_path), {bench.nodes[0]: [0], bench.nodes[1]: [1]})
 
 
-def test_ssh(bench: Bench, near: Finished, tmp_path: Path) -> None:
+def test_ssh_and_a_check(bench: Bench, near: Finished, tmp_path: Path) -> None:
     hosts = [f"{node}:1" for node in bench.nodes]
     suite = suite_in(tmp_path, f"launcher: {{ssh: {{hosts: {hosts}, shell: {bench.ssh()}}}}}\n")
     command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "reports")]
+    command += ["--check", "--json"]
     path = os.pathsep.join([str(MODELS), os.environ.get("PYTHONPATH", "")])
     done = bench.run(bench.nodes[0], "env", f"--chdir={MODELS}", *command, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
+    verdicts = {case["label"]: case["equivalence"]["verdict"] for case in json.loads(done.stdout)["cases"]}
+    assert set(verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert len(verdicts) == 2
     same_losses(near, finished(tmp_path), {bench.nodes[0]: [0], bench.nodes[1]: [1]})
 
 

@@ -10,6 +10,7 @@ from distbench.cli.handing import queue_of
 from distbench.cli.options import REPORTS, Out, Quiet, RunName, flag
 from distbench.cli.output import note
 from distbench.errors import INTERRUPTED, InfrastructureError, UsageError
+from distbench.foreign import from_anybody
 from distbench.record import runs, submitted
 from distbench.record.store import Run
 
@@ -25,7 +26,8 @@ def attach(
     if cancel:
         _cancel(run)
     try:
-        return follow(run, quiet=quiet)
+        with from_anybody("the records"):
+            return follow(run, quiet=quiet)
     except KeyboardInterrupt:
         note(going_on(run.folder))
         return INTERRUPTED
