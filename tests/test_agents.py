@@ -284,6 +284,18 @@ def test_an_agent_that_is_gone_is_named_and_replaced(
     loses_its_agent(cluster, number, "the agent on far has ended", nap, drill)
 
 
+def test_an_agent_that_has_been_silent_for_seconds_is_named(cluster: Cluster, nap: str) -> None:
+    handle = cluster.site.launch(launch_of(cluster.folder, f"sleep {nap}", 2))
+    soon(lambda: len(sleepers(nap)) == 2, "they never began")
+    assert handle.silence() is None
+    agent = cluster.agent("far")
+    agent.suspend()
+    soon(lambda: handle.wait(0.1) or handle.silence(), "it was not missed", 20)
+    assert str(handle.silence()).startswith("the agent on far has been silent for ")
+    agent.resume()
+    handle.stop()
+
+
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("an agent gets SIGSTOP in a trial")

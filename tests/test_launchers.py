@@ -15,7 +15,7 @@ from distbench.case import Limits
 from distbench.job import kind_of
 from distbench.launchers.base import Exit, Handle
 from distbench.processes import Share
-from distbench.record import RankDevice, Status
+from distbench.record import NODE_LOST, RankDevice, Status
 from distbench.record.store import Run as RunFolder
 from distbench.run.control import StopRequest
 from distbench.run.watch import Watch
@@ -126,6 +126,25 @@ def test_a_rank_that_hangs_at_its_end_costs_no_trial(tmp_path: Path) -> None:
     limits = Limits(trial=5)
     ending = Watch(handle, tmp_path, 1, limits, StopRequest(), kind_of("measure"), end_s=0.2).until_end()
     assert ending.status is Status.MEASURED, ending.reason
+
+
+class Cut(OneRank):
+    """A rank that makes no progress, because a node is gone."""
+
+    def wait(self, seconds: float) -> list[Exit]:
+        time.sleep(0.05)
+        return []
+
+    def silence(self) -> str | None:
+        return "the agent on far has been silent for 9 s"
+
+
+def test_a_limit_that_passes_while_a_node_is_silent_is_not_the_fault_of_a_rank(tmp_path: Path) -> None:
+    limits = Limits(start=0.1)
+    ending = Watch(Cut(tmp_path, 0, 0.0), tmp_path, 1, limits, StopRequest(), kind_of("measure")).until_end()
+    assert ending.status is Status.CRASHED
+    assert ending.reason.startswith("the agent on far has been silent for 9 s; limits.start")
+    assert ending.failure and ending.failure.phase == NODE_LOST
 
 
 class Silent(OneRank):

@@ -62,6 +62,11 @@ class Agent:
         self.name, self.address = self.facts["name"], self.facts["address"]
         self.send({"welcome": clock.now()})
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds since it last gave a sign of life; it does so every second."""
+        return self._wire.silent_s()
+
     def send(self, request: dict[str, Any], data: bytes = b"") -> None:
         """Send *request*, with *data* beside it."""
         self._wire.send(request, data)

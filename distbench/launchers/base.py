@@ -193,6 +193,10 @@ class Handle(ABC):
         """State of each rank's process, a letter of ``/proc/PID/stat``, as far as it is known."""
         return {}
 
+    def silence(self) -> str | None:
+        """Which node has given no sign of life for some time, if one has; it may be lost before long."""
+        return None
+
     def fetch(self) -> None:  # noqa: B027  # where ranks write into the trial's folder, all of it is there
         """Have what ranks have printed so far, and why they failed, in the trial's folder."""
 

@@ -15,6 +15,7 @@ from distbench.processes import Share
 from distbench.trial import Sign, progress_file, write_progress
 
 _STATES_S = 2.0
+_SILENT_S = 5.0
 
 Placed = Sequence[tuple[Agent, Share]]
 """Agents of a launch, and the ranks that each starts."""
@@ -59,6 +60,13 @@ class AgentHandle(Handle):
                 states = agent.answer("states", seconds=_STATES_S)["states"]
                 told |= {int(rank): letter for rank, letter in states.items()}
         return told
+
+    def silence(self) -> str | None:
+        for agent in self._agents:
+            if (seconds := agent.silent_s) > _SILENT_S:
+                told = f"the agent on {agent.name} has been silent for {seconds:.0f} s"
+                return f"{told}: it, its node or its link hangs"
+        return None
 
     def fetch(self) -> None:
         apart = [agent for agent in self._agents if agent.is_apart]

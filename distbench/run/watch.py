@@ -193,6 +193,10 @@ class Watch:
         return (sign or Sign()).phase, now - self._signs[rank][1]
 
     def _timed_out(self, status: Status, key: str, limit: float) -> Ending:
+        if silent := self._handle.silence():
+            # ranks that wait for those of a node that is gone reach their limits before it is given up
+            reason = f"{silent}; limits.{key} = {duration_text(limit)} was exceeded meanwhile"
+            return Ending(Status.CRASHED, reason, self._failure_of(None, NODE_LOST, ""))
         before = self._handle.states()
         self._handle.signal(signal.SIGUSR1)
         # the ranks themselves write their stacks

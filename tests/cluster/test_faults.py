@@ -1,4 +1,4 @@
-"""What happens to a run over two nodes when a rank, an agent or the command fails.
+"""What happens to a run over two nodes when a rank, an agent, the command or a link fails.
 
 Each fault comes in the middle of the second of three trials. The first stays, the culprit is named, nobody is
 left on any node, and ``--resume`` completes what the fault has cost.
@@ -198,3 +198,14 @@ def test_no_process_outlives_a_command_that_is_killed(faulty: Faulty, drill: Dri
     faulty.ends()
     assert faulty.resume() == 0
     assert faulty.statuses() == ["measured"] * 3
+
+
+@pytest.mark.drill("two nodes: the link of one is down for 5 s")
+def test_a_link_that_is_down_for_a_moment_costs_time_only(faulty: Faulty, drill: Drill) -> None:
+    faulty.bench.cut(faulty.bench.nodes[1])
+    time.sleep(5)
+    faulty.bench.mend(faulty.bench.nodes[1])
+    assert faulty.ends() == 0, faulty.log()
+    drill.seen("nothing: the trial takes longer")
+    assert faulty.statuses() == ["measured"] * 3
+    assert max(faulty.record(1)["samples"]["step_s"][0]) > 4
