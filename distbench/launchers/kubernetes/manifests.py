@@ -29,7 +29,7 @@ _RUN, _ROLE = "distbench/run", "distbench/role"
 _RESOURCES = {"requests": {"cpu": 1, "memory": "2Gi"}}
 # the last "wait" is interrupted by a signal, which the run gets, and not the shell
 _STAY = (
-    'trap "kill -TERM \\$run" TERM; "$@" & run=$!; wait $run; code=$?; '
+    'trap "kill -TERM \\$!" TERM; "$@" & run=$!; wait $run; code=$?; '
     "while kill -0 $run 2>/dev/null; do wait $run; code=$?; done; "
     'echo "the run has ended with code $code; this pod stays for $0 seconds"; '
     "trap - TERM; sleep $0 & wait $!; exit $code"
