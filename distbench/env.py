@@ -3,6 +3,7 @@
 import ctypes.util
 import functools
 import hashlib
+import importlib.machinery
 import importlib.metadata
 import os
 import platform
@@ -117,6 +118,11 @@ def search_path() -> str:
     """
     own, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
     return path if own in path.split(os.pathsep) else f"{own}{os.pathsep}{path}"
+
+
+def is_installed(package: str) -> bool:
+    """Whether Python would find *package*, which is not imported."""
+    return importlib.machinery.PathFinder.find_spec(package) is not None
 
 
 def install_hint(extra: str, pip: str = "pip") -> str:

@@ -78,7 +78,12 @@ def test_a_column_has_one_metric_a_unit_a_direction_and_a_definition() -> None:
         assert column.better in ("higher", "lower", None)
 
 
-HOSTS = {"ssh": {"hosts": ["near:2"]}}
+HOSTS = {
+    "mpi": {"hosts": ["near"], "slots": 2},
+    "ray": {"nnodes": 1, "num_cpus": 2, "num_gpus": 0},
+    "spark": {"slots": 2},
+    "ssh": {"hosts": ["near:2"]},
+}
 
 
 # slurm shows it inside an allocation: test_slurm

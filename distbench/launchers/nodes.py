@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from distbench.case import Device
+from distbench.env import RUN_ID
 from distbench.launchers.base import LaunchError
 from distbench.processes import Share
+from distbench.wire import CONTROLLERS, TOKEN
 
 COMMAND = ("-m", "distbench.worker", "agent")
 """Arguments of the Python that runs an agent."""
 
+# what distbench and Python read on the way to the suite
+_FORWARDED = ("DISTBENCH_CACHE", "DISTBENCH_PLUGINS", "PYTHONPATH", CONTROLLERS, RUN_ID)
 _STOP_S = 5.0
 
 
@@ -39,6 +43,16 @@ class Node:
 def called(nodes: Sequence[Node]) -> list[str]:
     """Names of *nodes* for messages: a node that the engine has yet to choose is called by its number."""
     return [node.name or f"node {number}" for number, node in enumerate(nodes)]
+
+
+def forwarded(*names: str) -> dict[str, str]:
+    """Variables of this process that an agent needs whose engine passes no environment on, and *names*."""
+    return {name: os.environ[name] for name in (*_FORWARDED, *names) if name in os.environ}
+
+
+def without_token(environment: Mapping[str, str]) -> dict[str, str]:
+    """*environment* of agents without their token, which then goes another way."""
+    return {name: value for name, value in environment.items() if name != TOKEN}
 
 
 def shares(nodes: Sequence[Node], processes: int, device: Device) -> list[Share]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,11 +10,16 @@ from pathlib import Path
 
 from distbench.bounds import Positive
 from distbench.launchers.cluster import Cluster
-from distbench.launchers.nodes import COMMAND, Difference, Node, Processes, Started
+from distbench.launchers.nodes import (
+    COMMAND,
+    Difference,
+    Node,
+    Processes,
+    Started,
+    forwarded,
+    without_token,
+)
 from distbench.wire import NODE, TOKEN
-
-# what distbench and Python read on the way to the suite
-_FORWARDED = ("DISTBENCH_CACHE", "DISTBENCH_PLUGINS", "PYTHONPATH")
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Ssh(Cluster):
         return None
 
     def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
-        token, told = environment[TOKEN], {n: v for n, v in environment.items() if n != TOKEN}
+        token, told = environment[TOKEN], without_token(environment)
         shells = Processes("launcher.ssh.shell", log)
         for node, command in zip(nodes, self._commands(nodes, told), strict=True):
             shells.start(f"the remote shell of {node.name}", command, told=f"{token}\n")
@@ -59,11 +63,8 @@ class Ssh(Cluster):
         return self._commands(nodes, {})
 
     def _commands(self, nodes: Sequence[Node], environment: Mapping[str, str]) -> list[list[str]]:
-        named = (*_FORWARDED, *self.forward)
-        forwarded = {name: os.environ[name] for name in named if name in os.environ}
-        return [
-            [*self.shell, node.name, _line({**forwarded, **environment, NODE: node.name})] for node in nodes
-        ]
+        passed = {**forwarded(*self.forward), **environment}
+        return [[*self.shell, node.name, _line({**passed, NODE: node.name})] for node in nodes]
 
 
 def _node(host: str) -> Node:
