@@ -1,0 +1,134 @@
+"""``ray``: ranks on the nodes of a Ray cluster, by an agent on each that an actor starts.
+
+A process of its own talks to Ray (``driver``): neither the command nor an agent imports it. The words of the
+options are those of https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from distbench.bounds import Bound, Positive
+from distbench.env import install_hint, is_installed
+from distbench.launchers.cluster import Cluster
+from distbench.launchers.nodes import Difference, Node, Processes, Started, without_token
+from distbench.wire import TOKEN
+
+_DRIVER = "distbench.launchers.ray.driver"
+_ASK_S = 60.0
+
+
+@dataclass(frozen=True)
+class Ray(Cluster):
+    """Nodes of a Ray cluster, each with an actor of a placement group, whose child is the agent.
+
+    The nodes share the file system with the folders of the suite, of the run and of this Python environment.
+    """
+
+    address: str = ""
+    """Of the cluster, as ray.init takes it; empty: RAY_ADDRESS, or the cluster that this host is in."""
+    nnodes: Annotated[int, Bound(0)] = 0
+    """Bundles, one on each node; 0: one for every node that is alive."""
+    strategy: Literal["STRICT_SPREAD", "SPREAD"] = "STRICT_SPREAD"
+    """Of the placement group; two agents on one node are refused in any case."""
+    num_cpus: Annotated[int, Bound(0)] = 0
+    """CPUs of a bundle, and the ranks of a node without GPUs; 0: what the smallest node has."""
+    num_gpus: Annotated[int, Bound(0)] | None = None
+    """GPUs of a bundle, and the ranks of a node; null: what the smallest node has."""
+    resources: dict[str, float] = field(default_factory=dict)
+    """More resources of a bundle: {"accelerator_type:H100": 0.001}."""
+    runtime_env: dict[str, Any] = field(default_factory=dict)
+    """Ray's runtime environment of the actors, and with it of the agents: {env_vars: {...}}."""
+    start_timeout: Positive = 120.0
+    """Seconds until all agents have connected, and for the import of torch and deepspeed."""
+    may_differ: list[Difference] = field(default_factory=list)
+    """What may differ between nodes."""
+
+    @classmethod
+    def is_around(cls) -> bool:
+        # inside an allocation of several nodes, Slurm is
+        return "RAY_ADDRESS" in os.environ and os.environ.get("SLURM_JOB_NUM_NODES", "1") == "1"
+
+    def mistake(self) -> tuple[str, str] | None:
+        if not is_installed("ray"):
+            return "", f"Ray is not installed; {install_hint('ray')}"
+        if self._is_whole:
+            return None
+        nodes = _nodes(self.address)
+        if isinstance(nodes, str):
+            return "address", f"no Ray cluster answers: {nodes}"
+        if not nodes:
+            return "", "no node of the Ray cluster is alive"
+        return None
+
+    def gpus_of_a_node(self) -> int | None:
+        return self._bundle()["GPU"]
+
+    def members(self) -> Sequence[Node]:
+        bundle = self._bundle()
+        return [Node("", bundle["GPU"] or bundle["CPU"], bundle["CPU"] or None)] * (
+            self.nnodes or len(self._alive())
+        )
+
+    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
+        driver = Processes("launcher.ray", log)
+        (command,) = self.agent_commands(nodes)
+        driver.start("the Ray driver", command, without_token(environment), told=f"{environment[TOKEN]}\n")
+        return driver
+
+    def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
+        bundle = {**self._bundle(), **self.resources}
+        asked = {
+            "address": self.address,
+            "strategy": self.strategy,
+            "bundles": [{name: amount for name, amount in bundle.items() if amount}] * len(nodes),
+            "runtime_env": self.runtime_env,
+            "timeout_s": self.start_timeout,
+        }
+        return [[sys.executable, "-m", _DRIVER, "agents", json.dumps(asked)]]
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the options say all that is asked for."""
+        return bool(self.nnodes) and self.num_gpus is not None and bool(self.num_cpus or self.num_gpus)
+
+    def _bundle(self) -> dict[str, int]:
+        """CPUs and GPUs of a node's bundle."""
+        if self._is_whole:
+            return {"CPU": self.num_cpus, "GPU": self.num_gpus or 0}
+        least = {name: min(int(node.get(name, 0)) for node in self._alive()) for name in ("CPU", "GPU")}
+        return {
+            "CPU": self.num_cpus or least["CPU"],
+            "GPU": least["GPU"] if self.num_gpus is None else self.num_gpus,
+        }
+
+    def _alive(self) -> list[dict[str, float]]:
+        nodes = _nodes(self.address)
+        assert not isinstance(nodes, str), "mistake() has told"
+        return nodes
+
+
+@functools.cache
+def _nodes(address: str) -> list[dict[str, float]] | str:
+    """Resources of each node of the cluster at *address* that is alive; a text: why they can't be told.
+
+    It is asked once, as a plan must not change while it is made.
+    """
+    command = [sys.executable, "-m", _DRIVER, "nodes", json.dumps({"address": address})]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_ASK_S:g} s"
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return lines[-1] if lines else f"exit code {done.returncode}"
+    nodes: list[dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
+    return nodes

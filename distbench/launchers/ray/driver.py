@@ -1,0 +1,121 @@
+"""The process between a command and Ray: ``python -m distbench.launchers.ray.driver``.
+
+nodes {"address": ...}    print the resources of each node that is alive, as JSON
+agents {...}              keep an agent on each node of a placement group until the last of them has ended
+
+The token of the agents comes by the standard input, and goes to the actors in a call. An actor is the parent
+of its agent, which ends with it, and so do the ranks: whether Ray ends the actor or the node loses Ray.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from distbench.launchers.nodes import COMMAND, forwarded
+from distbench.processes import die_with_parent
+from distbench.wire import NODE
+
+
+class Host:
+    """The actor on a node."""
+
+    def node(self) -> str:
+        """Ray's id of the node."""
+        ray: Any = importlib.import_module("ray")
+        return str(ray.get_runtime_context().get_node_id())
+
+    def serve(self, arguments: Sequence[str], environment: Mapping[str, str], token: str) -> int:
+        """Have an agent until it ends; its exit code."""
+        agent = subprocess.Popen(
+            [sys.executable, *arguments, str(os.getpid())],
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        agent.communicate(f"{token}\n")
+        return agent.returncode
+
+
+def _nodes(ray: Any) -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _names(nodes: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Ray's id of each of *nodes* -> its name: that of its host, unless several of Ray's nodes are on one."""
+    hosts = Counter(node["NodeManagerHostname"] for node in nodes)
+    return {
+        node["NodeID"]: host if hosts[host] == 1 else f"{host}-{node['NodeID'][:6]}"
+        for node, host in ((node, node["NodeManagerHostname"]) for node in nodes)
+    }
+
+
+def _actors(ray: Any, asked: dict[str, Any]) -> list[Any] | None:
+    """An actor in each bundle; None if Ray has no place for them in time."""
+    scheduling: Any = importlib.import_module("ray.util.scheduling_strategies")
+    group = ray.util.placement_group(asked["bundles"], strategy=asked["strategy"])
+    if not group.wait(asked["timeout_s"]):
+        return None
+    actors = []
+    for number, bundle in enumerate(asked["bundles"]):
+        host = ray.remote(Host).options(
+            num_cpus=bundle.get("CPU", 0),
+            num_gpus=bundle.get("GPU", 0),
+            resources={name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")},
+            max_restarts=0,
+            scheduling_strategy=scheduling.PlacementGroupSchedulingStrategy(group, number),
+        )
+        actors.append(host.remote())
+    return actors
+
+
+def _serve(ray: Any, asked: dict[str, Any], token: str) -> int:
+    if (actors := _actors(ray, asked)) is None:
+        return _failed(
+            f"Ray has no place for {asked['bundles']} ({asked['strategy']}) within {asked['timeout_s']:g} s; "
+            "ray status shows what is free"
+        )
+    names, environment = _names(_nodes(ray)), forwarded()
+    ids = ray.get([actor.node.remote() for actor in actors])
+    calls = {
+        actor.serve.remote(COMMAND, {**environment, NODE: names[node]}, token): names[node]
+        for actor, node in zip(actors, ids, strict=True)
+    }
+    code = 0
+    while left := list(calls):
+        (ended, *_), _ = ray.wait(left)
+        name = calls.pop(ended)
+        try:
+            code = ray.get(ended) or code
+        except ray.exceptions.RayError as error:
+            code = _failed(f"the actor on {name} has ended: {type(error).__name__}: {error}")
+    return code
+
+
+def _failed(why: str) -> int:
+    print(why, file=sys.stderr, flush=True)  # noqa: T201
+    return 1
+
+
+def main(command: str, asked: dict[str, Any]) -> int:
+    """Run one of the commands above; return its exit code."""
+    if command == "agents":
+        die_with_parent(os.getppid())
+    # it has types in some versions only
+    ray: Any = importlib.import_module("ray")
+    environment = {"runtime_env": asked["runtime_env"]} if asked.get("runtime_env") else {}
+    ray.init(address=asked["address"] or "auto", logging_level="warning", **environment)
+    if command == "agents":
+        return _serve(ray, asked, sys.stdin.readline().strip())
+    print(json.dumps([node["Resources"] for node in _nodes(ray)]), flush=True)  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1], json.loads(sys.argv[2])))

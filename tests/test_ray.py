@@ -1,0 +1,91 @@
+"""Ray: what is asked of a cluster, from what it has. On a real one: tox -e cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import QUICK, Done
+
+from distbench import registry
+from distbench.case import Choice
+from distbench.launchers.nodes import Node
+from distbench.suite import load
+
+RAY = """
+def init(address, **_):
+    if address == "gone:1":
+        raise ConnectionError("ray.init: no cluster at gone:1")
+
+def nodes():
+    return [
+        {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 8.0}},
+        {"Alive": True, "Resources": {"CPU": 2.0}},
+        {"Alive": False, "Resources": {}},
+    ]
+"""
+
+
+@pytest.fixture
+def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray with two nodes that are alive, in the place of one that may be installed."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    (folder / "ray.py").write_text(RAY)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+
+
+def asked(options: dict[str, object]) -> dict[str, object]:
+    launcher = registry.make("launchers", Choice("ray", options))
+    (command,) = launcher.agent_commands(launcher.members())
+    assert command[1:4] == ["-m", "distbench.launchers.ray.driver", "agents"]
+    said: dict[str, object] = json.loads(command[4])
+    return said
+
+
+@pytest.mark.usefixtures("ray")
+def test_every_living_node_gets_what_the_smallest_has() -> None:
+    launcher = registry.make("launchers", Choice("ray", {"address": "all:1"}))
+    assert launcher.members() == [Node("", 2, 2), Node("", 2, 2)]
+    assert asked({"address": "all:1", "resources": {"big": 0.5}}) == {
+        "address": "all:1",
+        "strategy": "STRICT_SPREAD",
+        "bundles": [{"CPU": 2, "big": 0.5}] * 2,
+        "runtime_env": {},
+        "timeout_s": 120.0,
+    }
+
+
+def test_what_the_options_say_is_asked_of_nobody() -> None:
+    options = {"nnodes": 3, "num_gpus": 8, "num_cpus": 16, "address": "nobody:1"}
+    assert asked(options)["bundles"] == [{"CPU": 16, "GPU": 8}] * 3
+    machine = registry.make("launchers", Choice("ray", options)).machine("auto")
+    assert (machine.device, machine.devices, machine.nodes) == ("cuda", 24, 3)
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, distbench: Callable[..., Done]) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(f"{QUICK}strategies: [pretended]\nlauncher: {{ray: {{address: 'gone:1'}}}}\n")
+    done = distbench("plan", str(suite))
+    told = "launcher.ray.address = 'gone:1': no Ray cluster answers: ConnectionError: ray.init: no cluster"
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(("nodes", "launcher"), [(None, "ray"), ("1", "ray"), ("2", "local")])
+def test_auto_is_ray_where_an_address_is_around_but_not_in_an_allocation_of_several_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: str | None, launcher: str
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(f"{QUICK}strategies: [ddp]\n")
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+    monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert load(suite).launcher.name == "local"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    if nodes:
+        monkeypatch.setenv("SLURM_JOB_NUM_NODES", nodes)
+    assert load(suite).launcher.name == launcher
