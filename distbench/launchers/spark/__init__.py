@@ -1,0 +1,64 @@
+"""``spark``: ranks on the executors of Spark, by an agent on each that a task of a barrier stage starts.
+
+A process of its own talks to Spark (``driver``): neither the command nor an agent imports it. Barrier stages:
+https://spark.apache.org/docs/latest/api/python/reference/api/pyspark.RDD.barrier.html.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from distbench.bounds import Bound, Count, Positive
+from distbench.env import core_count, detect, install_hint, is_installed
+from distbench.launchers.cluster import Cluster
+from distbench.launchers.nodes import Difference, Node, Processes, Started, without_token
+from distbench.wire import TOKEN
+
+_DRIVER = "distbench.launchers.spark.driver"
+
+
+@dataclass(frozen=True)
+class Spark(Cluster):
+    """Executors of Spark, one on each node, each with a task of a barrier stage, whose child is the agent.
+
+    Tasks run Python at the path of this command's (PYSPARK_PYTHON says another one).
+    """
+
+    master: str = ""
+    """Of the cluster, as spark-submit takes it: spark://host:7077, yarn; empty: that of Spark's defaults."""
+    nnodes: Count = 1
+    """Tasks of the stage, one on each node."""
+    slots: Annotated[int, Bound(0)] = 0
+    """Ranks that each node takes; 0: the GPUs of this one, or else its CPU cores."""
+    conf: dict[str, str] = field(default_factory=dict)
+    """Spark's properties: {spark.executor.cores: "8", spark.task.cpus: "8"} gives a task a whole executor."""
+    start_timeout: Positive = 180.0
+    """Seconds until all agents have connected, and for the import of torch and deepspeed."""
+    may_differ: list[Difference] = field(default_factory=list)
+    """What may differ between nodes."""
+
+    def mistake(self) -> tuple[str, str] | None:
+        if not is_installed("pyspark"):
+            return "", f"pyspark is not installed; {install_hint('spark')}"
+        if self.conf.get("spark.task.maxFailures", "1") != "1":
+            return "conf", "spark.task.maxFailures is 1: a stage that is tried again has agents of no run"
+        return None
+
+    def members(self) -> Sequence[Node]:
+        return [Node("", self.slots or detect().devices, self.slots or core_count())] * self.nnodes
+
+    def start(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> Started:
+        driver = Processes("launcher.spark", log)
+        (command,) = self.agent_commands(nodes)
+        told = without_token(environment)
+        driver.start("the Spark driver", command, told, told=f"{environment[TOKEN]}\n")
+        return driver
+
+    def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
+        asked = {"master": self.master, "tasks": len(nodes), "conf": self.conf}
+        return [[sys.executable, "-m", _DRIVER, json.dumps(asked)]]
