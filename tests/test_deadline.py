@@ -12,6 +12,7 @@ from conftest import QUICK, Done, call
 from held import Held
 
 from distbench.launchers.slurm.queue import seconds_left
+from distbench.run import StopRequest, unwarned
 from distbench.run.deadline import Deadline
 
 LATE = QUICK.replace("trials: 1", "trials: 2") + "strategies: [pretended]\nlauncher: pretend\n"
@@ -41,6 +42,18 @@ def test_a_signal_that_ends_the_run_counts_after_one_that_lets_it_end(held: Held
     code, _, errors = held.end(signal.SIGUSR1, signal.SIGTERM)
     assert (code, "stopped; resume with" in errors) == (130, True)
     assert held.rounds() == [0, 1]
+
+
+def test_the_signal_ends_nothing_before_and_after_the_trials() -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    with unwarned():
+        signal.raise_signal(signal.SIGUSR1)
+        with StopRequest().listening() as stop:
+            assert not stop.ends
+            signal.raise_signal(signal.SIGUSR1)
+            assert stop.ends
+        signal.raise_signal(signal.SIGUSR1)
+    assert signal.getsignal(signal.SIGUSR1) is before
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A run: trials one after another, each launched, watched, collected and stored at once."""
 
 from distbench.run.bench import Bench, to_build
-from distbench.run.control import Observer, StopRequest, interruptible
+from distbench.run.control import Observer, StopRequest, interruptible, unwarned
 from distbench.run.launch import launch_for
 from distbench.run.prepare import prepare
 from distbench.run.trials import Execution
@@ -15,4 +15,5 @@ __all__ = [
     "launch_for",
     "prepare",
     "to_build",
+    "unwarned",
 ]

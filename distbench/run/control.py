@@ -60,6 +60,13 @@ class StopRequest:
 
 
 @contextmanager
+def unwarned() -> Iterator[None]:
+    """Have SIGUSR1 mean nothing: outside of the trials it would end what plans or reports them."""
+    with _handled_by(lambda *_: None, signal.SIGUSR1):
+        yield
+
+
+@contextmanager
 def interruptible() -> Iterator[None]:
     """Have SIGTERM and, unless ``nohup`` has it ignored, SIGHUP interrupt the body as Ctrl-C does.
 

@@ -27,7 +27,7 @@ from distbench.record import runs, submitted
 from distbench.record.contents import rereading
 from distbench.record.progress import Journal
 from distbench.record.store import RUN_FILE, Run, RunInfo, resume_command
-from distbench.run import Execution
+from distbench.run import Execution, unwarned
 from distbench.suite import Overrides, Suite, load
 
 _MINUTES = 30.0
@@ -109,7 +109,7 @@ def run(
         execution = Execution.start(load(suite, changed), out, context.obj)
     minutes = (minutes or _MINUTES) if until_settled else None
     journal = Journal(execution.run.folder)
-    with journal.session() as session:
+    with unwarned(), journal.session() as session:
         analysed = _executed(
             execution, journal, minutes, retry_failed=retry_failed, quiet=quiet, as_json=as_json
         )
