@@ -30,7 +30,7 @@ SUITE = (
     QUICK.replace("trials: 1", "trials: 3").replace("steps: 3", "steps: 12").replace("step: 30", "step: 8")
     + "strategies: [sleepy]\n"
 )
-_AT_ONCE_S = 10.0
+_SILENT_S, _AT_ONCE_S = 45.0, 10.0
 
 
 @dataclass
@@ -209,3 +209,22 @@ def test_a_link_that_is_down_for_a_moment_costs_time_only(faulty: Faulty, drill:
     drill.seen("nothing: the trial takes longer")
     assert faulty.statuses() == ["measured"] * 3
     assert max(faulty.record(1)["samples"]["step_s"][0]) > 4
+
+
+@pytest.mark.drill("two nodes: the link of one is down for good")
+def test_a_link_that_stays_down_ends_the_run_which_is_resumed(faulty: Faulty, drill: Drill) -> None:
+    lost = faulty.bench.nodes[1]
+    faulty.strikes()
+    faulty.bench.cut(lost)
+    try:
+        drill.noticed(faulty.noticed(_SILENT_S))
+        drill.seen(faulty.record(1)["reason"])
+        assert lost in faulty.record(1)["reason"]
+        assert faulty.ends() == 4
+        assert f"--resume {faulty.run}" in faulty.log()
+        soon(lambda: not faulty.left(), f"processes were left: {faulty.left()}", _SILENT_S)
+    finally:
+        faulty.bench.mend(lost)
+    assert faulty.statuses() == ["measured", "crashed"]
+    assert faulty.resume() == 0
+    assert faulty.statuses() == ["measured"] * 3
