@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,17 +18,21 @@ import pytest
 from chores import codes, launch_of, sleepers, soon
 from conftest import QUICK, Finished
 from drills import Drill
+from records import case
 
 from distbench import clock, env
+from distbench.case import Choice, Limits, Measure
 from distbench.env import RUN_ID
 from distbench.launchers.agents import Agent
-from distbench.launchers.base import LaunchError, NodesMissingError, UnsupportedError
+from distbench.launchers.base import Launch, LaunchError, NodesMissingError, UnsupportedError
 from distbench.launchers.nodes import COMMAND, Difference, Node, Started, difference, shares
 from distbench.launchers.ssh import Ssh
+from distbench.metrics.telemetry.host import kin
 from distbench.preparation import Journal
 from distbench.processes import tagged
 from distbench.record.store import new_run_id
-from distbench.trial import Sign, log_file, progress_file, read_progress
+from distbench.registry import PLUGIN_PATH
+from distbench.trial import Sign, TrialFile, log_file, progress_file, read_progress
 from distbench.wire import CONTROLLER, CONTROLLERS, PATIENCE, TOKEN, Wire, new_token
 
 HERE = ["sh", "-c", 'exec sh -c "$2"', "shell"]
@@ -134,6 +139,79 @@ def test_two_runs_on_the_same_nodes_leave_each_other_alone(cluster: Cluster, nap
     assert handles[0].wait(0.5) == []
     drill.seen("nothing: they only share the cores")
     handles[0].stop()
+
+
+def sampled(folder: Path, *metrics: Choice) -> Launch:
+    """Launch of two ranks for whose trial *metrics* sample; to be stopped before they do anything."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "trial.json"
+    TrialFile("run", case("ddp", 2), Measure(), Limits(), list(metrics), weights="").write(file)
+    return Launch("rank", file, 2, is_sampled=True)
+
+
+@pytest.mark.parametrize("hours", [0, 2])
+def test_each_node_samples_for_itself_in_the_time_of_the_command(
+    tmp_path: Path, chore: None, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    (name, at_boot) = next(iter(clock.shared().items()))
+    ahead = f'export {name}={float(at_boot) + hours * 3600}; exec sh -c "$2"'
+    cluster = Cluster(tmp_path / "run", shell=["sh", "-c", ahead, "shell"])
+    with closing(cluster.site) as site:
+        began = clock.now()
+        handle = site.launch(sampled(cluster.folder, Choice("telemetry", {})))
+        agents = [cluster.agent(node) for node in ("near", "far")]
+        assert not [m for agent in agents for m in agent.memory_maps() if "libtorch" in m.path]
+        monkeypatch.setenv(RUN_ID, cluster.run_id)
+        assert {agent.pid for agent in agents} <= set(kin()), "they share this host"
+        handle.stop()
+        handle.stop()
+        rows = handle.samples()["telemetry"]
+        assert all(began < row["at"] < clock.now() for row in rows)
+        for node in ("near", "far"):
+            own = [row for row in rows if row["node"] == node]
+            assert sum("busy_s" in row for row in own) >= 2
+            assert sum("others_busy" in row for row in own) == 1
+        # those of a trial are not those of the next, nor of one that is not sampled
+        unsampled = site.launch(replace(sampled(cluster.folder), is_sampled=False))
+        unsampled.stop()
+        assert unsampled.samples() == {}
+
+
+BROKEN = """
+from dataclasses import dataclass
+from distbench.metrics.base import Metric, Sampler
+
+class Fails(Sampler):
+    def stop(self):
+        raise OSError("it is gone")
+
+@dataclass(frozen=True)
+class Broken(Metric):
+    columns = ()
+    begins: bool = True
+
+    def sampler(self, case):
+        if not self.begins:
+            raise OSError(f"no sensor for {case.world_size}")
+        return Fails()
+"""
+
+
+def test_a_sampler_that_fails_on_a_node_is_told_with_its_name(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "broken.py").write_text(BROKEN)
+    monkeypatch.setenv(PLUGIN_PATH, str(tmp_path))
+    handle = cluster.site.launch(sampled(cluster.folder, Choice("broken", {})))
+    handle.stop()
+    told = "{}: the sampler of metric broken: OSError: it is gone"
+    with pytest.raises(LaunchError, match=f"{told.format('near')}; {told.format('far')}"):
+        handle.samples()
+    # the rank of the node, not both of the case
+    with pytest.raises(LaunchError, match="near: the sampler of metric broken: OSError: no sensor for 1"):
+        cluster.site.launch(sampled(cluster.folder, Choice("broken", {"begins": False})))
+    soon(cluster.nobody_left, "processes were left")
 
 
 def test_facts_are_those_of_the_nodes(tmp_path: Path, chore: None) -> None:

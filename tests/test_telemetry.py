@@ -181,6 +181,66 @@ def test_what_a_round_does_to_all_cases_alike_is_no_noise_as_in_the_choice() -> 
     assert told_of_noise(together, together) == ""
 
 
+def nodes_of(*rows: Row, of: Case = DDP, **samples: Any) -> Trial:
+    """A trial of a rank on each of two nodes."""
+    return replace(trial(*rows, of=of, **samples), nodes={"near": [0], "far": [1]})
+
+
+def seen_on(node: str, *rows: Row) -> list[Row]:
+    return [{"node": node, **row} for row in rows]
+
+
+def test_of_several_nodes_the_worst_counts_and_the_one_that_disturbs_is_named() -> None:
+    near = seen_on("near", host(9.0, frequency_hz=3e9), host(13.0, busy=4.0, own=4.0, frequency_hz=3e9))
+    last = host(13.0, busy=8.0, own=4.0, steal_s=0.4, frequency_hz=2e9)
+    far = seen_on("far", host(9.0, load=3.0, frequency_hz=2e9), last)
+    # in no order, as they come
+    made = nodes_of(*far, *near, cpu_s=[[1.0], [1.0]], step_s=[[0.5] * 4] * 2)
+    found = Telemetry().summary(made)
+    assert (found["host_foreign_cpu"], found["host_steal"]) == (0.5, 0.05)
+    assert (found["host_load"], found["host_frequency"]) == (3.0, 2e9)
+    told = Telemetry().degraded(made).split("; ")
+    assert [each.partition(" took")[0] for each in told] == [
+        "far: other processes",
+        "far: the hypervisor",
+    ]
+
+
+def test_a_node_that_gave_no_samples_is_named_and_the_other_does_not_stand_for_it() -> None:
+    rows = seen_on("near", host(9.0), host(13.0, busy=8.0))
+    found = Telemetry().summary(nodes_of(*rows))
+    assert str(found["host_steal"]) == "far: not in any sample"
+    assert Telemetry().degraded(nodes_of(*rows)).startswith("near: other processes took 100.0%")
+    assert str(Telemetry().summary(nodes_of())["host_steal"]) == "not in any sample"
+
+
+def test_cpu_time_is_held_against_that_of_the_ranks_of_the_same_node() -> None:
+    rows = [*seen_on("near", host(9.0), host(13.0, own=1.0)), *seen_on("far", host(9.0), host(13.0, own=1.0))]
+    made = nodes_of(*rows, cpu_s=[[0.25], [0.75]], step_s=[[0.5] * 4] * 2)
+    assert str(Telemetry().summary(made)["host_foreign_cpu"]).startswith("far: the ranks' CPU time can't be")
+
+
+def test_gpus_of_several_nodes_are_told_apart_though_each_numbers_its_own_from_0() -> None:
+    near = seen_on("near", *read(FakeNvml(FakeGpu(power_mw=300_000, temperature_c=50, utilisation=100))))
+    hot = FakeGpu(power_mw=500_000, temperature_c=80, utilisation=50, sm_clock_mhz=900, reasons=0x20)
+    far = seen_on("far", *read(FakeNvml(hot)))
+    found = Telemetry().summary(nodes_of(*near, *far, of=CUDA))
+    assert (found["gpu_power"], found["gpu_temperature"], found["gpu_sm_clock"]) == (800, 80, 9e8)
+    assert (found["gpu_throttle"], found["gpu_utilisation"]) == (1, pytest.approx(0.75))
+    assert Telemetry().degraded(nodes_of(*near, *far, of=CUDA)).startswith("far: a GPU lowered its clocks")
+    blind = seen_on("far", *Ticker([Gpus(FakeNvml(init_error="Driver Not Loaded"), 1, {})], 1).stop())
+    found = Telemetry().summary(nodes_of(*near, *blind, of=CUDA))
+    assert str(found["gpu_power"]) == "far: NVML: Driver Not Loaded"
+
+
+def test_energy_of_several_nodes_is_their_sum_over_all_tokens() -> None:
+    near = seen_on("near", gpu(9.0, energy_j=100.0), gpu(13.0, energy_j=500.0))
+    far = seen_on("far", gpu(9.0, energy_j=0.0), gpu(13.0, energy_j=600.0))
+    found = Telemetry().summary(nodes_of(*near, *far, of=CUDA, step_s=[[0.5] * 4] * 2))
+    tokens = 4 * DDP.batch.global_batch_size * 100
+    assert found["energy_per_token"] == pytest.approx((200 + 300) / tokens)
+
+
 def test_a_busy_host_does_not_disturb_ranks_on_gpus() -> None:
     assert Telemetry().degraded(trial(host(9.0), host(13.0, busy=8.0), of=CUDA)) == ""
 
@@ -204,6 +264,15 @@ def test_only_the_cpus_that_may_be_used_are_counted(tmp_path: Path) -> None:
     (row,) = Host(fake).read()
     assert (row["busy_s"], row["steal_s"], row["total_s"]) == (0.73, 0.08, 5.31)
     assert row["load"] == 1.25
+
+
+def test_another_agent_of_the_run_on_the_host_is_no_stranger_and_may_end(tmp_path: Path) -> None:
+    fake = proc(tmp_path, {}, {4242: "300 200", 4343: "900 0"})
+    assert Host(fake, kin=[4242, 5555]).read()[0]["own_s"] == Host(fake).read()[0]["own_s"] + 5.0
+    others = Others(fake, kin=[4242])
+    others.read()
+    proc(tmp_path, {}, {4242: "5000 5000", 4343: "5000 0"})
+    assert others.close()[0]["others_busy"] == 1
 
 
 def test_the_clock_is_the_mean_over_cpus_that_tell_one(tmp_path: Path) -> None:

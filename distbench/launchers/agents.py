@@ -108,16 +108,20 @@ class Agent:
                 raise LaunchError(f"the agent on {self.name or 'a node'} does not answer")
             self._unread += self._receive(min(left, _POLL_S))
 
-    def stopped(self) -> None:
-        """Hear that no rank of its trial is left; what it has said of that trial so far is dropped.
+    def stopped(self) -> list[dict[str, Any]]:
+        """Hear that no rank of its trial is left; return what was sampled there, in pieces.
+
+        What else it has said of that trial so far is dropped.
 
         Raises:
             LaunchError: it is gone, or does not answer.
         """
         self.answer("stopped")
+        pieces = [event for event in self._unread if "samples" in event]
         self._unread.clear()
         if self._arrivals:
             self._arrivals.close()
+        return pieces
 
     def close(self) -> None:
         """End the connection, upon which it ends all processes of the run on its node."""

@@ -150,6 +150,8 @@ class Launch:
     """Files in it, outside the folder of *file*, that they leave for later launches."""
     on_each_cache: bool = False
     """Whether each node that has a cache of its own starts it, with one process."""
+    is_sampled: bool = False
+    """Whether metrics sample while it runs: nodes where the command is not sample for themselves."""
     reads_of_others: bool = False
     """Whether processes read files that others of the same launch write."""
     given_up: Callable[[], bool] = lambda: False
@@ -204,12 +206,21 @@ class Handle(ABC):
     def stop(self) -> None:
         """End every process of the trial, whatever it takes, and wait until none is left."""
 
+    def samples(self) -> Mapping[str, list[dict[str, Any]]]:
+        """Rows of the metrics' samplers on its nodes, by metric, each with its ``node``; known once stopped.
+
+        Raises:
+            LaunchError: a sampler failed.
+        """
+        return {}
+
 
 class Site(ABC):
     """Where the trials of one run are started, one after another."""
 
     is_here: ClassVar[bool] = True
-    """Whether ranks run on this machine, so that metrics may sample its processes and devices."""
+    """Whether ranks run on this machine, so that metrics may sample its processes and devices; elsewhere the
+    nodes do, if they can."""
 
     @abstractmethod
     def launch(self, launch: Launch) -> Handle:

@@ -260,6 +260,7 @@ def _request(launch: Launch, share: Share, *, copies: bool, node: str = "") -> d
         "imports": list(launch.imports),
         "leftovers": list(launch.leftovers),
         "folder": launch.place.folder or str(Path.cwd()),
+        "is_sampled": launch.is_sampled,
         "leaves": left if copies else None,
         "node": node,
     }

@@ -33,6 +33,8 @@ class AgentHandle(Handle):
         """
         self._folder = folder
         self._agents, self._give_up = [agent for agent, _ in placed], give_up
+        self._sampled: dict[str, list[dict[str, Any]]] = {}
+        self._unsampled: list[str] = []
         self.nodes = {agent.name: list(range(own.first, own.first + own.count)) for agent, own in placed}
 
     def wait(self, seconds: float) -> list[Exit]:
@@ -82,9 +84,23 @@ class AgentHandle(Handle):
             for agent in self._agents:
                 agent.send({"stop": True})
             for agent in self._agents:
-                agent.stopped()
+                self._keep(agent.name, agent.stopped())
         except LaunchError:
             self._give_up()
+
+    def samples(self) -> Mapping[str, list[dict[str, Any]]]:
+        if self._unsampled:
+            raise LaunchError("; ".join(self._unsampled))
+        return self._sampled
+
+    def _keep(self, node: str, pieces: Sequence[dict[str, Any]]) -> None:
+        """Keep *pieces* of what was sampled on *node*."""
+        for piece in pieces:
+            if "reason" in piece:
+                self._unsampled.append(f"{node}: {piece['reason']}")
+            else:
+                rows = self._sampled.setdefault(piece["samples"], [])
+                rows += [{"node": node, **row} for row in piece["rows"]]
 
     def _heard(self, agent: Agent, event: dict[str, Any]) -> Exit | None:
         """The end of a rank that *agent* tells of, if it does."""

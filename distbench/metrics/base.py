@@ -202,7 +202,7 @@ class Trial:
 
 
 class Sampler(ABC):
-    """Watches from outside of the ranks, on the launcher's side, while a trial runs."""
+    """Watches from outside of the ranks while a trial runs: in the command, or in the agent of each node."""
 
     @abstractmethod
     def stop(self) -> list[dict[str, Any]]:
@@ -266,7 +266,11 @@ class Metric(ABC):
         return {}
 
     def sampler(self, case: Case) -> Sampler | None:
-        """Begin to watch a trial from outside of its ranks, in the parent; None: nothing to watch."""
+        """Begin to watch a trial from outside of its ranks, in the parent; None: nothing to watch.
+
+        On several nodes it is the agent of each that begins, with *case* as if there were only the node's
+        ranks: ``world_size`` is their number. Its rows then have a ``node``.
+        """
         return None
 
     def degraded(self, trial: Trial) -> str:

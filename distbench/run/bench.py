@@ -261,6 +261,7 @@ class Bench:
                 stacks_tell=task.case.device == "cpu",
             )
             ending, sampled = _sampled(task.case, watch, metrics if self._site.is_here else {})
+            sampled |= handle.samples()
         except BaseException:
             # nobody may have begun to watch it
             handle.stop()
@@ -309,7 +310,7 @@ def to_build(tasks: Sequence[Task]) -> list[Case]:
 
 
 def _sampled(case: Case, watch: Watch, metrics: dict[str, Metric]) -> tuple[Ending, Tables]:
-    """How the trial ended, and the rows of the metrics' samplers."""
+    """How the trial ended, and the rows of the metrics' samplers here."""
     rows: Tables = {}
     with ExitStack() as sampling:
         for name, metric in metrics.items():

@@ -41,6 +41,7 @@ def launch_for(
         root=folder,
         reads=reads,
         leaves=[folder / "scratch" / name for name in [task.leaves] if name],
+        is_sampled=kind_of(task.job.kind).with_metrics,
         reads_of_others=kind_of(task.job.kind).reads_of_others,
         given_up=lambda: stop is not None and stop.asked,
     )

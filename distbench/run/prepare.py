@@ -128,6 +128,7 @@ class Preparation:
             on_each_cache=True,
             reads=(),
             leaves=weights,
+            is_sampled=False,
             reads_of_others=False,
         )
 

@@ -51,7 +51,8 @@ class TelemetryView(View):
     place = 120
     caption = (
         "What a thread next to the ranks saw in and around the timed window, medians over the trials that "
-        "count. Others' CPU (share of the usable CPU time that other processes took) and steal (that a "
+        "count; on several nodes one on each, and the worst node is shown (of power and energy the sum). "
+        "Others' CPU (share of the usable CPU time that other processes took) and steal (that a "
         "hypervisor took) disturb a measurement: near 0 is good. A disturbed trial is kept, but is used only "
         "if its case has no undisturbed one; then the case is not compared."
     )

@@ -11,7 +11,8 @@ it was told that the run is over.
 In: ``{"welcome": clock}``, ``{"look": [file, content]}``, ``{"launch": {...}}``, ``{"signal": n}``,
 ``{"states": true}``, ``{"stop": true}``, ``{"renew": true}``, ``{"over": true}``. Out: ``{"node": facts}``,
 ``{"sees": bool}``, ``{"port": n}`` when the ranks are started, ``{"failed": reason}``, ``{"exit": rank,
-...}``, ``{"states": {rank: letter}}``, ``{"stopped": true}``, ``{"renewed": true}``.
+...}``, ``{"states": {rank: letter}}``, ``{"samples": metric, "rows": [row]}`` (or ``"reason"`` why not) of a
+trial that was sampled and has ended, ``{"stopped": true}``, ``{"renewed": true}``.
 
 On a node that does not share the run's folder, ranks run in a copy of it (``distbench.worker.apart``). In:
 ``{"offer": [[file, digest]], "root": folder}``, ``{"piece": file, ...}``, ``{"tell": true}``, ``{"forget":
@@ -40,6 +41,7 @@ from distbench.transfer import Message
 from distbench.wire import AGENT, CONTROLLERS, PATIENCE, SILENCE_S, TOKEN, Wire, WireError
 from distbench.worker.apart import Copy, Trial
 from distbench.worker.node import facts, interface_of, name, sees
+from distbench.worker.sampling import Sampling
 
 _CONNECT_S = 5.0
 _AGAIN_S = 1.0
@@ -108,6 +110,7 @@ class Agent:
         self._left: set[int] = set()
         self._copy: Copy | None = None
         self._trial: Trial | None = None
+        self._sampling: Sampling | None = None
         self._outbox: deque[Iterator[Message]] = deque()
         self._told_at = 0.0
         self.is_over = False
@@ -136,6 +139,8 @@ class Agent:
         """End every process of the run on this node."""
         self._site.close()
         self._wire.close()
+        if self._sampling:
+            self._sampling.stop()
         if self._copy:
             self._copy.close()
 
@@ -179,6 +184,8 @@ class Agent:
         try:
             launch = self._request(**request)
             self._handle = self._site.launch(launch)
+            if launch.is_sampled:
+                self._sampling = Sampling(launch)
         except (LaunchError, OSError) as error:
             self._say({"failed": str(error)})
             return
@@ -244,6 +251,10 @@ class Agent:
             self._outbox.append(self._trial.told())
             self._outbox.append(self._trial.removed())
             self._trial = None
+        if self._sampling:
+            pieces = self._sampling.stop()
+            self._outbox.append(iter([(piece, b"") for piece in pieces]))
+            self._sampling = None
         self._say({"stopped": True})
 
     def _say(self, message: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ class Slurm(Cluster):
 
     @classmethod
     def is_around(cls) -> bool:
-        # on a single node, local measures more: the host's telemetry
+        # on a single node, local does the same without an agent
         return _is_inside() and os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
 
     @classmethod

@@ -13,7 +13,8 @@ from distbench.case import Case
 from distbench.metrics.base import Absent, Column, Metric, Sampler, Trial, or_absent
 from distbench.metrics.telemetry.columns import GPU, HOST, TABLE
 from distbench.metrics.telemetry.gpu import Gpus, gpu_numbers
-from distbench.metrics.telemetry.host import Host, Numbers, Others, host_numbers, resolution
+from distbench.metrics.telemetry.host import Host, Numbers, Others, host_numbers, kin, resolution
+from distbench.metrics.telemetry.nodes import by_node, on, over_nodes
 from distbench.metrics.telemetry.sampling import Ticker
 from distbench.metrics.telemetry.windows import known
 
@@ -25,9 +26,10 @@ EFFECT = 0.05
 class Telemetry(Metric):
     """Load, steal, clocks and other processes of the host; power, clocks, memory and throttling of the GPUs.
 
-    A thread of the command line samples the machine that it runs on, never a timed rank: ranks on
-    other machines go unseen. What passes a limit below marks the trial as degraded: kept, and kept
-    out of comparisons. The limits of the host count for ranks on CPUs, those of the GPUs for ranks on GPUs.
+    A thread of the command line samples the machine that it runs on, never a timed rank; on several nodes
+    a thread of each node's agent does. What passes a limit below on any of them marks the trial as degraded:
+    kept, and kept out of comparisons. The limits of the host count for ranks on CPUs, those of the GPUs for
+    ranks on GPUs.
     """
 
     interval_s: Annotated[float, Bound(0.2, 1)] = 0.2
@@ -52,23 +54,30 @@ class Telemetry(Metric):
     columns = (*HOST, *GPU)
 
     def sampler(self, case: Case) -> Sampler:
-        sources: list[Any] = [Host(), Others()]
+        others = kin()
+        sources: list[Any] = [Host(kin=others), Others(kin=others)]
         if case.device == "cuda":
             import pynvml
 
-            sources.append(Gpus(pynvml, case.world_size, os.environ))
+            sources.append(Gpus(pynvml, case.world_size, os.environ, kin=others))
         return Ticker(sources, self.interval_s)
 
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
-        return {**_or_all_absent(HOST, _host, trial), **_or_all_absent(GPU, _gpu, trial)}
+        ranks = {node: len(of) for node, of in trial.nodes.items()} or {"": trial.case.world_size}
+        return over_nodes({node: _numbers(own) for node, own in by_node(trial).items()}, ranks)
 
     def degraded(self, trial: Trial) -> str:
-        values, exceeded = self.summary(trial), []
+        parts = by_node(trial).items()
+        return "; ".join(on(node, reason) for node, own in parts for reason in self._exceeded(own))
+
+    def _exceeded(self, trial: Trial) -> list[str]:
+        """Why what one node saw of *trial* is too much."""
+        values, exceeded = _numbers(trial), []
         for name, reason in _REASONS[trial.case.device].items():
             value = values[name]
             if isinstance(value, float) and value > (limit := self._limit(name, trial)):
                 exceeded.append(reason.format(value, limit))
-        return "; ".join(exceeded)
+        return exceeded
 
     def _limit(self, name: str, trial: Trial) -> float:
         # the option is named as the column, less host or gpu
@@ -94,6 +103,11 @@ _REASONS = {
         "gpu_other_processes": "{:.0f} other processes computed on a GPU of the trial (limit {:.0f})",
     },
 }
+
+
+def _numbers(trial: Trial) -> Numbers:
+    """All columns of what one node saw of *trial*."""
+    return {**_or_all_absent(HOST, _host, trial), **_or_all_absent(GPU, _gpu, trial)}
 
 
 def _or_all_absent(columns: tuple[Column, ...], read: Callable[[Trial], Numbers], trial: Trial) -> Numbers:

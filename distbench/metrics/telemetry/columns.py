@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distbench.metrics.base import Column, TableColumn, TableSpec, alike
 
+# of several nodes, each column has the worst, unless its definition says otherwise
 _AROUND = "between the last sample before the timed window and the first after it"
 _IN = "samples in the timed window"
 
@@ -14,14 +15,16 @@ HOST = (
         host_steal="Part of the time of the usable CPUs that a hypervisor gave to others although there "
         f"was work (steal of /proc/stat), {_AROUND}.",
         host_foreign_cpu="Part of the time of the usable CPUs that went to processes which are not of this "
-        "run, the kernel's own among them: busy time of /proc/stat less that of the command line and all "
-        f"that descends from it, {_AROUND}; so it can't tell what happened just before or after the window. "
-        "Ticks of 10 ms make it uncertain by some percent in windows below a second.",
+        "run, the kernel's own among them: busy time of /proc/stat less that of the command line (on several "
+        f"nodes: of agents) and all that descends from it, {_AROUND}; so it can't tell what happened just "
+        "before or after the window. Ticks of 10 ms make it uncertain by some percent in windows below a "
+        "second.",
         host_busy_processes="Other processes that took more than a tenth of a CPU over the whole trial, of "
         "those that still ran at its end. Counted only: neither names nor owners are kept.",
     ),
     *alike("Hz", None, "first")(
-        host_frequency=f"Clock of some of the usable CPUs (cpufreq's scaling_cur_freq), mean over {_IN}.",
+        host_frequency=f"Clock of some of the usable CPUs (cpufreq's scaling_cur_freq), mean over {_IN}; of "
+        "several nodes the slowest.",
     ),
 )
 GPU = (
@@ -75,7 +78,8 @@ TABLE = TableSpec(
         _number("frequency_hz", "Mean clock of the usable CPUs.", "Hz"),
         _number("others_busy", "Busy processes that are not of this run."),
         _number("others_most", "CPUs that the busiest of them takes."),
-        TableColumn("device", "bigint", "GPU of the trial, from 0 on; null in rows of the host."),
+        TableColumn("node", "varchar", "Node that was watched; null: the machine of the command."),
+        TableColumn("device", "bigint", "GPU of the trial on it, from 0 on; null in rows of the host."),
         _number("utilisation", "Part of the time in which a kernel ran on the GPU."),
         _number("power_w", "Power draw of the GPU.", "W"),
         _number("energy_j", "Energy that the GPU has taken since its driver was loaded.", "J"),

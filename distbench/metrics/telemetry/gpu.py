@@ -8,14 +8,13 @@ instance is only a part of a GPU, there is no number rather than one of another 
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from distbench.metrics.base import Absent, or_absent
-from distbench.metrics.telemetry.host import descendants
+from distbench.metrics.telemetry.host import own_processes
 from distbench.metrics.telemetry.sampling import Row
 from distbench.metrics.telemetry.windows import Window, increase, inside, known, mean
 
@@ -31,10 +30,15 @@ class Gpus:
     name = "gpu"
 
     def __init__(
-        self, nvml: Any, world_size: int, environment: Mapping[str, str], proc: Path = Path("/proc")
+        self,
+        nvml: Any,
+        world_size: int,
+        environment: Mapping[str, str],
+        proc: Path = Path("/proc"),
+        kin: Sequence[int] = (),
     ) -> None:
         self._nvml, self._world_size = nvml, world_size
-        self._environment, self._proc = environment, proc
+        self._environment, self._proc, self._kin = environment, proc, kin
         self._handles: list[Any] = []
         self._missing: set[tuple[int, str]] = set()
 
@@ -43,7 +47,7 @@ class Gpus:
             if not self._handles:
                 self._nvml.nvmlInit()
                 self._handles = handles(self._nvml, self._world_size, self._environment)
-            own = set(descendants(self._proc, os.getpid()))
+            own = own_processes(self._proc, self._kin)
             return [row for i, handle in enumerate(self._handles) for row in self._device(i, handle, own)]
         except self._nvml.NVMLError as error:
             raise Absent(f"NVML: {error}") from error

@@ -11,11 +11,14 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from distbench.env import RUN_ID
 from distbench.metrics.base import Absent
 from distbench.metrics.telemetry.sampling import Row
 from distbench.metrics.telemetry.windows import Window, bracket, known, mean
+from distbench.processes import tagged
 
 Numbers = dict[str, "float | Absent"]
 
@@ -31,13 +34,19 @@ class Host:
     """Reads the CPUs that this process may use, and what of their time its own processes took.
 
     ``own_s`` is CPU time of this process and of all that descend from it: warm parents, ranks, and
-    what those started from their main threads, those that have ended among them.
+    what those started from their main threads, those that have ended among them. That of *kin*, other
+    processes of the run (``kin``), is part of it with all that descend from them.
     """
 
     name = "host"
 
-    def __init__(self, proc: Path = Path("/proc"), cpus: Path = Path("/sys/devices/system/cpu")) -> None:
-        self._proc = proc
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        cpus: Path = Path("/sys/devices/system/cpu"),
+        kin: Sequence[int] = (),
+    ) -> None:
+        self._proc, self._kin = proc, kin
         self._mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         clocks = (cpus / cpu / "cpufreq/scaling_cur_freq" for cpu in sorted(self._mine))
         self._clocks = [file for file in clocks if file.is_file()][:_MOST_CLOCKS]
@@ -70,7 +79,7 @@ class Host:
     def _own(self) -> float | None:
         """CPU seconds of this process and its descendants; None if the kernel doesn't list them."""
         try:
-            own = descendants(self._proc, os.getpid())
+            own = own_processes(self._proc, self._kin)
             # and their children that they have waited for
             return sum(_cpu_s(_stat(self._proc / str(pid)), with_children=True) for pid in own)
         except FileNotFoundError:
@@ -80,6 +89,27 @@ class Host:
         if not self._clocks:
             return None
         return statistics.fmean(1000 * int(file.read_text()) for file in self._clocks)
+
+
+def kin() -> list[int]:
+    """Other agents of the run that this process serves as one, and what started them: on this host, if any.
+
+    Nodes may share a host, as tasks of Spark on one do.
+    """
+    return tagged(os.environ[RUN_ID]) if RUN_ID in os.environ else []
+
+
+def own_processes(proc: Path, kin: Sequence[int] = ()) -> set[int]:
+    """This process, those of *kin* that are left, and all that descend from them.
+
+    Raises:
+        FileNotFoundError: the kernel lists no children (CONFIG_PROC_CHILDREN).
+    """
+    own = set(descendants(proc, os.getpid()))
+    for root in kin:
+        with suppress(FileNotFoundError):
+            own.update(descendants(proc, root))
+    return own
 
 
 def descendants(proc: Path, root: int) -> Iterator[int]:
@@ -180,8 +210,8 @@ class Others:
 
     name = "others"
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+    def __init__(self, proc: Path = Path("/proc"), kin: Sequence[int] = ()) -> None:
+        self._proc, self._kin = proc, kin
         self._before: dict[tuple[int, int], float] | None = None
         self._began = 0.0
 
@@ -194,7 +224,7 @@ class Others:
         before, passed = self._before, time.monotonic() - self._began
         if before is None or passed <= 0:
             return []
-        own = set(descendants(self._proc, os.getpid()))
+        own = own_processes(self._proc, self._kin)
         now = {key: spent for key, spent in self._all().items() if key[0] not in own}
         parts = [(spent - before.get(key, 0.0)) / passed for key, spent in now.items()]
         return [{"others_busy": sum(part > _BUSY for part in parts), "others_most": max(parts, default=0.0)}]

@@ -1,0 +1,67 @@
+"""What several nodes saw of one trial: the worst of them for what disturbs, the sum for power and energy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from distbench.metrics.base import Absent, Trial
+from distbench.metrics.telemetry.host import Numbers
+
+_Over = Callable[[Sequence[float]], float]
+# the other columns have the largest
+_OVER_NODES: Mapping[str, _Over] = {
+    "host_frequency": min,
+    "gpu_sm_clock": min,
+    "gpu_power": math.fsum,
+    "energy_per_token": math.fsum,
+}
+_MEANS = ("gpu_utilisation",)
+
+
+def by_node(trial: Trial) -> dict[str, Trial]:
+    """*trial* as each node saw it: its ranks, its rows. The name is empty where the command's host is all."""
+    if not trial.nodes:
+        return {"": trial}
+    rows = trial.tables.get("telemetry", [])
+    return {
+        node: replace(
+            trial,
+            samples={
+                name: [of[rank] for rank in ranks if rank < len(of)] for name, of in trial.samples.items()
+            },
+            tables={"telemetry": [row for row in rows if row.get("node") == node]},
+        )
+        for node, ranks in trial.nodes.items()
+    }
+
+
+def on(node: str, text: object) -> str:
+    """*text*, with the name of the *node* that it is about."""
+    return f"{node}: {text}" if node else str(text)
+
+
+def over_nodes(seen: Mapping[str, Numbers], ranks: Mapping[str, int]) -> Numbers:
+    """One number of each column from those that each node saw; absent unless every node has one.
+
+    Args:
+        ranks: Number of ranks of each node.
+    """
+    columns = next(iter(seen.values()))
+    return {name: _one(name, {node: of[name] for node, of in seen.items()}, ranks) for name in columns}
+
+
+def _one(name: str, values: Mapping[str, float | Absent], ranks: Mapping[str, int]) -> float | Absent:
+    missing = {node: str(value) for node, value in values.items() if isinstance(value, Absent)}
+    if missing:
+        alike = len(missing) == len(values) and len(set(missing.values())) == 1
+        node, reason = next(iter(missing.items()))
+        return Absent(reason if alike else on(node, reason))
+    numbers = {node: value for node, value in values.items() if not isinstance(value, Absent)}
+    if name in _MEANS:
+        # a GPU for each rank
+        return math.fsum(numbers[node] * ranks[node] for node in numbers) / sum(
+            ranks[node] for node in numbers
+        )
+    return _OVER_NODES.get(name, max)(list(numbers.values()))
