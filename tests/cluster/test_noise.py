@@ -11,7 +11,8 @@ from typing import Any
 from bench import Bench
 from conftest import MODELS, QUICK, Finished
 
-METRICS = "strategies: [ddp]\nmetrics: [steptime, telemetry]\n"
+# the ranks' work has to stand out from their start
+SUITE = QUICK.replace("steps: 3", "steps: 150") + "strategies: [ddp]\nmetrics: [steptime, telemetry]\n"
 
 
 def test_a_busy_process_on_a_node_marks_the_trial_and_the_other_ranks_do_not(
@@ -21,7 +22,7 @@ def test_a_busy_process_on_a_node_marks_the_trial_and_the_other_ranks_do_not(
     shell = bench.ssh()
     record = run_on(bench, quiet, shell).record("ddp")
     near, far = ([row for row in telemetry(record) if row["node"] == node] for node in bench.nodes)
-    taken = sum(rank[0] for rank in record["samples"]["cpu_s"]) * 3
+    taken = sum(rank[0] for rank in record["samples"]["cpu_s"]) * 150
     for rows in (near, far):
         host = [row for row in rows if "own_s" in row]
         assert all("absent" not in row for row in rows)
@@ -52,7 +53,7 @@ def run_on(bench: Bench, folder: Path, shell: list[str]) -> Finished:
     folder.mkdir()
     hosts = [f"{node}:1" for node in bench.nodes]
     suite = folder / "suite.yaml"
-    suite.write_text(f"{QUICK}{METRICS}launcher: {{ssh: {{hosts: {hosts}, shell: {json.dumps(shell)}}}}}\n")
+    suite.write_text(f"{SUITE}launcher: {{ssh: {{hosts: {hosts}, shell: {json.dumps(shell)}}}}}\n")
     command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(folder / "out")]
     path = os.pathsep.join([str(MODELS), os.environ.get("PYTHONPATH", "")])
     done = bench.run(bench.nodes[0], "env", f"--chdir={MODELS}", *command, PYTHONPATH=path)
