@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +26,8 @@ import pytest
 PACKAGES = "slurm-wlm munge openssh-server openssh-client iproute2 util-linux"
 _PLACES = 32
 _FIRST_LOCK, _FIRST_CONTROL = 16700, 16800
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
+_RAY = ["ray", "start", "--block", "--disable-usage-stats", "--num-cpus=1", "--object-store-memory=80000000"]
 
 # its own network, host name, process group and /etc/hosts; not `ip netns exec`, which hides the cgroups
 _ENTER = 'hostname "$0" && mount --bind "$1" /etc/hosts && {mounts} shift && exec "$@"'
@@ -258,15 +261,20 @@ class SlurmBench:
             (self._folder / name).mkdir(parents=True)
         (self._folder / "munge").chmod(0o755)
         self._stack = contextlib.ExitStack()
-        self._munge()
         conf = self._folder / "slurm.conf"
-        conf.write_text(self._configuration(cpus) + settings)
         self.variables = {"SLURM_CONF": str(conf)}
         """For every command of Slurm, and for distbench."""
-        self._keep(["slurmctld", "-D", "-f", str(conf)])
-        for node in bench.nodes:
-            self.boot(node)
-        _until(self._idle, f"Slurm's nodes don't come up; see {self._folder / 'log'}")
+        try:
+            self._munge()
+            conf.write_text(self._configuration(cpus) + settings)
+            self._keep(["slurmctld", "-D", "-f", str(conf)])
+            for node in bench.nodes:
+                self.boot(node)
+            _until(self._idle, f"Slurm's nodes don't come up; see {self._folder / 'log'}")
+        except BaseException:
+            # nobody else knows of what has been started
+            self.close()
+            raise
 
     def boot(self, node: str) -> None:
         """Start slurmd on *node*, again if it has died."""
@@ -425,3 +433,27 @@ def slurm(bench: Bench) -> Iterator[SlurmBench]:
     made = SlurmBench(bench)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(bench: Bench) -> Iterator[dict[str, str]]:
+    """Ray on the two nodes; the variables with which distbench finds it."""
+    head, other = bench.nodes
+    address = f"{bench.address(head)}:6379"
+    # the paths of its sockets have at most 107 characters
+    folder = Path(f"/tmp/ray-{head}")
+    shutil.rmtree(folder, ignore_errors=True)
+    placed = [f"--temp-dir={folder}", "--port=6379", "--include-dashboard=false"]
+    bench.start(head, *_RAY, "--head", f"--node-ip-address={bench.address(head)}", *placed)
+    driver = [sys.executable, "-m", "distbench.launchers.ray.driver"]
+    asked = [*driver, "nodes", json.dumps({"address": address})]
+    _until(lambda: bench.run(head, *asked).returncode == 0, "Ray does not start")
+    join_ray(bench, other, address)
+    _until(lambda: len(json.loads(bench.run(head, *asked).stdout)) == 2, "Ray has no second node")
+    yield {"RAY_ADDRESS": address}
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def join_ray(bench: Bench, node: str, address: str) -> None:
+    """Add *node* to the Ray cluster at *address*."""
+    bench.start(node, *_RAY, f"--address={address}", f"--node-ip-address={bench.address(node)}")

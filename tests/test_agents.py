@@ -53,7 +53,7 @@ class Cluster:
         (found,) = [
             each
             for each in psutil.Process().children(recursive=True)
-            if each.environ().get("DISTBENCH_NODE") == node and each.cmdline()[-1] == "agent"
+            if each.environ().get("DISTBENCH_NODE") == node and "agent" in each.cmdline()
         ]
         return found
 
@@ -337,7 +337,8 @@ def loses_its_agent(cluster: Cluster, number: signal.Signals, told: str, nap: st
     """Send *number* to an agent in a trial, which is *told* so; the next trial has other agents."""
     handle = cluster.site.launch(launch_of(cluster.folder, f"sleep {nap}", 2))
     soon(lambda: len(sleepers(nap)) == 2, "they never began")
-    cluster.agent("far").send_signal(number)
+    agent = cluster.agent("far")
+    agent.send_signal(number)
     began = time.monotonic()
     with pytest.raises(LaunchError, match=told) as lost:
         while True:
@@ -346,6 +347,7 @@ def loses_its_agent(cluster: Cluster, number: signal.Signals, told: str, nap: st
     drill.seen(str(lost.value))
     handle.stop()
     soon(lambda: not sleepers(nap), "a rank was left")
+    soon(lambda: not agent.is_running(), "the agent was left")
     assert codes(cluster.site.launch(launch_of(cluster.folder, "true"))) == [0]
 
 

@@ -1,13 +1,15 @@
-"""Ray: what is asked of a cluster, from what it has. On a real one: tox -e cluster."""
+"""Ray: what is asked of a cluster, from what it has; and a suite on a real one (faults: tests/cluster)."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import QUICK, Done
+from bench import Bench
+from conftest import MODELS, QUICK, Done, Finished, run_in
 
 from distbench import registry
 from distbench.case import Choice
@@ -89,3 +91,19 @@ def test_auto_is_ray_where_an_address_is_around_but_not_in_an_allocation_of_seve
     if nodes:
         monkeypatch.setenv("SLURM_JOB_NUM_NODES", nodes)
     assert load(suite).launcher.name == launcher
+
+
+@pytest.mark.train
+def test_two_nodes_of_ray_train_as_one(bench: Bench, ray_cluster: dict[str, str], tmp_path: Path) -> None:
+    text = f"{QUICK}strategies: [ddp]\n"
+    near = run_in(tmp_path, f"{text}launcher: local\n")
+    suite = tmp_path / "far.yaml"
+    suite.write_text(text)
+    command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "far")]
+    done = bench.run(bench.nodes[0], "env", f"--chdir={MODELS}", *command, **ray_cluster)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "far").iterdir()
+    far = Finished(0, "", {}, run)
+    assert far.record("ddp")["nodes"] == {bench.nodes[0]: [0], bench.nodes[1]: [1]}
+    losses = [each.record("ddp")["samples"]["loss"] for each in (near, far)]
+    assert losses[0] == losses[1]

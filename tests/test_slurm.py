@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -220,14 +221,10 @@ def test_a_launcher_that_takes_no_runs_says_so(tmp_path: Path, distbench: Callab
 
 @pytest.mark.train
 def test_a_suite_runs_on_all_nodes_of_a_real_allocation(tmp_path: Path) -> None:
-    suite, host = tmp_path / "suite.yaml", OneHost(tmp_path)
+    suite = tmp_path / "suite.yaml"
     suite.write_text(f"{QUICK}strategies: [ddp]\n")
-    slurm = SlurmBench(host)
-    try:
-        command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "reports")]
+    command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "reports")]
+    with closing(OneHost(tmp_path)) as host, closing(SlurmBench(host)) as slurm:
         slurm.call("salloc", "-N2", f"--chdir={MODELS}", *command)
-    finally:
-        slurm.close()
-        host.close()
     (run,) = (tmp_path / "reports").iterdir()
     assert Finished(0, "", {}, run).record("ddp")["nodes"] == {"n1": [0], "n2": [1]}

@@ -18,6 +18,8 @@ from distbench.wire import CONTROLLERS, TOKEN
 
 COMMAND = ("-m", "distbench.worker", "agent")
 """Arguments of the Python that runs an agent."""
+STARTER = "0"
+"""One more: the agent ends with the process that started it, whatever ends that."""
 
 # what distbench and Python read on the way to the suite
 _FORWARDED = ("DISTBENCH_CACHE", "DISTBENCH_PLUGINS", "PYTHONPATH", CONTROLLERS, RUN_ID)

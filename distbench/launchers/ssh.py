@@ -12,6 +12,7 @@ from distbench.bounds import Positive
 from distbench.launchers.cluster import Cluster
 from distbench.launchers.nodes import (
     COMMAND,
+    STARTER,
     Difference,
     Node,
     Processes,
@@ -75,4 +76,5 @@ def _node(host: str) -> Node:
 def _line(environment: Mapping[str, str]) -> str:
     """Command line that becomes an agent with *environment*, whose token comes by its standard input."""
     variables = [f"{name}={value}" for name, value in environment.items()]
-    return f"exec {shlex.join(['env', *variables, sys.executable, *COMMAND])}"
+    # it ends with the connection, also while it is stopped and can't see that this has ended
+    return f"exec {shlex.join(['env', *variables, sys.executable, *COMMAND, STARTER])}"

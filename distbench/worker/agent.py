@@ -52,13 +52,13 @@ def serve_node(parent: int | None = None) -> None:
     """Serve the controller that the environment names, until it is gone.
 
     Args:
-        parent: The process that started this one, whose end, whatever it is, ends this one.
+        parent: The process that started this one, whose end, whatever it is, ends this one; 0: whichever did.
 
     Raises:
         WireError: none of its addresses can be reached, or what is there does not know the token.
     """
-    if parent:
-        die_with_parent(parent)
+    if parent is not None:
+        die_with_parent(parent or os.getppid())
     # an engine that passes no environment on passes the standard input
     token = os.environ.pop(TOKEN, "") or sys.stdin.readline().strip()
     patience_s = float(os.environ.get(PATIENCE, "0"))

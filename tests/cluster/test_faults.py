@@ -228,3 +228,29 @@ def test_a_link_that_stays_down_ends_the_run_which_is_resumed(faulty: Faulty, dr
     assert faulty.statuses() == ["measured", "crashed"]
     assert faulty.resume() == 0
     assert faulty.statuses() == ["measured"] * 3
+
+
+@pytest.mark.drill("two nodes: SIGSTOP of an agent, whose ranks deliver")
+def test_an_agent_that_is_stopped_costs_no_trial_and_is_replaced(faulty: Faulty, drill: Drill) -> None:
+    agent = faulty.found(1, "distbench.worker", "agent")
+    faulty.strikes()
+    agent.suspend()
+    drill.noticed(faulty.noticed(2 * _SILENT_S))
+    assert faulty.ends() == 0, faulty.log()
+    drill.seen("nothing: ranks need no agent to deliver; the next trial has another")
+    assert faulty.statuses() == ["measured"] * 3
+    assert not agent.is_running()
+
+
+@pytest.mark.drill("two nodes: SIGSTOP of the command for 40 s")
+def test_agents_give_up_a_command_that_is_stopped(faulty: Faulty, drill: Drill) -> None:
+    command = faulty.found(0, "-m", "distbench", "run")
+    faulty.strikes()
+    command.suspend()
+    drill.noticed(soon(lambda: not faulty.left(), "agents did not give up", _SILENT_S))
+    command.resume()
+    faulty.ends()
+    drill.seen(faulty.record(1)["reason"])
+    assert faulty.statuses() == ["measured", "crashed", "measured"]
+    assert faulty.resume() == 0
+    assert faulty.statuses() == ["measured"] * 3

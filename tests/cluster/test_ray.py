@@ -1,27 +1,21 @@
-"""Ray on two nodes: they train as one, and nobody is left when an actor, a raylet or the command is gone."""
+"""Ray on two nodes: nobody is left when an actor, a raylet or the command is gone."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from bench import Bench
+from bench import Bench, join_ray
 from chores import sleepers, soon
-from conftest import MODELS, QUICK, Finished, run_in
 from drills import Drill
 
-PORT = 6379
 LOST = "the agent on {} has ended"
-START = ["ray", "start", "--block", "--disable-usage-stats", "--num-cpus=1", "--object-store-memory=80000000"]
 TRIAL = """
 import pathlib, sys
 from chores import launch_of
@@ -37,49 +31,6 @@ except LaunchError as error:
 finally:
     site.close()
 """
-
-
-@pytest.fixture(scope="module")
-def ray(bench: Bench) -> Iterator[dict[str, str]]:
-    """Ray on the two nodes; the variables with which distbench finds it."""
-    head, other = bench.nodes
-    address = f"{bench.address(head)}:{PORT}"
-    # the paths of its sockets have at most 107 characters
-    folder = Path(f"/tmp/ray-{head}")
-    shutil.rmtree(folder, ignore_errors=True)
-    placed = [f"--temp-dir={folder}", f"--port={PORT}", "--include-dashboard=false"]
-    bench.start(head, *START, "--head", f"--node-ip-address={bench.address(head)}", *placed)
-    asked = [
-        sys.executable,
-        "-m",
-        "distbench.launchers.ray.driver",
-        "nodes",
-        json.dumps({"address": address}),
-    ]
-    soon(lambda: bench.run(head, *asked).returncode == 0, "Ray does not start", 60)
-    join(bench, other, address)
-    soon(lambda: len(json.loads(bench.run(head, *asked).stdout)) == 2, "no second node", 60)
-    yield {"RAY_ADDRESS": address}
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def join(bench: Bench, node: str, address: str) -> None:
-    bench.start(node, *START, f"--address={address}", f"--node-ip-address={bench.address(node)}")
-
-
-def test_two_nodes_of_ray_train_as_one(bench: Bench, ray: dict[str, str], tmp_path: Path) -> None:
-    text = f"{QUICK}strategies: [ddp]\n"
-    near = run_in(tmp_path, f"{text}launcher: local\n")
-    suite = tmp_path / "far.yaml"
-    suite.write_text(text)
-    command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "far")]
-    done = bench.run(bench.nodes[0], "env", f"--chdir={MODELS}", *command, **ray)
-    assert done.returncode == 0, done.stderr
-    (run,) = (tmp_path / "far").iterdir()
-    far = Finished(0, "", {}, run)
-    assert far.record("ddp")["nodes"] == {bench.nodes[0]: [0], bench.nodes[1]: [1]}
-    losses = [each.record("ddp")["samples"]["loss"] for each in (near, far)]
-    assert losses[0] == losses[1]
 
 
 def on(bench: Bench, node: str, word: str) -> psutil.Process:
@@ -100,7 +51,7 @@ def on(bench: Bench, node: str, word: str) -> psutil.Process:
 )
 def test_what_ray_loses_is_noticed_and_nobody_is_left(
     bench: Bench,
-    ray: dict[str, str],
+    ray_cluster: dict[str, str],
     tmp_path: Path,
     chore: None,
     nap: str,
@@ -112,7 +63,7 @@ def test_what_ray_loses_is_noticed_and_nobody_is_left(
     there = bench.nodes[node]
     command = [sys.executable, "-c", TRIAL, str(tmp_path / "run"), nap, "distbench-drill"]
     path = f"{Path(__file__).parents[1]}:{Path(__file__).parents[2]}"
-    variables = {**os.environ, **ray, "PYTHONPATH": path}
+    variables = {**os.environ, **ray_cluster, "PYTHONPATH": path}
     entered = bench.command(bench.nodes[0], *command)
     with subprocess.Popen(entered, env=variables, stdout=subprocess.PIPE, text=True) as trial:
         soon(lambda: len(sleepers(nap)) == 2, "they never began", 60)
@@ -124,4 +75,4 @@ def test_what_ray_loses_is_noticed_and_nobody_is_left(
     assert told.format(there) in said
     assert time.monotonic() - began < 30
     if victim.startswith("raylet"):
-        join(bench, there, ray["RAY_ADDRESS"])
+        join_ray(bench, there, ray_cluster["RAY_ADDRESS"])
