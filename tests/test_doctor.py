@@ -179,6 +179,15 @@ def test_a_launcher_that_can_start_nothing_is_a_mistake(
     assert "--set launcher=slurm: launcher.slurm: this is no Slurm allocation" in done.stderr
 
 
+def test_a_launcher_whose_jobs_can_not_be_followed_examines_nothing_elsewhere(
+    distbench: Callable[..., Done], tmp_path: Path
+) -> None:
+    done = distbench("doctor", "--on", "pretend", "--nodes", "2", "--out", str(tmp_path / "runs"))
+    assert done.returncode == 2
+    assert "--on pretend: a run there can't be followed from here" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_run_begins_with_what_is_wrong_with_its_host(
     distbench: Callable[..., Done], tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import Bench
+from bench import Bench, SlurmBench
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +51,11 @@ def test_the_node_with_the_slow_link_is_named(three: tuple[Bench, list[str]], tm
         bench.unlimit()
     assert code == 1
     assert problems(findings) == [("links", bench.nodes[2])]
+
+
+def test_a_job_of_slurm_examines_its_nodes(bench: Bench, slurm: SlurmBench, tmp_path: Path) -> None:
+    asked = [sys.executable, "-m", "distbench", "doctor", "--on", "slurm", "--nodes", "2", "--json"]
+    findings = json.loads(slurm.call(*asked, "--out", str(tmp_path)))["findings"]
+    assert problems(findings) == []
+    assert {each["where"] for each in findings if each["check"] == "interface"} == set(bench.nodes)
+    assert list(tmp_path.iterdir()) == []

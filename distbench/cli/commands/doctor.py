@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from distbench import registry
 from distbench.cli import options
+from distbench.cli.errands import elsewhere
 from distbench.cli.output import note, say, say_json, wrapped
 from distbench.doctor import Finding, Link, findings, links_of, visit
 from distbench.suite import load, of_text
@@ -25,12 +26,18 @@ def doctor(
     ] = None,
     set_: options.Set = [],
     device: options.Device = "",
+    on: options.On = "",
+    nodes: options.Nodes = None,
     out: options.Out = options.REPORTS,
     as_json: options.Json = False,
 ) -> int:
     """Examine nodes, network, limits and GPUs."""
-    given = options.overrides(set_, [], "", device)
+    given = options.overrides(set_, [], "", device, on=on)
     loaded = load(suite, given) if suite else of_text(_ANY, given)
+    if on:
+        named = {"--set": set_, "--device": [device] if device else []}
+        words = [word for name, values in named.items() for value in values for word in (name, value)]
+        return elsewhere(loaded, out, nodes, [*words, *(["--json"] if as_json else [])])
     if not as_json:
         note(f"examining what launcher {loaded.launcher.name} starts ranks on (under a minute)")
     found = visit(loaded, out)
