@@ -147,8 +147,11 @@ class Watch:
         while len(self._exits) < len(self._ranks) and (left := end - time.monotonic()) > 0 and not self._lost:
             self._hear(left)
         failures = [failure for rank in self._ranks if (failure := self._reported(rank))]
-        causes = [failure for failure in failures if not failure["symptom"]] or failures
-        first = min(causes, key=lambda failure: failure["at"])
+        causes = [failure for failure in failures if not failure["symptom"]]
+        if self._lost and not causes:
+            # ranks elsewhere tell of the connections that went with it, at times before it is known here
+            return self._lost_ending(self._lost)
+        first = min(causes or failures, key=lambda failure: failure["at"])
         return Ending(
             classify(first),
             reason_of(first),
