@@ -28,6 +28,7 @@ _PLACES = 32
 _FIRST_LOCK, _FIRST_CONTROL = 16700, 16800
 _PATIENCE_S = 60.0
 _RAY = ["ray", "start", "--block", "--disable-usage-stats", "--num-cpus=1", "--object-store-memory=80000000"]
+_PERIOD_US = 10_000
 
 # its own network, host name, process group and /etc/hosts; not `ip netns exec`, which hides the cgroups
 _ENTER = 'hostname "$0" && mount --bind "$1" /etc/hosts && {mounts} shift && exec "$@"'
@@ -141,10 +142,16 @@ class Bench:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def revive(self, node: str) -> None:
+        """Boot *node*, which has died, again: its link, and the sshd that ``ssh`` had started there."""
+        self.mend(node)
+        self._listen(node)
+        self._reach(node)
+
     def ssh(self) -> list[str]:
         """Start sshd on all nodes; the command that takes a node and a command line to run there."""
         _need("sshd", "ssh", "ssh-keygen")
-        keys = self.folder / "ssh"
+        keys = self._keys
         keys.mkdir(mode=0o700)
         key, daemon = keys / "key", keys / "sshd_config"
         _sh("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
@@ -159,15 +166,60 @@ class Bench:
             + "".join(f"Host {node}\n  HostName {self.address(node)}\n" for node in self.nodes)
         )
         for node in self.nodes:
-            self.start(node, str(shutil.which("sshd")), "-D", "-e", "-f", str(daemon))
-        shell = ["ssh", "-F", str(client)]
+            self._listen(node)
         for node in self.nodes:
-            _until(lambda node=node: _ok(*shell, node, "true"), f"sshd on {node} does not answer")
-        return shell
+            self._reach(node)
+        return self._shell
+
+    @contextlib.contextmanager
+    def throttled(self, node: str, cores: float) -> Iterator[None]:
+        """What runs on *node*, and what it starts meanwhile, has *cores* of a core together.
+
+        Raises:
+            NotImplementedError: this machine has no group of cgroup v1 for that.
+        """
+        top = Path("/sys/fs/cgroup/cpu")
+        if not (top / "cpu.cfs_quota_us").exists():
+            raise NotImplementedError(f"there is no {top}/cpu.cfs_quota_us (cgroup v1)")
+        group = top / node
+        group.mkdir()
+        # a short period: a step shall not fit into what one of them allows
+        (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(int(cores * _PERIOD_US)))
+        try:
+            self._move(node, group)
+            yield
+        finally:
+            _until(lambda: self._moved_back(node, top), f"{group} does not become empty")
+            group.rmdir()
 
     def close(self) -> None:
         """End every process on the nodes, and remove them."""
         self._stack.close()
+
+    def _move(self, node: str, group: Path) -> None:
+        for pid in self.processes(node):
+            with contextlib.suppress(ProcessLookupError):
+                (group / "cgroup.procs").write_text(str(pid))
+
+    def _moved_back(self, node: str, top: Path) -> bool:
+        self._move(node, top)
+        return not (top / node / "cgroup.procs").read_text()
+
+    @property
+    def _keys(self) -> Path:
+        return self.folder / "ssh"
+
+    @property
+    def _shell(self) -> list[str]:
+        return ["ssh", "-F", str(self._keys / "config")]
+
+    def _listen(self, node: str) -> None:
+        daemon = self._keys / "sshd_config"
+        self.start(node, str(shutil.which("sshd")), "-D", "-e", "-f", str(daemon))
+
+    def _reach(self, node: str) -> None:
+        _until(lambda: _ok(*self._shell, node, "true"), f"sshd on {node} does not answer")
 
     def _build(self) -> None:
         hosts = [f"{self.address(node)} {node}" for node in self.nodes]

@@ -1,7 +1,7 @@
-"""What happens to a run over two nodes when a rank, an agent, the command or a link fails.
+"""A run over two nodes in which a rank, an agent, a node, the command or a link fails, or is slow.
 
-Each fault comes in the middle of the second of three trials. The first stays, the culprit is named, nobody is
-left on any node, and ``--resume`` completes what the fault has cost.
+Each failure comes in the middle of the second of three trials. The first stays, the culprit is named, nobody
+is left on any node, and ``--resume`` completes what the fault has cost.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ SUITE = (
     QUICK.replace("trials: 1", "trials: 3").replace("steps: 3", "steps: 12").replace("step: 30", "step: 8")
     + "strategies: [sleepy]\n"
 )
+_PLAIN = SUITE.replace("[sleepy]", "[ddp]")
+# 4 MB of gradients
+HEAVY = _PLAIN.replace('user: {model: "small:Small", length: 32}', "transformer: {preset: tiny, seq_len: 32}")
+# without telemetry: however busy the machine of both nodes is, every trial counts
+LONG = HEAVY.replace("trials: 3", "trials: 12") + "metrics: [steptime, throughput, communication, profile]\n"
 _SILENT_S, _AT_ONCE_S = 45.0, 10.0
 
 
@@ -40,6 +45,7 @@ class Faulty:
     bench: Bench
     shell: list[str]
     folder: Path
+    suite: str = SUITE
     timeout_s: float = 60.0
     began: float = 0.0
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -48,7 +54,7 @@ class Faulty:
         hosts = [f"{node}:1" for node in self.bench.nodes]
         suite = self.folder / "suite.yaml"
         launcher = f"{{hosts: {hosts}, shell: {self.shell}, start_timeout: {self.timeout_s}}}"
-        suite.write_text(f"{SUITE}launcher: {{ssh: {launcher}}}\n")
+        suite.write_text(f"{self.suite}launcher: {{ssh: {launcher}}}\n")
         self._command("run", str(suite), "--out", str(self.folder / "out"))
         soon(lambda: self._is_at(1, "time", 2), f"round 1 never began: {self.log()}", 180)
 
@@ -133,14 +139,20 @@ def shell(bench: Bench) -> list[str]:
 
 
 @pytest.fixture
-def faulty(bench: Bench, shell: list[str], tmp_path: Path) -> Iterator[Faulty]:
-    """A run that is in the middle of its second trial."""
+def ready(bench: Bench, shell: list[str], tmp_path: Path) -> Iterator[Faulty]:
+    """A run that has not been started."""
     made = Faulty(bench, shell, tmp_path)
-    made.start()
     yield made
     for process in made.processes:
         process.kill()
     soon(lambda: not made.left(), f"processes were left: {made.left()}", 40)
+
+
+@pytest.fixture
+def faulty(ready: Faulty) -> Faulty:
+    """A run that is in the middle of its second trial."""
+    ready.start()
+    return ready
 
 
 Fault = Callable[[Faulty], None]
@@ -255,3 +267,57 @@ def test_agents_give_up_a_command_that_is_stopped(faulty: Faulty, drill: Drill) 
     if faulty.statuses() != ["measured"] * 3:
         assert faulty.resume() == 0
     assert faulty.statuses() == ["measured"] * 3
+
+
+@pytest.mark.drill("two nodes: one of them dies")
+def test_a_node_that_dies_ends_the_run_which_is_resumed(faulty: Faulty, drill: Drill) -> None:
+    lost = faulty.bench.nodes[1]
+    faulty.strikes()
+    faulty.bench.die(lost)
+    try:
+        drill.noticed(faulty.noticed(_SILENT_S))
+        drill.seen(faulty.record(1)["reason"])
+        assert lost in faulty.record(1)["reason"]
+        assert faulty.record(1)["failure"]["phase"] == "node"
+        assert faulty.ends() == 4
+        assert f"--resume {faulty.run}" in faulty.log()
+        assert not faulty.left()
+    finally:
+        faulty.bench.revive(lost)
+    assert faulty.statuses() == ["measured", "crashed"]
+    assert faulty.resume() == 0
+    assert faulty.statuses() == ["measured"] * 3
+    assert not faulty.left()
+
+
+@pytest.mark.drill("two nodes: the link is slow for a while")
+def test_a_link_that_is_slow_for_a_while_is_seen_in_the_transfers(ready: Faulty, drill: Drill) -> None:
+    ready.suite = HEAVY
+    ready.start()
+    ready.bench.rate("20mbit")
+    try:
+        ready.noticed(120)
+    finally:
+        ready.bench.unlimit()
+    assert ready.ends() == 0, ready.log()
+    drill.seen("nothing fails: the transfers of the trial take longer")
+    assert ready.statuses() == ["measured"] * 3
+    before, meanwhile, after = (ready.record(number)["values"]["comm_between_s"] for number in range(3))
+    # without the limit, each of the three may be the longest
+    assert meanwhile > 10 * max(before, after)
+
+
+@pytest.mark.drill("two nodes: one has a fifth of a core")
+def test_a_node_that_is_slow_is_named(ready: Faulty, drill: Drill) -> None:
+    slow = ready.bench.nodes[1]
+    ready.suite, ready.timeout_s = LONG, 180
+    try:
+        with ready.bench.throttled(slow, 0.2):
+            ready.start()
+            assert ready.ends() == 0, ready.log()
+    except NotImplementedError as error:
+        drill.impossible(str(error))
+    assert [ready.record(number)["status"] for number in range(12)] == ["measured"] * 12
+    _, straggler, named = " ".join(ready.log().split()).partition("Straggler: ")
+    drill.seen(straggler + named)
+    assert named.startswith(f"rank 1 on {slow} is slowest in "), ready.log()
