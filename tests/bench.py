@@ -182,7 +182,8 @@ class Bench:
         if not (top / "cpu.cfs_quota_us").exists():
             raise NotImplementedError(f"there is no {top}/cpu.cfs_quota_us (cgroup v1)")
         group = top / node
-        group.mkdir()
+        # one that a killed bench has left is empty, as the processes of its nodes are gone
+        group.mkdir(exist_ok=True)
         # a short period: a step shall not fit into what one of them allows
         (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
         (group / "cpu.cfs_quota_us").write_text(str(int(cores * _PERIOD_US)))
