@@ -13,6 +13,7 @@ from distbench.errors import INTERRUPTED, InfrastructureError, UsageError
 from distbench.foreign import from_anybody
 from distbench.record import runs, submitted
 from distbench.record.store import Run
+from distbench.run.control import interruptible
 
 
 def attach(
@@ -26,7 +27,7 @@ def attach(
     if cancel:
         _cancel(run)
     try:
-        with from_anybody("the records"):
+        with interruptible(), from_anybody("the records"):
             return follow(run, quiet=quiet)
     except KeyboardInterrupt:
         note(going_on(run.folder))

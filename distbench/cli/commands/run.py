@@ -28,6 +28,7 @@ from distbench.record.contents import rereading
 from distbench.record.progress import Journal
 from distbench.record.store import RUN_FILE, Run, RunInfo, resume_command
 from distbench.run import Execution, unwarned
+from distbench.run.control import interruptible
 from distbench.suite import Overrides, Suite, load
 
 _MINUTES = 30.0
@@ -177,7 +178,8 @@ def _followed(run: Run, *, detach: bool, quiet: bool) -> int:
         note(going_on(run.folder))
         return 0
     try:
-        return follow(run, quiet=quiet)
+        with interruptible():
+            return follow(run, quiet=quiet)
     except KeyboardInterrupt:
         note(going_on(run.folder))
         return INTERRUPTED
