@@ -343,8 +343,9 @@ def test_every_operation_is_measured_and_right(run: Finished) -> None:
         if not each["reason"]:
             assert each["algbw"] == pytest.approx(each["bytes"] / each["seconds"])
             assert each["busbw"] == pytest.approx(each["algbw"] * (bus_factor(each["op"], 2) or 0))
-            assert 0 < each["fastest_s"] <= each["seconds"] * 1.001
-            assert each["slowest_s"] >= each["fastest_s"]
+            # calls take turns at their slowest rank, so that the shortest may be above the mean on one rank
+            assert 0 < each["fastest_s"] <= each["slowest_s"]
+            assert each["seconds"] <= each["slowest_s"] * 1.001
     assert found["all_gather", "fp32", 4096].count == 512, "of a rank's share"
     assert found["all_reduce", "fp32", 4096].count == 1024
     (first, _) = records
