@@ -49,7 +49,7 @@ class _FaultySite(Site):
             result_file(folder, 0).unlink()
             failure = {"at": time.time(), "phase": "build", "types": [fault], "message": "it is gone"}
             error_file(folder, 0).write_text(json.dumps(failure))
-        return _Hanging(handle, self._file) if fault in ("hang", "wait raises") else handle
+        return _Hanging(handle, self._file, folder) if fault in ("hang", "wait raises") else handle
 
     def close(self) -> None:
         self._site.close()
@@ -80,16 +80,21 @@ class _Gone(Handle):
 
 
 class _Hanging(Handle):
-    """A trial that does not end while there is a certain file."""
+    """A trial that neither ends nor delivers while there is a certain file."""
 
-    def __init__(self, handle: Handle, file: Path) -> None:
+    def __init__(self, handle: Handle, file: Path, folder: Path) -> None:
         self._handle, self._file = handle, file
+        self._kept_back = {each: each.read_text() for each in folder.glob("rank*.json")}
+        for each in self._kept_back:
+            each.unlink()
 
     def wait(self, seconds: float) -> list[Exit]:
         if self._file.exists():
             _raise_at("wait raises", self._file.read_text())
             time.sleep(seconds)
             return []
+        for each, text in self._kept_back.items():
+            each.write_text(text)
         return self._handle.wait(seconds)
 
     def signal(self, number: int) -> None:
