@@ -54,11 +54,15 @@ def _data(one: Candidate) -> dict[str, Any]:
 
 def _pair(interval: Interval | None) -> list[float | None] | None:
     """Value, half the width of its interval, and that for comparisons, both of the logarithm."""
-    return (
-        None
-        if interval is None
-        else [interval.value, interval.half, interval.half if interval.reach is None else interval.reach]
-    )
+    if interval is None:
+        return None
+    reach = interval.half if interval.reach is None else interval.reach
+    return [interval.value, *(_known(each) for each in (interval.half, reach))]
+
+
+def _known(number: float | None) -> float | None:
+    """*number* to the digits that do not depend on the order in which linear algebra adds."""
+    return number if number is None else float(f"{number:.12g}")
 
 
 _LONGEST_REASON = 2000
