@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -493,9 +494,8 @@ def ray_cluster(bench: Bench) -> Iterator[dict[str, str]]:
     """Ray on the two nodes; the variables with which distbench finds it."""
     head, other = bench.nodes
     address = f"{bench.address(head)}:6379"
-    # the paths of its sockets have at most 107 characters
-    folder = Path(f"/tmp/ray-{head}")
-    shutil.rmtree(folder, ignore_errors=True)
+    # the paths of its sockets have at most 107 characters, so it is not below pytest's own
+    folder = Path(tempfile.mkdtemp(prefix="ray-"))
     placed = [f"--temp-dir={folder}", "--port=6379", "--include-dashboard=false"]
     bench.start(head, *_RAY, "--head", f"--node-ip-address={bench.address(head)}", *placed)
     driver = [sys.executable, "-m", "distbench.launchers.ray.driver"]

@@ -14,7 +14,7 @@ from conftest import QUICK, Done
 
 from distbench.condition import Condition
 from distbench.condition.gpus import gpus
-from distbench.doctor import Finding, Visit, findings, of_host
+from distbench.doctor import Finding, Visit, findings, links_of, of_host
 from distbench.env import detect
 from distbench.examination import Exchange, Meeting, Placement, Report, Total
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
@@ -168,6 +168,22 @@ def test_a_rank_that_never_met_the_others_is_named() -> None:
         ("a, rank 0", "meeting the others: rank 0 had not finished after 60 s"),
         ("b, rank 1", "meeting the others: DistStoreError: timed out"),
     ]
+
+
+def test_a_rank_of_which_nothing_came_is_a_problem_and_its_links_are_unknown() -> None:
+    visit = cluster(["a", "b", "c"])
+    del visit.reports[2]
+    visit.missing[2] = "was killed by SIGKILL"
+    (found,) = bad(visit)
+    assert (found.check, found.where) == ("group", "rank 2")
+    assert found.what == "it has reported nothing: was killed by SIGKILL"
+    assert [link.name for link in links_of(visit)] == ["a - b"]
+
+
+def test_gpus_that_are_not_there_are_a_mistake(distbench: Callable[..., Done], tmp_path: Path) -> None:
+    done = distbench("doctor", "--device", "cuda", "--out", str(tmp_path / "runs"), CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2
+    assert "device = 'cuda': launcher local has none; use cpu, or auto" in done.stderr
 
 
 def test_a_launcher_that_can_start_nothing_is_a_mistake(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-from distbench.cli.handing import hand_over, queue_of, submission_of
+from distbench.cli.handing import accepted, queue_of, submission_of
 from distbench.cli.output import note, say
 from distbench.errors import InfrastructureError
 from distbench.launchers.base import Job, Queue
@@ -40,19 +40,27 @@ def elsewhere(suite: Suite, out: Path, nodes: int | None, words: Sequence[str]) 
         file = folder / "suite.yaml"
         file.write_text(suite.text)
         arguments = ["doctor", str(file), "--out", str(out.resolve()), *words]
-        job = queue.accepted(hand_over(submission_of(suite, arguments, nodes, [], folder)))
+        job = accepted(submission_of(suite, arguments, nodes, [], folder), queue)
         note(f"handed over to {suite.launcher.name}: job {job}; Ctrl-C cancels it")
-        code = _awaited(queue, job)
-        for log, show in zip(queue.logs(job, folder), (say, note), strict=True):
-            if log.is_file() and (text := log.read_text(errors="replace").rstrip()):
+        ended = _awaited(queue, job)
+        texts = [_text(log) for log in queue.logs(job, folder)]
+        for text, show in zip(texts, (say, note), strict=True):
+            if text:
                 show(text)
-        return code
+        if ended.code is None or not any(texts):
+            # a job that is cancelled while it waits ends with 0
+            raise InfrastructureError(f"job {job} has examined nothing: {ended.words}")
+        return ended.code
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _awaited(queue: Queue, name: str) -> int:
-    """Exit code of job *name*, once it has ended."""
+def _text(log: Path) -> str:
+    return log.read_text(errors="replace").rstrip() if log.is_file() else ""
+
+
+def _awaited(queue: Queue, name: str) -> Job:
+    """Job *name*, once it has ended."""
     told, answered = "", time.monotonic()
     try:
         with interruptible():
@@ -67,10 +75,4 @@ def _awaited(queue: Queue, name: str) -> int:
     except KeyboardInterrupt:
         subprocess.run(queue.cancel_command(name), check=False, capture_output=True)
         raise
-    return _code(seen)
-
-
-def _code(job: Job) -> int:
-    if job.code is None:
-        raise InfrastructureError(f"the job ended without an exit code: {job.words}")
-    return job.code
+    return seen

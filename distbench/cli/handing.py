@@ -110,6 +110,19 @@ def hand_over(submission: Submission) -> str:
     return done.stdout
 
 
+def accepted(submission: Submission, queue: Queue) -> str:
+    """Hand *submission* over to the engine of *queue*; the name of its job there.
+
+    Raises:
+        InfrastructureError: as of ``hand_over``, or the engine names no job.
+    """
+    printed = hand_over(submission)
+    try:
+        return queue.accepted(printed)
+    except ValueError as error:
+        raise InfrastructureError(str(error), "the job may run all the same: look into the queue") from error
+
+
 def shell_text(submission: Submission) -> str:
     """*submission* as a command to be pasted into a shell."""
     return f"{shlex.join(submission.command)} <<'END'\n{submission.text.rstrip()}\nEND"
@@ -216,11 +229,7 @@ def _made(folder: Path, out: Path) -> Iterator[None]:
 
 def _handed(suite: Suite, folder: Path, submission: Submission, nodes: int | None) -> Run:
     queue, offset = queue_of(suite.launcher.name), progress.size(folder)
-    printed = hand_over(submission)
-    try:
-        job = queue.accepted(printed)
-    except ValueError as error:
-        raise InfrastructureError(str(error), "the job may run all the same: look into the queue") from error
+    job = accepted(submission, queue)
     submitted.write(folder, Handed(job, suite.launcher.name, _asked_for(suite, nodes), offset))
     output, _ = queue.logs(job, folder / SUBMITTED)
     write_text(output.with_suffix(".sh"), submission.text)

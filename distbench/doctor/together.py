@@ -48,7 +48,12 @@ class Link:
 
 def links_of(visit: Visit) -> list[Link]:
     """The links that were tried."""
-    return [_link(visit, report, each) for report in visit.reports for each in report.exchanges]
+    return [
+        _link(visit, report, peer, each)
+        for report in visit.reports
+        for each in report.exchanges
+        if (peer := visit.member(each.peer))
+    ]
 
 
 def of_all(visit: Visit, allowed: Sequence[Difference]) -> Iterator[Finding]:
@@ -65,6 +70,9 @@ def of_all(visit: Visit, allowed: Sequence[Difference]) -> Iterator[Finding]:
     yield from _peers(visit)
 
 
+_SILENT = "see that python -m distbench.worker runs there, in the environment of the command"
+
+
 def _came(visit: Visit) -> Iterator[Finding]:
     if visit.failure:
         yield Finding("nodes", "problem", visit.failure, remedy="see docs/clusters.md on what the nodes need")
@@ -76,6 +84,10 @@ def _came(visit: Visit) -> Iterator[Finding]:
 
 def _met(visit: Visit) -> Iterator[Finding]:
     members = [report for report in visit.reports if report.meeting]
+    silent = visit.missing.keys() - {report.placement.rank for report in visit.reports}
+    for rank in sorted(silent):
+        where = ", ".join(filter(None, [visit.nodes.get(rank, ""), f"rank {rank}"]))
+        yield Finding("group", "problem", f"it has reported nothing: {visit.missing[rank]}", where, _SILENT)
     for report in visit.reports:
         if report.error or report.placement.rank in visit.missing:
             why = report.error or f"rank {report.placement.rank} {visit.missing[report.placement.rank]}"
@@ -151,11 +163,11 @@ def _idle(visit: Visit) -> Iterator[Finding]:
 
 def _clocks(visit: Visit) -> Iterator[Finding]:
     off = {
-        visit.name(visit.member(each.peer)): each
+        visit.name(peer): each
         for report in visit.reports
         if report.meeting and report.meeting.member == 0
         for each in report.exchanges
-        if visit.member(each.peer).placement.node != report.placement.node
+        if (peer := visit.member(each.peer)) and peer.placement.node != report.placement.node
     }
     for name, each in off.items():
         if abs(each.clock_ahead_s) > _OFFSET_S + each.round_trip_s:
@@ -249,8 +261,7 @@ def _peers(visit: Visit) -> Iterator[Finding]:
             )
 
 
-def _link(visit: Visit, report: Report, exchange: Exchange) -> Link:
-    peer = visit.member(exchange.peer)
+def _link(visit: Visit, report: Report, peer: Report, exchange: Exchange) -> Link:
     if peer.placement.node != report.placement.node:
         return Link(visit.name(report), visit.name(peer), "between nodes", exchange)
     ends = [f"{visit.name(each)} rank {each.placement.rank}" for each in (report, peer)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from distbench import registry
 from distbench.env import Machine, cache_folder
+from distbench.errors import UsageError
 from distbench.examination import Order, Report
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError
 from distbench.plan import machine_of
@@ -52,9 +53,10 @@ class Visit:
         own = self.nodes.get(report.placement.rank)
         return own or (report.condition.name if report.condition else f"node {report.placement.node}")
 
-    def member(self, number: int) -> Report:
-        """The report of the member *number* of those that met."""
-        return next(each for each in self.reports if each.meeting and each.meeting.member == number)
+    def member(self, number: int) -> Report | None:
+        """The report of the member *number* of those that met; None: it has not come."""
+        met = (each for each in self.reports if each.meeting and each.meeting.member == number)
+        return next(met, None)
 
 
 def visit(suite: Suite, out: Path) -> Visit:
@@ -65,6 +67,7 @@ def visit(suite: Suite, out: Path) -> Visit:
 
     Raises:
         SuiteError: the launcher can start none.
+        UsageError: it has no device of the kind that the suite asks for.
         InfrastructureError: *out* is not writable.
         KeyboardInterrupt: Ctrl-C or SIGTERM; no process is left.
     """
@@ -73,6 +76,10 @@ def visit(suite: Suite, out: Path) -> Visit:
     ranks = (
         machine.devices if machine.device == "cuda" or machine.nodes > 1 else min(_CPU_RANKS, machine.devices)
     )
+    if not ranks:
+        raise UsageError(
+            f"device = {suite.device!r}: launcher {suite.launcher.name} has none; use cpu, or auto"
+        )
     with storing(out), tempfile.TemporaryDirectory(prefix=".doctor-", dir=_made(out)) as name:
         folder = Path(name)
         with StopRequest().listening() as stop, closing(launcher.open(new_run_id())) as site:
@@ -80,6 +87,8 @@ def visit(suite: Suite, out: Path) -> Visit:
             try:
                 handle = site.launch(launch)
             except LaunchError as error:
+                if stop.asked:
+                    raise KeyboardInterrupt from error
                 return Visit(machine, ranks, [], failure=str(error))
             try:
                 missing, failure = _followed(handle, ranks, stop)

@@ -26,6 +26,7 @@ from distbench.worker.node import facts
 from distbench.worker.rendezvous import join
 
 _LOOK_S = 0.3
+_POLL_S = 0.05
 
 
 def examine(file: Path, listener: int | None = None) -> NoReturn:
@@ -33,7 +34,7 @@ def examine(file: Path, listener: int | None = None) -> NoReturn:
     order, report = Order.read(file), Report(Placement.of(os.environ))
     code = 0
     try:
-        if report.placement.local_rank:
+        if report.placement.local_rank and order.device == "cuda":
             _wait_for_first(file.parent, report.placement, order.patience_s)
         for further in _reports(order, report, listener):
             report = further
@@ -51,7 +52,7 @@ def _wait_for_first(folder: Path, place: Placement, patience_s: float) -> None:
     """Wait until the first rank of this host has seen its GPUs, which nobody of this visit uses before."""
     end = time.monotonic() + patience_s
     while not Report.read(folder, place.rank - place.local_rank) and time.monotonic() < end:
-        time.sleep(0.01)
+        time.sleep(_POLL_S)
 
 
 def _reports(order: Order, report: Report, listener: int | None) -> Iterator[Report]:
