@@ -1,7 +1,8 @@
 """Ranges of numbers and lengths, stated at the field that they bound: ``steps: Annotated[int, Bound(1)]``."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,12 @@ class Bound:
         if value > self.high or (self.open_high and value == self.high):
             return f"must be {'below' if self.open_high else 'at most'} {self.high:.15g}"
         return None
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
+        """JSON Schema of a type with this range; pydantic asks for it by this name."""
+        low = "exclusiveMinimum" if self.open_low else "minimum"
+        high = "exclusiveMaximum" if self.open_high else "maximum"
+        return {**handler(core), low: self.low, high: self.high}
 
 
 @dataclass(frozen=True)

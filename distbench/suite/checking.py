@@ -117,6 +117,18 @@ def _hint_depth(hint: object) -> float:
     return 1 + inner if is_list and kind is not str else 0.0
 
 
+def takes_lists(cls: Any, field: str) -> bool:
+    """Whether a list in place of *field* may mean several values of it."""
+    return not math.isinf(_hint_depth(_hints(cls)[field]))
+
+
+def field_schema(cls: Any, field: str) -> dict[str, Any]:
+    """JSON Schema of *field* of a section, by its type and bounds."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(_hints(cls, with_bounds=True)[field]).json_schema()
+
+
 @functools.cache
 def _hints(cls: Any, *, with_bounds: bool = False) -> dict[str, Any]:
     try:

@@ -50,7 +50,7 @@ class GateRules:
     convergence: Demand = "ignored"
     """required: the candidate must converge like its reference (needs converge in the suite)."""
     required: tuple[str, ...] = ()
-    """Other kinds of verdict that the candidate must have; in a suite ``checkpoint: required``."""
+    """Other kinds of verdict that the candidate must have (``checkpoint: required``)."""
     columns: dict[str, float] = field(default_factory=dict)
     """Those of them whose columns are compared, too -> allowed worsening; in a suite ``links: 10%``."""
     min_pairs: _Pairs = 5
@@ -105,13 +105,14 @@ PAIRED = (*_NOISY, "peak_memory")
 """Numbers that may vary from trial to trial, so they are judged over pairs; the others are counted."""
 _TOLERANCES = tuple(field.name for field in dataclasses.fields(Tolerances))
 _RULES = {field.name: field for field in dataclasses.fields(GateRules)}
-_PLAIN = ("loss", "equivalence", "convergence", "min_pairs", "max_pairs", "minutes")
+PLAIN = ("loss", "equivalence", "convergence", "min_pairs", "max_pairs", "minutes")
+"""Rules whose values stand in a suite as they are."""
 _Keys = dataclasses.make_dataclass(
     "_Keys",
     [
         *((name, Any, None) for name in _TOLERANCES),
         ("strategies", dict[str, dict[str, Any]], field(default_factory=dict)),
-        *((name, _RULES[name].type, _RULES[name].default) for name in _PLAIN),
+        *((name, _RULES[name].type, _RULES[name].default) for name in PLAIN),
     ],
     frozen=True,
 )
@@ -120,7 +121,7 @@ _Keys = dataclasses.make_dataclass(
 
 def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules | None, list[Finding]]:
     """Rules that the mapping *raw* at *path* describes, or None and all its mistakes."""
-    kinds = {key: raw[key] for key in _other_kinds() if key in raw}
+    kinds = {key: raw[key] for key in other_kinds() if key in raw}
     keys, findings = check(_Keys, {key: value for key, value in raw.items() if key not in kinds}, path)
     columns, wrong = _columns({kind: v for kind, v in kinds.items() if v not in get_args(Demand)}, path)
     findings += wrong
@@ -133,7 +134,7 @@ def read(raw: Mapping[str, Any], path: KeyPath = ("gate",)) -> tuple[GateRules |
         findings.append(Finding((*path, "min_pairs"), message, keys.min_pairs))
     if findings or keys is None:
         return None, findings
-    rest = {name: getattr(keys, name) for name in _PLAIN}
+    rest = {name: getattr(keys, name) for name in PLAIN}
     required = tuple(kind for kind, value in kinds.items() if value == "required" or kind in columns)
     return GateRules(base, strategies, required=required, columns=columns, **rest), []
 
@@ -152,7 +153,7 @@ def _columns(raw: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, float], l
     return columns, findings
 
 
-def _other_kinds() -> list[str]:
+def other_kinds() -> list[str]:
     """Kinds of job that have no key of their own."""
     own = {field.name for field in dataclasses.fields(_Keys)}
     return [kind for kind in registry.names("jobs") if kind not in {*own, MEASURE}]

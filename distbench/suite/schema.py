@@ -36,32 +36,38 @@ class Top:
     strategies: list[Any]
     """Names, or names with options."""
     name: str = ""
-    """Default: the name of the file."""
+    """What runs are called after; by default the name of the file."""
     description: str = ""
+    """What the suite is for, in words."""
     data: Any = None
-    """Default: that of the workload."""
+    """What is trained on: a name, or a name with options; by default that of the workload."""
     optimizer: Any = field(default_factory=dict)
+    """adamw, sgd, or a mapping with the hyperparameters."""
     precision: Any = field(default_factory=dict)
-    """fp32, bf16, fp16, or the dtype of each part of a step."""
+    """fp32, bf16, fp16, fp64, or the dtype of each part of a step."""
     activation_checkpointing: Any = "none"
     threads: Any = "auto"
     seed: Any = 1234
     world_sizes: Any = "auto"
     """Numbers of devices; auto: powers of two up to the device count, and the device count."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """What to train on; auto: GPUs if there are any."""
     axes: dict[str, Any] = field(default_factory=dict)
     """Dotted path -> values: one case per combination."""
     include: list[dict[str, Any]] = field(default_factory=list)
+    """Cases to add: a strategy (glob), a world_size, and values by dotted path."""
     exclude: list[dict[str, Any]] = field(default_factory=list)
+    """Cases to leave out: a strategy (glob), a world_size, and values by dotted path."""
     only: list[str] = field(default_factory=list)
     """Globs on the label or name of cases to run."""
     limits: dict[str, Any] = field(default_factory=dict)
+    """Time limits."""
     gate: dict[str, Any] | None = None
-    """Allowed changes between two arms (distbench gate): tokens_per_s: 3% and so on."""
+    """Allowed changes between two arms of distbench gate, such as tokens_per_s: 3%."""
     launcher: Any = "auto"
-    """auto: that of the cluster that this process is inside of, or else local."""
+    """What starts the ranks; auto: that of the cluster that this process is inside of, or else local."""
     metrics: list[Any] | None = None
-    """Default: all."""
+    """What is measured: names, or names with options; by default all."""
 
 
 @functools.cache

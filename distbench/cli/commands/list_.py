@@ -1,4 +1,4 @@
-"""``distbench list``: the plug-ins, with their options and columns."""
+"""``distbench list``: the plug-ins with their options and columns, and the keys of a suite."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from distbench.cli.options import Json, argument
+from distbench.cli.options import Json, argument, check_forms, flag
 from distbench.cli.output import say, say_json, wrapped
 from distbench.errors import UsageError, did_you_mean
 
+_SUITE = "suite"
+
 
 def list_(
-    kind: Annotated[str, argument("[KIND]", "strategies, workloads, data, metrics, ...")] = "",
+    kind: Annotated[str, argument("[KIND]", "strategies, workloads, data, metrics, ..., or suite.")] = "",
     as_json: Json = False,
+    as_schema: Annotated[
+        bool, flag("--json-schema", text="suite: print its JSON Schema, for editors.")
+    ] = False,
 ) -> int:
-    """List plug-ins with their options and docs."""
+    """List plug-ins with their options and docs, or the keys of a suite."""
     from distbench import registry
 
+    check_forms("list", **{"json": as_json, "json-schema": as_schema})
+    if as_schema and kind != _SUITE:
+        raise UsageError("list --json-schema: only a suite has one: distbench list suite --json-schema")
+    if kind == _SUITE:
+        return _list_suite(as_json=as_json, as_schema=as_schema)
     if kind and kind not in registry.KINDS:
-        raise UsageError(f"list {kind!r}: unknown kind of plug-in; {did_you_mean(kind, registry.KINDS)}")
+        raise UsageError(f"list {kind!r}: unknown; {did_you_mean(kind, (*registry.KINDS, _SUITE))}")
     kinds = [kind] if kind else list(registry.KINDS)
     plugins = {kind: [_described(kind, name) for name in registry.names(kind)] for kind in kinds}
     if as_json:
@@ -30,6 +40,26 @@ def list_(
         for plugin in described:
             _print(plugin)
         say()
+    return 0
+
+
+def _list_suite(*, as_json: bool, as_schema: bool) -> int:
+    # checking types imports pydantic, which no other list needs
+    from distbench.cli.suite_keys import heading, suite_keys
+    from distbench.suite.json_schema import json_schema
+
+    schema = json_schema()
+    rows = list(suite_keys(schema))
+    if as_json or as_schema:
+        say_json(schema if as_schema else rows)
+        return 0
+    for row in rows:
+        say(wrapped(heading(row), 0, 4))
+        if row["doc"]:
+            say(wrapped(row["doc"], 4))
+    say()
+    say("several: a list of values makes a case of each")
+    say("{name: {option: value}}: distbench list KIND has the options")
     return 0
 
 
