@@ -160,6 +160,18 @@ def record_of(finished: Finished, model: str) -> dict[str, Any]:
 
 
 @pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in this process; return exit code, output and errors."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
 def distbench() -> Distbench:
     """Run the command line in this process."""
     return call

@@ -95,6 +95,7 @@ COMMANDS = (
     Command(("query", "--tables", "RUN"), _LONG),
     Command(("export", "RUN", "--to", "pytest-benchmark", "--into", "INTO")),
     Command(("check", "RUN"), 4),
+    Command(("runs", "OUT"), 4),
 )
 ALL = tuple(command for command in COMMANDS for _ in range(command.weight))
 QUICK_ONES = tuple(command for command in COMMANDS if command.weight > 2)

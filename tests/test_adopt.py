@@ -23,7 +23,6 @@ from ruamel.yaml import YAML
 from distbench.adopt import FORMATS, Measured, adopt, formats_for
 from distbench.analysis.losses import losses_of
 from distbench.case import Batch, Case, Choice, Optimizer, Precision
-from distbench.cli import main
 from distbench.errors import UsageError
 from distbench.record import Record
 from distbench.record.store import Run
@@ -55,16 +54,6 @@ def of(strategy: str, world_size: int = 2, device: str = "cuda", **changes: Any)
 
 def everything(adopted: Any) -> str:
     return "\n".join((*adopted.files.values(), adopted.launch, *adopted.notes, *adopted.differs))
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def stored(folder: Path, *records: Record) -> str:

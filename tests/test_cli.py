@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distbench.cli import commands, main
+from distbench.cli import commands
 from distbench.record import FORMAT
 from distbench.record.runs import find_stored
 
@@ -31,18 +31,6 @@ def write(tmp_path: Path):
         return str(file)
 
     return write_suite
-
-
-@pytest.fixture
-def command(capsys):
-    """Run a command in this process; return exit code, output and errors."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.mark.parametrize(
@@ -279,7 +267,7 @@ def test_no_command_is_answered_with_the_help(command):
 def test_help_names_each_command_in_its_place(command):
     code, output, _ = command("--help")
     names = [line.split()[0] for line in output.partition("Commands:")[2].strip().splitlines()]
-    assert (code, names[:3], names[-1]) == (0, ["run", "plan", "doctor"], "history")
+    assert (code, names[:3], names[-1]) == (0, ["init", "run", "plan"], "completion")
     files = Path(commands.__file__).parent.glob("[!_]*.py")
     assert sorted(names) == sorted(file.stem.rstrip("_") for file in files)
 

@@ -28,6 +28,7 @@ HERE = Path(__file__).parent
 FROZEN = HERE / "frozen"
 RUN = FROZEN / "run"
 COMMANDS = [
+    "init",
     "run",
     "plan",
     "doctor",
@@ -35,12 +36,13 @@ COMMANDS = [
     "launch",
     "attach",
     "list",
+    "runs",
     "show",
     "report",
     "pick",
     "compare",
 ]
-COMMANDS += ["export", "adopt", "query", "collectives", "gate", "calibrate", "history"]
+COMMANDS += ["export", "adopt", "query", "collectives", "gate", "calibrate", "history", "completion"]
 SECTIONS = {
     "measure": {"bogus": 1},
     "limits": {"bogus": 1},

@@ -469,6 +469,8 @@ def test_a_baseline_that_can_not_be_read_is_told_before_anything_is_launched(
 
 
 LAUNCHING = {
+    "init",
+    "completion",
     "run",
     "gate",
     "calibrate",

@@ -23,8 +23,9 @@ from distbench.errors import INTERRUPTED, DistbenchError
 # typer moves its exceptions from version to version; this one it exports
 _REFUSED: type[Exception] = typer.BadParameter.__bases__[0]
 # of the commands in --help; others come last, by name
-_ORDER = ["run", "plan", "doctor", "prepare", "launch", "attach", "list", "show", "report", "pick", "compare"]
-_ORDER += ["export", "adopt", "query", "check", "collectives", "gate", "calibrate", "history"]
+_ORDER = ["init", "run", "plan", "doctor", "prepare", "launch", "attach", "list", "runs", "show", "report"]
+_ORDER += ["pick", "compare", "export", "adopt", "query", "check", "collectives", "gate", "calibrate"]
+_ORDER += ["history", "completion"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,6 +60,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
         no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_distbench)
     files = Path(commands.__file__).parent.glob("[!_]*.py")

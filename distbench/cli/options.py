@@ -65,7 +65,7 @@ def overrides(
     """
     from distbench.suite import Overrides
 
-    sizes, jobs = parsed("--world-sizes", world_sizes, _counts), ["check"] if check else []
+    sizes, jobs = parsed("--world-sizes", world_sizes, counts), ["check"] if check else []
     return Overrides(set=set_, only=only, world_sizes=sizes, device=device or None, jobs=jobs, on=on)
 
 
@@ -94,7 +94,12 @@ def check_forms(command: str, **forms: bool) -> None:
         raise UsageError(f"{command}: use only one of {', '.join(names[:-1])} and {names[-1]}")
 
 
-def _counts(text: str) -> list[int]:
+def counts(text: str) -> list[int]:
+    """Whole numbers in *text*, between commas.
+
+    Raises:
+        ValueError: there is something else.
+    """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise ValueError("expected whole numbers, such as 1,2,4")

@@ -3,11 +3,13 @@
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from distbench.errors import UsageError
 from distbench.record.store import RUN_FILE, SUBMITTED, Run
+from distbench.units import count_text
 
 _GATE_ARMS = {"baseline", "candidate"}
 
@@ -16,12 +18,15 @@ def find(name: str, out: Path) -> Run:
     """Run that *name* stands for: a folder, or the start of a run's ID or folder name in *out*.
 
     Raises:
-        UsageError: no run matches, or more than one.
+        UsageError: no run matches, or more than one, or the folder holds several.
     """
     folder = Path(name)
     if folder.name == RUN_FILE:
         folder = folder.parent
     if folder.is_dir():
+        if not (folder / RUN_FILE).exists() and (several := inside(folder)):
+            held = f"{count_text(len(several), 'run')}, such as {several[-1].folder.name}"
+            raise UsageError(f"{name}: holds {held}; list them with: distbench runs {shlex.quote(name)}")
         return Run(folder)
     known = sorted([*inside(out), *_waiting(out)], key=lambda run: run.folder)
     matches = [run for run in known if run.folder.name.startswith(name) or _id(run).startswith(name)]

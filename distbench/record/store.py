@@ -11,7 +11,8 @@ reports/<suite>-<time>-<id>/
                         the same for the trials of other jobs (``jobs``)
   prepare/              logs of building C++ ops and initial weights before the trials
   scratch/              files that one trial leaves for another; removed when no longer needed
-  report.html
+  report.html, answer.json
+                        the page, and the recommendation for lists of runs (``report.stored_answer``)
   progress.jsonl        what was shown while it ran (``progress``)
   submitted/            if it was handed to an engine: to which, and how (``submitted``)
   .owner                which process runs trials in it (``owner``); empty between sessions
@@ -177,7 +178,7 @@ class Run:
         """
         file = self.folder / RUN_FILE
         if not os.path.lexists(file):
-            if any(self._trial_folders(kind.folder) for kind in kinds()):
+            if self.trials():
                 raise RecordError(f"{file}: missing, but there are records")
             if (self.folder / SUBMITTED).is_dir():
                 follow = f"distbench attach {shlex.quote(str(self.folder))}"
@@ -218,8 +219,7 @@ class Run:
 
     def contents(self) -> Contents:
         """Everything that its trials have left, and what of it is damaged."""
-        folders = [folder for kind in kinds() for folder in self._trial_folders(kind.folder)]
-        return read_contents(self.folder, folders)
+        return read_contents(self.folder, self.trials())
 
     def records(self) -> list[Record]:
         """All records of the run that can be read, by kind of job and in the order of folder names."""
@@ -237,6 +237,10 @@ class Run:
                 check_format(data, str(file))
                 if data["status"] == Status.MEASURED:
                     yield case_id, float(data["wall_s"])
+
+    def trials(self) -> list[Path]:
+        """Folders of its trials that have a record."""
+        return [folder for kind in kinds() for folder in self._trial_folders(kind.folder)]
 
     def _trial_folders(self, of_kind: str) -> list[Path]:
         """Folders in *of_kind*, that of a kind of job, that have a record."""

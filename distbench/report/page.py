@@ -18,6 +18,7 @@ from distbench.record import Status
 from distbench.report import html
 from distbench.report.overview import spread_text
 from distbench.report.page_data import document, picker
+from distbench.report.stored_answer import StoredAnswer
 from distbench.report.view import chapters
 from distbench.units import ABSENT, value_text
 
@@ -30,7 +31,7 @@ def file(folder: Path) -> Path:
 
 
 def write(folder: Path, run: AnalysedRun) -> Path:
-    """Render the report of *run* into *folder* and return the file.
+    """Render the report of *run* into *folder*, store its recommendation there, and return the page.
 
     Raises:
         InfrastructureError: the file can't be written.
@@ -38,6 +39,7 @@ def write(folder: Path, run: AnalysedRun) -> Path:
     report = file(folder)
     with writing(report):
         write_whole(report, render(run))
+    StoredAnswer.of(run).write(folder)
     return report
 
 

@@ -6,7 +6,7 @@ types, ranges, names of plug-ins and of their options. What depends on other key
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from distbench import registry
@@ -66,17 +66,15 @@ def _work() -> dict[str, Schema]:
 
 
 def _rest() -> dict[str, Schema]:
-    part = _closed({"strategy": _TEXT, "world_size": _either(_SIZE, _SIZES)}) | {
-        "patternProperties": _paths({})
-    }
-    axes = {"type": "object", "patternProperties": _paths(_list({})), "additionalProperties": False}
+    part = _by_path(lambda schema: _either(schema, _several(schema)))
+    part["properties"] |= {"strategy": _TEXT, "world_size": _either(_SIZE, _SIZES)}
     return {
         "name": _TEXT,
         "description": _TEXT,
         "strategies": _list(_plugin("strategies", listed=True, complete=True)),
         "world_sizes": _either({"const": "auto"}, _SIZES),
         "device": field_schema(Top, "device"),
-        "axes": axes,
+        "axes": _by_path(_list),
         "include": {"type": "array", "items": part},
         "exclude": {"type": "array", "items": part},
         "only": {"type": "array", "items": _TEXT},
@@ -113,11 +111,17 @@ def _only(key: str) -> Schema:
     return {"title": f"{{{key}: 3%}}", **_closed({key: _FRACTION}), "required": [key]}
 
 
-def _paths(value: Schema) -> Schema:
-    """Dotted paths into the work, and the *value* that each takes."""
-    fields = [f"{root}(\\.({'|'.join(field_names(cls))}))?" for root, cls in SECTION_ROOTS.items()]
-    plugins = [f"({'|'.join(PLUGIN_ROOTS)})(\\..+)?"]
-    return {f"^({'|'.join([*plugins, *fields, *SCALAR_ROOTS])})$": value}
+def _by_path(form: Callable[[Schema], Schema]) -> Schema:
+    """Values by dotted path into the work, each in the *form* that it has there."""
+    fields = {
+        f"{root}.{key}": form(field_schema(cls, key))
+        for root, cls in SECTION_ROOTS.items()
+        for key in field_names(cls)
+    }
+    scalars = {root: form(field_schema(Scalars, root)) for root in SCALAR_ROOTS}
+    rest = f"^({'|'.join(SECTION_ROOTS)}|({'|'.join(PLUGIN_ROOTS)})(\\..+)?)$"
+    by_path = {**_closed({**fields, **scalars}), "patternProperties": {rest: form({})}}
+    return {"title": "mapping of dotted paths", **by_path}
 
 
 def _plugin(kind: str, *, listed: bool = False, complete: bool = False) -> Schema:

@@ -1,0 +1,100 @@
+"""``distbench init``: a first suite."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from distbench import env
+from distbench.cli.options import argument, counts, option, parsed
+from distbench.cli.output import note, say
+from distbench.errors import UsageError, did_you_mean
+from distbench.files import write_whole, writing
+from distbench.suite import of_text, template
+
+_ASKED = {
+    "model": "Model: a preset of the transformer (tiny, gpt2-small, 1b, ...) or package.module:callable",
+    "devices": "Numbers of devices, such as 1,2,4; auto: as many as there are",
+    "goal": f"Goal: {', '.join(template.GOALS)}",
+}
+_DEFAULTS = {"model": "tiny", "devices": "auto", "goal": "throughput"}
+
+
+def init(
+    file: Annotated[Path, argument("[FILE]", "Suite to write (default: suite.yaml).")] = Path("suite.yaml"),
+    model: Annotated[
+        str, option("--model", "MODEL", "Preset of the transformer, or package.module:callable.")
+    ] = "",
+    devices: Annotated[str, option("--devices", "N,N", "Numbers of devices: 1,2,4, or auto.")] = "",
+    goal: Annotated[str, option("--goal", "GOAL", "throughput, memory, scaling or gate.")] = "",
+) -> int:
+    """Write a first suite, with comments."""
+    if file.exists():
+        raise UsageError(f"{file}: exists, and is left as it is; name another file: distbench init FILE")
+    given = {"model": model, "devices": devices, "goal": goal}
+    answers = _answers({**_asked(given), **{key: value for key, value in given.items() if value}})
+    suite = template.text(answers, shlex.quote(str(file)))
+    # what is written is a suite, whatever was answered
+    of_text(suite, file=str(file))
+    with writing(file):
+        write_whole(file, suite)
+    say(f"{file}: written. See what it would run with: distbench plan {shlex.quote(str(file))}")
+    return 0
+
+
+def _asked(given: dict[str, str]) -> dict[str, str]:
+    """Answers to what is not *given*: asked for on a terminal, or else the defaults, which are said."""
+    missing = [key for key, value in given.items() if not value]
+    if sys.stdin.isatty():
+        return {key: _ask(key) for key in missing}
+    for key in missing:
+        note(f"{key}: {_DEFAULTS[key]} (no terminal to ask on; --{key} sets it)")
+    return {key: _DEFAULTS[key] for key in missing}
+
+
+def _ask(key: str) -> str:
+    """The answer to the question for *key*, asked until it is one."""
+    while True:
+        answer: str = typer.prompt(_ASKED[key], default=_DEFAULTS[key], err=True)
+        try:
+            _CHECKS[key](answer)
+        except UsageError as error:
+            note(str(error))
+        else:
+            return answer
+
+
+def _answers(said: dict[str, str]) -> template.Answers:
+    for key, check in _CHECKS.items():
+        check(said[key])
+    (goal,) = (goal for goal in template.GOALS if goal == said["goal"])
+    return template.Answers(said["model"], _devices(said["devices"]), goal, env.detect("auto").device)
+
+
+def _devices(text: str) -> tuple[int, ...]:
+    sizes = parsed("--devices", "" if text == "auto" else text, counts) or []
+    if 0 in sizes:
+        raise UsageError(f"--devices = {text!r}: expected numbers from 1 on, such as 1,2,4, or auto")
+    return tuple(sorted(set(sizes)))
+
+
+def _check_model(model: str) -> None:
+    if problem := template.model_problem(model):
+        raise UsageError(f"--model = {model!r}: {problem}")
+
+
+def _check_goal(goal: str) -> None:
+    if goal not in template.GOALS:
+        raise UsageError(f"--goal = {goal!r}: {did_you_mean(goal, template.GOALS)}")
+
+
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "model": _check_model,
+    "devices": _devices,
+    "goal": _check_goal,
+}

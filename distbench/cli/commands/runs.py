@@ -1,0 +1,117 @@
+"""``distbench runs``: the runs in a folder."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from distbench.analysis.text import listed, one_line
+from distbench.cli.options import REPORTS, Json, argument
+from distbench.cli.output import say, say_json, width
+from distbench.cli.readers import reads_runs
+from distbench.errors import DistbenchError, UsageError
+from distbench.foreign import from_anybody
+from distbench.record import runs as stored
+from distbench.record.store import Run
+from distbench.report import stored_answer
+from distbench.report.sheet import Cell, Cells, Field, Row, Sheet
+from distbench.units import count_text
+
+_CAPTION = (
+    "Newest first. run: what other commands take for RUN; pick: the recommendation for no special "
+    "requirements, as it was stored with the report."
+)
+_FIELDS = (
+    Field("run", "run", "Start of its name, or its folder below the one that was asked for.", type="varchar"),
+    Field("folder", "", "Its folder.", type="varchar"),
+    Field("created", "date (UTC)", "When it began.", type="varchar"),
+    Field("suite", "suite", "Name of its suite.", type="varchar"),
+    Field("state", "state", "running, finished, interrupted or unreadable.", type="varchar"),
+    Field("cases", "cases", "Cases of its suite.", type="bigint"),
+    Field("trials", "", "Trials that have a record.", type="bigint"),
+    Field("bytes", "size", "Of all files on disk.", "B"),
+    Field("pick", "pick", "Case that is recommended without further wishes.", type="varchar"),
+    Field("headline", "", "The recommendation in a sentence.", type="varchar"),
+    Field("problem", "", "Why it can't be read.", type="varchar"),
+)
+
+
+@reads_runs
+def runs(
+    folder: Annotated[Path, argument("[FOLDER]", "Folder that holds the runs (default: reports).")] = REPORTS,
+    as_json: Json = False,
+) -> int:
+    """List the runs in a folder."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder; runs are stored where run --out says (default: reports)")
+    sheet = _sheet(folder)
+    if as_json:
+        say_json(sheet.to_json())
+    else:
+        for line in (sheet.as_text(width()), *_lacking(sheet.rows)):
+            say(line)
+    return 0
+
+
+def _sheet(folder: Path) -> Sheet:
+    rows = [_row(run, folder) for run in stored.below(folder)]
+    rows.sort(key=lambda row: str(row.value("created")), reverse=True)
+    title = f"{count_text(len(rows), 'run')} in {folder}"
+    return Sheet(title, _CAPTION, _FIELDS, tuple(rows), tuple(_notes(rows)))
+
+
+def _row(run: Run, folder: Path) -> Row:
+    """One run; of one that can't be read what its folder tells."""
+    place: Cells = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
+    try:
+        with from_anybody(str(run.folder)):
+            info, trials = run.info(), len(run.trials())
+            answer, missing = stored_answer.read(run.folder, trials)
+    except DistbenchError as error:
+        return Row(
+            {**place, "state": "unreadable", "problem": one_line(str(error).replace(f"{run.folder}/", ""))}
+        )
+    pick = Cell(None, reason=missing)
+    said: Cells = {"pick": answer.pick or "none", "headline": answer.headline} if answer else {"pick": pick}
+    began = Cell(info.created, one_line(info.created, 20)[:16].replace("T", " "))
+    about: Cells = {"created": began, "suite": info.suite_name, "state": info.state, "cases": len(info.cases)}
+    return Row({**place, **about, "trials": trials, **said})
+
+
+def _name(run: Run, folder: Path) -> str:
+    """What other commands take for *run*: its id if it lies in *folder*, or else its path from there."""
+    below = run.folder.relative_to(folder.resolve())
+    return below.name.rpartition("-")[2] if len(below.parts) == 1 else str(below)
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files in *folder*; links are not followed."""
+    return sum(entry.stat(follow_symlinks=False).st_size for entry in _files(folder))
+
+
+def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(Path(entry.path))
+            else:
+                yield entry
+
+
+def _notes(rows: list[Row]) -> Iterator[str]:
+    for row in rows:
+        if problem := row.value("problem"):
+            yield f"{row.value('run')}: can't be read: {problem}"
+
+
+def _lacking(rows: Sequence[Row]) -> list[str]:
+    """What to say of the *rows* without a pick; the command stands on a line of its own, to be copied."""
+    lacking = [row for row in rows if not row.value("pick") and not row.value("problem")]
+    if not lacking:
+        return []
+    names = listed([str(row.value("run")) for row in lacking])
+    again = f"distbench report {shlex.quote(str(lacking[0].value('folder')))}"
+    return ["", f"No pick of the present trials is stored: {names}. To store one:", again]

@@ -1,0 +1,169 @@
+"""A first suite as text, commented for whoever goes on from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from distbench import registry
+from distbench.errors import did_you_mean
+from distbench.suite.checking import field_schema
+
+Goal = Literal["throughput", "memory", "scaling", "gate"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
+
+_SAMPLES = 8
+"""Samples per step on the device that has most of them."""
+_PLAIN = "  - single # one process, no wrapper: what the others are compared with"
+_ZERO = "  - zero: {stage: [1, 2, 3]} # a list makes a case of each value"
+_STRATEGIES: dict[Goal, tuple[str, ...]] = {
+    "throughput": (_PLAIN, "  - ddp", "  - fsdp: {sharding: [full, grad_op]}", _ZERO),
+    "memory": (
+        *(_PLAIN, "  - ddp", "  - fsdp: {cpu_offload: [false, true]}", "  - zero: {stage: [2, 3]}"),
+        "  - zero: {stage: 3, offload_optimizer: cpu}",
+    ),
+    "scaling": ("  - ddp", "  - fsdp", "  - zero: {stage: [1, 3]}"),
+    "gate": ("  - ddp", "  - fsdp", "  - zero: {stage: [2, 3]}"),
+}
+QUESTIONS: dict[Goal, str] = {
+    "throughput": "Which strategy trains fastest, and what memory does it take?",
+    "memory": "Which strategy takes the least memory, and what does that cost in speed?",
+    "scaling": "How far does each strategy scale?",
+    "gate": "Did a change make training slower or larger?",
+}
+_ENDS: dict[Goal, str] = {
+    "throughput": "",
+    "memory": """
+# full: recompute activations in the backward pass instead of keeping them. Both are measured.
+activation_checkpointing: [none, full]
+""",
+    "scaling": "",
+    "gate": """
+# Allowed worsening of each number; distbench calibrate says what this machine can resolve.
+gate:
+  tokens_per_s: 5% # the step may take 5% longer
+  peak_memory: 1%
+  loss: required # the candidate must have the baseline's losses but for rounding
+""",
+}
+_COMMANDS: dict[Goal, str] = {**dict.fromkeys(GOALS, "run {}"), "gate": "gate {} --self-test"}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a suite is made of."""
+
+    model: str
+    """Preset of the transformer, or ``package.module:callable`` of an own model."""
+    devices: tuple[int, ...]
+    """World sizes; empty: auto."""
+    goal: Goal
+    device: str
+    """cpu or cuda: where the suite is written, which decides the precision that it begins with."""
+
+
+def model_problem(model: str) -> str | None:
+    """What is wrong with the *model* of an answer, or None."""
+    if ":" in model or model in _presets():
+        return None
+    return (
+        f"neither a preset nor package.module:callable of your own model; {did_you_mean(model, _presets())}"
+    )
+
+
+def _presets() -> list[str]:
+    presets: list[str] = field_schema(registry.load("workloads", "transformer"), "preset")["enum"]
+    return presets
+
+
+def text(answers: Answers, file: str) -> str:
+    """The suite that *answers* ask for, to be stored as *file*."""
+    goal = answers.goal
+    parts = [
+        _head(goal, file),
+        _workload(answers.model),
+        _batch(answers),
+        "# distbench list strategies shows the options of each.",
+        "strategies:",
+        *_STRATEGIES[goal],
+        "",
+        _precision(answers.device),
+        _sizes(answers.devices),
+        _measure(goal) + _ENDS[goal],
+    ]
+    return "\n".join(parts)
+
+
+def _head(goal: Goal, file: str) -> str:
+    return f"""\
+# {QUESTIONS[goal]}
+#
+#   distbench plan {file}    what would run, and how long it takes
+#   distbench {_COMMANDS[goal].format(file)}
+#
+# distbench list suite shows every key. To have an editor complete and check this file:
+#   distbench list suite --json-schema > suite.schema.json
+# and as the first line here:  yaml-language-server: $schema=suite.schema.json
+
+description: {QUESTIONS[goal]}
+"""
+
+
+def _workload(model: str) -> str:
+    if ":" in model:
+        return f"""\
+# Called without arguments it returns the nn.Module. length: tokens of a sample; classes: its vocabulary.
+workload:
+  user:
+    model: {json.dumps(model)}
+    kind: tokens # or features, with one label each
+    length: 128
+    classes: 256
+"""
+    return f"""\
+# A decoder-only transformer; distbench list workloads shows its options. Your own model:
+#   workload: {{user: {{model: "package.module:callable"}}}}
+workload:
+  transformer:
+    preset: {model} # {", ".join(_presets())}
+    seq_len: 128
+"""
+
+
+def _batch(answers: Answers) -> str:
+    if answers.goal == "scaling" or not answers.devices:
+        return f"""\
+# Samples per optimizer step and device. global_batch_size instead: over all devices, however many.
+batch:
+  per_device_batch_size: {_SAMPLES}
+"""
+    return f"""\
+# Samples per optimizer step over all devices, however many there are: they share the same work.
+batch:
+  global_batch_size: {_SAMPLES * max(answers.devices)}
+"""
+
+
+def _precision(device: str) -> str:
+    precision = "bf16" if device == "cuda" else "fp32"
+    return f"precision: {precision} # fp32, bf16 or fp16\n"
+
+
+def _sizes(devices: tuple[int, ...]) -> str:
+    sizes = json.dumps(list(devices)) if devices else "auto"
+    return f"# Numbers of devices; auto: powers of two up to all of them.\nworld_sizes: {sizes}\n"
+
+
+def _measure(goal: Goal) -> str:
+    trials = (
+        "" if goal == "gate" else "  trials: 3 # launches of each case, from which its interval is made\n"
+    )
+    check = "" if goal in ("gate", "scaling") else _CHECK
+    return f"measure:\n  warmup: 3\n  steps: 10\n{trials}{check}"
+
+
+_CHECK = """
+# Also train each case next to its reference, to see that it is the same training; false saves the time.
+check: true
+"""

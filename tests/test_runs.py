@@ -1,0 +1,73 @@
+"""``distbench runs``: what lies in a folder of runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FROZEN = Path(__file__).parent / "frozen" / "run"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two runs of which the second is older, with nothing but what was measured."""
+    for name, created in (("new", "2026-03-01T10:00:00Z"), ("old", "2026-01-01T10:00:00Z")):
+        run = tmp_path / f"tiny-{name}"
+        shutil.copytree(FROZEN, run, ignore=shutil.ignore_patterns("checks", "checkpoints", "convergence"))
+        info = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps({**info, "created": created}))
+    return tmp_path
+
+
+@pytest.fixture
+def listed(command, folder):
+    def rows() -> list[dict[str, Any]]:
+        code, output, errors = command("runs", str(folder), "--json")
+        assert (code, errors) == (0, "")
+        return json.loads(output)["rows"]
+
+    return rows
+
+
+def test_runs_are_listed_newest_first_with_their_size(listed, folder):
+    rows = listed()
+    assert [row["run"] for row in rows] == ["new", "old"]
+    assert {(row["suite"], row["state"], row["cases"]) for row in rows} == {("frozen", "finished", 3)}
+    files = [file for file in (folder / "tiny-new").rglob("*") if file.is_file()]
+    assert rows[0]["bytes"] == sum(file.stat().st_size for file in files)
+    assert rows[0]["trials"] == sum(file.name == "record.json" for file in files)
+
+
+def test_the_pick_is_what_the_report_stored_until_trials_are_added(command, listed, folder):
+    assert [row["pick"] for row in listed()] == [None, None]
+    assert command("report", str(folder / "tiny-old"))[0] == 0
+    picked = json.loads(command("pick", str(folder / "tiny-old"), "--json")[1])
+    assert [row["pick"] for row in listed()] == [None, picked["pick"]["case"]]
+    assert listed()[1]["headline"] == picked["headline"]
+    trial = next((folder / "tiny-old").glob("trials/*/0"))
+    shutil.copytree(trial, trial.with_name("9"))
+    assert listed()[1]["pick"] is None
+    assert "were added" in listed()[1]["absent"]["pick"]
+    assert "distbench report" in command("runs", str(folder))[1]
+
+
+def test_a_damaged_run_is_named_and_hides_no_other(command, folder):
+    (folder / "tiny-old" / "run.json").write_text("{")
+    code, output, _ = command("runs", str(folder))
+    assert code == 0
+    assert "old: can't be read: " in output
+    assert "new  2026-03-01 10:00  frozen  finished" in output
+
+
+def test_a_folder_of_runs_in_place_of_a_run_is_answered_with_the_list(command, folder):
+    code, _, errors = command("show", str(folder))
+    assert (code, "holds 2 runs" in errors, f"distbench runs {folder}" in errors) == (2, True, True)
+
+
+def test_no_folder_is_an_error(command, tmp_path):
+    code, _, errors = command("runs", str(tmp_path / "nothing"))
+    assert (code, "no such folder" in errors) == (2, True)
