@@ -151,6 +151,7 @@ def describe() -> dict[str, Any]:
         "cpu_cores": core_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": list(_gpu_names()),
+        "gpu_memory_bytes": _gpu_memory(),
         "gpu_driver": _gpu_driver(),
         "packages": packages(),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
@@ -185,6 +186,14 @@ def _gpu_names() -> tuple[str, ...]:
     except pynvml.NVMLError:
         # no working driver: treated as a machine without GPUs
         return ()
+
+
+def _gpu_memory() -> list[int]:
+    """Bytes of each GPU, in the order of their names."""
+    import pynvml
+
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(len(_gpu_names()))]
+    return [int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles]
 
 
 def _gpu_driver() -> str | None:

@@ -34,17 +34,32 @@ def render(
     *,
     scripts: Sequence[str] = (),
     blocks: Mapping[str, Any] = {},
+    packed: Mapping[str, Any] = {},
     **context: Any,
 ) -> str:
     """The page that *template* makes of *chapters* and *context*.
 
     *scripts* are files beside the templates besides those of every page, *blocks* the data that they find
-    by the id of a script element.
+    by the id of a script element; *packed* are such data that few readers need, compressed.
     """
-    files = [_TEMPLATES / name for name in (*scripts, "report.js", "tables.js")]
+    files = [_TEMPLATES / name for name in ("packed.js", *scripts, "report.js", "tables.js")]
     script = "".join(file.read_text(encoding="utf-8") for file in files)
-    library, packed = _plotly()
+    library, compressed = _plotly()
+    more = {key: _packed(_json(data).encode()) for key, data in packed.items()}
     figures = {chart.id: chart.figure for chapter in chapters for chart in chapter.charts}
+    return static(
+        template,
+        chapters=chapters,
+        blocks={"chart-data": _rounded(figures), **blocks},
+        packed={"library": compressed, **more},
+        script=Markup(script),
+        script_hashes=" ".join([_hash(library), _hash(script)]),
+        **context,
+    )
+
+
+def static(template: str, **context: Any) -> str:
+    """The page that *template* makes of *context*; without a ``script`` in it, it may run none."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -53,15 +68,9 @@ def render(
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "json": _json}
-    text = environment.get_template(template).render(
-        chapters=chapters,
-        blocks={"chart-data": _rounded(figures), **blocks},
-        library=Markup(packed),
-        script=Markup(script),
-        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
-        script_hashes=" ".join([_hash(library), _hash(script)]),
-        **context,
-    )
+    without = {"blocks": {}, "packed": {}, "script": "", "script_hashes": "'none'"}
+    style = Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))
+    text = environment.get_template(template).render(**without | {"style": style} | context)
     # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -106,9 +115,12 @@ def _plotly() -> tuple[str, str]:
     assert spec is not None and spec.submodule_search_locations
     (folder,) = spec.submodule_search_locations
     library = (Path(folder) / "package_data" / "plotly.min.js").read_bytes()
+    return library.decode(), _packed(library)
+
+
+def _packed(content: bytes) -> str:
     # plain, it would be most of the page; the browser unpacks it in less time than it takes to run it
-    packed = base64.b64encode(gzip.compress(library, mtime=0)).decode()
-    return library.decode(), packed
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def _hash(script: str) -> str:

@@ -10,19 +10,24 @@ from pathlib import Path
 from distbench.analysis.headlines import ADVICE, sentences
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import environment, facts
-from distbench.analysis.summary import CaseSummary
+from distbench.analysis.summary import REFERENCE, CaseSummary
 from distbench.analysis.text import plain
 from distbench.files import write_whole, writing
 from distbench.grouping import gathered, grouped
 from distbench.record import Status
-from distbench.report import html
+from distbench.report import html, identity
+from distbench.report.case_table import case_table
+from distbench.report.drawer import drawers
 from distbench.report.overview import spread_text
 from distbench.report.page_data import document, picker
+from distbench.report.plane import plane
 from distbench.report.stored_answer import StoredAnswer
 from distbench.report.view import chapters
 from distbench.units import ABSENT, value_text
 
 _MOST_SENTENCES = 40
+_DEFINED = ("relative", "exposed", "headroom", "trials")
+"""Columns of the table of all cases that the page defines, as no record describes them."""
 
 
 def file(folder: Path) -> Path:
@@ -50,15 +55,22 @@ def render(run: AnalysedRun) -> str:
     records = run.measured
     columns = {name: column for row in cases for name, column in row.columns.items()}
     failed = [row for row in cases if row.failed and row.status != Status.UNSUPPORTED]
-    offered = picker(run)
+    offered, made = picker(run), chapters(run)
     return html.render(
         "report.html",
-        chapters(run),
-        scripts=("picker.js",),
+        made,
+        scripts=("picker.js", "cases.js", "drawer.js"),
+        packed={"drawer-data": drawers(run, made)},
         blocks={"picker-data": offered["data"], "case-data": document(run.info, cases, columns)},
         cell=_cell,
         info=run.info,
+        title=identity.title(run),
+        strip=identity.facts(run),
+        plane=plane(run),
         cases=cases,
+        table=case_table(run),
+        relative_to=REFERENCE,
+        definitions={name: f"define-{name}" for name in _DEFINED},
         picker=offered,
         said=sentences(run)[:_MOST_SENTENCES],
         notes=run.parity.footnotes,

@@ -92,6 +92,8 @@ class Chapter:
     sheet: Sheet | None
     folded: bool = False
     """Whether the table is opened by who wants it."""
+    behind: Sheet | None = None
+    """All numbers of the view, also where the page has no table of them."""
 
 
 def views() -> dict[str, View]:
@@ -109,5 +111,5 @@ def chapters(run: AnalysedRun) -> list[Chapter]:
         charts, sheet = [*view.charts(run)], view.sheet(run)
         if charts or sheet.rows or view.is_asked(run):
             shown = None if view.is_behind and charts else sheet
-            made.append(Chapter(name, view.title, charts, shown, bool(charts) and view.folded))
+            made.append(Chapter(name, view.title, charts, shown, bool(charts) and view.folded, sheet))
     return made

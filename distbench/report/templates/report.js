@@ -39,14 +39,6 @@
   }
 
   let library = "";
-  async function unpack() {
-    const packed = atob(document.getElementById("library").textContent);
-    const bytes = new Uint8Array(packed.length);
-    for (let i = 0; i < packed.length; i += 1) bytes[i] = packed.charCodeAt(i);
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    library = await new Response(stream).text();
-  }
-
   // running the library takes seconds on a small machine: the page is there, and answers, before that
   function plotly() {
     if (!window.Plotly) {
@@ -110,7 +102,10 @@
     { rootMargin: "300px" },
   );
   if (window.DecompressionStream) {
-    window.addEventListener("load", () => unpack().then(() => elements.forEach((element) => seen.observe(element))));
+    window.addEventListener("load", () => unpacked("library").then((text) => {
+      library = text;
+      elements.forEach((element) => seen.observe(element));
+    }));
   } else {
     const sorry = "This browser is too old to draw charts (it has no DecompressionStream). The tables have the same numbers.";
     elements.forEach((element) => { element.textContent = sorry; });

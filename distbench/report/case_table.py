@@ -1,0 +1,231 @@
+"""The table of all cases on the page: ranked, grouped by the number of devices, one line a case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.analysis.choice import Wish, choose
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, REFERENCE, THROUGHPUT, CaseSummary
+from distbench.analysis.text import one_line, shared_parts, shorten
+from distbench.analysis.verdict import LOSSES, Gravity
+from distbench.case import Axis
+from distbench.grouping import grouped
+from distbench.report.overview import spread_text
+from distbench.report.sheet import PERCENT, Cell, Field
+from distbench.report.view import measured_cell
+from distbench.units import bytes_text, count_text, number_text
+
+_LONGEST_NAME = 44
+_STEP = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
+_BUT: tuple[Axis, ...] = ("strategy",)
+_LOOKS: dict[Gravity, str] = {"ok": "good", "bad": "bad", "unknown": ""}
+"""Gravity -> look of its badge."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: how it is called, and what stands in it."""
+
+    field: Field
+    read: Callable[[CaseSummary], Cell]
+    barred: bool = False
+    """Whether a bar in each cell shows its share of the largest in the group."""
+    folded: bool = False
+    """Whether it is shown only to readers who ask for it."""
+    is_verdict: bool = False
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A cell as the page has it."""
+
+    text: str
+    value: float | str | None
+    share: float | None = None
+    """Length of its bar, from 0 to 1."""
+    look: str = ""
+    """good or bad: of a verdict; else empty."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A case in the table."""
+
+    row: CaseSummary
+    name: str
+    """Without what all cases of the group share."""
+    mark: str
+    standing: str
+    """``recommended``, ``tied`` with that, or empty."""
+    word: str
+    """How the case ended; ``differs``: it is a different training."""
+    cells: Sequence[Shown]
+    work: int
+    """Number of the work that it does: throughput is relative within it."""
+
+
+@dataclass(frozen=True)
+class CaseTable:
+    """Columns that anything is known of, groups of lines, and what is known of no case."""
+
+    columns: Sequence[Column]
+    groups: Mapping[str, Sequence[Line]]
+    unknown: Mapping[str, str]
+    """Heading of a column that is left out -> why no case has it."""
+    bases: Sequence[str]
+    """Labels of the cases that others can be relative to."""
+
+
+def case_table(run: AnalysedRun) -> CaseTable:
+    """The cases of *run*, those that the answer is about first, the fastest first."""
+    every = [*_COLUMNS, _headroom(run), *_verdicts(run)]
+    measured = [row for row in run.cases if row.measured]
+    columns = [each for each in every if any(each.read(row).value is not None for row in measured)]
+    unknown = {
+        each.field.heading: next((why for row in measured if (why := each.read(row).reason)), "")
+        for each in every
+        if measured and each not in columns
+    }
+    by_size = sorted(grouped(run.cases, lambda row: row.case.world_size).items(), reverse=True)
+    works = {work: place for place, work in enumerate(dict.fromkeys(map(_work, run.cases)))}
+    groups = {_title(size, rows): _lines(run, rows, columns, works) for size, rows in by_size}
+    bases = list(dict.fromkeys(one_line(row.case.label) for row in run.cases if row.comparable))
+    return CaseTable(columns, groups, {key: why for key, why in unknown.items() if why}, bases)
+
+
+def _work(row: CaseSummary) -> object:
+    return row.case.work(_BUT)
+
+
+def _title(size: int, rows: Sequence[CaseSummary]) -> str:
+    shared = [part for part in shared_parts([row.case for row in rows]) if part != f"ws{size}"]
+    return " · ".join([count_text(size, "device"), *([" ".join(shared)] if shared else [])])
+
+
+def _lines(
+    run: AnalysedRun, rows: Sequence[CaseSummary], columns: Sequence[Column], works: Mapping[object, int]
+) -> list[Line]:
+    choice = choose(run.candidates, Wish())
+    standings = {one.id: "tied" for one in choice.alike} | (
+        {choice.pick.id: "recommended"} if choice.pick else {}
+    )
+    names, marks = run.names(rows), run.parity.footnotes.marks
+    most = [max((_number(each.read(row)) for row in rows), default=0.0) for each in columns]
+    return [
+        Line(
+            row,
+            shorten(names[row.case.id].removesuffix(marks.get(row.case.id, "")), _LONGEST_NAME),
+            marks.get(row.case.id, ""),
+            standings.get(row.case.id, ""),
+            "differs" if row.differs else row.status,
+            [_shown(each, row, top) for each, top in zip(columns, most, strict=True)],
+            works[_work(row)],
+        )
+        for row in sorted(rows, key=_rank)
+    ]
+
+
+def _rank(row: CaseSummary) -> tuple[bool, bool, float]:
+    pace = row.values.get(THROUGHPUT)
+    return not row.measured, not row.comparable, -pace.value if pace else 0.0
+
+
+def _number(cell: Cell) -> float:
+    return float(cell.value) if isinstance(cell.value, int | float) else 0.0
+
+
+def _shown(column: Column, row: CaseSummary, most: float) -> Shown:
+    cell = column.read(row)
+    share = _number(cell) / most if column.barred and most > 0 and cell.value is not None else None
+    verdict = row.verdicts.get(column.field.name) if column.is_verdict else None
+    return Shown(column.field.text(cell), cell.value, share, _LOOKS[verdict.gravity] if verdict else "")
+
+
+def _read(name: str) -> Callable[[CaseSummary], Cell]:
+    return lambda row: measured_cell(row, name)
+
+
+def _speed(row: CaseSummary) -> Cell:
+    cell = measured_cell(row, THROUGHPUT)
+    return Cell(cell.value, spread_text(row, THROUGHPUT, number_text, digits=1), cell.reason)
+
+
+def _exposed(row: CaseSummary) -> Cell:
+    """Share of a profiled step in communication that no computation hides."""
+    parts = [row.values[name].value for part in _STEP if (name := f"profile_{part}_s") in row.values]
+    whole = sum(parts)
+    if len(parts) < len(_STEP) or whole <= 0:
+        return Cell(None, reason=row.absent.get("profile_exposed_comm_s", ""))
+    return Cell(row.values["profile_exposed_comm_s"].value / whole)
+
+
+def _trials(row: CaseSummary) -> Cell:
+    every = row.trials + row.failed
+    noisy = f", {row.degraded_trials} noisy" if row.degraded_trials else ""
+    return Cell(row.trials, f"{row.trials} of {every}{noisy}" if row.failed else f"{row.trials}{noisy}")
+
+
+def _headroom(run: AnalysedRun) -> Column:
+    """What a device has beyond what the rank with the highest peak needs of it."""
+    needs = {one.id: one.memory for one in run.candidates}
+
+    def read(row: CaseSummary) -> Cell:
+        if row.case.device == "cpu":
+            return Cell(None, reason="the ranks share the host's memory: there is no limit for each")
+        limits = (row.detail.environment.get("gpu_memory_bytes") if row.detail else None) or []
+        needed = needs[row.case.id]
+        if not limits or needed is None:
+            return Cell(None, reason="the records do not say how much memory a device has")
+        left = min(limits) - needed
+        return Cell(left, f"{bytes_text(left)} ({left / min(limits):.0%})")
+
+    return Column(Field("headroom", "headroom", "Memory of a device that is left.", "B", "higher"), read)
+
+
+def _verdict(kind: str) -> Callable[[CaseSummary], Cell]:
+    def read(row: CaseSummary) -> Cell:
+        verdict = row.verdicts.get(kind)
+        return Cell(verdict.word.removeprefix("equivalent ") if verdict else None)
+
+    return read
+
+
+def _verdicts(run: AnalysedRun) -> list[Column]:
+    return [
+        Column(
+            Field(kind, kind, f"Verdict of the check of {kind}.", type="varchar"),
+            _verdict(kind),
+            folded=kind == LOSSES,
+            is_verdict=True,
+        )
+        for kind in run.kinds
+    ]
+
+
+def _column(name: str, heading: str, unit: str = "", *, up: bool, **more: Any) -> Column:
+    """A column of the records' own, under a heading that leaves room for others."""
+    text = more.pop("format", None)
+    return Column(
+        Field(name, heading, "", unit, "higher" if up else "lower", format=text), _read(name), **more
+    )
+
+
+_COLUMNS = (
+    Column(Field(THROUGHPUT, "tokens/s", better="higher"), _speed, barred=True),
+    _column("tokens_per_s_per_device", "per device", up=True, format=number_text),
+    _column("mfu", "MFU", up=True, format=PERCENT),
+    Column(
+        Field("relative", f"× {REFERENCE}", better="higher", format="{:.2f}".format),
+        lambda row: Cell(row.relative, reason=row.relative_absent),
+    ),
+    _column(MEMORY, "peak memory", "B", up=False, barred=True),
+    _column("step_s", "step", "s", up=False, barred=True),
+    Column(Field("exposed", "exposed", better="lower", format="{:.0%}".format), _exposed, barred=True),
+    _column(COMMUNICATION, "comm./step", "B", up=False, folded=True),
+    _column("energy_per_token", "J/token", up=False, format=number_text),
+    _column(LOSS, "final loss", up=False, format="{:.4f}".format, folded=True),
+    Column(Field("trials", "trials", better="higher", format="{:,}".format), _trials),
+)

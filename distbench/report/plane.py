@@ -1,0 +1,206 @@
+"""Throughput against memory as a small drawing without script, around the recommended case.
+
+The drawing is at once where the page is, prints, and stands in pages that may have no script; the chart of
+the view ``throughput`` has all numbers of devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distbench.analysis.choice import Candidate, Wish, choose
+from distbench.analysis.run import AnalysedRun
+from distbench.report.figures import Style
+from distbench.units import bytes_text, count_text, number_text, parse_bytes
+
+WIDTH, HEIGHT = 560, 380
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 14, 46
+_CHARACTER, _LINE = 6.6, 14
+_MOST_LABELS, _MOST_MARKS = 14, 300
+_PLACES = (
+    *((1, 4, "start"), (-1, 4, "end"), (0, -13, "middle"), (0, 22, "middle")),
+    *((0.5, -10, "start"), (-0.5, -10, "end"), (0.5, 18, "start"), (-0.5, 18, "end")),
+)
+_BESIDE, _BESIDE_RING = 10, 14
+_Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Label:
+    """A name next to a mark."""
+
+    x: float
+    y: float
+    anchor: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A case: places in CSS pixels."""
+
+    id: str
+    name: str
+    facts: str
+    color: str
+    x: float
+    y: float
+    low: float
+    high: float
+    picked: bool
+    label: Label | None = None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Places of an axis in CSS pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def place(self, value: float) -> float:
+        """Where *value* is."""
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    def ticks(self, scale: float = 1.0) -> list[tuple[float, str]]:
+        """Four to eight round numbers of *scale*, each with its place."""
+        low, high = self.low / scale, self.high / scale
+        rough = (high - low) / 7
+        power = 10 ** math.floor(math.log10(rough))
+        step = next(power * times for times in (1, 2, 5, 10) if power * times >= rough)
+        numbers = [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        return [(self.place(number * scale), f"{number:,.10g}") for number in numbers]
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The drawing: its marks, the border of what is worth choosing, and its axes."""
+
+    caption: str
+    unit: str
+    marks: tuple[Mark, ...]
+    border: str
+    """Points of a line from the case with the lowest memory to the fastest."""
+    memory: list[tuple[float, str]]
+    speed: list[tuple[float, str]]
+    left: float = _LEFT
+    right: float = WIDTH - _RIGHT
+    top: float = _TOP
+    bottom: float = HEIGHT - _BOTTOM
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def plane(run: AnalysedRun) -> Plane | None:
+    """The cases that the answer chose among; None if fewer than two have both numbers."""
+    choice = choose(run.candidates, Wish())
+    known = [one for one in choice.ranked if one.speed and one.memory]
+    # what is left out is the slowest, but never the answer
+    shown = sorted(known, key=lambda one: one is not choice.pick)[:_MOST_MARKS]
+    if len(shown) < 2:
+        return None
+    front = _front(shown)
+    memory, speed = _axes(shown)
+    unit = bytes_text(max(one.memory or 0.0 for one in shown)).split()[1]
+    families = {row.case.id: row.case.strategy.name for row in run.cases}
+    style = Style.of(run.cases)
+    marks = [
+        _mark(one, memory, speed, style.marker(families[one.id])["color"], one is choice.pick)
+        for one in shown
+    ]
+    important = sorted(marks, key=lambda mark: (not mark.picked, mark.id not in {one.id for one in front}))
+    return Plane(
+        f"{count_text(len(shown), 'case')} on {count_text(shown[0].devices, 'device')}. Up and to the left "
+        "is better. Ring: recommended; bars: 95% intervals; line: no case is both faster and smaller.",
+        unit,
+        tuple(_labelled(important)),
+        _border(front, memory, speed),
+        memory.ticks(parse_bytes(f"1 {unit}")),
+        speed.ticks(),
+    )
+
+
+def _axes(shown: Sequence[Candidate]) -> tuple[Axis, Axis]:
+    """Axes of memory and of speed around all marks, which are not at their ends."""
+    needs = [one.memory for one in shown if one.memory]
+    ends = [end for one in shown if one.speed for end in (one.speed.low, one.speed.high)]
+    return _around(needs, _LEFT, WIDTH - _RIGHT), _around(ends, HEIGHT - _BOTTOM, _TOP)
+
+
+def _around(values: Sequence[float], start: float, end: float) -> Axis:
+    low, high = min(values), max(values)
+    margin = 0.09 * (high - low) or 0.1 * high
+    return Axis(max(0.0, low - margin), high + margin, start, end)
+
+
+def _mark(one: Candidate, memory: Axis, speed: Axis, color: str, picked: bool) -> Mark:
+    assert one.speed and one.memory
+    facts = f"{number_text(one.speed.value)} tokens/s, {bytes_text(one.memory)}"
+    y, low, high = (
+        round(speed.place(value), 1) for value in (one.speed.value, one.speed.low, one.speed.high)
+    )
+    return Mark(one.id, one.name, facts, color, round(memory.place(one.memory), 1), y, low, high, picked)
+
+
+def _front(shown: Sequence[Candidate]) -> list[Candidate]:
+    """Cases that no other is both faster and smaller than, lowest memory first."""
+    front: list[Candidate] = []
+    fastest = 0.0
+    for one in sorted(shown, key=lambda one: (one.memory or 0.0, -one.speed.value if one.speed else 0.0)):
+        if one.speed and one.speed.value > fastest:
+            front, fastest = [*front, one], one.speed.value
+    return front
+
+
+def _border(front: Sequence[Candidate], memory: Axis, speed: Axis) -> str:
+    points: list[tuple[float, float]] = []
+    for one in front:
+        assert one.speed and one.memory
+        x, y = memory.place(one.memory), speed.place(one.speed.value)
+        # what fits into less memory than the next case needs is the case before
+        points += [(x, points[-1][1])] if points else []
+        points.append((x, y))
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _labelled(marks: Sequence[Mark]) -> list[Mark]:
+    """*marks* with names next to those that have room for one, the first ones first."""
+    taken: list[_Box] = [(mark.x - 6, mark.y - 6, mark.x + 6, mark.y + 6) for mark in marks]
+    labelled = []
+    for place, mark in enumerate(marks):
+        free = [] if place >= _MOST_LABELS else [each for each in _boxes(mark) if _is_free(each[1], taken)]
+        if free:
+            label, box = free[0]
+            taken.append(box)
+            mark = Mark(**{**vars(mark), "label": label})
+        labelled.append(mark)
+    return labelled
+
+
+def _boxes(mark: Mark) -> list[tuple[Label, _Box]]:
+    """Places of the name of *mark*, the best first, with the room that it takes there."""
+    wide = _CHARACTER * len(mark.name)
+    beside = _BESIDE_RING if mark.picked else _BESIDE
+    starts = {"start": 0.0, "end": -wide, "middle": -wide / 2}
+    return [
+        (
+            Label(round(mark.x + right * beside, 1), round(mark.y + down, 1), anchor),
+            (
+                mark.x + right * beside + starts[anchor],
+                mark.y + down - _LINE + 3,
+                mark.x + right * beside + starts[anchor] + wide,
+                mark.y + down + 3,
+            ),
+        )
+        for right, down, anchor in _PLACES
+    ]
+
+
+def _is_free(box: _Box, taken: Sequence[_Box]) -> bool:
+    inside = box[0] >= _LEFT and box[2] <= WIDTH and box[1] >= 0 and box[3] <= HEIGHT - _BOTTOM
+    return inside and not any(
+        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
+    )

@@ -1,0 +1,132 @@
+"use strict";
+// The drawer: all about one case beside the page, opened from its row or mark, or by a link to it.
+(function () {
+  const drawer = document.getElementById("drawer");
+  const content = drawer.querySelector("div");
+  let data = null;
+  let opener = null;
+
+  // text is only ever set as text: it comes from suites, records and logs
+  function make(tag, text, ...children) {
+    const made = document.createElement(tag);
+    if (text) made.appendChild(document.createElement("bdi")).textContent = text;
+    made.append(...children);
+    return made;
+  }
+
+  function table(headings, rows) {
+    const line = (tag, texts) => make("tr", "", ...texts.map((text) => make(tag, text)));
+    const made = make("table", "", make("thead", "", line("th", headings)), make("tbody", "", ...rows.map((row) => line("td", row))));
+    made.querySelectorAll("th").forEach((head) => { head.scope = "col"; });
+    const scroll = make("div", "", made);
+    scroll.className = "scroll";
+    scroll.tabIndex = 0;
+    scroll.setAttribute("role", "region");
+    scroll.setAttribute("aria-label", headings.join(", "));
+    return scroll;
+  }
+
+  // a single row reads better from top to bottom
+  function numbers(headings, rows) {
+    if (rows.length > 1) return table(headings, rows);
+    const pairs = headings.map((heading, i) => make("div", "", make("dt", heading), make("dd", rows[0][i])));
+    const list = make("dl", "", ...pairs);
+    list.className = "strip";
+    return list;
+  }
+
+  function folded(title, ...children) {
+    return make("details", "", make("summary", title), ...children);
+  }
+
+  function copy(text, button) {
+    const done = () => { button.textContent = "Copied"; };
+    const byHand = () => {
+      getSelection().selectAllChildren(button.nextElementSibling);
+      if (document.execCommand("copy")) done();
+      else button.textContent = "Selected: press Ctrl+C";
+    };
+    if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, byHand);
+    else byHand();
+  }
+
+  function file([name, text]) {
+    const button = make("button", "Copy");
+    button.type = "button";
+    button.className = "more";
+    button.setAttribute("aria-label", "Copy " + name);
+    const shown = document.createElement("pre");
+    shown.textContent = text;
+    shown.tabIndex = 0;
+    button.addEventListener("click", () => copy(text, button));
+    return make("div", "", make("h4", name), button, shown);
+  }
+
+  function adopted(one) {
+    if (one.problem) return make("p", one.format + ": " + one.problem);
+    const notes = make("ul", "", ...one.notes.map((note) => make("li", note)));
+    return folded(one.format, file(["launch", one.launch]), ...Object.entries(one.files).map(file), notes);
+  }
+
+  function settings(one) {
+    const parts = [];
+    if (one.differences.length) parts.push(make("p", "Against " + one.reference + ":"), table(["setting", "this case", "reference", "changes"], one.differences));
+    else if (one.reference) parts.push(make("p", "As its reference, " + one.reference + "."));
+    if (one.settings.length) parts.push(folded("All other settings", table(["setting", "value"], one.settings)));
+    return parts.length ? parts : [make("p", "No trial reported its settings.")];
+  }
+
+  function build(one) {
+    const title = make("h2", one.name);
+    title.id = "drawer-title";
+    title.tabIndex = -1;
+    const told = [one.status, one.reason, one.noisy && "noisy: " + one.noisy, ...one.verdicts].filter(Boolean);
+    const parts = [title, make("p", told.join(". "))];
+    data.tables.forEach((of, i) => {
+      if (!one.rows[i].length) return;
+      const more = one.left[i] ? [make("p", one.left[i].toLocaleString("en") + " more rows: distbench show RUN --view " + of.id + " --csv")] : [];
+      parts.push(make("h3", of.title), numbers(of.headings, one.rows[i]), ...more);
+    });
+    parts.push(make("h3", "Settings of the live engine"), ...settings(one));
+    if (one.logs.length) {
+      parts.push(make("h3", "End of the log"), ...one.logs.map((text) => { const log = document.createElement("pre"); log.textContent = text; log.tabIndex = 0; return log; }));
+    }
+    if (one.file) parts.push(make("p", "Log, in the run's folder: " + one.file));
+    parts.push(make("h3", "Use it: distbench adopt"), ...one.adopt.map(adopted));
+    return parts;
+  }
+
+  async function open(id) {
+    if (!data) data = JSON.parse(await unpacked("drawer-data"));
+    const one = data.cases[id];
+    if (!one) return;
+    if (!drawer.contains(document.activeElement)) opener = document.activeElement;
+    content.replaceChildren(...build(one));
+    drawer.scrollTop = 0;
+    if (!drawer.open) drawer.show();
+    document.getElementById("drawer-title").focus();
+    document.dispatchEvent(new CustomEvent("case", { detail: id }));
+  }
+
+  function close() {
+    if (!drawer.open) return;
+    drawer.close();
+    // the same link must work again
+    history.replaceState(null, "", location.pathname + location.search);
+    const row = opener === document.body ? null : opener;
+    if (row && row.isConnected) row.focus();
+    document.dispatchEvent(new CustomEvent("case", { detail: "" }));
+  }
+
+  function follow() {
+    const id = location.hash.startsWith("#case-") ? decodeURIComponent(location.hash.slice("#case-".length)) : "";
+    if (id) open(id);
+  }
+
+  drawer.querySelector("button").addEventListener("click", close);
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+  if (window.DecompressionStream) {
+    window.addEventListener("hashchange", follow);
+    follow();
+  }
+})();
