@@ -123,6 +123,22 @@ def test_a_run_that_does_not_begin_can_be_named_and_left_and_resumed(
     assert "#SBATCH --time=5\n" in (node.slurm / "script").read_text()
 
 
+def test_the_end_of_a_run_is_awaited_that_is_seen_later_than_that_of_its_job(
+    login: Callable[..., Login], distbench: Callable[..., Done]
+) -> None:
+    node = login(sbatch=ALONE)
+    node.run("--detach")
+    (run,) = node.runs
+    node.state("COMPLETED ExitCode=0:0")
+    command = [sys.executable, "-m", "distbench", "attach", str(run)]
+    follower = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert follower.stderr
+    assert follower.stderr.readline() == "job 17: COMPLETED; waiting for the last of its run\n"
+    (run / PROGRESS_FILE).write_text('{"kind": "began"}\n{"kind": "ended", "code": 1}\n')
+    _, told = follower.communicate()
+    assert (follower.returncode, "resume" in told) == (1, False)
+
+
 def test_cancelling_asks_the_engine(login: Callable[..., Login], distbench: Callable[..., Done]) -> None:
     node = login(sbatch=ALONE, scancel='echo "$@" > cancelled; echo "CANCELLED ExitCode=0:15" > state')
     node.run("--detach")

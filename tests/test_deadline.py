@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +44,36 @@ def test_a_signal_that_ends_the_run_counts_after_one_that_lets_it_end(held: Held
     code, _, errors = held.end(signal.SIGUSR1, signal.SIGTERM)
     assert (code, "stopped; resume with" in errors) == (130, True)
     assert held.rounds() == [0, 1]
+
+
+def test_a_gate_ends_after_the_trial_in_flight_and_is_resumed(tmp_path: Path) -> None:
+    held = Held(tmp_path / "held", "gate", "--self-test")
+    held.process.send_signal(signal.SIGUSR1)
+    held.let_go()
+    code, out, errors = held.end()
+    assert code == 75, errors
+    assert "interrupted" in out
+    (_, again) = errors.split("stopped after the trial in flight; resume with: ")
+    (candidate,) = held.folder.glob("candidate/trials/*")
+    assert sorted(each.parent.name for each in candidate.glob("*/record.json")) == ["0", "1"]
+    resumed = call(*shlex.split(again.splitlines()[0])[1:], "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert json.loads(resumed.stdout)["state"] == "finished"
+
+
+def test_a_gate_against_a_stored_run_can_only_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite, out = tmp_path / "suite.yaml", str(tmp_path / "out")
+    suite.write_text(LATE)
+    assert call("run", str(suite), "--out", out).returncode == 0
+    (stored,) = Path(out).iterdir()
+    folder = fake_slurm.install(tmp_path / "slurm", squeue="echo 0:10")
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    done = call("gate", str(suite), "--baseline", str(stored), "--out", out, SLURM_JOB_ID="17")
+    assert done.returncode == 75
+    assert "start it again with the same command and more time" in done.stderr
+    assert "round 1" not in done.stderr
 
 
 def test_the_signal_ends_nothing_before_and_after_the_trials() -> None:

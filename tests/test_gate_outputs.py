@@ -261,7 +261,7 @@ def test_a_result_is_told_in_a_table_and_sentences():
     assert "ddp/ws2: tokens_per_s regressed: as measured." in lines
     assert not any(line.startswith("zero3/ws2:") and "tokens_per_s" in line for line in lines)
     assert lines[-1] == "regressed: 1 regressed, 1 pass (12.5 minutes)"
-    stopped = view.headline(result(verdict("pass"), state="interrupted"))
+    stopped = view.headline(result(verdict("pass"), stopped="signal"))
     assert stopped == "pass: 1 pass (12.5 minutes); interrupted"
     assert view.headline(result()).startswith("incomparable: ")
 

@@ -13,12 +13,15 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import fake_slurm
 import pytest
 from bench import OneHost, SlurmBench
 from conftest import MODELS, QUICK, Done, Finished
 
 from distbench.launchers.nodes import COMMAND, Node
+from distbench.launchers.base import Job
 from distbench.launchers.slurm import Slurm
+from distbench.launchers.slurm.queue import SlurmQueue
 
 SUITE = QUICK.replace("[2]", "[4]") + "strategies: [pretended]\n"
 
@@ -210,6 +213,17 @@ def test_what_can_not_be_handed_over_says_why(
     done = distbench("launch", str(suite), "--on", "slurm", *arguments, **variables)
     assert done.returncode == (4 if "refused" in told else 2)
     assert told in done.stderr
+
+
+def test_a_job_that_has_lost_a_node_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fake_slurm.install(
+        tmp_path / "slurm",
+        scontrol="echo JobId=17 JobState=NODE_FAIL Reason=NodeDown ExitCode=0:0 NodeList=n[1-2]",
+        sinfo="[[ $* == *--nodes=n\\[1-2]* ]] && printf 'n2: Not responding\\nn2: Not responding\\n'",
+    )
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    # its exit code is not that of the command
+    assert SlurmQueue().job("17") == Job("ended", "NODE_FAIL (n2: Not responding)", None)
 
 
 def test_a_launcher_that_takes_no_runs_says_so(tmp_path: Path, distbench: Callable[..., Done]) -> None:

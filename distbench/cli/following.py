@@ -20,6 +20,8 @@ from distbench.record.submitted import Handed
 _LOOK_S = 0.5
 _LATE_S = 3.0
 """After so many seconds what was written on another node is seen through a network file system."""
+_SEEN_S = 60.0
+"""What a job has written that ended well is seen after so many seconds at the latest (acdirmax of nfs(5))."""
 _UNANSWERED_S = 60.0
 _PAUSE_S = 15.0
 _REPORT_S = 30.0
@@ -79,8 +81,9 @@ class _Job:
     def needs_more(self) -> bool:
         """Whether the run has ended before its end."""
         if self._code is None:
+            told = self._told
             # what was refused before it began will be refused again
-            return self._has_begun or self._job is None or self._job.code != UsageError.exit_code
+            return told != 0 and (self._has_begun or told != UsageError.exit_code)
         return self._code in (INTERRUPTED, OUT_OF_TIME)
 
     def until_end(self) -> int:
@@ -89,15 +92,12 @@ class _Job:
         while not self._is_over():
             time.sleep(_LOOK_S)
             self._show(self._reader.news())
-        if self._code is None:
-            time.sleep(_LATE_S)
-            self._show(self._reader.news())
-        if self._code is not None:
-            return self._code
-        return (self._job.code if self._job else None) or _GONE
+        self._await_end(_SEEN_S if self._told == 0 else _LATE_S)
+        codes = (self._code, self._told, _GONE)
+        return next(code for code in codes if code is not None)
 
     def print_logs(self) -> None:
-        """Print what the job has printed."""
+        """Print what the job has printed, and what is missing."""
         output, errors = self._queue.logs(self._handed.job, self._folder / SUBMITTED)
         printed = [_text(file) for file in (errors, output)]
         for text, show in zip(printed, (note, say), strict=True):
@@ -108,6 +108,22 @@ class _Job:
                 f"nothing of job {self._handed.job} is in {self._folder}: if nodes don't see this folder, "
                 "use --out on a file system that they share"
             )
+        elif self._code is None and self._told == 0:
+            note(f"the end of the run is not seen in {self._folder} yet: the exit code is that of the job")
+
+    @property
+    def _told(self) -> int | None:
+        """Exit code of the controller as the engine tells it; None: it does not."""
+        return self._job.code if self._job else None
+
+    def _await_end(self, seconds: float) -> None:
+        """Wait up to *seconds* for the last events of a job that has ended, which come from another node."""
+        end = time.monotonic() + seconds
+        if self._code is None:
+            self._display.waiting(f"job {self._handed.job}: {self.words}; waiting for the last of its run")
+        while self._code is None and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+            self._show(self._reader.news())
 
     def _show(self, events: list[Event]) -> None:
         for event in events:

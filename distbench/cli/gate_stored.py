@@ -38,8 +38,9 @@ def gate_stored(baseline: Run, suite: Suite, out: Path, command: Sequence[str], 
     suite = suite.asking_for(MEASURE, replace(suite.measure, trials=trials))
     execution = Execution.start(suite, out, command)
     with resumable(""), observer(quiet=quiet) as watcher:
-        execution.execute(watcher)
-    return rereading(partial(_judged, baseline, execution.run, out, suite.gate))
+        stopped = execution.execute(watcher)
+    result = rereading(partial(_judged, baseline, execution.run, out, suite.gate))
+    return replace(result, stopped=stopped)
 
 
 def _check(baseline: Run, rules: GateRules) -> None:
@@ -55,5 +56,4 @@ def _judged(baseline: Run, candidate: Run, out: Path, rules: GateRules) -> Resul
     title = f"run {before.info.run_id} of {before.info.created}, stored"
     result = judged(before, after, list(readable(once(others.values())[0])), rules, title)
     notes = [f"baseline: {line}" for line in damage(before.damaged, baseline.folder)]
-    result = replace(result, folder=str(candidate.folder), notes=(*result.notes, *notes))
-    return replace(result, state="interrupted") if after.info.state == "interrupted" else result
+    return replace(result, folder=str(candidate.folder), notes=(*result.notes, *notes))

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distbench.cli.output import note
-from distbench.errors import DistbenchError
-from distbench.run import interruptible
+from distbench.errors import INTERRUPTED, OUT_OF_TIME, DistbenchError
+from distbench.run import Stopped, interruptible
 
 
 @contextmanager
@@ -48,11 +48,18 @@ def stopped(command: str) -> str:
     return f"stopped; resume with: {command}" if command else "stopped; start it again with the same command"
 
 
-def out_of_time(command: str) -> str:
-    """What is said of a run that ended for the time limit around it, and is resumed with *command*."""
-    return (
-        f"the time limit around this run is near: stopped after the trial in flight; resume with: {command}"
-    )
+def ended(by: Stopped, command: str) -> int:
+    """Say that *by* has ended something, which is resumed with *command*; the exit code.
+
+    Args:
+        command: Ready to be pasted into a shell; empty: it can't be resumed.
+    """
+    if by != "time":
+        note(stopped(command))
+        return INTERRUPTED
+    again = f"resume with: {command}" if command else "start it again with the same command and more time"
+    note(f"the time limit around this run is near: stopped after the trial in flight; {again}")
+    return OUT_OF_TIME
 
 
 def report_command(folder: Path) -> str:

@@ -22,7 +22,8 @@ from distbench.suite import Suite
 
 _PATIENCE_S = 20.0
 """For the group to form, and for each message."""
-_WHOLE_S = 60.0
+_WHOLE_S, _ROUND_S = 60.0, 1.0
+"""For all of it, and more for each round of exchanges, which takes half of that or less (worker/links.py)."""
 _POLL_S = 0.25
 _CPU_RANKS = 2
 
@@ -91,7 +92,8 @@ def visit(suite: Suite, out: Path) -> Visit:
                     raise KeyboardInterrupt from error
                 return Visit(machine, ranks, [], failure=str(error))
             try:
-                missing, failure = _followed(handle, ranks, stop)
+                limit_s = _WHOLE_S + _ROUND_S * (machine.nodes + ranks // machine.nodes)
+                missing, failure = _followed(handle, ranks, limit_s, stop)
             finally:
                 handle.stop()
         if stop.asked:
@@ -133,14 +135,14 @@ def _launch(
     )
 
 
-def _followed(handle: Handle, ranks: int, stop: StopRequest) -> tuple[dict[int, str], str]:
-    """How those ranks ended that did not finish, and why they were lost, if they were."""
+def _followed(handle: Handle, ranks: int, limit_s: float, stop: StopRequest) -> tuple[dict[int, str], str]:
+    """How those ranks ended that did not finish in *limit_s*, and why they were lost, if they were."""
     exits: dict[int, Exit] = {}
-    end = time.monotonic() + _WHOLE_S
+    end = time.monotonic() + limit_s
     try:
         while len(exits) < ranks and time.monotonic() < end and not stop.asked:
             exits |= {each.rank: each for each in handle.wait(_POLL_S)}
     except LaunchError as error:
         return {}, str(error)
-    left = {rank: f"had not finished after {_WHOLE_S:g} s" for rank in range(ranks) if rank not in exits}
+    left = {rank: f"had not finished after {limit_s:g} s" for rank in range(ranks) if rank not in exits}
     return left | {rank: ending(each.code) for rank, each in exits.items() if each.code}, ""

@@ -23,7 +23,7 @@ from distbench.job import kind_of
 from distbench.plan import Task
 from distbench.record import SECOND_SERIES, of_kind
 from distbench.record.contents import rereading
-from distbench.run import Bench, Observer, StopRequest, to_build
+from distbench.run import Bench, Deadline, Observer, Stopped, StopRequest, make_all, to_build
 from distbench.units import count_text
 
 _NONE: failures.Arms = failures.Launches(), failures.Launches()
@@ -101,12 +101,12 @@ class Gate:
         with stop.listening():
             first = self._series(self._match.slots, stop, is_second=False)
             flagged = [track for track in first if self._is_flagged(track)]
-            if flagged and not (self._calibrates or stop.asked or self._clock.is_over):
+            if flagged and not (self._calibrates or stop.ends or self._clock.is_over):
                 self._observer.note(f"{len(flagged)} flagged; a fresh series will confirm or clear them")
                 second = self._series(_slots_to_repeat(flagged), stop, is_second=True)
             self._try_rounding(first, second, stop)
-        self._folder.set_state("interrupted" if stop.asked else "finished")
-        result = rereading(partial(self._result, first, second, interrupted=stop.asked))
+        self._folder.set_state("interrupted" if stop.ends else "finished")
+        result = rereading(partial(self._result, first, second, stop.by))
         self._folder.write_result(result)
         return result
 
@@ -149,12 +149,13 @@ class Gate:
         tasks = [[task for task in made.trials if task.job.kind in self._compared] for made in self._plans]
         for bench, of in zip(benches, tasks, strict=True):
             bench.prepare(to_build(of))
+        deadline = Deadline()
         mates = {(task.job.kind, task.case.name, task.round): task for task in tasks[0]}
         for own in tasks[1]:
             mate = mates.get((own.job.kind, own.case.name, own.round))
             pair = [(benches[0], mate), (benches[1], own)] if mate else []
             for bench, task in pair if own.round % 2 == 0 else pair[::-1]:
-                if task and not stop.asked and bench.found(task) is None:
+                if task and bench.found(task) is None and not deadline.ends(stop, self._observer, None):
                     self._observer.trial_started(task, 0, 1, None)
                     self._observer.trial_ended(bench.make(task))
 
@@ -187,7 +188,7 @@ class Gate:
         arm = self._arms[0]
         jobs = arm.suite.jobs.items()
         tasks = [task for word, section in jobs for task in kind_of(word).moving(section, doubted)]
-        if stop.asked or not tasks:
+        if stop.ends or not tasks:
             return
         cases = count_text(len(doubted), "case")
         self._observer.note(f"the losses part in {cases}; trying how far rounding leads the baseline")
@@ -196,16 +197,11 @@ class Gate:
 
     def _make(self, bench: Bench, tasks: list[Task], stop: StopRequest) -> None:
         """Make those *tasks* that no earlier session has made."""
-        if tasks:
-            bench.prepare(to_build(tasks))
-        for done, task in enumerate(tasks):
-            if stop.asked:
-                return
-            if bench.found(task) is None:
-                self._observer.trial_started(task, done, len(tasks), None)
-                self._observer.trial_ended(bench.make(task))
+        if todo := [task for task in tasks if bench.found(task) is None]:
+            bench.prepare(to_build(todo))
+            make_all(bench, todo, self._observer, stop)
 
-    def _result(self, first: list[Track], second: list[Track], *, interrupted: bool) -> Result:
+    def _result(self, first: list[Track], second: list[Track], stopped: Stopped) -> Result:
         runs = self._folder.analysed()
         before, after = ({row.case.id: row for row in run.cases} for run in runs)
         moved = moved_losses(runs[0].records)
@@ -246,7 +242,7 @@ class Gate:
             skipped=self._match.skipped,
             notes=without_efficiency(first, self._rules),
             minutes=round(self._clock.spent, 2),
-            state="interrupted" if interrupted else "finished",
+            stopped=stopped,
             folder=str(self._folder.path),
         )
 

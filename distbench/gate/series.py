@@ -20,7 +20,7 @@ from distbench.gate.failures import FailureLog, Launches
 from distbench.gate.judging import Measured, has_ended, pairs_expected, rules
 from distbench.plan import Task
 from distbench.record import WARM_UP, Record, Status
-from distbench.run import Bench, Observer, StopRequest
+from distbench.run import Bench, Deadline, Observer, StopRequest
 from distbench.suite.gate import GateRules
 
 _BASELINE, _CANDIDATE = 0, 1
@@ -47,6 +47,8 @@ class Track:
     failure: tuple[Record | None, Record | None] | None = None
     """Records that ended the track: that of the arm that failed twice."""
     seconds: float = 0.0
+    longest: float | None = None
+    """Seconds of its longest trial; None: it has none yet."""
     launches: tuple[Launches, Launches] = field(default_factory=lambda: (Launches(), Launches()))
     """Those of the baseline and of the candidate, warm-up included."""
 
@@ -103,6 +105,7 @@ class Series:
     stop: StopRequest
     clock: Clock
     failures: FailureLog = field(default_factory=FailureLog)
+    deadline: Deadline = field(default_factory=Deadline)
     _blocks: list[list[Track]] = field(default_factory=list, init=False)
     _done: int = field(default=0, init=False)
     _started: float = field(default=0.0, init=False)
@@ -117,20 +120,24 @@ class Series:
         self._blocks, self._done, self._started = blocks, 0, time.monotonic()
         for track, arm in product(chain(*blocks), (_BASELINE, _CANDIDATE)):
             # one trial of each arm is made and discarded: it pays for caches, clocks and autotuning
-            if not (track.failure or self.stop.asked):
+            if not (track.failure or self._ends_before(track)):
                 self._trial(track, arm, WARM_UP, keep=False)
         for round_ in count(first_round):
             blocks = [block for block in blocks if self._is_open(block)]
             if not blocks:
                 return
             for block in blocks:
-                if self.stop.asked or self.clock.is_over:
+                if self.stop.ends or self.clock.is_over:
                     return
                 self._block(block, round_, candidate_first=candidate_first)
             candidate_first = not candidate_first
             if (round_ - first_round + 1) % _OF_ONE_PARENT == 0:
                 for bench in self.benches:
                     bench.renew()
+
+    def _ends_before(self, track: Track) -> bool:
+        """Whether no trial of *track* is to be begun any more."""
+        return self.deadline.ends(self.stop, self.observer, track.longest)
 
     def _is_open(self, block: list[Track]) -> bool:
         return any(not has_ended(track.measured(), self._rules(track)) for track in _alive(block))
@@ -153,7 +160,7 @@ class Series:
         order = [*((track, arms[0]) for track in alive), *((track, arms[1]) for track in reversed(alive))]
         records: dict[tuple[int, int], Record] = {}
         for track, arm in order:
-            if self.stop.asked:
+            if self._ends_before(track):
                 return
             if not track.failure:
                 records[id(track), arm] = self._trial(track, arm, round_)
@@ -178,6 +185,7 @@ class Series:
         self._done += 1
         self._count(track.launches[arm], arm, record)
         track.seconds += record.wall_s
+        track.longest = max(track.longest or 0.0, record.wall_s)
         if record.status is not Status.MEASURED and record.status is not Status.CANCELLED:
             track.failure = (record, None) if arm == _BASELINE else (None, record)
         self.observer.trial_ended(record)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from distbench.run import Stopped
+
 Word = Literal[
     "pass", "improved", "inconclusive", "incomparable", "regressed", "missing", "invalid", "broken"
 ]
@@ -147,10 +149,16 @@ class Result:
     notes: tuple[str, ...] = ()
     """Rules that could not be applied, and why."""
     minutes: float = 0.0
-    state: Literal["finished", "interrupted"] = "finished"
+    stopped: Stopped = ""
+    """What stopped it before its end, if something did."""
     folder: str = ""
     since: Result | None = None
     """Result against an older, pinned baseline, if one was given: what many small losses add up to."""
+
+    @property
+    def state(self) -> Literal["finished", "interrupted"]:
+        """Whether it has come to its end."""
+        return "interrupted" if self.stopped else "finished"
 
     @property
     def word(self) -> Word:
@@ -171,9 +179,9 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """The result as plain JSON types, format number first."""
         plain = dataclasses.asdict(replace(self, since=None))
-        plain.pop("since")
+        del plain["since"], plain["stopped"]
         if self.since:
             plain["since"] = self.since.to_json()
         for case, data in zip(self.cases, plain["cases"], strict=True):
             data |= {"word": case.word, "said": case.said}
-        return {"format": FORMAT, "word": self.word, **plain}
+        return {"format": FORMAT, "word": self.word, **plain, "state": self.state}

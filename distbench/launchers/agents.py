@@ -39,6 +39,8 @@ class Agent:
         """Whether its node does not see the run's folder, so that files come over the connection."""
         self.has_own_cache = False
         """Whether its node does not see the cache of this host."""
+        self.log: Path | None = None
+        """File of what it prints, such as a traceback; None: unknown."""
         self._arrivals: Arrivals | None = None
         self._came = 0
 
@@ -135,7 +137,8 @@ class Agent:
         except WireError as error:
             raise LaunchError(f"the agent on {self.name}: {error}") from error
         if not self._wire.alive and not events:
-            raise NodeLostError(f"the agent on {self.name} has ended, or its node has")
+            where = f"; what agents have printed is in {self.log}" if self.log else ""
+            raise NodeLostError(f"the agent on {self.name} has ended, or its node has{where}")
         if self._wire.silent_s() > SILENCE_S:
             raise NodeLostError(
                 f"the agent on {self.name} was silent for {SILENCE_S:g} s: it or its node hangs"

@@ -120,12 +120,16 @@ class Queue(ABC):
         """Files of its standard output and error in *folder*, the ``logs`` of its controller."""
 
 
+Entry = Literal["rank", "prepare", "examine"]
+"""A command of ``python -m distbench.worker`` that a process of a launch runs."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """One trial, or one preparation, as a launcher sees it."""
 
-    entry: Literal["rank", "prepare", "examine"]
-    """The command of ``python -m distbench.worker`` that each process runs."""
+    entry: Entry
+    """What each process runs."""
     file: Path
     """JSON file with its instructions; logs and results go to its folder."""
     processes: int

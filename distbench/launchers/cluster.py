@@ -200,7 +200,7 @@ class AgentSite(Site):
         log = launch.file.parent / "agents.log"
         try:
             self._started = self._cluster.start(nodes, environment, log)
-            return gathering.gather(nodes, self._started, launch, self._cluster.start_timeout)
+            agents = gathering.gather(nodes, self._started, launch, self._cluster.start_timeout)
         except LaunchError as error:
             if launch.given_up():
                 raise
@@ -208,6 +208,9 @@ class AgentSite(Site):
             raise NodesMissingError(f"{error}; {log} ends with:\n{tail}") from error
         finally:
             gathering.close()
+        for agent in agents:
+            agent.log = log
+        return agents
 
     def _compare(self) -> None:
         """See that the nodes are alike.

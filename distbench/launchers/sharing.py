@@ -53,7 +53,10 @@ def bring(launch: Launch, agents: Sequence[Agent]) -> None:
     for agent in agents:
         agent.copies_into(root)
         agent.send({"offer": offer, "root": str(root)})
-        for name in agent.answer("lacks", seconds=_DIGESTS_S)["lacks"]:
+        told = agent.answer("lacks", "failed", seconds=_DIGESTS_S)
+        if "failed" in told:
+            raise LaunchError(f"{agent.name}: {told['failed']}")
+        for name in told["lacks"]:
             for message in pieces(files[name], name):
                 agent.send(*message)
                 if launch.given_up():

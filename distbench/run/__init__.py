@@ -1,18 +1,22 @@
 """A run: trials one after another, each launched, watched, collected and stored at once."""
 
 from distbench.run.bench import Bench, to_build
-from distbench.run.control import Observer, StopRequest, interruptible, unwarned
+from distbench.run.control import Observer, Stopped, StopRequest, interruptible, unwarned
+from distbench.run.deadline import Deadline
 from distbench.run.launch import launch_for
 from distbench.run.prepare import prepare
-from distbench.run.trials import Execution
+from distbench.run.trials import Execution, make_all
 
 __all__ = [
     "Bench",
+    "Deadline",
     "Execution",
     "Observer",
     "StopRequest",
+    "Stopped",
     "interruptible",
     "launch_for",
+    "make_all",
     "prepare",
     "to_build",
     "unwarned",

@@ -8,13 +8,16 @@ import stat
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from distbench.grouping import gathered
 from distbench.plan import Task
 from distbench.record import Record
 
 K = TypeVar("K", bound=Hashable)
+
+Stopped = Literal["", "signal", "time"]
+"""What stopped something before its end: a signal, or the time limit around it; empty: nothing did."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -36,7 +39,14 @@ class StopRequest:
     @property
     def ends(self) -> bool:
         """Whether the run ends before its end."""
-        return self.asked or self.time_is_up
+        return bool(self.by)
+
+    @property
+    def by(self) -> Stopped:
+        """What ends it before its end, if something does."""
+        if self.asked:
+            return "signal"
+        return "time" if self.time_is_up else ""
 
     @contextmanager
     def listening(self) -> Iterator[StopRequest]:

@@ -1,10 +1,11 @@
-"""The time limit of the engine around a run: no trial is begun that would not end before it."""
+"""The time limit of the engine around a command: no trial is begun that would not end before it."""
 
 from __future__ import annotations
 
 import time
 
 from distbench import registry
+from distbench.run.control import Observer, StopRequest
 from distbench.units import duration_text
 
 _RESERVE_S = 15.0
@@ -16,6 +17,16 @@ class Deadline:
 
     def __init__(self) -> None:
         self._at = _end()
+
+    def ends(self, stop: StopRequest, observer: Observer, seconds: float | None) -> bool:
+        """Whether a trial of *seconds* (None: unknown) is not to be begun, for *stop* or for want of time.
+
+        What says so first is told to *observer*, and *stop* knows of it from then on.
+        """
+        if not stop.ends and (why := self.problem(seconds)):
+            observer.note(why)
+            stop.time_is_up = True
+        return stop.ends
 
     def problem(self, seconds: float | None) -> str:
         """Why a trial of *seconds* (None: unknown) is not to be begun; empty: it may be."""

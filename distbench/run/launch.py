@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case
 from distbench.errors import InfrastructureError
 from distbench.job import Job, kind_of
-from distbench.launchers.base import HERE, Launch, Launcher, LaunchError, Place
+from distbench.launchers.base import HERE, Entry, Launch, Launcher, LaunchError, Place
 from distbench.plan import Task
 from distbench.record.store import RUN_FILE, Run, resume_command
 from distbench.run.control import StopRequest
@@ -22,27 +23,50 @@ def launch_for(
     folder: Path, suite: Suite, task: Task, place: Place = HERE, stop: StopRequest | None = None
 ) -> Launch:
     """Launch request of *task* in the run of *folder*, given up on *stop*."""
-    case = task.case
+    case, job = task.case, task.job
+    launcher: Launcher = registry.make("launchers", suite.launcher)
+    strategy: Strategy = registry.make("strategies", case.strategy)
+    processes = strategy.processes(case.world_size)
+    file = Run(folder).trial_folder(case, task.round, job.kind) / "trial.json"
+    shape = one_process("rank", file, folder, suite, case, place, stop)
+    return replace(
+        shape,
+        processes=processes,
+        nodes=launcher.nodes(processes, case.device),
+        environment={**shape.environment, **job_environment(job)},
+        leftovers=strategy.leftovers,
+        reads=[weights_file(folder, case), *(folder / "scratch" / name for name in [task.reads] if name)],
+        leaves=[folder / "scratch" / name for name in [task.leaves] if name],
+        is_sampled=kind_of(job.kind).with_metrics,
+        reads_of_others=kind_of(job.kind).reads_of_others,
+    )
+
+
+def one_process(
+    entry: Entry,
+    file: Path,
+    folder: Path,
+    suite: Suite,
+    case: Case,
+    place: Place = HERE,
+    stop: StopRequest | None = None,
+) -> Launch:
+    """Launch request of one process that does *entry* with *file* for *case*, given up on *stop*.
+
+    It has what every launch of the case has, be it a preparation or a trial.
+    """
     launcher: Launcher = registry.make("launchers", suite.launcher)
     strategy: Strategy = registry.make("strategies", case.strategy)
     workload: Workload = registry.make("workloads", case.workload)
-    processes = strategy.processes(case.world_size)
-    reads = [weights_file(folder, case), *(folder / "scratch" / name for name in [task.reads] if name)]
     return Launch(
-        entry="rank",
-        file=Run(folder).trial_folder(case, task.round, task.job.kind) / "trial.json",
-        processes=processes,
+        entry=entry,
+        file=file,
+        processes=1,
         device=case.device,
-        nodes=launcher.nodes(processes, case.device),
-        environment={**launcher.environment(), **environment_of(strategy, case), **job_environment(task.job)},
+        environment={**launcher.environment(), **environment_of(strategy, case)},
         imports=("distbench.worker.warm", *strategy.imports(case), *workload.imports),
-        leftovers=strategy.leftovers,
         place=place,
         root=folder,
-        reads=reads,
-        leaves=[folder / "scratch" / name for name in [task.leaves] if name],
-        is_sampled=kind_of(task.job.kind).with_metrics,
-        reads_of_others=kind_of(task.job.kind).reads_of_others,
         given_up=lambda: stop is not None and stop.asked,
     )
 

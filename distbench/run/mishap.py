@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import traceback
 
 from distbench.errors import InfrastructureError
 from distbench.record import Failure, Status
 from distbench.run.watch import Ending
+from distbench.trial import FULL
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Errors of writing that every later trial would meet, too."""
 _MOST_TEXT = 20_000
 
 
 def is_full(error: BaseException | None) -> bool:
     """Whether *error* is of a disk that takes no more; such a one ends the run, which is then resumed."""
-    return isinstance(error, OSError) and error.errno in _FULL
+    return isinstance(error, OSError) and error.errno in FULL
 
 
 def is_of_the_machine(error: Exception) -> bool:

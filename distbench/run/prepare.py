@@ -15,12 +15,12 @@ from distbench.grouping import grouped
 from distbench.launchers.base import HERE, Exit, Launch, LaunchError, NodesMissingError, Place, Site
 from distbench.logs import Logs
 from distbench.metrics.base import Metric
-from distbench.plan import Plan, Task, check_startable
+from distbench.plan import Plan, check_startable
 from distbench.preparation import Event, Item, Journal, write_items
 from distbench.processes import ending
 from distbench.record.store import storing
 from distbench.run.control import Observer, StopRequest
-from distbench.run.launch import environment_of, launch_for, missing_nodes, weights_file
+from distbench.run.launch import environment_of, missing_nodes, one_process, weights_file
 from distbench.run.reasons import killed_text
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
@@ -115,22 +115,10 @@ class Preparation:
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "scratch").mkdir(exist_ok=True)
-        shape = launch_for(self.folder, self.suite, Task(case), self.place, self.stop)
         file = folder / "prepare.json"
+        shape = one_process("prepare", file, self.folder, self.suite, case, self.place, self.stop)
         weights = [Path(item.file) for item in items if item.file]
-        return dataclasses.replace(
-            shape,
-            entry="prepare",
-            file=file,
-            processes=1,
-            nodes=1,
-            leftovers=(),
-            on_each_cache=True,
-            reads=(),
-            leaves=weights,
-            is_sampled=False,
-            reads_of_others=False,
-        )
+        return dataclasses.replace(shape, on_each_cache=True, leaves=weights)
 
 
 class Progress:

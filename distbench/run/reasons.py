@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import Any
 
 from distbench.oom import Account
 from distbench.processes import ending
 from distbench.record import Status
+from distbench.trial import FULL
 from distbench.units import bytes_text
 
 # the first that an exception is, by the names of its types
@@ -44,6 +46,8 @@ def reason_of(failure: dict[str, Any]) -> str:
         return f"rank {rank} in {phase}: {failure['types'][0]}: {first_line}"
     code = failure["code"]
     told = f"rank {rank} in {phase}: {ending(code)} before it wrote its result"
+    if code in FULL:
+        return f"{told}, which is how a rank says that it can't write: {os.strerror(code)}"
     return f"{told}: {killed_text(failure['memory'])}" if code == -signal.SIGKILL else told
 
 

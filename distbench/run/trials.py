@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from distbench.errors import InfrastructureError
 from distbench.job import MEASURING, kind_of
@@ -15,14 +14,12 @@ from distbench.plan import Plan, Task, check_startable, make
 from distbench.record.store import Run, RunInfo, State
 from distbench.record.submitted import Request
 from distbench.run.bench import Bench, to_build
-from distbench.run.control import Observer, Pace, StopRequest
+from distbench.run.control import Observer, Pace, Stopped, StopRequest
 from distbench.run.deadline import Deadline
 from distbench.suite import Suite, of_text
 from distbench.suite.reading import read_text
 from distbench.units import count_text
 
-Stopped = Literal["", "signal", "time"]
-"""What stopped a run: a signal, or the time limit of the allocation around it."""
 More = Callable[[Run], Sequence[str]]
 """The run so far -> ids of the cases that are to be measured once more."""
 
@@ -96,23 +93,21 @@ class Execution:
                     self._written(info, "interrupted")
                 raise
             self._written(info, "interrupted" if stop.ends else "finished")
-        if stop.time_is_up and not stop.asked:
-            return "time"
-        return "signal" if stop.asked else ""
+        return stop.by
 
     def _make_all(
         self, bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest, more: More | None
     ) -> None:
         """Make what is still *todo*, and what that gives reason for."""
         ready = {task.case.id for task in todo}
-        _run(bench, todo, observer, stop)
+        make_all(bench, todo, observer, stop)
         self._follow_up(bench, observer, stop)
         while more and not stop.ends and (cases := more(self.run)):
             added = self._round(cases)
             if new := [task.case for task in added if task.case.id not in ready]:
                 bench.prepare(new)
                 ready |= {case.id for case in new}
-            _run(bench, added, observer, stop)
+            make_all(bench, added, observer, stop)
             self._follow_up(bench, observer, stop)
 
     def _follow_up(self, bench: Bench, observer: Observer, stop: StopRequest) -> None:
@@ -133,7 +128,7 @@ class Execution:
             words = ", ".join(dict.fromkeys(task.job.kind for task in todo))
             observer.note(f"following up what was measured: {count_text(len(todo), 'trial')} ({words})")
             bench.prepare(to_build(todo))
-            _run(bench, todo, observer, stop)
+            make_all(bench, todo, observer, stop)
 
     def _written(self, info: RunInfo, state: State) -> RunInfo:
         """*info* with *state*, which ``run.json`` has now."""
@@ -151,13 +146,11 @@ class Execution:
         return chosen[::-1] if number % 2 else chosen
 
 
-def _run(bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest) -> None:
+def make_all(bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest) -> None:
+    """Make the trials *todo* one after another, until *stop* or the time limit around them ends it."""
     pace, deadline = Pace(todo), Deadline()
     for done, task in enumerate(todo):
-        if not stop.ends and (why := deadline.problem(pace.longest(task))):
-            observer.note(why)
-            stop.time_is_up = True
-        if stop.ends:
+        if deadline.ends(stop, observer, pace.longest(task)):
             return
         observer.trial_started(task, done, len(todo), pace.remaining(done))
         began = time.monotonic()

@@ -168,8 +168,7 @@ class Agent:
     def _copies(self, request: dict[str, Any]) -> None:
         """Obey a *request* about this node's copy of the run's folder."""
         if "offer" in request:
-            self._copy = self._copy or Copy(request["root"])
-            self._say({"lacks": self._copy.lacks(request["offer"])})
+            self._offered(**request)
         elif "piece" in request and self._copy:
             self._copy.take(request)
         elif "tell" in request:
@@ -179,6 +178,14 @@ class Agent:
         elif "forget" in request and self._copy:
             self._copy.close()
             self._copy = None
+
+    def _offered(self, offer: list[tuple[str, str]], root: str) -> None:
+        """Say which of the files on *offer* are not in this node's copy of *root*."""
+        try:
+            self._copy = self._copy or Copy(root)
+            self._say({"lacks": self._copy.lacks(offer)})
+        except OSError as error:
+            self._say({"failed": f"no copy of {root} can be made: {error}"})
 
     def _launch(self, **request: Any) -> None:
         try:

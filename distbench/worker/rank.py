@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,7 +20,16 @@ from distbench.decode import finite
 from distbench.files import write_whole
 from distbench.job import kind_of
 from distbench.strategies.base import Setting
-from distbench.trial import Phases, Progress, TrialFile, error_file, log_file, progress_file, result_file
+from distbench.trial import (
+    FULL,
+    Phases,
+    Progress,
+    TrialFile,
+    error_file,
+    log_file,
+    progress_file,
+    result_file,
+)
 from distbench.worker.rendezvous import join
 from distbench.workloads.base import Workload
 
@@ -58,17 +68,27 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
     except BaseException as error:
         # the edge of the process: whatever a framework or a user's model raises is written to a file
         told = _describe(error, phases.current, log_file(folder, rank))
-        _deliver(error_file(folder, rank), {**told, **place})
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+        code = _report(error_file(folder, rank), {**told, **place})
+        with suppress(OSError):
+            traceback.print_exc()
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     # an interpreter that exits normally after gloo's teardown sometimes aborts
     os._exit(code)
 
 
 def _deliver(file: Path, data: dict[str, Any]) -> None:
     write_whole(file, json.dumps(finite(data), allow_nan=False))
+
+
+def _report(file: Path, data: dict[str, Any]) -> int:
+    """Write *data*, why this rank fails, to *file*; the exit code, which says if the disk takes no more."""
+    try:
+        _deliver(file, data)
+    except OSError as error:
+        return error.errno if error.errno in FULL else 1
+    return 1
 
 
 def _describe(error: BaseException, phase: str, log: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import contextlib
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import psutil
 import pytest
 from bench import Bench, SlurmBench
 from chores import soon
-from conftest import MODELS, QUICK
+from conftest import MODELS, PLUGINS, QUICK
+from drills import Drill
 
 from distbench.record import Record, Status
 from distbench.record.store import Run
+from distbench.registry import PLUGIN_PATH
 
 TRIALS = 8
 SUITE = f"{QUICK.replace('[2]', '[4]').replace('trials: 1', f'trials: {TRIALS}')}strategies: [ddp]\n"
@@ -70,7 +73,7 @@ class Followed:
     def _started(self, *words: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "distbench", *words, "--on", "slurm", "--nodes", "2"]
         with self._log.open("ab") as log:
-            environment = {**psutil.Process().environ(), **self._slurm.variables}
+            environment = {**psutil.Process().environ(), **self._slurm.variables, PLUGIN_PATH: PLUGINS}
             return subprocess.Popen(command, cwd=MODELS, env=environment, stdout=log, stderr=log)
 
 
@@ -121,6 +124,68 @@ def test_a_node_is_set_down(bench: Bench, slurm: SlurmBench, tmp_path: Path) -> 
         with contextlib.suppress(RuntimeError):
             slurm.call("scontrol", "update", f"nodename={bench.nodes[1]}", "state=resume")
     completes(run, bench, before)
+
+
+SLOW = SUITE.replace("[ddp]", "[sleepy]").replace("steps: 3", "steps: 40")
+"""A suite that takes longer than Slurm to notice that it has lost a node."""
+
+
+@pytest.mark.drill("two nodes: slurmd of one is killed")
+def test_slurmd_of_a_node_is_killed(bench: Bench, slurm: SlurmBench, tmp_path: Path, drill: Drill) -> None:
+    lost = bench.nodes[1]
+    run = Followed(slurm, tmp_path, text=SLOW)
+    run.measures()
+    (daemon,) = [pid for pid in bench.processes(lost) if psutil.Process(pid).name() == "slurmd"]
+    psutil.Process(daemon).kill()
+    began = time.monotonic()
+    try:
+        assert run.code() > 0
+        drill.noticed(time.monotonic() - began)
+        drill.seen(next(line for line in run.said.splitlines() if "NODE_FAIL" in line))
+        assert f"NODE_FAIL ({lost}: Not responding)" in run.said
+        before = run.records()
+        soon(lambda: not of_the_run(bench), "processes were left")
+    finally:
+        slurm.boot(lost)
+    completes(run, bench, before)
+
+
+def test_two_runs_that_share_their_nodes(bench: Bench, slurm: SlurmBench, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "other")]
+    text = SUITE.replace("[4]", "[2]").replace(f"trials: {TRIALS}", "trials: 12")
+    for folder in folders:
+        folder.mkdir()
+    runs = [Followed(slurm, folder, "exclusive: false", text) for folder in folders]
+    assert [run.code() for run in runs] == [0, 0], [run.said for run in runs]
+    times = []
+    for run in runs:
+        own = run.records()
+        assert len(own) == 12
+        assert run.statuses() == {Status.MEASURED}
+        assert {record.run_id for record in own} == {Run(run.folder).info().run_id}
+        times.append((min(record.started for record in own), max(record.started for record in own)))
+    one, other = times
+    assert one[0] < other[1] and other[0] < one[1], "they did not run at once"
+    soon(lambda: not of_the_run(bench), "processes were left")
+
+
+def test_a_gate_that_slurm_warns_of_the_time_limit(bench: Bench, slurm: SlurmBench, tmp_path: Path) -> None:
+    suite, log = tmp_path / "suite.yaml", tmp_path / "gate.log"
+    suite.write_text(
+        f"{SUITE.replace('[4]', '[2]')}gate: {{min_pairs: 50, max_pairs: 50, efficiency: false}}\n"
+    )
+    gate = [sys.executable, "-m", "distbench", "gate", str(suite), "--self-test", "--out", str(tmp_path)]
+    asked = ["--parsable", "-N2", "--exclusive", f"--chdir={MODELS}", f"--output={log}", "--wrap"]
+    job = slurm.call("sbatch", *asked, f"exec {shlex.join(gate)}").strip()
+    soon(lambda: list(tmp_path.glob("gate-*/*/trials/*/1/rank0.log")), "no trial was made", 120)
+    # as at the time that --signal=B:USR1@120 names
+    slurm.call("scancel", "--batch", "--signal=USR1", job)
+    soon(lambda: "ExitCode=75:0" in slurm.call("scontrol", "show", "job", job), "it did not end", 60)
+    assert "stopped after the trial in flight; resume with: distbench gate" in log.read_text()
+    soon(lambda: not of_the_run(bench), "processes were left")
+    (folder,) = tmp_path.glob("gate-*")
+    for arm in ("baseline", "candidate"):
+        assert {record.status for record in Run(folder / arm).records()} == {Status.MEASURED}
 
 
 def test_the_time_limit(bench: Bench, slurm: SlurmBench, tmp_path: Path) -> None:

@@ -6,131 +6,24 @@ is left on any node, and ``--resume`` completes what the fault has cost.
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from bench import Bench
 from chores import soon
-from conftest import MODELS, PLUGINS, QUICK, Finished
 from drills import Drill
+from faulted import SUITE, Faulty, prepared
 
-from distbench.registry import PLUGIN_PATH
-from distbench.trial import progress_file, read_progress
-
-SUITE = (
-    QUICK.replace("trials: 1", "trials: 3").replace("steps: 3", "steps: 12").replace("step: 30", "step: 8")
-    + "strategies: [sleepy]\n"
-)
 _PLAIN = SUITE.replace("[sleepy]", "[ddp]")
 # 4 MB of gradients
 HEAVY = _PLAIN.replace('user: {model: "small:Small", length: 32}', "transformer: {preset: tiny, seq_len: 32}")
 # without telemetry: however busy the machine of both nodes is, every trial counts
 LONG = HEAVY.replace("trials: 3", "trials: 12") + "metrics: [steptime, throughput, communication, profile]\n"
 _SILENT_S, _AT_ONCE_S = 45.0, 10.0
-
-
-@dataclass
-class Faulty:
-    """A run on two nodes, which something will happen to."""
-
-    bench: Bench
-    shell: list[str]
-    folder: Path
-    suite: str = SUITE
-    timeout_s: float = 60.0
-    began: float = 0.0
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def start(self) -> None:
-        hosts = [f"{node}:1" for node in self.bench.nodes]
-        suite = self.folder / "suite.yaml"
-        launcher = f"{{hosts: {hosts}, shell: {self.shell}, start_timeout: {self.timeout_s}}}"
-        suite.write_text(f"{self.suite}launcher: {{ssh: {launcher}}}\n")
-        self._command("run", str(suite), "--out", str(self.folder / "out"))
-        soon(lambda: self._is_at(1, "time", 2), f"round 1 never began: {self.log()}", 180)
-
-    def resume(self, *options: str) -> int:
-        """Exit code of the resumed run."""
-        self._command("run", "--resume", str(self.run), *options)
-        return self.processes[-1].wait(240)
-
-    def strikes(self) -> None:
-        """The fault happens now."""
-        self.began = time.monotonic()
-
-    def noticed(self, within: float) -> float:
-        """Wait until the trial of the fault has its record."""
-        file = self.record_file(1)
-        soon(file.exists, f"nobody noticed: {self.log()}", within)
-        return time.monotonic() - self.began
-
-    def ends(self) -> int:
-        """Wait until the command has ended; its exit code."""
-        return self.processes[-1].wait(240)
-
-    def record(self, number: int) -> dict[str, Any]:
-        return Finished.read(self.record_file(number))
-
-    def record_file(self, number: int) -> Path:
-        (case,) = (self.run / "trials").iterdir()
-        return case / str(number) / "record.json"
-
-    def statuses(self) -> list[str]:
-        return [self.record(number)["status"] for number in range(3) if self.record_file(number).exists()]
-
-    @property
-    def run(self) -> Path:
-        (run,) = (self.folder / "out").iterdir()
-        return run
-
-    def found(self, node: int, *words: str) -> psutil.Process:
-        """The first process on *node* (its number) whose command line has all *words*."""
-        for pid in self.bench.processes(self.bench.nodes[node]):
-            line = psutil.Process(pid).cmdline()
-            if all(word in line for word in words) and "sh" not in Path(line[0]).name:
-                return psutil.Process(pid)
-        raise AssertionError(f"no {words} on {self.bench.nodes[node]}")
-
-    def rank(self, node: int) -> psutil.Process:
-        """The rank on *node*: the child of its warm parent."""
-        (rank,) = self.found(node, "distbench.worker", "serve").children()
-        return rank
-
-    def left(self) -> list[str]:
-        """Command lines of processes of the run that are on a node."""
-        lines = []
-        for node in self.bench.nodes:
-            for pid in self.bench.processes(node):
-                try:
-                    lines.append(" ".join(psutil.Process(pid).cmdline()))
-                except psutil.NoSuchProcess:
-                    continue
-        return [line for line in lines if "distbench.worker" in line]
-
-    def log(self) -> str:
-        return (self.bench.folder / f"{self.bench.nodes[0]}.log").read_text()[-3000:]
-
-    def _is_at(self, number: int, phase: str, step: int) -> bool:
-        seen = [
-            read_progress(progress_file(folder, 1))
-            for folder in (self.folder / "out").glob(f"*/trials/*/{number}")
-        ]
-        return any(sign and sign.phase == phase and sign.step >= step for sign in seen)
-
-    def _command(self, *words: str) -> None:
-        path = os.pathsep.join([str(MODELS), os.environ.get("PYTHONPATH", "")])
-        command = ["env", f"--chdir={MODELS}", sys.executable, "-m", "distbench", *words]
-        variables = {"PYTHONPATH": path, PLUGIN_PATH: PLUGINS}
-        self.processes.append(self.bench.start(self.bench.nodes[0], *command, **variables))
 
 
 @pytest.fixture(scope="module")
@@ -141,11 +34,8 @@ def shell(bench: Bench) -> list[str]:
 @pytest.fixture
 def ready(bench: Bench, shell: list[str], tmp_path: Path) -> Iterator[Faulty]:
     """A run that has not been started."""
-    made = Faulty(bench, shell, tmp_path)
-    yield made
-    for process in made.processes:
-        process.kill()
-    soon(lambda: not made.left(), f"processes were left: {made.left()}", 40)
+    with prepared(bench, shell, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

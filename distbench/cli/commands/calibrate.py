@@ -10,15 +10,16 @@ import typer
 from distbench.cli import options
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
-from distbench.cli.stopping import stopped
-from distbench.errors import INTERRUPTED
+from distbench.cli.stopping import ended
 from distbench.gate import calibration, view
 from distbench.gate.arms import Arm
 from distbench.gate.gate import Gate
+from distbench.run import unwarned
 from distbench.suite import load
 from distbench.suite.gate import GateRules, Tolerances
 
 
+@unwarned()
 def calibrate(
     context: typer.Context,
     suite: options.Suite,
@@ -48,9 +49,8 @@ def calibrate(
     else:
         say(view.calibration_sheet(list(calibrated.values())).as_text(width()))
     note(f"calibration: {file}; records: {result.folder}")
-    if result.state == "interrupted":
-        note(stopped(""))
-        return INTERRUPTED
+    if result.stopped:
+        return ended(result.stopped, "")
     return 0 if calibrated else 1
 
 

@@ -14,16 +14,16 @@ from distbench.cli import options
 from distbench.cli.finishing import exit_code, reported
 from distbench.cli.forewarning import forewarn
 from distbench.cli.options import argument, option
-from distbench.cli.output import note, width
+from distbench.cli.output import width
 from distbench.cli.progress import observer
-from distbench.cli.stopping import reporting, resumable, stopped
-from distbench.errors import INTERRUPTED, OUT_OF_TIME, UsageError
+from distbench.cli.stopping import ended, reporting, resumable
+from distbench.errors import UsageError
 from distbench.job import MEASURE
 from distbench.plan import machine_of
 from distbench.record.contents import rereading
 from distbench.record.store import resume_command
 from distbench.report.view import views
-from distbench.run import Execution
+from distbench.run import Execution, unwarned
 from distbench.suite import Overrides, Suite, load, of_text
 
 _KIND = "collectives"
@@ -41,6 +41,7 @@ collectives: {}
 """
 
 
+@unwarned()
 def collectives(
     context: typer.Context,
     suite: Annotated[
@@ -78,8 +79,7 @@ def collectives(
     with resumable(resume_with) if was_stopped else reporting(execution.run.folder):
         analysed = rereading(partial(reported, execution.run, _shown, as_json=as_json))
     if was_stopped:
-        note(stopped(resume_with))
-        return OUT_OF_TIME if was_stopped == "time" else INTERRUPTED
+        return ended(was_stopped, resume_with)
     return exit_code(analysed, strict_parity=False)
 
 

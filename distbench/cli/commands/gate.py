@@ -16,8 +16,8 @@ from distbench.cli.gate_stored import gate_stored
 from distbench.cli.options import flag, option
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
-from distbench.cli.stopping import resumable, stopped
-from distbench.errors import INTERRUPTED, UsageError
+from distbench.cli.stopping import ended, resumable
+from distbench.errors import UsageError
 from distbench.files import write_whole, writing
 from distbench.gate import outputs, view
 from distbench.gate.arms import Arm, moved
@@ -26,10 +26,12 @@ from distbench.gate.gate import Gate
 from distbench.gate.verdicts import Result
 from distbench.launchers.base import Place
 from distbench.record import runs
+from distbench.run import unwarned
 from distbench.suite import Overrides, Suite, load
 from distbench.temporary import temporary_folder
 
 
+@unwarned()
 def gate(
     context: typer.Context,
     suite: options.Suite,
@@ -111,13 +113,12 @@ def gate(
                 observer(quiet=quiet) as watcher,
             ):
                 pinned = Gate(out, older, _pinned(arm), command=context.obj).run(watcher)
-            result = replace(result, since=pinned, state=pinned.state)
+            result = replace(result, since=pinned, stopped=pinned.stopped)
     with resumable(resume_with):
         _print(result, markdown=markdown, as_json=as_json)
         _write(result, junit=junit, metrics=metrics, github=github)
-    if result.state == "interrupted":
-        note(stopped(resume_with))
-        return INTERRUPTED
+    if result.stopped:
+        return ended(result.stopped, resume_with)
     return result.exit_code(inconclusive)  # type: ignore[arg-type]  # checked above
 
 

@@ -21,8 +21,8 @@ from distbench.cli.options import argument, flag, option
 from distbench.cli.output import note
 from distbench.cli.progress import observer
 from distbench.cli.settling import Settling
-from distbench.cli.stopping import out_of_time, reporting, resumable, stopped
-from distbench.errors import INTERRUPTED, OUT_OF_TIME, FormatError, RecordError, UsageError
+from distbench.cli.stopping import ended, reporting, resumable
+from distbench.errors import INTERRUPTED, FormatError, RecordError, UsageError
 from distbench.record import runs, submitted
 from distbench.record.contents import rereading
 from distbench.record.progress import Journal
@@ -142,13 +142,7 @@ def _executed(
         stopped_by = execution.execute(watcher, settling, retry_failed=retry_failed)
     with resumable(resume_with) if stopped_by else reporting(execution.run.folder):
         analysed = rereading(partial(reported, execution.run, as_json=as_json))
-    if stopped_by == "time":
-        note(out_of_time(resume_with))
-        return OUT_OF_TIME
-    if stopped_by:
-        note(stopped(resume_with))
-        return INTERRUPTED
-    return analysed
+    return ended(stopped_by, resume_with) if stopped_by else analysed
 
 
 def _elsewhere(

@@ -48,7 +48,7 @@ class SlurmQueue(Queue):
             # Slurm forgets a job some minutes after its end (MinJobAge)
             is_gone = "Invalid job id" in asked.stderr
             return Job("ended", "not known to Slurm any more") if is_gone else None
-        return _read(asked.stdout)
+        return _read(asked.stdout, cluster)
 
     def cancel_command(self, name: str) -> list[str]:
         number, cluster = _parts(name)
@@ -74,17 +74,36 @@ def seconds_left(number: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def _read(line: str) -> Job | None:
-    """Job that ``scontrol`` describes on *line*."""
-    told = dict(re.findall(r"(?:^| )(JobState|Reason|ExitCode)=(\S*)", line))
+def _read(line: str, cluster: list[str]) -> Job | None:
+    """Job of *cluster* that ``scontrol`` describes on *line*."""
+    told = dict(re.findall(r"(?:^| )(JobState|Reason|ExitCode|NodeList)=(\S*)", line))
     word, reason = told.get("JobState", ""), told.get("Reason", "None")
+    if word == "NODE_FAIL":
+        # Slurm says nothing of which one
+        reason = _down(told.get("NodeList", ""), cluster) or reason
     if not word:
         return None
     state: Literal["waiting", "running", "ended"] = (
         "waiting" if word in _WAITING else "running" if word in _RUNNING else "ended"
     )
     code = _code(told.get("ExitCode", "")) if state == "ended" else None
+    if code == 0 and word != "COMPLETED":
+        # of a node that was lost, or a limit that was reached, and not of the controller
+        code = None
     return Job(state, word if reason == "None" else f"{word} ({reason})", code)
+
+
+def _down(nodes: str, cluster: list[str]) -> str:
+    """Those of *nodes* that are down, each with why; empty: none is, or Slurm does not say."""
+    which = ["--noheader", "--Node", f"--nodes={nodes}", "--states=down", "--format=%N: %E"]
+    try:
+        asked = subprocess.run(
+            ["sinfo", *cluster, *which], capture_output=True, text=True, check=False, timeout=_PATIENCE_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    # a node has a line in each of its partitions
+    return "; ".join(dict.fromkeys(line.strip() for line in asked.stdout.splitlines()))
 
 
 def _code(text: str) -> int | None:

@@ -1,0 +1,73 @@
+"""A node without a shared file system whose own disk takes no more."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from bench import Bench
+from drills import Drill
+from faulted import prepared
+
+_CHUNK = 1 << 12
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """*folder* is a disk of *size* of its own."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leave no byte of the disk of *folder*; the file that takes all of it."""
+    file = folder / "ballast"
+    with file.open("wb", buffering=0) as stream:
+        try:
+            while True:
+                stream.write(bytes(_CHUNK))
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+    return file
+
+
+@pytest.mark.drill("two nodes: the own disk of one is full")
+def test_a_node_whose_disk_is_full_is_named(tmp_path: Path, drill: Drill) -> None:
+    out, scratch = tmp_path / "out", tmp_path / "scratch"
+    with closing(Bench(tmp_path, private=[out, scratch])) as bench:
+        first, full = bench.nodes
+        kept, disk = tmp_path / "private" / first / "0", tmp_path / "private" / full / "1"
+        variables = {"TMPDIR": str(scratch)}
+        with (
+            small_disk(disk, "64m"),
+            prepared(
+                bench,
+                bench.ssh(),
+                tmp_path,
+                options=", forward: [TMPDIR]",
+                variables=variables,
+                kept=kept,
+            ) as run,
+        ):
+            run.start()
+            run.strikes()
+            ballast = fill(disk)
+            drill.noticed(run.noticed(20.0))
+            drill.seen(run.record(1)["reason"])
+            assert "can't write: No space left on device" in run.record(1)["reason"]
+            assert run.ends() == 1
+            assert run.statuses() == ["measured", "crashed", "crashed"]
+            for reason in (run.record(number)["reason"] for number in (1, 2)):
+                assert "No space left on device" in reason
+                assert full in reason
+            assert not run.left()
+            ballast.unlink()
+            assert run.resume("--retry-failed") == 0, run.log()
+            assert run.statuses() == ["measured"] * 3
