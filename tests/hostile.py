@@ -77,7 +77,16 @@ class Command:
 
 
 _VIEWS = ("throughput", "time", "memory", "communication", "ranks", "parity", "loss", "scaling")
-_VIEWS += ("telemetry", "trials", "equivalence", "convergence", "checkpoint", "collectives", "check_tensors")
+_VIEWS += (
+    "timeline",
+    "telemetry",
+    "trials",
+    "equivalence",
+    "convergence",
+    "checkpoint",
+    "collectives",
+    "check_tensors",
+)
 # what renders pages or fills a database takes ten times as long as the rest
 _LONG = 1
 COMMANDS = (

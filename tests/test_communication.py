@@ -11,7 +11,9 @@ import pytest
 from conftest import Finished, run_in
 
 from distbench.analysis.communication import EXPLAINED, traffic, volume
+from distbench.analysis.step_timeline import rank_steps
 from distbench.metrics.profile.breakdown import PARTS
+from distbench.metrics.profile.one_step import MOST_INTERVALS
 from distbench.record import Record
 from distbench.record.store import Run as RunFolder
 
@@ -140,6 +142,23 @@ def test_the_parts_of_a_step_add_up_to_it_on_every_rank(swept: dict[str, Record]
         exposed, comm = record.values["comm_exposed_s"], record.values["comm_s"]
         assert 0 <= exposed <= comm, name
         assert (comm > 0) == (record.case.world_size > 1), name
+
+
+def test_the_step_that_is_kept_has_the_times_that_its_samples_have(swept: dict[str, Record]) -> None:
+    for name, record in swept.items():
+        ranks = rank_steps(record)
+        assert [step.rank for step in ranks] == [*range(record.case.world_size)], name
+        kept = record.tables["timeline"][0]["step"]
+        for step in ranks:
+            numbers = {key: record.samples[key][step.rank][kept] for key in ("profile_step_s", "comm_s")}
+            assert step.seconds == pytest.approx(numbers["profile_step_s"], abs=1e-6), name
+            assert len(step.pieces) <= MOST_INTERVALS, name
+            assert 0 <= step.begin < step.seconds, f"{name}: one clock for all ranks of a node"
+            moved = step.of("communication")
+            assert all(piece.group for piece in moved), name
+            # of several groups at once comm_s counts the time only once
+            assert sum(piece.busy for piece in moved) >= numbers["comm_s"] - 1e-4, name
+            assert {"forward", "backward", "optimizer"} <= {piece.name for piece in step.of("compute")}, name
 
 
 @pytest.fixture(scope="module")

@@ -67,3 +67,9 @@ class Events:
         self.found.append(Kineto("cudaLaunchKernel", launched, launched, "cuda_runtime", 1, number))
         self.found.append(Kineto(name, begin, end, "kernel", stream, number))
         return self
+
+    def copy(self, name: str, launched: float, begin: float, end: float, stream: int = 7) -> Events:
+        number = len(self.found) + 1
+        self.found.append(Kineto("cudaMemcpyAsync", launched, launched, "cuda_runtime", 1, number))
+        self.found.append(Kineto(name, begin, end, "gpu_memcpy", stream, number))
+        return self

@@ -19,6 +19,7 @@ from distbench.metrics.base import (
     or_absent,
 )
 from distbench.metrics.communication.traffic import SCALAR, Counted
+from distbench.metrics.profile.one_step import TABLE
 
 _SHARE = (
     "Mean over ranks, under the profiler: a share of profile_step_s, never a time to compare with step_s."
@@ -59,7 +60,7 @@ class _State:
 class Profile(Metric):
     """Step breakdown, exposed communication, transfer and waiting of each collective, from one trace."""
 
-    tables = (_FLAGS,)
+    tables = (_FLAGS, TABLE)
     early = ("distbench.metrics.profile.timeline",)
     passes = frozenset({"profile", "unsynced"})
     columns = (
@@ -161,7 +162,11 @@ class Profile(Metric):
         if session.rank == 0:
             session.tables["flags"] = [{"reason": reason} for reason in profiled.flags]
         if session.keep_traces or profiled.flags:
-            keep_trace(state.profiler, session.folder / f"rank{session.rank}.trace.json.gz")
+            trace = session.folder / f"rank{session.rank}.trace.json.gz"
+            keep_trace(state.profiler, trace)
+            # the first row of a rank is that of the step
+            profiled.one_step[:1] = [{**row, "trace": trace.name} for row in profiled.one_step[:1]]
+        session.tables["timeline"] = profiled.one_step
         return profiled.values
 
     def summary(self, trial: Trial) -> dict[str, float | Absent]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.metrics.communication.traffic import Call
 from distbench.metrics.profile import PARTS
 from distbench.metrics.profile.intervals import Interval, Intervals, difference, length, union
-from distbench.metrics.profile.trace import Event, Trace, clipped
+from distbench.metrics.profile.trace import Event, Trace, clipped, launched_in
 
 
 def parts(trace: Trace, step: Interval, comm: Intervals) -> dict[str, float]:
@@ -35,17 +35,9 @@ def _candidates(trace: Trace) -> dict[str, list[Interval]]:
     if not trace.on_device:
         return marks
     work = [*trace.kernels, *trace.copies]
-    by_part = {name: _launched_in(work, marks[name]) for name in ("forward", "backward", "optimizer")}
+    by_part = {name: launched_in(work, marks[name]) for name in ("forward", "backward", "optimizer")}
     # the host prepares a batch while the device may still be busy: only what it waits for counts
-    return {**by_part, "data": union([*marks["data"], *_launched_in(work, marks["data"])])}
-
-
-def _launched_in(work: Iterable[Event], part: Intervals) -> list[Interval]:
-    return union(
-        event.interval
-        for event in work
-        if event.launched is not None and any(begin <= event.launched < end for begin, end in part)
-    )
+    return {**by_part, "data": union([*marks["data"], *launched_in(work, marks["data"])])}
 
 
 # what a backend may run when an operation is asked for: gloo has no reduce-scatter of its own

@@ -53,6 +53,17 @@ def difference(first: Intervals, second: Intervals) -> list[Interval]:
     return rest
 
 
+def runs(intervals: Intervals, gap: float) -> list[list[Interval]]:
+    """Sorted and disjoint *intervals* in runs: between those of one run no gap is longer than *gap*."""
+    found: list[list[Interval]] = []
+    for interval in intervals:
+        if found and interval[0] - found[-1][-1][1] <= gap:
+            found[-1].append(interval)
+        else:
+            found.append([interval])
+    return found
+
+
 def length(intervals: Intervals) -> float:
     """Total length of disjoint *intervals*."""
     return math.fsum(end - begin for begin, end in intervals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +13,11 @@ import torch.distributed as dist
 from distbench.grouping import gathered
 from distbench.metrics.base import Absent, Session, Values
 from distbench.metrics.communication.traffic import Call, Counted, wire_factor
+from distbench.metrics.profile import one_step
 from distbench.metrics.profile.breakdown import Done, match, parts
 from distbench.metrics.profile.intervals import Interval, difference, length, union
 from distbench.metrics.profile.nodes import Transfer, of_nodes
-from distbench.metrics.profile.trace import Trace, clipped, read, within
+from distbench.metrics.profile.trace import Event, Trace, clipped, read, within
 from distbench.metrics.steptime import drift
 
 _UNMATCHED = "the collectives in the trace do not match those that were counted"
@@ -33,6 +34,8 @@ class Timeline:
     """One for each collective of each step; empty if they can't be matched with the trace."""
     flags: list[str] = field(default_factory=list)
     """Reasons to look at the trace; the same on every rank."""
+    one_step: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the table ``timeline``; empty if those of this rank are not kept."""
 
 
 @dataclass
@@ -40,6 +43,8 @@ class _Step:
     """One profiled step of this rank."""
 
     interval: Interval
+    ranges: list[Event]
+    """The backend running collectives of groups of several ranks."""
     comm: list[Interval]
     exposed: list[Interval]
     done: list[Done] | None
@@ -61,7 +66,38 @@ def of(session: Session, counted: Counted | None, events: Iterable[Any]) -> Time
     unknown = Absent(_UNMATCHED if calls is not None else "needs the metric communication")
     values: Values = {name: unknown if None in numbers else numbers for name, numbers in columns.items()}
     values |= of_nodes(session, [_transfers(step) for step in steps], trace.compute)
-    return Timeline(values, _rows(trace, steps), flags)
+    return Timeline(
+        values, _rows(trace, steps), flags, _one_step(session, trace, steps, columns.get("work_s", []))
+    )
+
+
+def _one_step(
+    session: Session, trace: Trace, steps: list[_Step], work: list[float | None]
+) -> list[dict[str, Any]]:
+    """Rows of the table ``timeline``, if this rank is one of those that are kept. A collective call."""
+    seconds = [step.interval[1] - step.interval[0] for step in steps]
+    told = one_step.Told(
+        seconds,
+        [whole if own is None else own for own, whole in zip(work, seconds, strict=True)],
+        [trace.origin_ns + round(step.interval[0] * 1e9) for step in steps],
+    )
+    choice = one_step.choose(_of_all_ranks(session, told), session.nodes)
+    if choice is None or session.rank not in choice.late:
+        return []
+    step = steps[choice.step]
+    return one_step.rows(trace, step.interval, _collectives(step), choice.step, choice.late[session.rank])
+
+
+def _collectives(step: _Step) -> Iterator[one_step.Collective]:
+    """What the backend ran in *step*, as asked for where that is known."""
+    pairs = zip(step.done or (), step.shortest, strict=True)
+    known = {done.event: (done.call, shortest) for done, shortest in pairs}
+    for event in step.ranges:
+        if event not in known:
+            yield one_step.Collective(event.name, None, event.interval)
+            continue
+        call, shortest = known[event]
+        yield one_step.Collective(call.op, call.group, event.interval, (event.begin, event.end - shortest))
 
 
 def _transfers(step: _Step) -> list[Transfer] | None:
@@ -80,8 +116,9 @@ def _step(trace: Trace, interval: Interval, calls: list[Call]) -> _Step:
     matched = match(calls, within(trace.issues, interval), traffic)
     # a group of one rank moves nothing, whatever its backend does
     alone = {done.event for done in matched or () if done.call.group_size == 1}
-    comm = clipped(union(event.interval for event in ranges if event not in alone), interval)
-    return _Step(interval, comm, difference(comm, trace.compute), matched)
+    ranges = [event for event in ranges if event not in alone]
+    comm = clipped(union(event.interval for event in ranges), interval)
+    return _Step(interval, ranges, comm, difference(comm, trace.compute), matched)
 
 
 def _compare_ranks(session: Session, steps: list[_Step]) -> None:

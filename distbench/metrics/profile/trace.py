@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distbench.metrics.profile.intervals import Interval, difference, intersection, union
+from distbench.metrics.profile.intervals import Interval, Intervals, difference, intersection, union
 
 MARK = "distbench::"
 """Prefix of the ranges that the worker marks: ``step`` and the parts of a step."""
@@ -47,6 +47,8 @@ class Event:
 class Trace:
     """The events of the profiled steps of one rank."""
 
+    origin_ns: int = 0
+    """Where its times count from, in nanoseconds since 1970 on the clock of the rank's node."""
     marks: dict[str, list[Interval]] = field(default_factory=dict)
     """Name of a mark (without prefix) -> when it stood."""
     issues: list[Event] = field(default_factory=list)
@@ -84,7 +86,7 @@ def read(events: Iterable[Any]) -> Trace:
     every = list(events)
     # nanoseconds since 1970 leave a float no more than a quarter of a microsecond
     origin = min((event.start_ns() for event in every), default=0)
-    trace = Trace()
+    trace = Trace(origin)
     launches: dict[int, float] = {}
     on_device = []
     for event in every:
@@ -174,3 +176,12 @@ def within(events: Iterable[Event], step: Interval) -> list[Event]:
 def clipped(intervals: Iterable[Interval], step: Interval) -> list[Interval]:
     """Part of disjoint *intervals* that lies inside *step*."""
     return intersection(list(intervals), [step])
+
+
+def launched_in(work: Iterable[Event], part: Intervals) -> list[Interval]:
+    """When that of a device's *work* ran which the host asked for in a *part* of the step."""
+    return union(
+        event.interval
+        for event in work
+        if event.launched is not None and any(begin <= event.launched < end for begin, end in part)
+    )

@@ -1,0 +1,171 @@
+"""One profiled step of a few ranks on a timeline, from the table ``timeline`` of a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distbench.grouping import grouped
+from distbench.metrics.profile.intervals import Interval, difference, union
+from distbench.record import Record
+
+STEP, COMPUTE, COMMUNICATION, COPY = "step", "compute", "communication", "copy"
+LANES = (COMPUTE, COMMUNICATION, COPY)
+"""Kinds of what a rank does in a step."""
+_SECONDS = ("begin_s", "end_s", "busy_s")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Something that ran, with gaps of up to ``RankStep.bridged`` bridged; in seconds."""
+
+    kind: str
+    name: str
+    """Part of the step, collective or direction of a copy."""
+    group: str
+    """Ranks of a collective; empty: not known, or none."""
+    begin: float
+    end: float
+    busy: float
+    """Of that the time in which it really ran."""
+    exposed: float = 0.0
+    """Of communication: what no computation hides."""
+    wait: float = 0.0
+    """Of communication: waiting for the slowest rank, as far as it is known."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A time in which a rank neither computed nor communicated nor copied."""
+
+    begin: float
+    end: float
+    after: str
+    """What ran before; empty: the step began."""
+    before: str
+    """What ran next; empty: the step ended."""
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """The kept step of one rank."""
+
+    rank: int
+    begin: float
+    """Seconds after the first of the kept ranks on its node to begin."""
+    end: float
+    busy: float
+    """Time in which anything ran."""
+    bridged: float
+    """Gaps up to this long are not shown as gaps."""
+    trace: str
+    """File in the trial's folder with the rank's full trace; empty: none was kept."""
+    pieces: tuple[Piece, ...]
+    """By their begin."""
+
+    @property
+    def seconds(self) -> float:
+        """Length of the step."""
+        return self.end - self.begin
+
+    @property
+    def idle(self) -> float:
+        """Time in which nothing ran."""
+        return max(0.0, self.seconds - self.busy)
+
+    def of(self, kind: str, name: str = "") -> list[Piece]:
+        """Pieces of that *kind*, and of that *name* if one is given."""
+        return [piece for piece in self.pieces if piece.kind == kind and name in ("", piece.name)]
+
+    def gaps(self) -> list[Gap]:
+        """Gaps longer than ``bridged``, the longest first."""
+        ran = union((piece.begin, piece.end) for piece in self.pieces)
+        found = difference([(self.begin, self.end)], ran)
+        return sorted((self._gap(each) for each in found), key=lambda gap: -gap.seconds)
+
+    def _gap(self, idle: Interval) -> Gap:
+        begin, end = idle
+        earlier = max((p for p in self.pieces if p.end <= begin), key=lambda p: p.end, default=None)
+        later = min((p for p in self.pieces if p.begin >= end), key=lambda p: p.begin, default=None)
+        return Gap(begin, end, earlier.name if earlier else "", later.name if later else "")
+
+    def coarser(self, most: int) -> RankStep:
+        """The same in at most *most* pieces, or one for each kind and name, with longer gaps bridged."""
+        by_name = grouped(self.pieces, lambda piece: (piece.kind, piece.name, piece.group))
+        bridged, pieces = self.bridged, self.pieces
+        while len(pieces) > max(most, len(by_name)) and 0 < bridged <= self.seconds:
+            bridged *= 2
+            pieces = tuple(piece for same in by_name.values() for piece in _merged(same, bridged))
+        return replace(self, bridged=bridged, pieces=pieces)
+
+
+def _merged(pieces: Iterable[Piece], gap: float) -> Iterator[Piece]:
+    """Pieces of one name by their begin, those with no more than *gap* between them made one."""
+    last: Piece | None = None
+    for piece in pieces:
+        if last is None or piece.begin - last.end > gap:
+            if last:
+                yield last
+            last = piece
+            continue
+        sums = {key: getattr(last, key) + getattr(piece, key) for key in ("busy", "exposed", "wait")}
+        last = replace(last, end=max(last.end, piece.end), **sums)
+    if last:
+        yield last
+
+
+def rank_steps(record: Record | None) -> list[RankStep]:
+    """The kept step of each rank that has one, by rank; rows that no step can have are left out."""
+    rows = [row for row in (record.tables.get("timeline", []) if record else []) if _is_sound(row)]
+    found = [_rank_step(rank, of) for rank, of in grouped(rows, lambda row: int(row["rank"])).items()]
+    return sorted((step for step in found if step), key=lambda step: step.rank)
+
+
+def _rank_step(rank: int, rows: Sequence[Mapping[str, Any]]) -> RankStep | None:
+    whole = next((row for row in rows if row["kind"] == STEP), None)
+    if whole is None or whole["end_s"] <= whole["begin_s"]:
+        return None
+    pieces = [_piece(row) for row in rows if row["kind"] in LANES]
+    return RankStep(
+        rank,
+        whole["begin_s"],
+        whole["end_s"],
+        whole["busy_s"],
+        max(_number(whole.get("bridged_s")), (whole["end_s"] - whole["begin_s"]) * 1e-6),
+        str(whole.get("trace") or ""),
+        tuple(sorted(pieces, key=lambda piece: piece.begin)),
+    )
+
+
+def _piece(row: Mapping[str, Any]) -> Piece:
+    return Piece(
+        row["kind"],
+        str(row.get("name") or ""),
+        str(row.get("group") or ""),
+        row["begin_s"],
+        row["end_s"],
+        row["busy_s"],
+        _number(row.get("exposed_s")),
+        _number(row.get("wait_s")),
+    )
+
+
+def _is_sound(row: Mapping[str, Any]) -> bool:
+    """Whether *row* has a rank, a kind and times: a foreign record may hold anything."""
+    known = row.get("rank") is not None and row.get("kind") in (STEP, *LANES)
+    return known and all(_is_number(row.get(key)) for key in _SECONDS) and row["begin_s"] <= row["end_s"]
+
+
+def _number(value: Any) -> float:
+    return float(value) if _is_number(value) else 0.0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,0 +1,189 @@
+"""One profiled step of a few ranks, as intervals by kind: small enough for a record. Without torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.grouping import gathered
+from distbench.metrics.base import TableColumn, TableSpec
+from distbench.metrics.profile.intervals import (
+    Interval,
+    Intervals,
+    difference,
+    intersection,
+    length,
+    runs,
+    union,
+)
+from distbench.metrics.profile.trace import Trace, clipped, launched_in
+
+MOST_RANKS = 4
+MOST_INTERVALS = 250
+"""Of one rank: a screen is hardly wider."""
+_FINEST = 1000
+"""Gaps of less than this part of a step are bridged in any case: a screen does not show them."""
+_DIGITS = 7
+"""Of seconds: a profiler's clock is no finer than a tenth of a microsecond."""
+
+TABLE = TableSpec(
+    "timeline",
+    f"One profiled step, that of median length, of up to {MOST_RANKS} ranks: the first, the last, those with "
+    "most and with least work of their own. The first row of a rank is of kind step. Times count from the "
+    "moment at which the first of these ranks on the same node began the step, by that node's clock; clocks "
+    "of several nodes are not compared.",
+    (
+        TableColumn("step", "bigint", "Which profiled step, from 0 on."),
+        TableColumn("kind", "varchar", "step, compute, communication or copy (on, to and from a GPU)."),
+        TableColumn(
+            "name",
+            "varchar",
+            "Of computation the part of the step that it belongs to (data, forward, backward, optimizer, "
+            "other), of communication the collective as asked for, of a copy its direction.",
+        ),
+        TableColumn("group", "varchar", "Global ranks of a collective; null: not known, or none."),
+        TableColumn("begin_s", "double", "When it began.", "s"),
+        TableColumn("end_s", "double", "When it ended.", "s"),
+        TableColumn(
+            "busy_s", "double", "Time within in which it really ran; of a step, in which anything ran.", "s"
+        ),
+        TableColumn("exposed_s", "double", "Of communication: the part that no computation hides.", "s"),
+        TableColumn("wait_s", "double", "Of communication: waiting for the slowest rank of the group.", "s"),
+        TableColumn("bridged_s", "double", "Of a step: gaps up to this long are not shown as gaps.", "s"),
+        TableColumn("trace", "varchar", "Of a step: the file beside the record with the rank's full trace."),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What each rank tells the others of its profiled steps."""
+
+    seconds: list[float]
+    work: list[float]
+    """Without exposed waiting; as ``seconds`` where that is not known."""
+    began_ns: list[int]
+    """On the clock of its node."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The step and the ranks that are kept."""
+
+    step: int
+    late: dict[int, float]
+    """Rank -> seconds after the first of these ranks on its node to begin the step."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective of the kept step."""
+
+    name: str
+    group: str | None
+    ran: Interval
+    waited: Interval | None = None
+
+
+def choose(told: Sequence[Told], nodes: Sequence[int]) -> Choice | None:
+    """The step of median length by its slowest rank, and at most ``MOST_RANKS`` ranks; None: no step.
+
+    Args:
+        told: By each rank.
+        nodes: Number of the node of each rank.
+    """
+    steps = min(len(rank.seconds) for rank in told)
+    if not steps:
+        return None
+    slowest = [max(rank.seconds[step] for rank in told) for step in range(steps)]
+    step = slowest.index(statistics.median_low(slowest))
+    ranks = [*range(len(told))]
+    if len(told) > MOST_RANKS:
+        by_work = sorted(ranks, key=lambda rank: told[rank].work[step])
+        ranks = sorted({0, len(told) - 1, by_work[0], by_work[-1]})
+    began = gathered((nodes[rank], told[rank].began_ns[step]) for rank in ranks)
+    return Choice(step, {rank: (told[rank].began_ns[step] - min(began[nodes[rank]])) / 1e9 for rank in ranks})
+
+
+def rows(
+    trace: Trace, step: Interval, collectives: Iterable[Collective], number: int, late: float
+) -> list[dict[str, Any]]:
+    """Rows of this rank of the table ``timeline``.
+
+    Args:
+        trace: The rank's.
+        step: When the kept step began and ended on the trace's clock.
+        collectives: Those of the step, of groups of several ranks.
+        number: Of the step.
+        late: Seconds after the time that is called 0.
+    """
+    pieces, waits = _pieces(trace, collectives)
+    pieces = {key: inside for key, found in pieces.items() if (inside := clipped(union(found), step))}
+    bridged = (step[1] - step[0]) / _FINEST
+    while sum(len(runs(found, bridged)) for found in pieces.values()) > max(MOST_INTERVALS, len(pieces)):
+        bridged *= 2
+    made = [
+        _row(key, run, trace, union(waits.get(key, ())))
+        for key, found in pieces.items()
+        for run in runs(found, bridged)
+    ]
+    busy = length(union(interval for found in pieces.values() for interval in found))
+    whole = {"kind": "step", "name": "", **_span(step), "busy_s": busy, "bridged_s": bridged}
+    shift = late - step[0]
+    every = [whole, *sorted(made, key=lambda row: row["begin_s"])]
+    return [
+        {"step": number, **_rounded({**row, **_span((row["begin_s"] + shift, row["end_s"] + shift))})}
+        for row in every
+    ]
+
+
+_Key = tuple[str, str, str | None]
+
+
+def _pieces(
+    trace: Trace, collectives: Iterable[Collective]
+) -> tuple[dict[_Key, list[Interval]], dict[_Key, list[Interval]]]:
+    """Intervals by kind, name and group, and those of them in which a collective waited."""
+    pieces: dict[_Key, list[Interval]] = {}
+    waits: dict[_Key, list[Interval]] = {}
+    for name, found in _compute(trace).items():
+        pieces[("compute", name, None)] = [*found]
+    for copy in trace.copies:
+        pieces.setdefault(("copy", copy.name, None), []).append(copy.interval)
+    for one in collectives:
+        key = ("communication", one.name, one.group)
+        pieces.setdefault(key, []).append(one.ran)
+        waits.setdefault(key, []).extend([one.waited] if one.waited else [])
+    return pieces, waits
+
+
+def _compute(trace: Trace) -> Mapping[str, Intervals]:
+    """When the rank computed, by the part of the step; the host's making of batches is one of them."""
+    marks = {name: union(trace.marks.get(name, [])) for name in ("forward", "backward", "optimizer")}
+    if trace.on_device:
+        found = {name: launched_in(trace.kernels, part) for name, part in marks.items()}
+    else:
+        found = {name: intersection(trace.compute, part) for name, part in marks.items()}
+    found = {"data": union(trace.marks.get("data", [])), **found}
+    known = union(interval for intervals in found.values() for interval in intervals)
+    return {**found, "other": difference(trace.compute, known)}
+
+
+def _row(key: _Key, run: Intervals, trace: Trace, waits: Intervals) -> dict[str, Any]:
+    kind, name, group = key
+    row = {"kind": kind, "name": name, **_span((run[0][0], run[-1][1])), "busy_s": length(run)}
+    if kind != "communication":
+        return row
+    exposed, waited = difference(run, trace.compute), intersection(run, waits)
+    known = {} if group is None else {"group": group, "wait_s": length(waited)}
+    return {**row, "exposed_s": length(exposed), **known}
+
+
+def _span(interval: Interval) -> dict[str, float]:
+    return {"begin_s": interval[0], "end_s": interval[1]}
+
+
+def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: round(value, _DIGITS) if isinstance(value, float) else value for key, value in row.items()}

@@ -1,0 +1,138 @@
+"""The view ``timeline``: what a few ranks did in one profiled step, and when they did nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, Gap, RankStep, rank_steps
+from distbench.analysis.summary import CaseSummary
+from distbench.analysis.text import one_line
+from distbench.record.store import Run
+from distbench.report.sheet import Cell, Field, Row, Sheet, Value
+from distbench.report.view import CASE, View, case_cells
+from distbench.units import duration_text, number_text
+
+PERFETTO = "https://ui.perfetto.dev"
+_MOST_GAPS = 8
+_LEAST_GAP = 0.01
+"""Part of a step; shorter gaps are not worth a sentence."""
+
+Shown = tuple[CaseSummary, str, list[RankStep]]
+"""A case, its name, and what is kept of it."""
+
+
+def _ms(seconds: float) -> str:
+    return number_text(seconds * 1e3)
+
+
+def _time(name: str, heading: str, doc: str, *, cost: bool = False) -> Field:
+    return Field(name, heading, doc, "s", "lower" if cost else None, format=_ms)
+
+
+class TimelineView(View):
+    """A row for each kept rank of each case with a profiled step."""
+
+    title = "One step"
+    place = 25
+    caption = (
+        "Milliseconds of one profiled step of the first trial that counts: the step of median length, of up "
+        "to four ranks (the first, the last, those with most and with least work of their own). forw., "
+        "backw., optim., data, other: computation (on a GPU that of its kernels, by where they were "
+        "launched; data: making the batch). comm: communication; expos.: the part that no computation "
+        "hides; wait: the part that waits for the slowest rank of the group. idle: nothing of all that ran, "
+        "such as Python between operations. Computation and communication overlap, so that a row does not "
+        "add up to its step. The profiler slows the step: compare parts, not steps. Lower is better."
+    )
+    fields = (
+        *(replace(field, heading="") for field in CASE),
+        Field("rank", "rank", "Rank, from 0 on.", type="bigint", format="rank {}".format),
+        _time("step_s", "step", "Length of the step under the profiler."),
+        _time("data_s", "data", "Making and moving the batch."),
+        _time("forward_s", "forw.", "Computation of the forward pass."),
+        _time("backward_s", "backw.", "Computation of the backward pass."),
+        _time("optimizer_s", "optim.", "Computation of clipping and the update."),
+        _time("other_s", "other", "Other computation."),
+        _time("communication_s", "comm", "Communication, summed over collectives and groups."),
+        _time("exposed_s", "expos.", "Communication that no computation hides.", cost=True),
+        _time("wait_s", "wait", "Communication that waits for the slowest rank of its group.", cost=True),
+        _time("copy_s", "copies", "Copies to, from and on a GPU."),
+        _time("idle_s", "idle", "Time in which nothing of all that ran.", cost=True),
+        _time("longest_gap_s", "", "Longest time in one piece in which nothing ran."),
+        _time("bridged_s", "", "Gaps up to this long are not shown as gaps."),
+    )
+
+    def sheet(self, run: AnalysedRun) -> Sheet:
+        shown = _shown(run)
+        rows = [_row(row, name, step) for row, name, steps in shown for step in steps]
+        notes = [*_gaps(shown), *_traces(shown)] if rows else ["No record keeps a profiled step."]
+        made = self.made(rows, notes)
+        if any(row.value("copy_s") for row in rows):
+            return made
+        # a CPU copies by operations, which are computation
+        hidden = (replace(f, heading="") if f.name == "copy_s" else f for f in made.fields)
+        return replace(made, fields=tuple(hidden))
+
+
+def _shown(run: AnalysedRun) -> list[Shown]:
+    found = [(row, steps) for row in run.cases if (steps := rank_steps(row.detail))]
+    names = run.names([row for row, _ in found])
+    return [(row, names[row.case.id], steps) for row, steps in found]
+
+
+def _row(row: CaseSummary, name: str, step: RankStep) -> Row:
+    parts = {f"{part}_s": _busy(step, COMPUTE, part) for part in ("data", "forward", "backward", "optimizer")}
+    moved = step.of(COMMUNICATION)
+    gaps = step.gaps()
+    cells: dict[str, Cell | Value] = {
+        **case_cells(row.case),
+        "rank": step.rank,
+        "step_s": step.seconds,
+        **parts,
+        "other_s": max(0.0, _busy(step, COMPUTE) - math.fsum(parts.values())),
+        "communication_s": math.fsum(piece.busy for piece in moved),
+        "exposed_s": math.fsum(piece.exposed for piece in moved),
+        "wait_s": math.fsum(piece.wait for piece in moved),
+        "copy_s": _busy(step, COPY),
+        "idle_s": step.idle,
+        "longest_gap_s": gaps[0].seconds if gaps else 0.0,
+        "bridged_s": step.bridged,
+    }
+    return Row(cells, name)
+
+
+def _busy(step: RankStep, kind: str, name: str = "") -> float:
+    return math.fsum(piece.busy for piece in step.of(kind, name))
+
+
+def _gaps(shown: Sequence[Shown]) -> Iterator[str]:
+    """The longest gap of each case that is worth a sentence, the longest first."""
+    longest = [(name, *found) for _, name, steps in shown if (found := _longest(steps))]
+    for name, step, gap in sorted(longest, key=lambda each: -each[2].seconds)[:_MOST_GAPS]:
+        after, before = one_line(gap.after) or "the step's begin", one_line(gap.before) or "its end"
+        yield (
+            f"{name}, rank {step.rank}: idle for {duration_text(gap.seconds)} from "
+            f"{duration_text(gap.begin)} on, between {after} and {before}."
+        )
+
+
+def _longest(steps: Sequence[RankStep]) -> tuple[RankStep, Gap] | None:
+    gaps = [(step, gap) for step in steps for gap in step.gaps()[:1]]
+    worth = [(step, gap) for step, gap in gaps if gap.seconds >= _LEAST_GAP * step.seconds]
+    return max(worth, key=lambda pair: pair[1].seconds, default=None)
+
+
+def _traces(shown: Sequence[Shown]) -> Iterator[str]:
+    """Where the full traces are."""
+    files = [
+        (Run(Path()).trial_folder(row.case, row.detail.round) / step.trace).as_posix()
+        for row, _, steps in shown
+        for step in steps
+        if row.detail and step.trace
+    ]
+    if files:
+        more = f" ({len(files):,} in all)" if len(files) > 1 else ""
+        yield f"Full traces are in the run's folder, to be opened at {PERFETTO}: {one_line(files[0])}{more}."
