@@ -43,7 +43,11 @@ TABLE = TableSpec(
             "Of computation the part of the step that it belongs to (data, forward, backward, optimizer, "
             "other), of communication the collective as asked for, of a copy its direction.",
         ),
-        TableColumn("group", "varchar", "Global ranks of a collective; null: not known, or none."),
+        TableColumn(
+            "group",
+            "varchar",
+            "Global ranks of a collective; null: not known, or none. A word of SQL: write it in quotes.",
+        ),
         TableColumn("begin_s", "double", "When it began.", "s"),
         TableColumn("end_s", "double", "When it ended.", "s"),
         TableColumn(
