@@ -20,7 +20,7 @@ from evidence import differing, reference
 from records import case, failed, info, measured, unsupported
 from ruamel.yaml import YAML
 
-from distbench.adopt import FORMATS, Measured, adopt, formats_for
+from distbench.adopt import FORMATS, Adopted, Measured, adopt, formats_for
 from distbench.analysis.losses import losses_of
 from distbench.case import Batch, Case, Choice, Optimizer, Precision
 from distbench.errors import UsageError
@@ -155,6 +155,50 @@ def test_sizes_that_the_suite_left_open_are_those_of_the_live_engine() -> None:
     assert [each for each in untold.differs if "reduce_bucket_size" in each]
 
 
+def zero_section(adopted: Any) -> dict[str, Any]:
+    return json.loads(adopted.files["ds_config.json"])["zero_optimization"]
+
+
+def test_sizes_that_fit_the_measured_model_are_told_first_and_set_for_another() -> None:
+    stage3 = of("zero", options={"stage": 3, "prefetch_bucket_size": 77})
+    here = adopt("deepspeed", stage3, {**LIVE, "parameters": 1_000_000})
+    assert here.notes[0].startswith("reduce_bucket_size = 1,234, allgather_bucket_size = 2,345, ")
+    assert "the model of 1,000,000 parameters" in here.notes[0]
+    assert "prefetch" not in here.notes[0]
+    large = adopt("deepspeed", stage3, LIVE, parameters=7e9)
+    assert "not measured, but DeepSpeed's defaults" in large.notes[0]
+    assert zero_section(large)["stage3_max_live_parameters"] == 1_000_000_000
+    # the suite's own stays
+    assert zero_section(large)["stage3_prefetch_bucket_size"] == 77
+    small = zero_section(adopt("deepspeed", stage3, LIVE, parameters=2e6))
+    assert (small["reduce_bucket_size"], small["stage3_param_persistence_threshold"]) == (2_000_000, 100_000)
+    # what depends on no model says nothing
+    assert "for-parameters" not in everything(adopt("torch", ALL["ddp"], {}))
+
+
+@pytest.mark.train
+def test_for_a_large_model_the_sizes_are_those_of_deepspeed() -> None:
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    written = zero_section(adopt("deepspeed", of("zero", options={"stage": 3}), LIVE, parameters=1e12))
+    fields = DeepSpeedZeroConfig.model_fields
+    theirs = {field.alias or name: field.default for name, field in fields.items()}
+    sizes = [key for key in written if key.endswith(("_size", "_threshold", "_distance", "live_parameters"))]
+    assert len(sizes) == 6
+    assert [(key, written[key], theirs[key]) for key in sizes if written[key] != theirs[key]] == []
+
+
+def test_several_files_never_share_one_output(command: Command, tmp_path: Path) -> None:
+    run = stored(tmp_path, measured(of("zero")))
+    code, output, errors = command("adopt", run, "zero", "--as", "accelerate")
+    assert (code, output, "--into DIR" in errors) == (2, "", True)
+    assert "accelerate.yaml, adopted_accelerate.py, ds_config.json" in errors
+    code, _, errors = command("adopt", run, "zero", "--as", "deepspeed", "--skeleton")
+    assert (code, "only --as torch has a training script" in errors) == (2, True)
+    code, _, errors = command("adopt", run, "zero", "--as", "deepspeed", "--for-parameters", "many")
+    assert (code, "--for-parameters = 'many': expected a number" in errors) == (2, True)
+
+
 def test_what_a_format_cannot_say_is_told_as_a_difference() -> None:
     def told(format_: str, name: str) -> str:
         return " ".join(adopt(format_, ALL[name], LIVE).differs)
@@ -200,7 +244,9 @@ def test_hostile_names_stay_text(format_: str, command: Command, tmp_path: Path)
     if strategy == "zero":
         found = json.loads(adopt(format_, each, LIVE).files["ds_config.json"])
         assert found["zero_optimization"]["offload_param"]["nvme_path"] == HOSTILE
-    code, output, errors = command("adopt", stored(tmp_path, measured(each)), each.id, "--as", format_)
+    one_file = format_ in ("deepspeed", "torch", "torchtitan")
+    words = ["adopt", stored(tmp_path, measured(each)), each.id, "--as", format_]
+    code, output, errors = command(*words, *([] if one_file else ["--json"]))
     assert code == 0, errors
     assert not {"\x1b", "\u202e"} & set(output + errors)
 
@@ -410,14 +456,75 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
 def test_training_from_what_is_written_gives_the_losses_of_the_case(
     label: str, format_: str, trials: dict[str, Record], tmp_path: Path
 ) -> None:
+    assert trained(trials[label], format_, tmp_path) == pytest.approx(losses_of(trials[label]), rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def constant(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Record]:
+    """Return the records of a real run by label and precision; DeepSpeed's file has no schedule."""
+    text = SUITE.replace("schedule: cosine, total_steps: 4", "schedule: constant")
+    text = text.replace("fsdp, {zero: {stage: 2}}", "{zero: {stage: 3}}") + "precision: [fp32, bf16]\n"
+    done = run_in(tmp_path_factory.mktemp("constant"), text)
+    assert done.code == 0, done.errors
+    records = Run(done.folder).records()
+    return {(record.case.label, record.case.precision.compute): record for record in records}
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("label", "format_", "precision", "deviation"),
+    [
+        ("zero3", "transformers", "fp32", 1e-6),
+        # their autocast rounds elsewhere, as is told beside the files: eight bits are a part in 256
+        ("ddp", "accelerate", "bf16", 1 / 256),
+        ("ddp", "transformers", "bf16", 1 / 256),
+        ("zero3", "transformers", "bf16", 1 / 256),
+    ],
+)
+def test_training_with_shards_or_in_16_bits_gives_the_losses_of_the_case(
+    label: str,
+    format_: str,
+    precision: str,
+    deviation: float,
+    constant: dict[tuple[str, str], Record],
+    tmp_path: Path,
+) -> None:
+    record = constant[label, precision]
+    assert trained(record, format_, tmp_path) == pytest.approx(losses_of(record), rel=deviation)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    "label",
+    ["ddp", pytest.param("fsdp", marks=pytest.mark.deep), pytest.param("zero2", marks=pytest.mark.deep)],
+)
+def test_the_script_that_is_written_on_request_trains_as_it_stands(
+    label: str, trials: dict[str, Record], tmp_path: Path
+) -> None:
     record = trials[label]
-    adopted = adopt(format_, record.case, record.effective)
-    for name, text in adopted.files.items():
-        (tmp_path / name).write_text(text)
-    shutil.copy(MODELS / "adopted_train.py", tmp_path / "train.py")
-    wrapper = "DistributedDataParallel" if label == "ddp" else ""
+    adopted = adopt("torch", record.case, record.effective, with_script=True)
+    lines = launched(adopted, tmp_path).splitlines()
+    losses = [float(line.rpartition(" ")[2]) for line in lines if line.startswith("update ")]
+    assert len(losses) == 10
+    assert losses[-1] < losses[0]
+
+
+def trained(record: Record, format_: str, folder: Path) -> list[float]:
+    """Return the losses of a training of the case of *record* with what is adopted in a format."""
+    shutil.copy(MODELS / "adopted_train.py", folder / "train.py")
+    wrapper = "DistributedDataParallel" if record.case.label == "ddp" else "DeepSpeedEngine"
     told = {"case": record.case.to_json(), "format": format_, "wrapper": wrapper}
-    (tmp_path / "case.json").write_text(json.dumps(told))
+    (folder / "case.json").write_text(json.dumps(told))
+    launched(adopt(format_, record.case, record.effective), folder)
+    ranks = [json.loads((folder / f"losses-{rank}.json").read_text()) for rank in range(2)]
+    return [sum(step) / 2 for step in zip(*ranks, strict=True)]
+
+
+def launched(adopted: Adopted, folder: Path) -> str:
+    """Write the files into *folder* and launch them there; return what they print."""
+    for name, text in adopted.files.items():
+        (folder / name).write_text(text)
     here = Path(__file__).parent.parent
     environment = {
         **os.environ,
@@ -430,7 +537,7 @@ def test_training_from_what_is_written_gives_the_losses_of_the_case(
     done = subprocess.run(
         adopted.launch,
         shell=True,
-        cwd=tmp_path,
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
@@ -438,6 +545,4 @@ def test_training_from_what_is_written_gives_the_losses_of_the_case(
         timeout=180,
     )
     assert done.returncode == 0, done.stderr
-    ranks = [json.loads((tmp_path / f"losses-{rank}.json").read_text()) for rank in range(2)]
-    means = [sum(step) / 2 for step in zip(*ranks, strict=True)]
-    assert means == pytest.approx(losses_of(record), rel=1e-6)
+    return done.stdout

@@ -6,11 +6,20 @@ and settings that a format can't express are listed, never guessed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from distbench.adopt import accelerate_yaml, deepspeed_json, torch_script, torchtitan_toml, trainer_json
+from distbench.adopt import (
+    accelerate_yaml,
+    deepspeed_json,
+    sizes,
+    skeleton,
+    torch_script,
+    torchtitan_toml,
+    trainer_json,
+)
 from distbench.adopt.base import Adopted, Measured
 from distbench.case import Case
 from distbench.errors import UsageError
@@ -32,16 +41,32 @@ def formats_for(measured: Measured) -> list[str]:
     return [name for name, module in FORMATS.items() if not module.problems(measured)]
 
 
-def adopt(format_: str, case: Case, effective: Mapping[str, Any]) -> Adopted:
+def adopt(
+    format_: str,
+    case: Case,
+    effective: Mapping[str, Any],
+    *,
+    parameters: float | None = None,
+    with_script: bool = False,
+) -> Adopted:
     """*case* in a format of ``FORMATS``, given the *effective* settings its live engine reported.
+
+    Args:
+        parameters: Size of the model to write sizes in elements for; None: that of the measured one.
+        with_script: Add a training script that runs as it stands; only ``torch`` has one.
 
     Raises:
         UsageError: the format can't express this case; the message names those that can.
     """
     measured, module = Measured.of(case, effective), FORMATS[format_]
+    measured = sizes.fitted(measured) if parameters is None else sizes.rescaled(measured, parameters)
     if problems := module.problems(measured):
         others = formats_for(measured)
         advice = f"; for this case use --as {' or '.join(others)}" if others else ""
         raise UsageError(f"--as {format_}: {problems[0]}{advice}")
+    if with_script and module is not torch_script:
+        raise UsageError(f"--skeleton: only --as torch has a training script, not --as {format_}")
     written: Adopted = module.write(measured)
+    if with_script:
+        return dataclasses.replace(written, files={**written.files, skeleton.FILE: skeleton.text(case)})
     return written

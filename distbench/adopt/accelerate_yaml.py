@@ -50,6 +50,7 @@ def write(measured: Measured) -> Adopted:
     if case.device == "cpu":
         launch = base.torchrun(measured)
     notes = (
+        *measured.about_sizes,
         *_NOTES,
         *base.applying({_ON_CPUS: case.device == "cpu"}),
         *deepspeed_json.notes(measured),

@@ -40,6 +40,8 @@ class Measured:
     case: Case
     strategy: Strategy
     effective: Mapping[str, Any] = field(default_factory=dict)
+    about_sizes: tuple[str, ...] = ()
+    """What to know first of sizes that depend on the model (``sizes``)."""
 
     @classmethod
     def of(cls, case: Case, effective: Mapping[str, Any]) -> Measured:

@@ -27,6 +27,7 @@ def write(measured: Measured) -> Adopted:
     case = measured.case
     launch = base.command(measured, "deepspeed", f"--num_gpus={case.world_size}", "train.py")
     advice = (
+        *measured.about_sizes,
         f"In train.py: engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), "
         f'config="{FILE}"); then for each micro-batch engine.backward(loss) and engine.step().',
         *base.COMMON_NOTES,

@@ -43,7 +43,7 @@ def problems(measured: Measured) -> list[str]:
 def write(measured: Measured) -> Adopted:
     """The case as TrainingArguments, with DeepSpeed's configuration or a Trainer subclass."""
     launch, differs = base.torchrun(measured), _differs(measured)
-    notes = [*_NOTES, *_own_notes(measured), *deepspeed_json.notes(measured)]
+    notes = [*measured.about_sizes, *_NOTES, *_own_notes(measured), *deepspeed_json.notes(measured)]
     files = {FILE: base.as_json(_arguments(measured)), **deepspeed_json.files(measured)}
     if not measured.zero:
         notes.append(f"Use AdoptedTrainer from {SCRIPT} in place of Trainer.")

@@ -24,6 +24,7 @@ from distbench.files import write_whole, writing
 from distbench.record import Record, Status, of_kind, runs
 
 _SHORTEST_ID = 4
+_MOST_PARAMETERS = 1e15
 _UNTRIED = ("pending", "damaged", "unmeasured")
 
 
@@ -35,6 +36,13 @@ def adopt(
         str, option("--as", "FORMAT", "deepspeed, accelerate, transformers, torch or torchtitan.")
     ],
     into: Annotated[Path | None, option("--into", "DIR", "Write the files to DIR.")] = None,
+    parameters: Annotated[
+        str,
+        option("--for-parameters", "N", "Set bucket sizes and thresholds for a model of N parameters: 7e9."),
+    ] = "",
+    with_script: Annotated[
+        bool, flag("--skeleton", text="With --as torch: add a train.py that runs as it stands.")
+    ] = False,
     force: Annotated[
         bool, flag("--force", text="Export even if the case is not equivalent to its reference.")
     ] = False,
@@ -43,11 +51,15 @@ def adopt(
 ) -> int:
     """Export a case as configuration for another tool."""
     options.check_word("--as", format_, FORMATS)
+    count = options.parsed("--for-parameters", parameters, _count)
     stored = runs.find(name, out)
     run = AnalysedRun.read(stored)
     row = _find(run.cases, wanted)
     warnings = _check(row, force=force) + _unfair(row, run) + damage(run.damaged, stored.folder)
-    adopted = translate(format_, row.case, _effective(row, run.records))
+    effective = _effective(row, run.records)
+    adopted = translate(format_, row.case, effective, parameters=count, with_script=with_script)
+    if not (into or as_json) and len(adopted.files) > 1:
+        raise UsageError(f"adopt: {', '.join(adopted.files)} don't fit on one output; add --into DIR")
     for warning in warnings:
         note(f"distbench: warning: {warning}")
     if into is not None:
@@ -55,10 +67,25 @@ def adopt(
     elif as_json:
         say_json({**dataclasses.asdict(adopted), "warnings": warnings})
     else:
-        _print(adopted)
+        say(*(text.rstrip("\n") for text in adopted.files.values()))
     if not as_json:
         _print_notes(adopted, in_files=into is None)
     return 0
+
+
+def _count(text: str) -> float:
+    """Number of parameters in *text*.
+
+    Raises:
+        ValueError: it is no number from 1 on.
+    """
+    try:
+        count = float(text)
+    except ValueError:
+        count = 0.0
+    if not 1 <= count <= _MOST_PARAMETERS:
+        raise ValueError("expected a number of parameters, such as 7e9 or 350000000")
+    return count
 
 
 def _find(cases: Sequence[CaseSummary], wanted: str) -> CaseSummary:
@@ -143,14 +170,6 @@ def _write(adopted: Adopted, into: Path) -> None:
             write_whole(into / name, text)
     for name in adopted.files:
         say(str(into / name))
-
-
-def _print(adopted: Adopted) -> None:
-    """Print the files, with headings if there are several."""
-    for name, text in adopted.files.items():
-        if len(adopted.files) > 1:
-            say(f"# ---- {name} ----")
-        say(text.rstrip("\n"))
 
 
 def _print_notes(adopted: Adopted, *, in_files: bool) -> None:

@@ -1,0 +1,69 @@
+"""Sizes in elements that fit a model: those that were measured, and DeepSpeed's own for another model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from distbench.adopt.base import Measured
+from distbench.strategies.zero import Zero
+from distbench.strategies.zero.config import open_sizes
+from distbench.units import number_text
+
+_SOURCE = "https://www.deepspeed.ai/docs/config-json"
+_DEEPSPEED = {
+    "reduce_bucket_size": 500_000_000,
+    "allgather_bucket_size": 500_000_000,
+    "prefetch_bucket_size": 50_000_000,
+    "max_live_parameters": 1_000_000_000,
+    "param_persistence_threshold": 100_000,
+    "max_reuse_distance": 1_000_000_000,
+}
+"""DeepSpeed's defaults, made for models of billions of parameters (``_SOURCE``)."""
+_ONLY_STAGE_3 = ("param_persistence_threshold", "max_reuse_distance")
+"""Sizes that are 0 unless a suite says otherwise: DeepSpeed's would leave a small model whole."""
+
+
+def rescaled(measured: Measured, parameters: float) -> Measured:
+    """*measured* with the sizes that its suite left open set for a model of so many *parameters*.
+
+    Each is DeepSpeed's default, and at most the size of the model, which no bucket can exceed. Sizes that
+    the suite set stay as they are.
+    """
+    if not (zero := measured.zero):
+        return measured
+    left_open = [key for key in _depending(zero) if not getattr(zero, key)]
+    sizes = {key: min(_DEEPSPEED[key], int(parameters)) for key in left_open}
+    about = (
+        f"{_listed(sizes)}: not measured, but DeepSpeed's defaults, at most the size of a model of "
+        f"{number_text(parameters)} parameters ({_SOURCE}). They are numbers of elements, not of bytes."
+    )
+    changes: dict[str, Any] = sizes
+    strategy = dataclasses.replace(zero, **changes)
+    return dataclasses.replace(measured, strategy=strategy, about_sizes=(about,) if sizes else ())
+
+
+def fitted(measured: Measured) -> Measured:
+    """*measured*, saying which sizes fit the measured model alone."""
+    if not (zero := measured.zero):
+        return measured
+    sizes = {key: measured.size(key) for key in open_sizes(zero) if getattr(zero, key) is None}
+    sizes |= {key: 0 for key in _depending(zero) if getattr(zero, key) == 0}
+    known = {key: size for key, size in sizes.items() if size is not None}
+    count = measured.effective.get("parameters")
+    model = f"of {number_text(count)} parameters " if type(count) is int else ""
+    about = (
+        f"{_listed(known)}: they fit the model {model}that was measured. For a larger one export with "
+        "--for-parameters N, its number of parameters, such as 7e9."
+    )
+    return dataclasses.replace(measured, about_sizes=(about,) if known else ())
+
+
+def _depending(zero: Zero) -> list[str]:
+    """Options of *zero* that depend on the size of the model."""
+    return [*open_sizes(zero), *(_ONLY_STAGE_3 if zero.stage == 3 else ())]
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{key} = {size:,}" for key, size in sizes.items())
