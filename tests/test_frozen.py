@@ -223,7 +223,7 @@ def test_the_schema_of_a_gates_result_stays() -> None:
 def test_every_view_of_the_stored_run_has_a_row_for_its_case(view: str) -> None:
     done = call("show", str(RUN), "--view", view)
     assert done.returncode == 0, done.stderr
-    assert "ddp/ws2" in done.stdout
+    assert re.search(r"^ddp\b", done.stdout, re.MULTILINE) and "ws2/" in done.stdout
 
 
 def test_plugins_are_found_where_the_variable_says() -> None:

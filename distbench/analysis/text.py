@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from distbench.case import Case
 
 # whole escape sequences; then remaining control characters, marks that change the writing
-# direction, and lone surrogates, which no encoding can write
+# direction, noncharacters, and lone surrogates, which no encoding can write
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?", re.DOTALL)
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufdd0-\ufdef\ud800-\udfff]"
+)
 
 
 def plain(text: str) -> str:

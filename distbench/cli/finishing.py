@@ -8,6 +8,7 @@ from distbench.analysis.headlines import judged_bad
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed
 from distbench.analysis.unchecked import unchecked
+from distbench.cli.colour import paint
 from distbench.cli.output import UNCHECKED, complain, say, say_json, width
 from distbench.cli.stopping import report_command
 from distbench.errors import InfrastructureError
@@ -18,7 +19,7 @@ from distbench.report.run_json import run_json
 
 
 def _table(run: AnalysedRun) -> str:
-    return terminal.table(run, width=width())
+    return terminal.table(run, width(), paint)
 
 
 def reported(run: Run, shown: Callable[[AnalysedRun], str] = _table, *, as_json: bool) -> AnalysedRun:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,7 +14,9 @@ from typing import Any
 import typer
 
 from distbench.analysis.text import plain
+from distbench.cli.colour import alarming, shown
 from distbench.errors import DistbenchError, SuiteError
+from distbench.report.folding import folded
 
 UNCHECKED = 3
 """Exit code of a run in which what was asked to be judged could not be: as ``gate``'s, which can't tell."""
@@ -24,7 +25,7 @@ UNCHECKED = 3
 def say(text: str = "") -> None:
     """Print *text*; once the reader has gone (``| head``), print nothing and continue."""
     try:
-        typer.echo(plain(text))
+        typer.echo(shown(text))
     except BrokenPipeError:
         drop_output()
 
@@ -50,7 +51,7 @@ def complain(error: DistbenchError | str) -> None:
     for mistake in mistakes:
         # a command to be pasted keeps each space of the paths in it
         line = re.sub(r"\s", " ", plain(str(mistake))).strip()
-        typer.echo(f"distbench: error: {line}", err=True)
+        typer.echo(f"{alarming('distbench: error:')} {line}", err=True)
 
 
 def note(text: str) -> None:
@@ -65,13 +66,7 @@ def width() -> int:
 
 def wrapped(text: str, indent: int, hanging: int = 0) -> str:
     """*text* wrapped to the terminal's width and indented."""
-    return textwrap.fill(
-        plain(text),
-        width(),
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + hanging),
-        break_on_hyphens=False,
-    )
+    return "\n".join(folded(plain(text), width(), first=" " * indent, later=" " * (indent + hanging)))
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -81,4 +76,4 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     for *cells, last in shown:
         lead = "".join(f"{cell:<{size}}  " for cell, size in zip(cells, sizes, strict=False))
         indent, room = " " * len(lead), max(width(), len(lead) + 20)
-        yield textwrap.fill(last, room, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False)
+        yield "\n".join(folded(last, room, first=lead, later=indent) or [lead.rstrip()])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING
 from distbench.analysis.paired import Rule, pairs_for, resolvable, stopped
 from distbench.analysis.text import listed, one_line
 from distbench.gate.calibration import Calibrated
-from distbench.gate.verdicts import CaseVerdict, Finding, Result
+from distbench.gate.verdicts import FAILING, CaseVerdict, Finding, Result
 from distbench.gate.wording import WORDS, change
+from distbench.report.folding import folded
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
+from distbench.report.tone import Paint, Tone, unpainted
 from distbench.units import duration_text
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ _CASE = Field("case", "case", "Name of the case.", type="varchar")
 _EFFECTS = (0.03, 0.05, 0.10)
 _MOST_PAIRS = 20
 _COMMANDS = re.compile(r"^\s*::|##(?=\w*\[)", re.MULTILINE)
+_TONES: dict[str, Tone] = {
+    "improved": "good",
+    **dict.fromkeys(FAILING, "bad"),
+    **dict.fromkeys(("inconclusive", "incomparable"), "doubtful"),
+}
 _SIGNS = {"pass": "", "improved": " +", "regressed": " !", "inconclusive": " ?"}
 CAPTION = (
     "Change in cost from baseline to candidate, run side by side: +2% means a 2% longer step, 2% lower "
@@ -44,18 +50,16 @@ def sheet(result: Result) -> Sheet:
     title = f"{one_line(result.suite)}: {one_line(result.candidate)} vs. {one_line(result.baseline)}"
     verdict = Field("verdict", "verdict", "Verdict of the gate.", type="varchar")
     costs = [Field(name, heading, "Candidate over baseline.") for name, heading in COLUMNS.items()]
-    rows = [
-        Row({"case": case.case, "verdict": case.word} | {item.metric: _cell(item) for item in case.findings})
-        for case in result.cases
-    ]
-    return Sheet(title, CAPTION, (_CASE, verdict, *costs), tuple(rows), tuple(sentences(result)))
+    rows = tuple(map(_row, result.cases))
+    return Sheet(title, CAPTION, (_CASE, verdict, *costs), rows, tuple(sentences(result)))
 
 
-def text(result: Result, width: int) -> str:
+def text(result: Result, width: int, paint: Paint = unpainted) -> str:
     """Table of all cases, sentences on those that did not pass, and the verdict."""
-    verdict = "\n".join(textwrap.wrap(headline(result), width))
-    shown = _no_commands(f"{sheet(result).as_text(width)}\n\n{verdict}")
-    return f"{shown}\n\n{text(result.since, width)}" if result.since else shown
+    tone = _TONES.get(result.word, "best")
+    verdict = "\n".join(paint(line, tone) for line in folded(headline(result), width))
+    shown = _no_commands(f"{sheet(result).as_text(width, paint)}\n\n{verdict}")
+    return f"{shown}\n\n{text(result.since, width, paint)}" if result.since else shown
 
 
 def _no_commands(text: str) -> str:
@@ -126,13 +130,22 @@ def case_sentences(case: CaseVerdict) -> list[str]:
     return lines + [f"{name}: {one_line(note, 600)}." for note in case.notes]
 
 
+def _row(case: CaseVerdict) -> Row:
+    verdict = Cell(case.word, tone=_TONES.get(case.word, ""))
+    return Row(
+        {"case": case.case, "verdict": verdict, **{item.metric: _cell(item) for item in case.findings}}
+    )
+
+
 def _cell(finding: Finding) -> Cell:
     if finding.ratio is None:
         return Cell(None, finding.word, finding.word)
     change, sign = _change(finding.ratio), _SIGNS.get(finding.word, "")
+    tone = _TONES.get(finding.word, "")
     if finding.low is None or finding.high is None:
-        return Cell(finding.ratio, ("=" if finding.ratio == 1 else change) + sign)
-    return Cell(finding.ratio, f"{change} ({_change(finding.low)} to {_change(finding.high)}){sign}")
+        return Cell(finding.ratio, ("=" if finding.ratio == 1 else change) + sign, tone=tone)
+    ends = f"({_change(finding.low)} to {_change(finding.high)})"
+    return Cell(finding.ratio, f"{change} {ends}{sign}", tone=tone)
 
 
 def _change(ratio: float) -> str:

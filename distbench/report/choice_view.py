@@ -81,7 +81,8 @@ def _row(one: Candidate, choice: Choice) -> Row:
             "interval": Cell(None, ends if one.speed.half is not None else ""),
             "memory_bytes": one.memory,
             "joules_per_token": one.joules.value if one.joules else None,
-        }
+        },
+        tone="best" if one is choice.pick else "",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,8 +16,11 @@ from distbench.foreign import from_anybody
 from distbench.grouping import gathered
 from distbench.job import kinds
 from distbench.record import of_kind
-from distbench.report.markup import bullets, document, escaped, folded
+from distbench.report import markup
+from distbench.report.folding import folded
+from distbench.report.markup import bullets, document, escaped
 from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.tone import Paint, Tone, unpainted
 from distbench.report.view import CASE, case_cells
 from distbench.units import value_text
 
@@ -31,6 +33,7 @@ _HEADINGS = {
     "final_loss": "loss",
 }
 _SIGNS = {"better": "+", "worse": "!", "other": "~", "same": "", "unknown": "?"}
+_TONES: dict[str, Tone] = {"better": "good", "worse": "bad"}
 _CAPTION = (
     "Ratio of the second run to the first, with its 95% interval. +: better, !: worse, ~: changed, ?: spread "
     "unknown; no sign: within the noise. efficiency: of scaling from one device; slower devices raise it "
@@ -89,12 +92,13 @@ def sheet(made: Comparison) -> Sheet:
     return Sheet(f"Two runs: {title}", _CAPTION, (*CASE, *fields), tuple(rows), (*sentences(made),))
 
 
-def text(made: Comparison, width: int) -> str:
+def text(made: Comparison, width: int, paint: Paint = unpainted) -> str:
     """What to know first, what the environments and the settings differ in, and then the numbers."""
     shown = sheet(made)
-    notes = [textwrap.fill(each, width, break_on_hyphens=False) for each in shown.notes]
-    table = replace(shown, title="", notes=()).as_text(width)
-    return "\n\n".join([shown.title, *notes, table, *(own.as_text(width) for own in made.jobs.values())])
+    notes = ["\n".join(folded(each, width)) for each in shown.notes]
+    table = replace(shown, title="", notes=()).as_text(width, paint)
+    own = [each.as_text(width, paint) for each in made.jobs.values()]
+    return "\n\n".join([paint(shown.title, "best"), *notes, table, *own])
 
 
 def markdown(made: Comparison) -> str:
@@ -105,7 +109,7 @@ def markdown(made: Comparison) -> str:
         f"## distbench: {escaped(shown.title)}",
         f"**{escaped(first)}**",
         bullets(others),
-        folded(f"All {len(shown.rows)} cases", shown.as_markdown()),
+        markup.folded(f"All {len(shown.rows)} cases", shown.as_markdown()),
         f"<sub>{escaped(shown.caption)}</sub>",
         *(part for own in made.jobs.values() for part in _markdown_of(own)),
     )
@@ -113,7 +117,7 @@ def markdown(made: Comparison) -> str:
 
 def _markdown_of(own: Sheet) -> list[str]:
     title = f"{own.title}: {len(own.rows)} rows"
-    return [bullets(own.notes), folded(title, own.as_markdown()), f"<sub>{escaped(own.caption)}</sub>"]
+    return [bullets(own.notes), markup.folded(title, own.as_markdown()), f"<sub>{escaped(own.caption)}</sub>"]
 
 
 def sentences(made: Comparison) -> list[str]:
@@ -187,7 +191,8 @@ def _cell(change: Change | None) -> Cell:
     if change.before.value == change.after.value:
         return Cell(ratio.value, "=")
     range_ = f" ({ratio.low:.3f}–{ratio.high:.3f})" if ratio.half else ""
-    return Cell(ratio.value, f"{ratio.value:.3f}{range_} {_SIGNS[change.word]}".rstrip())
+    text = f"{ratio.value:.3f}{range_} {_SIGNS[change.word]}".rstrip()
+    return Cell(ratio.value, text, tone=_TONES.get(change.word, ""))
 
 
 def _count(pairs: Sequence[Pair]) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from distbench.analysis.choice import Candidate, Wish, choose
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
 from distbench.analysis.text import one_line, parts
 from distbench.grouping import grouped
+from distbench.record import Status
 from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.tone import Tone
 from distbench.report.view import CASE, case_cells, measured_cell
 from distbench.units import number_text
 
@@ -41,7 +45,12 @@ def sheet(run: AnalysedRun) -> Sheet:
     marks = run.parity.footnotes.marks
     asked = [row for row in run.cases if row.status != UNMEASURED]
     groups = grouped(asked, lambda row: "/".join(parts(row.case)))
-    rows = [_row(row, marks.get(row.case.id, ""), group) for group, of in groups.items() for row in of]
+    pick = choose(run.candidates, Wish()).pick
+    rows = [
+        replace(_row(row, marks.get(row.case.id, ""), group), tone=_tone(row, pick))
+        for group, of in groups.items()
+        for row in of
+    ]
     title = f"{run.info.suite_name} · run {run.info.run_id} · {run.info.state}"
     return Sheet(one_line(title), _CAPTION, FIELDS, tuple(rows))
 
@@ -71,6 +80,16 @@ def _row(row: CaseSummary, mark: str, group: str) -> Row:
         },
         group,
     )
+
+
+def _tone(row: CaseSummary, pick: Candidate | None) -> Tone:
+    if row.failed and row.status != Status.UNSUPPORTED:
+        return "bad"
+    if row.differs or row.of_gravity("bad"):
+        return "bad"
+    if row.degraded:
+        return "doubtful"
+    return "best" if pick and pick.id == row.case.id else ""
 
 
 def _status(row: CaseSummary) -> str:

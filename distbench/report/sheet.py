@@ -8,14 +8,18 @@ where programs do, with its reason in JSON.
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from distbench.analysis.text import one_line, shorten
+from distbench.analysis.text import one_line
+from distbench.grouping import grouped
 from distbench.report.csv_text import csv_text
+from distbench.report.folding import folded
 from distbench.report.markup import escaped
+from distbench.report.text_table import Line, table
+from distbench.report.tone import Paint, Tone, unpainted
 from distbench.units import ABSENT, value_text
 
 Value = str | int | float | bool | None
@@ -23,7 +27,6 @@ Cells = Mapping[str, "Value | Cell"]
 PERCENT = "{:.1%}".format
 """Format of a fraction."""
 
-_LEAST_NAME = 12
 _LONGEST_CELL = 300
 _DESCRIPTION = ("name", "heading", "type", "unit", "better", "doc")
 _ARROWS = {"higher": " ↑", "lower": " ↓", None: ""}
@@ -38,6 +41,8 @@ class Cell:
     """What people read; empty: by the format of the column."""
     reason: str = ""
     """Why *value* is None."""
+    tone: Tone = ""
+    """Shown where text has colours; empty: that of the row."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ class Row:
     """Heading above this row and those that follow with the same."""
     instead: str = ""
     """A sentence in place of all cells but the first, for people."""
+    tone: Tone = ""
+    """Of all cells that have none of their own."""
 
     def value(self, name: str) -> Value:
         """The value of a column, None if it is absent."""
@@ -127,32 +134,22 @@ class Sheet:
         """Rows for programs: every column by its name, None where it is absent."""
         return [{each.name: _plain(row.value(each.name)) for each in self.fields} for row in self.rows]
 
-    def as_text(self, width: int) -> str:
+    def as_text(self, width: int, paint: Paint = unpainted) -> str:
         """Lines of plain text, *width* characters wide where the cells allow it."""
-        lines = [*([self.title] if self.title else []), *textwrap.wrap(self.caption, width), ""]
-        lines += self.text_rows(width) if self.rows else ["Nothing to show."]
+        lines = [*([self.title] if self.title else []), *folded(self.caption, width), ""]
+        lines += self.text_rows(width, paint) if self.rows else ["Nothing to show."]
         for note in self.notes:
-            lines += ["", *textwrap.wrap(note, width, break_on_hyphens=False)]
+            lines += ["", *folded(note, width)]
         return "\n".join(lines)
 
-    def text_rows(self, width: int) -> list[str]:
+    def text_rows(self, width: int, paint: Paint = unpainted) -> list[str]:
         """The headings and the rows as lines."""
         left = [each.type == "varchar" for each in self.shown]
-        rows = [(row, self._texts(row)) for row in self.rows]
-        whole = [self.headings, *(cells for row, cells in rows if not row.instead)]
-        sizes = [max(len(cells[i]) for cells in whole) for i in range(len(left))]
-        names = max(len(cells[0]) for cells in [self.headings, *(cells for _, cells in rows)])
-        sizes[0] = min(names, max(_LEAST_NAME, width - sum(size + 2 for size in sizes[1:])))
-        lines = _lines(self.headings, sizes, left)
-        group = ""
-        for row, cells in rows:
-            if row.group != group:
-                group = row.group
-                lines += ["", shorten(group, width)] if len(lines) > 1 else [shorten(group, width)]
-            lines += (
-                _beside(cells[0], row.instead, sizes[0], width) if row.instead else _lines(cells, sizes, left)
-            )
-        return lines
+        lines = [
+            Line(name_and_others, self._tones(row), group, row.instead)
+            for row, name_and_others, group in self._named()
+        ]
+        return table(self.headings, lines, left, width, paint)
 
     def as_markdown(self) -> str:
         """A table of Markdown; foreign text in it makes no markup. Empty without rows."""
@@ -186,24 +183,29 @@ class Sheet:
     def _texts(self, row: Row) -> tuple[str, ...]:
         return tuple(each.text(row.cells.get(each.name)) for each in self.shown)
 
+    def _tones(self, row: Row) -> list[Tone]:
+        cells = (row.cells.get(each.name) for each in self.shown)
+        return [(isinstance(cell, Cell) and cell.tone) or row.tone for cell in cells]
+
+    def _named(self) -> list[tuple[Row, tuple[str, ...], str]]:
+        """Rows with their texts and groups; what is behind the strategy of a case heads a group."""
+        rows = [(row, self._texts(row), row.group) for row in self.rows]
+        if self.shown[0].name != "case_name" or any(row.group for row in self.rows):
+            return rows
+        named = [(row, *_split_name(row, texts)) for row, texts, _ in rows]
+        return [each for same in grouped(named, lambda each: each[2]).values() for each in same]
+
     def _reasons(self, row: Row) -> dict[str, str]:
         return {key: cell.reason for key, cell in row.cells.items() if isinstance(cell, Cell) and cell.reason}
 
 
-def _lines(cells: Sequence[str], sizes: Sequence[int], left: Sequence[bool]) -> list[str]:
-    """A row as one line, or as two where its name is too long: cut names would be alike."""
-    name, *rest = cells
-    columns = zip(rest, sizes[1:], left[1:], strict=True)
-    padded = [cell.ljust(size) if is_text else cell.rjust(size) for cell, size, is_text in columns]
-    head = [] if len(name) <= sizes[0] else [name]
-    return [*head, "  ".join([f"{'' if head else name:<{sizes[0]}}", *padded]).rstrip()]
-
-
-def _beside(name: str, sentence: str, size: int, width: int) -> list[str]:
-    """A name with a sentence next to it, folded once and then cut."""
-    lead = f"{shorten(name, size):<{size}}  "
-    indent = " " * len(lead)
-    return textwrap.wrap(lead + sentence, width, subsequent_indent=indent, max_lines=2, placeholder=" …")
+def _split_name(row: Row, texts: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    """Texts of a row of a case with its strategy alone as its name, and the rest of the case's name."""
+    name, strategy = one_line(str(row.value("case_name"))), one_line(str(row.value("strategy")))
+    if not name.startswith(f"{strategy}/"):
+        return texts, ""
+    mark = re.search(r"\[[^\[\]]*\]$", texts[0])
+    return (strategy + (mark[0] if mark else ""), *texts[1:]), name.removeprefix(f"{strategy}/")
 
 
 def _plain(value: Value) -> Value:

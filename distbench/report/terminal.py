@@ -1,8 +1,7 @@
-"""The table of a run as plain text: readable at 80 columns, without colour, and piped."""
+"""The table of a run as text: readable at 80 columns, without colours as with them, and piped."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 
 from distbench.analysis.answer import answer
@@ -13,24 +12,26 @@ from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import shorten
 from distbench.record import Status
 from distbench.report import overview
+from distbench.report.folding import folded
+from distbench.report.tone import Paint, unpainted
 from distbench.report.view import views
 
 _MOST_LOGS = 10
 
 
-def table(run: AnalysedRun, width: int = 80) -> str:
+def table(run: AnalysedRun, width: int = 80, paint: Paint = unpainted) -> str:
     """The table of *run*, what it says in words, and what its columns mean.
 
     No line is wider than *width* (72 at least) but a path of a log, which is never broken.
     """
     cases, notes, sheet = run.cases, run.parity.footnotes, overview.sheet(run)
-    rows = ["", *sheet.text_rows(width)] if sheet.rows else []
+    rows = ["", *sheet.text_rows(width, paint)] if sheet.rows else []
     none = [] if cases else ["", "This run has no cases."]
     blocks = [
         [shorten(sheet.title, width), *rows, *none],
         footnote_lines(notes, width),
-        _answer(run, width),
-        *_verdicts(run, width),
+        _answer(run, width, paint),
+        *_verdicts(run, width, paint),
         _wrap(findings(run), width, "  "),
         [*_wrap(failures(run), width, "  "), *_logs(cases)],
         _wrap([sheet.caption], width, "") if rows else [],
@@ -38,13 +39,14 @@ def table(run: AnalysedRun, width: int = 80) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def _answer(run: AnalysedRun, width: int) -> list[str]:
+def _answer(run: AnalysedRun, width: int, paint: Paint) -> list[str]:
     """What to train with, and why; nothing where nothing was measured."""
     if not any(row.measured for row in run.cases):
         return []
     best = answer(run)
     reasons = [f"  - {reason}" for reason in best.reasons]
-    return [*_wrap([best.headline], width, "  "), *_wrap(reasons, width, "    ")]
+    headline = [paint(line, "best") for line in _wrap([best.headline], width, "  ")]
+    return [*headline, *_wrap(reasons, width, "    ")]
 
 
 def footnote_lines(notes: Footnotes, width: int) -> list[str]:
@@ -52,11 +54,11 @@ def footnote_lines(notes: Footnotes, width: int) -> list[str]:
     return _wrap([f"{mark} {sentence}" for mark, sentence in notes.sentences.items()], width, "    ")
 
 
-def _verdicts(run: AnalysedRun, width: int) -> list[list[str]]:
+def _verdicts(run: AnalysedRun, width: int, paint: Paint) -> list[list[str]]:
     """A block for each kind of verdict: its table, or a line for each good word and each other verdict."""
     known = views()
     return [
-        known[kind].sheet(run).as_text(width).splitlines()
+        known[kind].sheet(run).as_text(width, paint).splitlines()
         if kind in known and known[kind].in_overview
         else [
             kind.capitalize() + (f" (evidence: distbench show --view {kind})" if kind in known else ""),
@@ -77,8 +79,4 @@ def _logs(cases: Sequence[CaseSummary]) -> list[str]:
 
 def _wrap(sentences: Iterable[str], width: int, indent: str) -> list[str]:
     """Lines of *sentences*, those that go on indented."""
-    return [
-        line
-        for sentence in sentences
-        for line in textwrap.wrap(sentence, width, subsequent_indent=indent, break_on_hyphens=False)
-    ]
+    return [line for sentence in sentences for line in folded(sentence, width, later=indent)]

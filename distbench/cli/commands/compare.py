@@ -13,6 +13,7 @@ from distbench.analysis.history import past
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line
 from distbench.cli import options
+from distbench.cli.colour import paint
 from distbench.cli.copies import once
 from distbench.cli.occasions import readable
 from distbench.cli.options import argument, option
@@ -81,7 +82,7 @@ def _side_by_side(first: Run, later: Sequence[Run], folders: set[Path], html: Pa
     elif form == "md":
         say("\n\n".join(map(comparison_view.markdown, comparisons)))
     else:
-        say("\n\n".join(comparison_view.text(comparison, width()) for comparison in comparisons))
+        say("\n\n".join(comparison_view.text(comparison, width(), paint) for comparison in comparisons))
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from distbench.cli import options
+from distbench.cli.colour import paint
 from distbench.cli.gate_stored import gate_stored
 from distbench.cli.options import flag, option
 from distbench.cli.output import note, say, say_json, width
@@ -219,7 +220,7 @@ def _print(result: Result, *, markdown: bool, as_json: bool) -> None:
     elif markdown:
         say(outputs.markdown(result))
     else:
-        say(view.text(result, width()))
+        say(view.text(result, width(), paint))
 
 
 def _write(result: Result, *, junit: Path | None, metrics: Path | None, github: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from distbench.analysis import answer, choice
+from distbench.cli.colour import paint
 from distbench.cli.options import REPORTS, Json, Out, RunName, check_word, option, parsed
 from distbench.cli.output import say, say_json, width, wrapped
 from distbench.cli.readers import reads_runs
@@ -74,10 +75,11 @@ def pick(
         said = choice_view.to_json(explanation, chosen, choice.turns(every, chosen))
         say_json({**said, "damaged": damage_json(run)})
     else:
-        say(wrapped(explanation.headline, 0))
+        headline = wrapped(explanation.headline, 0).splitlines()
+        say("\n".join(paint(line, "best" if chosen.pick else "bad") for line in headline))
         for reason in explanation.reasons:
             say(wrapped(f"- {reason}", 2, 2))
-        say("\n" + choice_view.sheet(chosen).as_text(width()))
+        say("\n" + choice_view.sheet(chosen).as_text(width(), paint))
     return 0 if chosen.pick else 1
 
 

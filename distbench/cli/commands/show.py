@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from distbench.analysis.run import AnalysedRun
+from distbench.cli.colour import paint
 from distbench.cli.options import REPORTS, Csv, Json, Markdown, Out, RunName, check_forms, check_word, option
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.readers import reads_runs
@@ -53,7 +54,7 @@ def print_run(run: AnalysedRun, form: str) -> None:
     elif form == "csv":
         say(overview.sheet(run).as_csv())
     else:
-        say(terminal.table(run, width=width()))
+        say(terminal.table(run, width(), paint))
 
 
 def print_view(run: AnalysedRun, view: str, form: str = "") -> None:
@@ -66,7 +67,7 @@ def print_view(run: AnalysedRun, view: str, form: str = "") -> None:
     if form:
         say(of_view(sheet) if form == "md" else sheet.as_csv())
         return
-    text = sheet.as_text(width())
+    text = sheet.as_text(width(), paint)
     say(text)
     # not every view marks its cases
     if any(mark in text for mark in notes.marks.values()):

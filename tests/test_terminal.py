@@ -1,0 +1,186 @@
+"""What a terminal shows: colours where it has them, one line a row, nothing broken that is to be pasted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import call
+from histories import stored
+from records import case, failed, measured
+
+from distbench.cli import main
+from distbench.report.folding import folded
+from distbench.report.sheet import Cell, Field, Row, Sheet
+
+SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
+DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
+BOLD, RED, GREEN, YELLOW = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m"
+VARIABLES = ("NO_COLOR", "CI", "TERM")
+
+
+class Terminal:
+    """A terminal that commands of this process print on."""
+
+    def __init__(self) -> None:
+        self._ours, theirs = pty.openpty()
+        self._stream = os.fdopen(theirs, "w", encoding="utf-8")
+        self._seen: list[bytes] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def run(self, *arguments: str, **variables: str) -> str:
+        """What *arguments* print, and what they complain about."""
+        before = {name: os.environ.pop(name, None) for name in VARIABLES}
+        os.environ.update({"TERM": "xterm", **variables})
+        try:
+            with contextlib.redirect_stdout(self._stream), contextlib.redirect_stderr(self._stream):
+                main(arguments)
+        finally:
+            for name in (*VARIABLES, *variables):
+                os.environ.pop(name, None)
+            os.environ.update({name: value for name, value in before.items() if value is not None})
+            self._stream.close()
+            self._reader.join()
+            os.close(self._ours)
+        return b"".join(self._seen).decode().replace("\r\n", "\n")
+
+    def _read(self) -> None:
+        # the end of a terminal that nobody has open is an error
+        with contextlib.suppress(OSError):
+            while seen := os.read(self._ours, 65536):
+                self._seen.append(seen)
+
+
+def printed(*arguments: object, **variables: str) -> str:
+    return Terminal().run(*map(str, arguments), **variables)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    busy = replace(measured(ZERO, 900), degraded="others computed")
+    records = [measured(DDP, 1000), measured(DDP, 1001, round_=1), failed(FSDP), busy]
+    return stored(tmp_path_factory.mktemp("colours"), 1, *records).folder
+
+
+def line(text: str, name: str) -> str:
+    """The first line of *text* that begins with *name*, after what it is coloured by."""
+    return next(each for each in text.splitlines() if re.sub(r"\x1b\[\d*m", "", each).startswith(name))
+
+
+def test_the_recommended_row_is_bold_a_failure_red_and_a_noisy_one_yellow(run: Path) -> None:
+    text = printed("show", run)
+    tones = {name: line(text, f"{name} ").partition(name)[0] for name in ("ddp", "fsdp", "zero2")}
+    assert tones == {"ddp": BOLD, "fsdp": RED, "zero2": YELLOW}
+    assert line(text, "Train with ddp").startswith(BOLD)
+    assert line(printed("pick", run), "> ddp").startswith(BOLD)
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"CI": "true"}, {"TERM": "dumb"}], ids=str)
+def test_who_wants_no_colours_gets_none(run: Path, variables: dict[str, str]) -> None:
+    assert "\x1b" not in printed("show", run, **variables)
+
+
+def test_what_is_piped_is_the_same_text_without_colours(run: Path) -> None:
+    # a file has no columns of its own
+    piped = call("show", str(run)).stdout
+    assert re.sub(r"\x1b\[\d*m", "", printed("show", run)) == piped
+
+
+def test_worse_is_red_and_better_green_where_runs_are_compared(tmp_path: Path) -> None:
+    speeds = [(1000, 1000), (500, 2000)]
+    folders = [
+        stored(
+            tmp_path / str(day),
+            day,
+            *(
+                measured(of, pace + i, round_=i)
+                for of, pace in zip((DDP, FSDP), paces, strict=True)
+                for i in range(3)
+            ),
+        ).folder
+        for day, paces in enumerate(speeds, 1)
+    ]
+    text = printed("compare", *folders)
+    assert f"{RED}0.5" in line(text, "ddp ")
+    assert f"{GREEN}2.0" in line(text, "fsdp ") or f"{GREEN}1.9" in line(text, "fsdp ")
+
+
+def test_a_name_can_not_colour_itself(tmp_path: Path) -> None:
+    loud = case("\x1b[31mddp\ufdd2")
+    text = printed("show", stored(tmp_path, 1, measured(loud)).folder)
+    assert RED not in text
+    assert "ddp" in text
+
+
+def test_a_mistake_is_marked_on_a_terminal_alone(run: Path) -> None:
+    assert "\x1b[31m\x1b[1mdistbench: error:\x1b[0m" in printed("show", run, "--view", "nonsense")
+    assert call("show", str(run), "--view", "nonsense").stderr.startswith("distbench: error: ")
+
+
+@pytest.mark.parametrize("view", ["time", "memory", "communication", "equivalence", "telemetry", "trials"])
+def test_every_row_of_a_view_has_its_name_and_its_numbers_on_one_line(view: str) -> None:
+    rows = table_of(call("show", str(SAMPLE), "--view", view, COLUMNS="80").stdout)
+    assert rows
+    assert max(map(len, rows)) <= 80
+    assert [row for row in rows if len(row.split()) == 1 and "/" not in row] == []
+
+
+def table_of(text: str) -> list[str]:
+    """Lines of the table in *text*: what stands between the caption and the notes."""
+    blocks = text.split("\n\n")
+    return [row for block in blocks[1:] for row in block.splitlines() if not block.rstrip().endswith(".")]
+
+
+def wide(*names: str) -> Sheet:
+    numbers = tuple(Field(f"n{i}", f"number{i}") for i in range(12))
+    identity = (
+        Field("case_name", "case", type="varchar"),
+        Field("strategy", "", type="varchar"),
+        Field("kind", "kind", type="varchar"),
+    )
+    cells = {f"n{i}": Cell(i, f"{i}.000") for i in range(12)}
+    rows = [
+        Row({"case_name": f"{name}/ws2/mb4", "strategy": name, "kind": kind, **cells})
+        for name in names
+        for kind in ("a", "b")
+    ]
+    return Sheet("", "", (*identity, *numbers), tuple(rows))
+
+
+def test_a_table_too_wide_is_shown_in_blocks_that_each_name_their_rows() -> None:
+    lines = wide("ddp", "fsdp-grad-op+offload").text_rows(80)
+    assert max(map(len, lines)) <= 80
+    heads = [each.split() for each in lines if each.startswith("case")]
+    assert [head[:2] for head in heads] == [["case", "kind"]] * len(heads)
+    assert [word for head in heads for word in head[2:]] == [f"number{i}" for i in range(12)]
+    assert sum(each.split()[:2] == ["ddp", "b"] for each in lines) == len(heads) > 1
+    assert lines.count("ws2/mb4") == len(heads)
+
+
+def test_a_wide_terminal_shows_one_block_and_no_column_wider_than_its_cells() -> None:
+    lines = wide("ddp").text_rows(200)
+    assert [each for each in lines if each.startswith("case")] == lines[:1]
+    assert lines[2].startswith("ddp   a")
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("About 9 more trials would tell whether it is better", "distbench run --resume RUN --until-settled"),
+        ("the records are intact; write the report with", "distbench report '/a folder/a-long name/run-1'"),
+        ("Whether it is the same training was not checked", "distbench run --check --set check.steps=4"),
+        ("a word", "reports/" + "quickstart-" * 12),
+    ],
+)
+def test_a_command_and_a_path_are_never_broken(text: str, command: str) -> None:
+    for width in range(40, 90):
+        lines = folded(f"{text}: {command} (now or later).", width, later="  ")
+        assert any(command in each for each in lines), lines
+        assert " ".join(each.strip() for each in lines) == f"{text}: {command} (now or later)."
