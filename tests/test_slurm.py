@@ -18,8 +18,8 @@ import pytest
 from bench import OneHost, SlurmBench
 from conftest import MODELS, QUICK, Done, Finished
 
-from distbench.launchers.nodes import COMMAND, Node
 from distbench.launchers.base import Job
+from distbench.launchers.nodes import COMMAND, Node
 from distbench.launchers.slurm import Slurm
 from distbench.launchers.slurm.queue import SlurmQueue
 
