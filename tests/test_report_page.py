@@ -224,5 +224,5 @@ def test_every_chart_has_a_name_an_alternative_and_its_numbers(see: See) -> None
     for figure in seen.page.locator("figure:has(.chart)").all():
         assert figure.locator("h3").inner_text()
         assert figure.locator("figcaption").inner_text()
-        assert len(figure.locator("[role=img]").get_attribute("aria-label") or "") > 20
+        assert len(figure.locator(".chart[role=group]").get_attribute("aria-label") or "") > 20
         assert figure.locator("table").count() == 1 or figure.locator("a[href='#cases']").count() == 1

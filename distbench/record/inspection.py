@@ -27,7 +27,16 @@ _EXPECTED = {
 }
 # what else may stand in the folder of a run; no number rests on it
 _UNVERIFIED = {*_EXPECTED, OWNER_FILE, "README.md", "prepare", "scratch", SET_ASIDE}
-_UNVERIFIED |= {"answer.json", PROGRESS_FILE, SUBMITTED, "tensorboard", "mlflow", "wandb", "pytest-benchmark"}
+_UNVERIFIED |= {
+    "answer.json",
+    "report-lite.html",
+    PROGRESS_FILE,
+    SUBMITTED,
+    "tensorboard",
+    "mlflow",
+    "wandb",
+    "pytest-benchmark",
+}
 _OF_RANKS = (_TRIAL_FILE, "rank", "warm_parent.log")
 """How the names of files begin that a trial leaves next to its record."""
 

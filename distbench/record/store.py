@@ -11,7 +11,7 @@ reports/<suite>-<time>-<id>/
                         the same for the trials of other jobs (``jobs``)
   prepare/              logs of building C++ ops and initial weights before the trials
   scratch/              files that one trial leaves for another; removed when no longer needed
-  report.html, answer.json
+  report.html, report-lite.html, answer.json
                         the page, and the recommendation for lists of runs (``report.stored_answer``)
   progress.jsonl        what was shown while it ran (``progress``)
   submitted/            if it was handed to an engine: to which, and how (``submitted``)

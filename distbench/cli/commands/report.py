@@ -10,7 +10,9 @@ from distbench.cli.options import REPORTS, Out, RunName, flag, option
 from distbench.cli.output import say
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed
+from distbench.errors import UsageError
 from distbench.record import runs
+from distbench.report import lite as lite_page
 from distbench.report import page
 
 
@@ -19,11 +21,16 @@ def report(
     name: RunName,
     out: Out = REPORTS,
     open_: Annotated[bool, flag("--open", text="Open the report in the browser.")] = False,
+    lite: Annotated[
+        bool, flag("--lite", text="Write one small file without scripts instead, for mail and pull requests.")
+    ] = False,
     png: Annotated[Path | None, option("--png", "DIR", "Also write each chart as a PNG file.")] = None,
 ) -> int:
     """Re-render a run's report."""
+    if lite and png:
+        raise UsageError("--lite: its page has no charts for --png; leave one of the two out")
     run = runs.find(name, out)
-    file = page.write(run.folder, analysed(run))
+    file = (lite_page if lite else page).write(run.folder, analysed(run))
     say(str(file))
     if png:
         from distbench.report import pictures

@@ -5,6 +5,7 @@
   const content = drawer.querySelector("div");
   let data = null;
   let opener = null;
+  let clicked = null;
 
   // text is only ever set as text: it comes from suites, records and logs
   function make(tag, text, ...children) {
@@ -100,11 +101,23 @@
     if (!data) data = JSON.parse(await unpacked("drawer-data"));
     const one = data.cases[id];
     if (!one) return;
-    if (!drawer.contains(document.activeElement)) opener = document.activeElement;
+    // who came by a mark of a chart, or by a link from elsewhere, goes back to the row
+    opener = clicked || document.querySelector("#case-" + CSS.escape(id) + " a");
+    clicked = null;
     content.replaceChildren(...build(one));
     drawer.scrollTop = 0;
     if (!drawer.open) drawer.show();
     document.getElementById("drawer-title").focus();
+    select(id, one.name);
+  }
+
+  // one case at a time, the same in the table and in all charts
+  const chip = document.getElementById("selected");
+  function select(id, name) {
+    document.querySelectorAll(".selected").forEach((each) => each.classList.remove("selected"));
+    if (id) document.querySelectorAll("#case-" + CSS.escape(id) + ", [data-case='" + CSS.escape(id) + "']").forEach((each) => each.classList.add("selected"));
+    chip.hidden = !id;
+    chip.querySelector("bdi").textContent = name;
     document.dispatchEvent(new CustomEvent("case", { detail: id }));
   }
 
@@ -113,9 +126,7 @@
     drawer.close();
     // the same link must work again
     history.replaceState(null, "", location.pathname + location.search);
-    const row = opener === document.body ? null : opener;
-    if (row && row.isConnected) row.focus();
-    document.dispatchEvent(new CustomEvent("case", { detail: "" }));
+    if (opener) opener.focus();
   }
 
   function follow() {
@@ -123,8 +134,19 @@
     if (id) open(id);
   }
 
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest && event.target.closest("a[href^='#case-']");
+    if (link) clicked = link;
+    // the same place twice in a row is no change of place, but still a wish to see it
+    if (link && link.hash === location.hash) follow();
+  });
   drawer.querySelector("button").addEventListener("click", close);
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    if (drawer.open) close();
+    else if (!chip.hidden) select("", "");
+  });
+  chip.addEventListener("click", () => { close(); select("", ""); });
   if (window.DecompressionStream) {
     window.addEventListener("hashchange", follow);
     follow();

@@ -29,6 +29,16 @@
     return Object.assign({ gridcolor: look.line, zerolinecolor: look.line, automargin: true }, given, fitting);
   }
 
+  // the chosen case stands out in charts that have it
+  let chosen = "";
+  function marked(trace, figure) {
+    if (!chosen || !figure.data.some((each) => each.customdata && each.customdata.includes(chosen))) return trace;
+    if (!trace.customdata) return trace;
+    const places = trace.customdata.flatMap((id, i) => (id === chosen ? [i] : []));
+    if (trace.mode === "lines") return places.length ? trace : Object.assign({}, trace, { opacity: 0.2 });
+    return Object.assign({}, trace, { selectedpoints: places });
+  }
+
   function fitted(trace, look, narrow) {
     if (trace.type === "bar") {
       // gaps in the colour of the ground part what colour alone would
@@ -71,7 +81,7 @@
       height: parseInt(element.style.height, 10),
       autosize: look.width === undefined,
     });
-    plotly().react(element, figure.data.map((trace) => fitted(trace, look, narrow)), layout, {
+    plotly().react(element, figure.data.map((trace) => fitted(marked(trace, figure), look, narrow)), layout, {
       displaylogo: false,
       responsive: true,
       modeBarButtonsToRemove: ["sendDataToCloud", "lasso2d", "select2d"],
@@ -122,6 +132,10 @@
     redraw(screenLook());
   }
 
+  document.addEventListener("case", (event) => {
+    chosen = event.detail;
+    redraw(screenLook());
+  });
   [dark, slim].forEach((query) => query.addEventListener("change", () => redraw(screenLook())));
   window.addEventListener("beforeprint", toPaper);
   window.addEventListener("afterprint", toScreen);

@@ -36,7 +36,8 @@
     const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
     for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
-    target.scrollIntoView();
+    // a row that was clicked stays where it is
+    target.scrollIntoView({ block: target.tagName === "TR" ? "nearest" : "start" });
   }
 
   // the contents say where the reader is
