@@ -14,10 +14,11 @@ from conftest import PLUGINS, QUICK, Done
 from distbench import plan, registry
 from distbench.case import Choice
 from distbench.env import Machine
-from distbench.preparation import Item, read_items
+from distbench.preparation import Event, Item, read_items
 from distbench.record.store import new_run_id
 from distbench.registry import PLUGIN_PATH
 from distbench.run import Observer, prepare
+from distbench.run.prepare import Progress
 from distbench.strategies.zero.ops import clear_stale_locks
 from distbench.suite import load
 
@@ -75,6 +76,29 @@ def test_each_case_for_which_a_strategy_builds_something_else_is_prepared(
     built = items(tmp_path, "strategies: [compiled]\naxes: {optimizer.name: [adamw, sgd]}\n")
     asked = [item.data["optimizer"]["name"] for item in built if item.kind == "strategy"]
     assert asked == ["adamw", "sgd"]
+
+
+class Notes(Observer):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_what_takes_long_is_told_by_its_name_once_and_what_does_not_is_not() -> None:
+    now, notes = [0.0], Notes()
+    progress = Progress(notes, 2, lambda: now[0])
+    progress.starting()
+    for item in ("initial weights of mlp (a)", "op cpu_adam"):
+        progress.heard(Event(item))
+        for passed in (1.0, 2.0, 30.0):
+            now[0] += passed
+            progress.waited()
+            if item != "op cpu_adam":
+                break
+        progress.heard(Event(item, ended=True))
+    assert notes.said == ["building op cpu_adam, once on this machine (more than 5 s)"]
 
 
 def test_what_several_strategies_need_is_built_once(tmp_path: Path) -> None:

@@ -271,6 +271,18 @@ def test_set_reaches_into_a_strategy_that_was_only_named(write):
     assert suite.strategies[0].plugin.choice.options["bucket_cap_mb"] == 5
 
 
+@pytest.mark.parametrize(
+    "given", ["", "metrics: [steptime, telemetry]\n", "metrics: [{telemetry: {effect: 0.1}}]\n"]
+)
+def test_set_reaches_a_metric_by_its_name(write, given):
+    before = load(write(MINIMAL + given))
+    suite = load(write(MINIMAL + given), Overrides(set=["metrics.telemetry.max_foreign_cpu=0.5"]))
+    (chosen,) = (metric for metric in suite.metrics if metric.name == "telemetry")
+    assert chosen.options["max_foreign_cpu"] == 0.5
+    assert chosen.options["effect"] == (0.1 if "effect" in given else 0.05)
+    assert [metric.name for metric in suite.metrics] == [metric.name for metric in before.metrics]
+
+
 def test_what_set_gives_is_not_varied_any_more(write):
     text = MINIMAL + "axes: {optimizer.lr: [0.1, 0.2], seed: [1, 2]}\n"
     suite = load(write(text), Overrides(set=["optimizer.lr=0.5"]))
@@ -297,6 +309,8 @@ def test_what_set_gives_is_not_varied_any_more(write):
             "strategies[0].fsdp.version=1",
             "strategies[0].fsdp.version: strategies[0] is ddp",
         ),
+        ("metrics.telemetri.effect=1", "not a metric of the suite; did you mean 'telemetry'?"),
+        ("metrics.telemetry.efect=1", "unknown key; did you mean 'effect'?"),
         ("workload.mlp.depth=1", "not the suite's workload; Allowed: transformer"),
     ],
 )

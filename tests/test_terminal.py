@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from histories import stored
 from records import case, failed, measured
 
 from distbench.cli import main
+from distbench.cli.display import Live
+from distbench.record.progress import Event
 from distbench.report.folding import folded
 from distbench.report.sheet import Cell, Field, Row, Sheet
 
@@ -37,11 +40,15 @@ class Terminal:
 
     def run(self, *arguments: str, **variables: str) -> str:
         """What *arguments* print, and what they complain about."""
+        return self.shows(lambda: main(arguments), **variables)
+
+    def shows(self, act: Callable[[], object], **variables: str) -> str:
+        """What *act* prints."""
         before = {name: os.environ.pop(name, None) for name in VARIABLES}
         os.environ.update({"TERM": "xterm", **variables})
         try:
             with contextlib.redirect_stdout(self._stream), contextlib.redirect_stderr(self._stream):
-                main(arguments)
+                act()
         finally:
             for name in (*VARIABLES, *variables):
                 os.environ.pop(name, None)
@@ -122,6 +129,25 @@ def test_a_name_can_not_colour_itself(tmp_path: Path) -> None:
 def test_a_mistake_is_marked_on_a_terminal_alone(run: Path) -> None:
     assert "\x1b[31m\x1b[1mdistbench: error:\x1b[0m" in printed("show", run, "--view", "nonsense")
     assert call("show", str(run), "--view", "nonsense").stderr.startswith("distbench: error: ")
+
+
+def test_the_live_line_tells_each_phase_and_a_noisy_trial_at_once() -> None:
+    def follow() -> None:
+        display = Live()
+        with display.progress:
+            display.show(Event("item_started", "op cpu_adam", 0, 2))
+            # otherwise once a second
+            display.progress.refresh()
+            display.show(Event("trial_started", "ddp round 1", 3, 18))
+            display.show(Event("trial_ended", "ddp round 1", status="measured", noise="others took 79%"))
+            display.show(Event("trial_ended", "fsdp round 1", status="crashed", reason="no", failed=True))
+
+    seen = Terminal().shows(follow)
+    assert "0/2" in seen and "preparing: op cpu_adam" in seen
+    assert "3/18" in seen
+    assert f"{YELLOW}ddp round 1: noisy (others took 79%)" in seen
+    assert f"{RED}fsdp round 1: crashed (no)" in seen
+    assert "/?" not in seen
 
 
 @pytest.mark.parametrize("view", ["time", "memory", "communication", "equivalence", "telemetry", "trials"])

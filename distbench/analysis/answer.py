@@ -35,7 +35,7 @@ def answer(run: AnalysedRun, wish: Wish | None = None) -> Answer:
     choice = choose(run.candidates, wish or Wish())
     pick = choice.pick
     if pick is None:
-        return Answer(_nothing(run.candidates, choice), tuple(_barred(choice)))
+        return Answer(_nothing(run.candidates, choice), (*_provisional(choice), *_barred(choice)))
     held = run.held_back.get(pick.id)
     by, why = (f", held back by {held.by}", [f"{pick.name} is {held.sentence}."]) if held else ("", [])
     return Answer(
@@ -109,6 +109,21 @@ def _nothing(every: Sequence[Candidate], choice: Choice) -> str:
             f"{least.name}, needs {bytes_text(least.memory or 0.0)}."
         )
     return f"No recommendation for {devices}: {_why_none(choice)}."
+
+
+def _provisional(choice: Choice) -> list[str]:
+    """The order of the cases that only noise keeps from being recommended, and the remedy."""
+    if not choice.provisional:
+        return []
+    order = [
+        f"{one.name} ({number_text(one.speed.value)} tokens/s)" for one in choice.provisional if one.speed
+    ]
+    return [
+        f"Provisional order, from noisy trials, not a recommendation: {listed(order)}.",
+        "Wait until the other processes have ended, and measure again with distbench run SUITE "
+        "--repeat-noisy 3; where they leave CPUs idle, raise the limit with "
+        "--set metrics.telemetry.max_foreign_cpu=0.5.",
+    ]
 
 
 def _why_none(choice: Choice) -> str:

@@ -39,13 +39,15 @@ def candidates(cases: Sequence[CaseSummary], unfair: Mapping[str, Sequence[Diffe
             memory=memory,
             memory_assumed=assumed,
             joules=_interval(row, ENERGY),
-            barred=_barred(row, unfair.get(row.case.id, [])),
+            barred=barred,
+            is_noisy=bool(row.degraded) and barred == _noisy(row),
             unknown=row.absent.get(THROUGHPUT, "not measured"),
             memory_unknown=row.absent.get(MEMORY, "not measured"),
             joules_unknown=row.absent.get(ENERGY, "not measured"),
         )
         for row in cases
         for memory, assumed in [_needed(row)]
+        for barred in [_barred(row, unfair.get(row.case.id, []))]
     ]
     places = grouped(made, lambda one: (one.devices, one.work, one.precision)).values()
     together = {one.id: sum(other.speed is not None for other in place) for place in places for one in place}
@@ -85,9 +87,11 @@ def _barred(row: CaseSummary, differences: Sequence[Difference]) -> str:
     # what can't be compared is a doubt, mentioned next to the answer, not a failure
     if unfair := [each for each in differences if each.kind == "work" and each.is_known]:
         return f"not the same work: {one_line(str(unfair[0]))}"
-    if row.degraded:
-        return f"measured on a noisy machine: {one_line(row.degraded)}"
-    return ""
+    return _noisy(row) if row.degraded else ""
+
+
+def _noisy(row: CaseSummary) -> str:
+    return f"measured on a noisy machine: {one_line(row.degraded)}"
 
 
 def _needed(row: CaseSummary) -> tuple[float | None, float]:

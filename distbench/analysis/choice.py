@@ -51,6 +51,8 @@ class Candidate:
     """Joules per token."""
     barred: str = ""
     """Why it is never recommended: it failed, or is not the same training or not the same work."""
+    is_noisy: bool = False
+    """Whether it is barred for noise alone."""
     unknown: str = ""
     """Why ``speed`` is None."""
     memory_unknown: str = ""
@@ -119,6 +121,8 @@ class Choice:
     """Eligible cases, best first."""
     left_out: tuple[tuple[Candidate, str], ...]
     """All others of the same work, precision and devices, with the reason."""
+    provisional: tuple[Candidate, ...] = ()
+    """Those of ``left_out`` that only noise keeps from being eligible, best first."""
 
     @property
     def better(self) -> Candidate | None:
@@ -167,7 +171,9 @@ def choose(candidates: Sequence[Candidate], wish: Wish) -> Choice:
     ranked = sorted(fit, key=lambda one: _merit(one, wish.goal))
     alike = _alike(ranked, wish.goal)
     pick = min(_close(alike, wish), key=lambda one: one.simplicity, default=None)
-    return Choice(wish, pick, tuple(alike), tuple(ranked), tuple(left_out))
+    noisy = [one for one, _ in left_out if one.is_noisy and not _why_not(replace(one, barred=""), wish)]
+    provisional = sorted(noisy, key=lambda one: _merit(one, wish.goal))
+    return Choice(wish, pick, tuple(alike), tuple(ranked), tuple(left_out), tuple(provisional))
 
 
 def settle(candidates: Sequence[Candidate], wish: Wish) -> Wish:

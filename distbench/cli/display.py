@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import typer
 
 from distbench.analysis.text import plain
+from distbench.cli.colour import is_coloured
 from distbench.record.progress import Event
 from distbench.units import duration_text
 
@@ -53,15 +55,12 @@ class Lines(Display):
             self._trial_ended(event)
 
     def _trial_ended(self, event: Event) -> None:
-        reason, took = f" ({event.reason})" if event.reason else "", event.seconds or 0.0
+        took = event.seconds or 0.0
         # the estimate includes this trial
         remaining = (self._remaining or 0.0) - took
         is_known = remaining > 0 and self._done + 1 < self._total
         left = f", about {duration_text(remaining)} left" if is_known else ""
-        self._line(
-            f"[{self._done + 1}/{self._total}] {event.text}: "
-            f"{event.status}{reason}, {duration_text(took)}{left}"
-        )
+        self._line(f"[{self._done + 1}/{self._total}] {_ended(event)}, {duration_text(took)}{left}")
 
     def _line(self, text: str) -> None:
         typer.echo(plain(" ".join(text.split())), err=True)
@@ -72,20 +71,28 @@ class Live(Display):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+        self._is_coloured = is_coloured(sys.stderr)
         self.progress = Progress(
             BarColumn(bar_width=16),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[count]}", markup=False),
+            TimeElapsedColumn(),
             TextColumn("{task.fields[left]}", markup=False),
             TextColumn("{task.description}", markup=False),
-            console=Console(stderr=True, markup=False, highlight=False, emoji=False),
+            console=Console(
+                stderr=True,
+                markup=False,
+                highlight=False,
+                emoji=False,
+                no_color=not self._is_coloured,
+            ),
             transient=True,
             # rich's default, ten per second, takes CPU time from the ranks being timed
             refresh_per_second=1,
         )
         """On the screen while this is entered."""
-        self._task = self.progress.add_task("preparing", total=None, left="")
+        self._task = self.progress.add_task("starting", total=None, count="", left="")
 
     def waiting(self, text: str) -> None:
         """Show *text* in the place of the case."""
@@ -98,21 +105,30 @@ class Live(Display):
             self._print(event.text)
         elif event.kind in ("item_started", "trial_started"):
             left = f"{duration_text(event.seconds)} left" if event.seconds is not None else ""
-            self.progress.update(
-                self._task, description=plain(event.text), completed=event.done, total=event.total, left=left
-            )
+            verb = "preparing: " if event.kind == "item_started" else ""
+            self._at(event.done, event.total, description=f"{verb}{plain(event.text)}", left=left)
         elif event.kind == "item_ended":
-            self.progress.update(self._task, completed=event.done + 1)
+            self._at(event.done + 1, event.total)
             if _is_worth_a_line(event):
                 self.progress.console.print(plain(_built(event)))
         elif event.kind == "trial_ended":
             self.progress.advance(self._task)
-            if event.failed:
-                self._print(f"{event.text}: {event.status}: {event.reason}")
+            if event.failed or event.noise:
+                self._print(_ended(event), style="red" if event.failed else "yellow")
 
-    def _print(self, text: str) -> None:
+    def _at(self, done: int, total: int, **fields: Any) -> None:
+        self.progress.update(self._task, completed=done, total=total, count=f"{done}/{total}", **fields)
+
+    def _print(self, text: str, *, style: str = "") -> None:
         # the terminal wraps it; what rich wraps can't be pasted as a command
-        self.progress.console.print(plain(text), soft_wrap=True)
+        self.progress.console.print(plain(text), soft_wrap=True, style=style if self._is_coloured else "")
+
+
+def _ended(trial: Event) -> str:
+    """How a trial ended: ``measured``, ``noisy (others ...)``, ``crashed (rank 1 ...)``."""
+    word = "noisy" if trial.noise else trial.status
+    why = trial.noise or trial.reason
+    return f"{trial.text}: {word}{f' ({why})' if why else ''}"
 
 
 def _is_worth_a_line(item: Event) -> bool:

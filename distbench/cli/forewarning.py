@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from distbench import registry
 from distbench.condition import condition_of
 from distbench.doctor import of_host
-from distbench.env import cache_folder
+from distbench.env import cache_folder, core_count
+from distbench.metrics.base import Absent
+from distbench.metrics.telemetry import Telemetry
+from distbench.metrics.telemetry.host import Host, foreign
+from distbench.metrics.telemetry.sampling import Row
+from distbench.plan import Plan
 from distbench.run import Execution
 from distbench.run.control import Observer
+from distbench.suite import Suite
+
+_LEAST_S = 1.0
+"""CPU seconds, of all CPUs together, from which on the part that others took says something."""
 
 
 def forewarn(execution: Execution, observer: Observer) -> None:
@@ -17,3 +27,42 @@ def forewarn(execution: Execution, observer: Observer) -> None:
     ranks = max((planned.case.world_size for planned in execution.plan.cases), default=1)
     for finding in of_host(condition_of(folders, cache_folder() / "ops", look_up=False), ranks):
         observer.note(f"{finding.grade}: {finding.check}: {finding.what}; {finding.remedy}")
+
+
+class Neighbours:
+    """How busy others keep the CPUs of this host while a run prepares, which costs no time to watch."""
+
+    def __init__(self, suite: Suite, plan: Plan) -> None:
+        chosen = next((choice for choice in suite.metrics if choice.name == "telemetry"), None)
+        on_cpus = any(item.case.device == "cpu" and not item.problem for item in plan.cases)
+        is_here = suite.launcher.name == "local"
+        self._telemetry: Telemetry | None = (
+            registry.make("metrics", chosen) if chosen and on_cpus and is_here else None
+        )
+        self._first = self._read()
+
+    def warning(self) -> str:
+        """What is said before the first trial if others were busy since this was made; empty: not."""
+        first, last = self._first, self._read()
+        if self._telemetry is None or first is None or last is None:
+            return ""
+        total = last["total_s"] - first["total_s"]
+        if total < _LEAST_S:
+            return ""
+        taken, limit = foreign(first, last), self._telemetry.foreign_cpu_limit(core_count(), total)
+        if isinstance(taken, Absent) or taken <= limit:
+            return ""
+        return (
+            f"warning: other processes took {taken:.0%} of the CPU time while this run prepared; above "
+            f"{limit:.1%} a trial is marked as noisy, and a case of noisy trials alone is not recommended: "
+            "end them or wait, add --repeat-noisy 3, or, where they leave CPUs idle, raise the limit: "
+            "--set metrics.telemetry.max_foreign_cpu=0.5"
+        )
+
+    def _read(self) -> Row | None:
+        if self._telemetry is None:
+            return None
+        try:
+            return Host().read()[0]
+        except Absent:
+            return None

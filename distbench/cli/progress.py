@@ -16,8 +16,8 @@ from distbench.run import Observer
 class Told(Observer):
     """Makes events of what it observes."""
 
-    def __init__(self, *tell: Callable[[Event], None]) -> None:
-        self._tell = tell
+    def __init__(self, *tell: Callable[[Event], None], forewarning: Callable[[], str] | None = None) -> None:
+        self._tell, self._forewarning = tell, forewarning
 
     def note(self, text: str) -> None:
         """Tell the note."""
@@ -32,7 +32,10 @@ class Told(Observer):
         self._event(Event("item_ended", item, done, total, seconds, failed=failed))
 
     def trial_started(self, task: Task, done: int, total: int, remaining_s: float | None) -> None:
-        """Tell the case and the time left."""
+        """Tell the case and the time left; before the first trial, what may spoil it."""
+        if self._forewarning and (warning := self._forewarning()):
+            self.note(warning)
+        self._forewarning = None
         self._event(Event("trial_started", _what(task), done, total, remaining_s))
 
     def trial_ended(self, record: Record) -> None:
@@ -44,6 +47,7 @@ class Told(Observer):
                 seconds=record.wall_s,
                 status=str(record.status),
                 reason=record.reason,
+                noise=record.degraded,
                 failed=record.status.is_failure,
             )
         )
@@ -60,7 +64,13 @@ def _what(trial: Task | Record) -> str:
 
 
 @contextmanager
-def observer(*, quiet: bool, journal: Journal | None = None) -> Iterator[Observer]:
-    """Progress display for this terminal, removed from it at the end; it goes to *journal*, too."""
+def observer(
+    *, quiet: bool, journal: Journal | None = None, forewarning: Callable[[], str] | None = None
+) -> Iterator[Observer]:
+    """Progress display for this terminal, removed from it at the end; it goes to *journal*, too.
+
+    Args:
+        forewarning: Asked before the first trial for what may spoil the trials; empty: nothing.
+    """
     with displayed(quiet=quiet) as display:
-        yield Told(display.show, *([journal.write] if journal else []))
+        yield Told(display.show, *([journal.write] if journal else []), forewarning=forewarning)

@@ -40,6 +40,8 @@ class Event:
     status: str = ""
     """Of a trial that has ended."""
     reason: str = ""
+    noise: str = ""
+    """What disturbed a measured trial, so that it is kept out of comparisons; empty: nothing."""
     failed: bool = False
     code: int = 0
     """Exit code of the command, at the end of a session."""
@@ -91,9 +93,8 @@ class Journal:
     def _append(self, event: Event) -> None:
         # what is left out has its default
         plain = {key: value for key, value in asdict(event).items() if value or key == "kind"}
-        plain |= {
-            key: clipped(plain[key], _LONGEST, "see the record") for key in ("text", "reason") if key in plain
-        }
+        texts = [key for key in ("text", "reason", "noise") if key in plain]
+        plain |= {key: clipped(plain[key], _LONGEST, "see the record") for key in texts}
         with suppress(OSError):
             # the folder may be anybody's
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

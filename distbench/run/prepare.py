@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,9 @@ from distbench.suite import Suite
 from distbench.trial import log_file
 
 _POLL_S = 0.25
+_LONG_S = 5.0
+"""After so many seconds it is said what is being built: most of it is there already."""
+_WEIGHTS = "initial weights"
 
 
 def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Observer) -> dict[str, str]:
@@ -60,7 +63,7 @@ def strategy_item(case: Case) -> str:
 def weights_item(case: Case) -> str:
     """Name of the item of the initial weights of *case*."""
     key = weights_file(Path(), case).stem.removeprefix("weights-")
-    return f"initial weights of {case.workload.name} ({key})"
+    return f"{_WEIGHTS} of {case.workload.name} ({key})"
 
 
 @dataclass(frozen=True)
@@ -76,15 +79,13 @@ class Preparation:
 
     def run(self, cases: list[Case]) -> dict[str, str]:
         """Build what *cases* need; return the items that failed, with reasons."""
-        self.observer.note(
-            "preparing: initial weights and C++ ops (takes a minute or two the first time on a machine)"
-        )
         groups = list(grouped(cases, _environment).values())
         todo = self._items(groups)
         progress = Progress(self.observer, sum(map(len, todo)))
         for number, (group, items) in enumerate(zip(groups, todo, strict=True)):
             if not self.stop.ends:
                 launch = self._launch(group[0], number, items)
+                progress.starting()
                 _Builder(launch, self.site, self.stop, progress, self.suite.limits.prepare).build(items)
         return progress.failed
 
@@ -124,14 +125,29 @@ class Preparation:
 class Progress:
     """What was built so far, shown to an observer."""
 
-    def __init__(self, observer: Observer, total: int) -> None:
+    def __init__(self, observer: Observer, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.failed: dict[str, str] = {}
         """Item that could not be built -> reason."""
         self.building = ""
         """Item that is being built now; empty: none."""
         self._observer = observer
         self._done, self._total = 0, total
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = self._since = clock()
+
+    def starting(self) -> None:
+        """A process is started that builds; it loads torch first."""
+        self._since = self._clock()
+        self._observer.item_started("starting the process that builds", self._done, self._total)
+
+    def waited(self) -> None:
+        """Say what takes long, once; what is there already takes no time."""
+        if self._clock() - self._since < _LONG_S:
+            return
+        self._since = float("inf")
+        what = f"building {self.building}" if self.building else "waiting for the process that builds"
+        more = ", once on this machine" if self.building and not self.building.startswith(_WEIGHTS) else ""
+        self._observer.note(f"{what}{more} (more than {_LONG_S:g} s)")
 
     def heard(self, event: Event) -> None:
         """An item was begun or has ended."""
@@ -140,14 +156,15 @@ class Progress:
                 self._observer.note(text)
             self.ended(event.item, event.failed)
         else:
-            self.building, self._began = event.item, time.monotonic()
+            self.building, self._began = event.item, self._clock()
+            self._since = self._began
             self._observer.item_started(event.item, self._done, self._total)
 
     def ended(self, item: str, failed: str = "") -> None:
         """*item* was built, or could not be for the reason *failed*."""
         if failed:
             self.failed[item] = failed
-        seconds = time.monotonic() - self._began if item == self.building else 0.0
+        seconds = self._clock() - self._began if item == self.building else 0.0
         self._observer.item_ended(item, self._done, self._total, seconds, failed=bool(failed))
         self.building = ""
         self._done += 1
@@ -194,6 +211,7 @@ class _Builder:
                     exits = handle.wait(_POLL_S)
                     logs.cut()
                     self._hear(journal, left)
+                    self._progress.waited()
             finally:
                 handle.stop()
         except NodesMissingError as error:

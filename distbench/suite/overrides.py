@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distbench import registry
 from distbench.errors import Mistake, SuiteError, did_you_mean
 from distbench.suite.checking import Finding
 from distbench.suite.plugins import named
@@ -79,6 +80,7 @@ def _set(tree: dict[str, Any], places: Places, setting: str) -> None:
         message = "expected key=value, for example measure.steps=10"
         raise SuiteError([Mistake(message, file=option)])
     _write_out(tree, path, option)
+    path = _in_list(tree, path, option)
     parent = _walk(tree, path, option)
     last = path[-1]
     if isinstance(parent, list) and not (isinstance(last, int) and last < len(parent)):
@@ -107,6 +109,23 @@ def _write_out(tree: dict[str, Any], path: KeyPath, option: str) -> None:
     tree[str(root)] = raw = normal(str(root), tree[str(root)])
     if root in (*PLUGIN_ROOTS, "launcher") and isinstance(raw, dict) and path[1] not in raw:
         raise _refused(option, path, f"not the suite's {root}; {did_you_mean(path[1], raw)}")
+
+
+def _in_list(tree: dict[str, Any], path: KeyPath, option: str) -> KeyPath:
+    """*path* with the place in the list of a metric that it names: ``metrics.telemetry.effect``."""
+    if path[0] != "metrics" or len(path) < 2 or isinstance(path[1], int):
+        return path
+    if tree.get("metrics") is None:
+        # all of them, as without the key
+        tree["metrics"] = list(registry.names("metrics"))
+    listed: list[Any] = tree["metrics"] if isinstance(tree["metrics"], list) else []
+    plugins = [named(raw, ("metrics", i)) for i, raw in enumerate(listed)]
+    names = [plugin.name for plugin in plugins if not isinstance(plugin, Finding)]
+    for i, plugin in enumerate(plugins):
+        if not isinstance(plugin, Finding) and plugin.name == path[1]:
+            listed[i] = plugin.to_raw()
+            return ("metrics", i, *path[1:])
+    raise _refused(option, path, f"not a metric of the suite; {did_you_mean(path[1], names)}")
 
 
 def _write_out_strategy(tree: dict[str, Any], path: KeyPath, option: str) -> None:

@@ -16,10 +16,11 @@ from distbench.analysis.run import AnalysedRun
 from distbench.cli import handing, options
 from distbench.cli.finishing import exit_code, reported
 from distbench.cli.following import follow, going_on
-from distbench.cli.forewarning import forewarn
+from distbench.cli.forewarning import Neighbours, forewarn
 from distbench.cli.options import argument, flag, option
 from distbench.cli.output import note
 from distbench.cli.progress import observer
+from distbench.cli.repeating import Repeating, first_of
 from distbench.cli.settling import Settling
 from distbench.cli.stopping import ended, reporting, resumable
 from distbench.errors import INTERRUPTED, FormatError, RecordError, UsageError
@@ -65,6 +66,10 @@ def run(
         float | None,
         option("--minutes", "N", f"With --until-settled: start no round after N minutes ({_MINUTES:g})."),
     ] = None,
+    repeat_noisy: Annotated[
+        int,
+        option("--repeat-noisy", "N", "Add up to N rounds of the cases whose trials others disturbed."),
+    ] = 0,
     on: options.On = "",
     nodes: options.Nodes = None,
     detach: Annotated[bool, flag("--detach", text="With --on: do not follow the run.")] = False,
@@ -79,6 +84,8 @@ def run(
             f"--minutes = {minutes:g}: limits the rounds that --until-settled adds; add --until-settled, or "
             "set measure.trials for the number of rounds"
         )
+    if repeat_noisy < 0:
+        raise UsageError(f"--repeat-noisy = {repeat_noisy}: must be at least 0")
     changes = [*set_, *(["measure.keep_traces=true"] if keep_traces else [])]
     changed = options.overrides(changes, only, world_sizes, device, check=check)
     if retry_failed and not resume:
@@ -89,6 +96,7 @@ def run(
             "--strict-parity": strict_parity,
             "--until-settled": until_settled,
             f"--minutes={minutes or 0:g}": minutes is not None,
+            f"--repeat-noisy={repeat_noisy}": repeat_noisy > 0,
             "--retry-failed": retry_failed,
         }
         passed = [word for word, is_given in flags.items() if is_given]
@@ -112,7 +120,13 @@ def run(
     journal = Journal(execution.run.folder)
     with unwarned(), journal.session() as session:
         analysed = _executed(
-            execution, journal, minutes, retry_failed=retry_failed, quiet=quiet, as_json=as_json
+            execution,
+            journal,
+            minutes,
+            repeat_noisy,
+            retry_failed=retry_failed,
+            quiet=quiet,
+            as_json=as_json,
         )
         session.code = (
             analysed if isinstance(analysed, int) else exit_code(analysed, strict_parity=strict_parity)
@@ -124,6 +138,7 @@ def _executed(
     execution: Execution,
     journal: Journal,
     settling_minutes: float | None,
+    noisy_rounds: int,
     *,
     retry_failed: bool,
     quiet: bool,
@@ -133,13 +148,17 @@ def _executed(
 
     Args:
         settling_minutes: Add rounds until the pick is settled, for so long; None: add none.
+        noisy_rounds: Add so many rounds of the cases with noisy trials.
     """
     resume_with = resume_command(execution.run.folder)
-    with resumable(resume_with), observer(quiet=quiet, journal=journal) as watcher:
+    busy = Neighbours(execution.suite, execution.plan).warning
+    with resumable(resume_with), observer(quiet=quiet, journal=journal, forewarning=busy) as watcher:
         forewarn(execution, watcher)
         trials = execution.suite.measure.trials
         settling = Settling(watcher, settling_minutes, trials) if settling_minutes else None
-        stopped_by = execution.execute(watcher, settling, retry_failed=retry_failed)
+        repeating = Repeating(watcher, trials, noisy_rounds) if noisy_rounds else None
+        more = first_of(repeating, settling)
+        stopped_by = execution.execute(watcher, more, retry_failed=retry_failed)
     with resumable(resume_with) if stopped_by else reporting(execution.run.folder):
         analysed = rereading(partial(reported, execution.run, as_json=as_json))
     return ended(stopped_by, resume_with) if stopped_by else analysed

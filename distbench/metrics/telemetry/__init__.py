@@ -13,7 +13,7 @@ from distbench.case import Case
 from distbench.metrics.base import Absent, Column, Metric, Sampler, Trial, or_absent
 from distbench.metrics.telemetry.columns import GPU, HOST, TABLE
 from distbench.metrics.telemetry.gpu import Gpus, gpu_numbers
-from distbench.metrics.telemetry.host import Host, Numbers, Others, host_numbers, kin, resolution
+from distbench.metrics.telemetry.host import Host, Numbers, Others, host_numbers, kin, resolution, unsure
 from distbench.metrics.telemetry.nodes import by_node, on, over_nodes
 from distbench.metrics.telemetry.sampling import Ticker
 from distbench.metrics.telemetry.windows import known
@@ -84,7 +84,14 @@ class Telemetry(Metric):
         limit: float | None = getattr(self, f"max_{name.partition('_')[2]}")
         if limit is not None:
             return limit
-        cpus, unsure = resolution(trial.tables["telemetry"], trial.window)
+        return self._derived(*resolution(trial.tables["telemetry"], trial.window))
+
+    def foreign_cpu_limit(self, cpus: int, total_s: float) -> float:
+        """The limit on what others take of *total_s* CPU seconds of *cpus*, as in a trial."""
+        limit = self.max_foreign_cpu
+        return self._derived(cpus, unsure(total_s)) if limit is None else limit
+
+    def _derived(self, cpus: float, unsure: float) -> float:
         return max(self.effect / cpus, _LEAST_LIMIT) + unsure
 
 

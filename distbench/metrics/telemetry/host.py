@@ -163,7 +163,7 @@ def host_numbers(rows: Sequence[Row], window: Window, ranks_cpu_s: float | None)
     return {
         "host_load": first["load"],
         "host_steal": (last["steal_s"] - first["steal_s"]) / total,
-        "host_foreign_cpu": _foreign(first, last, total, ranks_cpu_s),
+        "host_foreign_cpu": foreign(first, last, ranks_cpu_s),
         "host_frequency": _frequency(rows, window),
     }
 
@@ -176,18 +176,25 @@ def resolution(rows: Sequence[Row], window: Window) -> tuple[float, float]:
     """
     first, last = bracket(known(rows, "total_s"), window)
     total = last["total_s"] - first["total_s"]
-    return max(1.0, total / (last["at"] - first["at"])), _UNSURE_TICKS / TICKS / total
+    return max(1.0, total / (last["at"] - first["at"])), unsure(total)
 
 
-def _foreign(first: Row, last: Row, total: float, ranks_cpu_s: float | None) -> float | Absent:
+def unsure(total_s: float) -> float:
+    """Part of *total_s* CPU seconds that counters in ticks leave open."""
+    return _UNSURE_TICKS / TICKS / total_s
+
+
+def foreign(first: Row, last: Row, ranks_cpu_s: float | None = None) -> float | Absent:
+    """Part of the CPU time between two readings of ``Host`` that others took, or why it is not known."""
     if first["own_s"] is None or last["own_s"] is None:
         return Absent("this kernel doesn't list the children of a process (CONFIG_PROC_CHILDREN)")
     own = last["own_s"] - first["own_s"]
     # half: the clocks of ticks and of processes are not the same one
     if ranks_cpu_s is not None and own < ranks_cpu_s / 2:
         return Absent("the ranks' CPU time can't be attributed: they are not children of the launcher")
-    foreign: float = last["busy_s"] - first["busy_s"] - own
-    return max(0.0, foreign) / total
+    taken: float = last["busy_s"] - first["busy_s"] - own
+    total: float = last["total_s"] - first["total_s"]
+    return max(0.0, taken) / total
 
 
 def _frequency(rows: Sequence[Row], window: Window) -> float | Absent:
