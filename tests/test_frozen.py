@@ -51,6 +51,7 @@ SECTIONS = {
     "converge": {"targets": {"accuracy": 0.5}, "bogus": 1},
     "collectives": {"zzz": 1},
     "gate": {"bogus": 1},
+    "cost": {"per_device_hour": 1, "bogus": 1},
     "batch": {"global_batch_size": 8, "bogus": 1},
     "optimizer": {"bogus": 1},
     "precision": {"bogus": 1},

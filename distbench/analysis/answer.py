@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from distbench.analysis.choice import Candidate, Choice, Goal, Wish, choose, turns
 from distbench.analysis.noise import Interval
+from distbench.analysis.price import cost_of, sentence
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line
 from distbench.analysis.verdict import judges
@@ -45,6 +46,7 @@ def answer(run: AnalysedRun, wish: Wish | None = None) -> Answer:
             *why,
             *_lead(choice, pick),
             *_turns(run.candidates, choice, pick),
+            *_price(run, pick),
             *_barred(choice),
             *_doubts(pick, run),
         ),
@@ -216,6 +218,13 @@ def _slower(one: Candidate, pick: Candidate) -> str:
         return "no measurable slowdown"
     ratio = one.speed.value / pick.speed.value
     return f"{1 - ratio:.0%} slower" if ratio < 1 else f"{ratio - 1:.0%} faster"
+
+
+def _price(run: AnalysedRun, pick: Candidate) -> list[str]:
+    cost = cost_of(run.info.suite)
+    values = next(row.values for row in run.cases if row.case.id == pick.id)
+    said = sentence(values, cost) if cost else ""
+    return [said] if said else []
 
 
 def _barred(choice: Choice) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from distbench.analysis.losses import losses_of, numbers
 from distbench.analysis.noise import Interval, intervals
+from distbench.analysis.price import cost_of, described, prices
 from distbench.analysis.settings import unsteady
 from distbench.analysis.verdict import Gravity, Verdict, verdicts
 from distbench.case import CHOICES, Axis, Case
@@ -21,6 +22,7 @@ from distbench.record import Failure, Record, Status, of_kind
 from distbench.record.contents import Damaged
 from distbench.record.store import Run, RunInfo
 from distbench.strategies.base import DDP
+from distbench.suite.cost import Cost
 from distbench.trial import log_file
 
 T = TypeVar("T")
@@ -180,7 +182,7 @@ def summarise(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damage
         )
         for case_id, case in cases.items()
     ]
-    rows = _paced(rows)
+    rows = _priced(_paced(rows), cost_of(info.suite))
     references = {row.case.work(_BUT): row for row in reversed(rows) if row.case.label == REFERENCE}
     relatives = ((row, _relative(row, references.get(row.case.work(_BUT)))) for row in rows)
     return [dataclasses.replace(row, relative=ratio, relative_absent=why) for row, (ratio, why) in relatives]
@@ -282,6 +284,18 @@ def _paced(rows: Sequence[CaseSummary]) -> list[CaseSummary]:
                     estimate, value=interval.value, interval=interval
                 )
     return [dataclasses.replace(row, values=found[row.case.id]) for row in rows]
+
+
+def _priced(rows: list[CaseSummary], cost: Cost | None) -> list[CaseSummary]:
+    """*rows* with what they cost as further numbers, if it is known what a device costs."""
+    if cost is None:
+        return rows
+    made = []
+    for row in rows:
+        found = prices(speed, row.case.world_size, cost) if (speed := row.values.get(THROUGHPUT)) else {}
+        columns = {**row.columns, **described(cost)}
+        made.append(dataclasses.replace(row, values={**row.values, **found}, columns=columns))
+    return made
 
 
 def _why_absent(records: list[Record], name: str) -> str:

@@ -46,6 +46,7 @@ Check = Annotated[bool, flag("--check", text="First check each case against its 
 Markdown = Annotated[bool, flag("--md", text="Print Markdown, for a pull request.")]
 Csv = Annotated[bool, flag("--csv", text="Print CSV.")]
 Json = Annotated[bool, flag("--json", text="Print JSON.")]
+Price = Annotated[str, option("--price", "PRICE", "Price of a device and hour: '2.5 USD'.")]
 Quiet = Annotated[bool, flag("--quiet", "-q", text="Hide progress.")]
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from distbench.analysis.price import with_price
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import one_line
+from distbench.cli.options import parsed
 from distbench.cli.output import note
 from distbench.record.contents import Damaged, damage_text
 from distbench.record.store import Run
@@ -23,6 +27,16 @@ def analysed(run: Run) -> AnalysedRun:
     made = AnalysedRun.read(run)
     warn_of(made.damaged, run.folder)
     return made
+
+
+def priced(run: AnalysedRun, price: str) -> AnalysedRun:
+    """*run* with the *price* of a device and hour from the command line; empty: that of its suite, if any.
+
+    Raises:
+        UsageError: it is no amount with a currency.
+    """
+    suite = parsed("--price", price, partial(with_price, run.info.suite))
+    return run if suite is None else replace(run, info=replace(run.info, suite=suite))
 
 
 def warn_of(damaged: Sequence[Damaged], folder: Path) -> None:

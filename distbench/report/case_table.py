@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.choice import Wish, choose
+from distbench.analysis.price import PER_BILLION, cost_of
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, REFERENCE, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, shared_parts, shorten
@@ -81,7 +82,7 @@ class CaseTable:
 
 def case_table(run: AnalysedRun) -> CaseTable:
     """The cases of *run*, those that the answer is about first, the fastest first."""
-    every = [*_COLUMNS, _headroom(run), *_verdicts(run)]
+    every = [*_COLUMNS, *_price(run), _headroom(run), *_verdicts(run)]
     measured = [row for row in run.cases if row.measured]
     columns = [each for each in every if any(each.read(row).value is not None for row in measured)]
     unknown = {
@@ -166,6 +167,12 @@ def _trials(row: CaseSummary) -> Cell:
     every = row.trials + row.failed
     noisy = f", {row.degraded_trials} noisy" if row.degraded_trials else ""
     return Cell(row.trials, f"{row.trials} of {every}{noisy}" if row.failed else f"{row.trials}{noisy}")
+
+
+def _price(run: AnalysedRun) -> list[Column]:
+    cost = cost_of(run.info.suite)
+    heading = f"{cost.currency} per 1e9 tokens" if cost else ""
+    return [_column(PER_BILLION, heading, up=False, format=number_text)] if cost else []
 
 
 def _headroom(run: AnalysedRun) -> Column:

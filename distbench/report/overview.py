@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from distbench.analysis.choice import Candidate, Wish, choose
+from distbench.analysis.price import PER_BILLION, cost_of
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
 from distbench.analysis.text import one_line, parts
@@ -51,8 +52,11 @@ def sheet(run: AnalysedRun) -> Sheet:
         for group, of in groups.items()
         for row in of
     ]
+    cost = cost_of(run.info.suite)
+    heading = f"{cost.currency}/1e9 tok" if cost else ""
+    price = Field(PER_BILLION, heading, "Money for 1e9 tokens.", "", "lower", format=number_text)
     title = f"{run.info.suite_name} · run {run.info.run_id} · {run.info.state}"
-    return Sheet(one_line(title), _CAPTION, FIELDS, tuple(rows))
+    return Sheet(one_line(title), _CAPTION, (*FIELDS, price) if cost else FIELDS, tuple(rows))
 
 
 def spread_text(row: CaseSummary, column: str, text: Callable[[float], str], digits: int = 0) -> str:
@@ -76,7 +80,7 @@ def _row(row: CaseSummary, mark: str, group: str) -> Row:
             "status": Cell(row.status, _status(row)),
             THROUGHPUT: Cell(speed.value, spread_text(row, THROUGHPUT, _speed), speed.reason),
             "relative": Cell(row.relative, reason=row.relative_absent),
-            **{column: measured_cell(row, column) for column in (MEMORY, COMMUNICATION, LOSS)},
+            **{column: measured_cell(row, column) for column in (MEMORY, COMMUNICATION, LOSS, PER_BILLION)},
         },
         group,
     )

@@ -15,6 +15,7 @@ from distbench.errors import UsageError
 from distbench.job import kinds
 from distbench.suite import gate
 from distbench.suite.checking import defaults, field_names, field_schema, has_defaults, takes_lists
+from distbench.suite.cost import Cost
 from distbench.suite.schema import Top
 from distbench.suite.work import PLUGIN_ROOTS, SCALAR_ROOTS, SECTION_ROOTS, Scalars
 
@@ -81,6 +82,7 @@ def _rest() -> dict[str, Schema]:
         "limits": _section(Limits),
         **{kind.name: _job(kind.section, always=kind.always) for kind in kinds()},
         "gate": _gate(),
+        "cost": _section(Cost),
         "launcher": _either({"const": "auto"}, _plugin("launchers", complete=True)),
         "metrics": _list(_plugin("metrics", complete=True)),
     }

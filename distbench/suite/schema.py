@@ -15,6 +15,7 @@ from distbench.suite import gate as gating
 from distbench.suite.axes import AxisReader, sizes
 from distbench.suite.cells import StrategyChoice, located
 from distbench.suite.checking import Finding, check, has_defaults
+from distbench.suite.cost import Cost
 from distbench.suite.plugins import Plugins, axes_of, named, spread
 from distbench.suite.reading import KeyPath
 from distbench.suite.work import WorkChecker
@@ -64,6 +65,8 @@ class Top:
     """Time limits."""
     gate: dict[str, Any] | None = None
     """Allowed changes between two arms of distbench gate, such as tokens_per_s: 3%."""
+    cost: dict[str, Any] | None = None
+    """What a device costs, for numbers in money and hours."""
     launcher: Any = "auto"
     """What starts the ranks; auto: that of the cluster that this process is inside of, or else local."""
     metrics: list[Any] | None = None
@@ -138,6 +141,10 @@ class Reader:
     def gate(self) -> gating.GateRules:
         """Rules of the gate; the defaults if the suite has none."""
         return self._kept(gating.read(self.top.gate or {})) or gating.GateRules()
+
+    def cost(self) -> Cost | None:
+        """What a device costs; None: the suite does not say."""
+        return None if self.top.cost is None else self._kept(check(Cost, self.top.cost, ("cost",)))
 
     def world_sizes(self) -> tuple[int, ...] | None:
         """World sizes; None: auto."""

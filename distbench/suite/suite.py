@@ -15,6 +15,7 @@ from distbench.job import MEASURE, kind_of, kinds
 from distbench.suite import overrides as overriding
 from distbench.suite.cells import Axis, Part, StrategyChoice
 from distbench.suite.checking import Finding, to_plain
+from distbench.suite.cost import Cost
 from distbench.suite.gate import GateRules
 from distbench.suite.overrides import Overrides
 from distbench.suite.reading import Places, parse, read_text
@@ -45,6 +46,8 @@ class Suite:
     """Word of a kind of job -> its section; those that are not asked for are missing."""
     gate: GateRules
     """Allowed changes between two arms, and how certain a verdict must be."""
+    cost: Cost | None
+    """What a device costs; None: the suite does not say."""
     launcher: Choice
     metrics: tuple[Choice, ...]
     file: str
@@ -83,6 +86,8 @@ class Suite:
             "limits": to_plain(self.limits),
             **{kind.name: _plain(self.jobs.get(kind.name)) for kind in kinds()},
             "gate": self.gate.resolved(),
+            # left out, it is no key that another version does not know
+            **({"cost": dataclasses.asdict(self.cost)} if self.cost else {}),
             "launcher": self.launcher.to_raw(),
             "metrics": [metric.to_raw() for metric in self.metrics],
         }
@@ -129,6 +134,7 @@ class Suite:
             limits=reader.limits(),
             jobs=reader.jobs(),
             gate=reader.gate(),
+            cost=reader.cost(),
             launcher=reader.launcher(),
             metrics=reader.metrics(),
             file=file,

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from distbench.analysis import answer, choice
 from distbench.cli.colour import paint
-from distbench.cli.options import REPORTS, Json, Out, RunName, check_word, option, parsed
+from distbench.cli.options import REPORTS, Json, Out, Price, RunName, check_word, option, parsed
 from distbench.cli.output import say, say_json, width, wrapped
 from distbench.cli.readers import reads_runs
-from distbench.cli.reading import analysed, damage_json
+from distbench.cli.reading import analysed, damage_json, priced
 from distbench.errors import UsageError
 from distbench.record import runs
 from distbench.report import choice_view
@@ -48,6 +48,7 @@ def pick(
             has_default=True,
         ),
     ] = "3%",
+    price: Price = "",
     out: Out = REPORTS,
     as_json: Json = False,
 ) -> int:
@@ -56,7 +57,7 @@ def pick(
     budget = parsed("--memory", memory, parse_bytes)
     slower = parsed("--within", within, parse_fraction)
     behind = parsed("--margin", margin, parse_fraction)
-    run = analysed(runs.find(name, out))
+    run = priced(analysed(runs.find(name, out)), price)
     every = run.candidates
     wish = choice.Wish(
         goal=goal,  # type: ignore[arg-type]  # checked above

@@ -6,10 +6,10 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-from distbench.cli.options import REPORTS, Out, RunName, flag, option
+from distbench.cli.options import REPORTS, Out, Price, RunName, flag, option
 from distbench.cli.output import say
 from distbench.cli.readers import reads_runs
-from distbench.cli.reading import analysed
+from distbench.cli.reading import analysed, priced
 from distbench.errors import UsageError
 from distbench.record import runs
 from distbench.report import lite as lite_page
@@ -20,6 +20,7 @@ from distbench.report import page
 def report(
     name: RunName,
     out: Out = REPORTS,
+    price: Price = "",
     open_: Annotated[bool, flag("--open", text="Open the report in the browser.")] = False,
     lite: Annotated[
         bool, flag("--lite", text="Write one small file without scripts instead, for mail and pull requests.")
@@ -30,7 +31,7 @@ def report(
     if lite and png:
         raise UsageError("--lite: its page has no charts for --png; leave one of the two out")
     run = runs.find(name, out)
-    file = (lite_page if lite else page).write(run.folder, analysed(run))
+    file = (lite_page if lite else page).write(run.folder, priced(analysed(run), price))
     say(str(file))
     if png:
         from distbench.report import pictures

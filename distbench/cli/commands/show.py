@@ -6,10 +6,21 @@ from typing import Annotated
 
 from distbench.analysis.run import AnalysedRun
 from distbench.cli.colour import paint
-from distbench.cli.options import REPORTS, Csv, Json, Markdown, Out, RunName, check_forms, check_word, option
+from distbench.cli.options import (
+    REPORTS,
+    Csv,
+    Json,
+    Markdown,
+    Out,
+    Price,
+    RunName,
+    check_forms,
+    check_word,
+    option,
+)
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.readers import reads_runs
-from distbench.cli.reading import analysed, damage_json
+from distbench.cli.reading import analysed, damage_json, priced
 from distbench.record import runs
 from distbench.record.store import resume_command
 from distbench.report import markdown, overview, terminal
@@ -25,6 +36,7 @@ def show(
     name: RunName,
     out: Out = REPORTS,
     view: Annotated[str, option("--view", "VIEW", "Show one view in detail.")] = "",
+    price: Price = "",
     markdown: Markdown = False,
     csv: Csv = False,
     as_json: Json = False,
@@ -33,7 +45,7 @@ def show(
     check_forms("show", md=markdown, csv=csv, json=as_json)
     form = "md" if markdown else "csv" if csv else "json" if as_json else ""
     stored = runs.find(name, out)
-    run = analysed(stored)
+    run = priced(analysed(stored), price)
     if view:
         check_word("--view", view, [*views(), *raw_tables(run)])
         print_view(run, view, form)

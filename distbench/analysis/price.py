@@ -1,0 +1,97 @@
+"""What training costs in money and hours: throughput and the price of a device, as further numbers of a case.
+
+They are the reciprocal of tokens/s times a constant, so each has its relative spread and interval.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from distbench.decode import decoded
+from distbench.suite.cost import Cost
+from distbench.units import number_text
+
+if TYPE_CHECKING:
+    from distbench.analysis.summary import Estimate
+
+PER_BILLION, HOURS, WHOLE = "cost_per_billion_tokens", "training_hours", "training_cost"
+NAMES = (PER_BILLION, HOURS, WHOLE)
+_BILLION, _HOUR = 1e9, 3600.0
+_PRICE = re.compile(r"([0-9.]+)\s*([A-Za-z]{1,8})")
+
+
+def cost_of(suite: Mapping[str, Any]) -> Cost | None:
+    """What a device costs by a resolved *suite*; None: it does not say.
+
+    Raises:
+        RecordError: what it says is not of the right type.
+    """
+    said = suite.get("cost")
+    return decoded(Cost, said, "run.json: suite.cost") if said else None
+
+
+def with_price(suite: Mapping[str, Any], price: str) -> dict[str, Any]:
+    """*suite* with the *price* of a device and hour, such as ``2.5 USD``, in place of its own.
+
+    Raises:
+        ValueError: it has no such form.
+    """
+    match = _PRICE.fullmatch(price.strip())
+    try:
+        amount = float(match[1]) if match else 0.0
+    except ValueError:
+        amount = 0.0
+    if not match or not amount:
+        raise ValueError("expected a price above 0 with a currency, such as '2.5 USD'")
+    said = suite.get("cost") or {}
+    return {
+        **suite,
+        "cost": {**asdict(Cost(amount, match[2])), **{k: said[k] for k in ("tokens",) if k in said}},
+    }
+
+
+def described(cost: Cost) -> dict[str, dict[str, Any]]:
+    """The columns of the prices of a case, as a record describes its own."""
+    whole = f"the whole training ({number_text(cost.tokens)} tokens)"
+    price = f"at {number_text(cost.per_device_hour)} {cost.currency} for a device and hour"
+    told = {
+        PER_BILLION: (cost.currency, f"Money for 1e9 tokens {price}: devices x price x 1e9 / tokens/s."),
+        HOURS: ("h", f"Hours of {whole}: tokens / tokens/s."),
+        WHOLE: (cost.currency, f"Money for {whole} {price}."),
+    }
+    return {
+        name: {"unit": unit, "better": "lower", "over_ranks": "first", "doc": doc}
+        for name, (unit, doc) in told.items()
+    }
+
+
+def prices(speed: Estimate, devices: int, cost: Cost) -> dict[str, Estimate]:
+    """The prices of a case that trains *speed* tokens per second on so many *devices*; empty if it is 0."""
+    if min(speed.trials, default=0.0) <= 0:
+        return {}
+    per_token = devices * cost.per_device_hour / _HOUR
+    factors = {PER_BILLION: per_token * _BILLION, HOURS: cost.tokens / _HOUR, WHOLE: per_token * cost.tokens}
+    return {name: _over(speed, factor) for name, factor in factors.items()}
+
+
+def sentence(values: Mapping[str, Estimate], cost: Cost) -> str:
+    """What a case with these *values* costs, in words; empty if it is not known."""
+    if not all(name in values for name in NAMES):
+        return ""
+    each, hours, whole = (number_text(values[name].value) for name in NAMES)
+    return (
+        f"At {number_text(cost.per_device_hour)} {cost.currency} for a device and hour it costs {each} "
+        f"{cost.currency} per 1e9 tokens; {number_text(cost.tokens)} tokens take {hours} h and {whole} "
+        f"{cost.currency}."
+    )
+
+
+def _over(speed: Estimate, factor: float) -> Estimate:
+    """*factor* over *speed*."""
+    interval = speed.interval and replace(speed.interval, value=factor / speed.interval.value)
+    trials = tuple(factor / trial for trial in speed.trials)
+    low, high = factor / speed.high, factor / speed.low
+    return replace(speed, value=factor / speed.value, low=low, high=high, trials=trials, interval=interval)
