@@ -164,7 +164,8 @@ def test_a_baseline_is_a_stored_run_only_if_it_can_be_nothing_else(runs):
 @pytest.mark.train
 def test_plan_shows_cases_problems_time_and_commands(command, write, tmp_path):
     file = write(SUITE.replace("ddp", "dp"))
-    code, output, errors = command("plan", file, "--out", str(tmp_path / "out"), "--set", "measure.trials=2")
+    set_, out = ("--set", "measure.trials=2"), str(tmp_path / "out")
+    code, output, errors = command("plan", file, "--out", out, "--commands", *set_)
     assert (code, errors) == (0, "")
     assert "mine: 2 cases, 2 trials" in output
     assert "unsupported: nn.DataParallel needs" in " ".join(output.split())
@@ -172,6 +173,18 @@ def test_plan_shows_cases_problems_time_and_commands(command, write, tmp_path):
     assert "-m distbench.worker rank" in output
     assert "expected time: unknown: no earlier run of these cases" in output
     assert not (tmp_path / "out").exists()
+
+
+def test_plan_tells_the_time_first_and_no_command_unless_it_is_asked_for(command, write, tmp_path):
+    code, output, _ = command("plan", write(SUITE), "--out", str(tmp_path / "out"))
+    size, time, *_ = output.splitlines()
+    assert (code, size[:19]) == (0, "mine: 2 cases, 6 tr")
+    assert time.startswith("expected time: unknown: no earlier run of these cases")
+    text = " ".join(output.split())
+    assert "distbench run SUITE --set measure.trials=1 measures each" in text
+    assert "stopped at the latest after 6 h 15 min: only if everything hangs" in text
+    assert "distbench.worker" not in text
+    assert "--commands shows what would be launched." in text
 
 
 @pytest.mark.train

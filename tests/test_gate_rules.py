@@ -296,7 +296,8 @@ def test_a_forecast_tells_time_and_what_can_be_seen_as_far_as_it_is_known(write)
     assert lines[0].endswith(" main")
     assert [DDP.name, "12–42", "6.5–10.5", "5.2%"] in [line.split() for line in lines]
     assert [ZERO.name, "12–42", "–", "–"] in [line.split() for line in lines]
-    assert "Total: 6 to 10 minutes for 1 of 2 cases." in lines
+    total = "Total: 24 to 84 trials of 2 cases, 6 to 10 minutes for 1 of them; the others have never run."
+    assert lines[1].startswith(total)
     assert any(line.startswith("1 case not calibrated on this machine: ") for line in lines)
     assert json.loads(json.dumps(made.to_json()))["rows"][0]["case"] == DDP.name
 
@@ -314,12 +315,30 @@ def test_a_forecast_foresees_no_more_pairs_than_the_minutes_allow(write, minutes
     arm = Arm("main", suite, machine={})
     # half a minute a pair, one of them thrown away
     made = forecast_of(arm, arm, match(plan(DDP), plan(DDP)), {DDP.id: known(0.044)})
-    assert made.caption.startswith(told)
+    assert told in made.caption
     (row,) = made.rows
     assert row.trials[1] == 2 * (1 + pairs)
     assert row.minutes[1] == 0.5 * (1 + pairs)
     rule = Rule(0.03, min(5, pairs), pairs)
     assert row.sees == (pytest.approx(stopped(0.044, rule)) if pairs else None)
+
+
+def test_a_forecast_takes_the_time_of_cases_that_are_not_calibrated_from_earlier_runs(write):
+    arm = Arm("main", load(write("{min_pairs: 5, max_pairs: 20}")), machine={})
+    made = forecast_of(arm, arm, match(plan(DDP), plan(DDP)), {}, {DDP.id: 30.0})
+    assert made.rows[0].minutes == (6.0, 21.0)
+    assert made.caption.startswith("Total: 12 to 42 trials of 1 case, 6 to 21 minutes.")
+    assert "duration unknown" in forecast_of(arm, arm, match(plan(DDP), plan(DDP)), {}).caption
+
+
+def test_a_forecast_says_which_cases_the_change_does_not_touch(write):
+    arms = Arm("main", load(write("{}")), machine={}), Arm("mine", load(write("{}")), machine={})
+    changed = replace(ZERO, strategy=Choice("zero", {"stage": 2, "overlap_comm": True}))
+    made = forecast_of(*arms, match(plan(DDP, ZERO), plan(DDP, changed)), {})
+    told = "Of 2 cases, 1 the change does not touch; to leave them out, name the others with --only GLOB: "
+    assert made.notes[1] == f"{told}{ZERO.name}."
+    same = forecast_of(*arms, match(plan(DDP, ZERO), plan(DDP, ZERO)), {})
+    assert not any("--only" in note for note in same.notes)
 
 
 def test_the_rounds_of_a_second_series_are_none_that_a_first_may_have():

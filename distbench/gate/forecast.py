@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from distbench import plan
 from distbench.analysis.paired import pairs_for
-from distbench.analysis.text import one_line
+from distbench.analysis.text import listed, one_line
 from distbench.case import Case
 from distbench.gate.arms import Arm
 from distbench.gate.calibration import Calibrated, load
 from distbench.gate.judging import rules as rules_of
 from distbench.gate.matching import Match, match
+from distbench.job import MEASURE
+from distbench.record.runs import usual_times
 from distbench.suite.gate import GateRules
 from distbench.units import count_text
 
@@ -27,7 +31,7 @@ class Row:
     trials: tuple[int, int]
     """Fewest and most trials of both arms, including two warm-up trials."""
     minutes: tuple[float, float] | None
-    """Shortest and longest time in minutes; None: not calibrated on this machine."""
+    """Shortest and longest time in minutes, by calibration or earlier runs; None: there are none."""
     sees: float | None
     """Smallest slowdown, as a fraction, that the gate stops in 90%, its second series included."""
 
@@ -46,44 +50,85 @@ class Forecast:
         return dataclasses.asdict(self)
 
 
-def forecast(baseline: Arm, candidate: Arm) -> Forecast:
+def forecast(baseline: Arm, candidate: Arm, out: Path | None = None) -> Forecast:
     """Forecast of a gate of these arms; launches nothing.
+
+    Args:
+        out: Folder of runs, whose trials of the same cases tell how long one takes.
 
     Raises:
         SuiteError: the suite can't work.
     """
     plans = [plan.make(arm.suite) for arm in (baseline, candidate)]
-    return forecast_of(baseline, candidate, match(*plans), load(candidate.suite.measure))
+    matched = match(*plans)
+    asked = [(MEASURE, slot.candidate.id) for slot in matched.slots]
+    took = usual_times(out, asked) if out else {}
+    seconds = {case_id: each for (_, case_id), each in took.items()}
+    return forecast_of(baseline, candidate, matched, load(candidate.suite.measure), seconds)
 
 
-def forecast_of(baseline: Arm, candidate: Arm, matched: Match, known: Mapping[str, Calibrated]) -> Forecast:
-    """Forecast of a gate of the *matched* cases; *known* are calibrations by case id."""
+def forecast_of(
+    baseline: Arm,
+    candidate: Arm,
+    matched: Match,
+    known: Mapping[str, Calibrated],
+    seconds: Mapping[str, float] = MappingProxyType({}),
+) -> Forecast:
+    """Forecast of a gate of the *matched* cases.
+
+    Args:
+        known: Calibrations by case id.
+        seconds: That a trial took in earlier runs, by case id.
+    """
     rules = candidate.suite.gate
     cases = [slot.candidate for slot in matched.slots]
     most = _most_pairs(rules, cases, known)
-    rows = tuple(_row(case, rules, most, known.get(case.id)) for case in cases)
+    rows = tuple(_row(case, rules, most, known.get(case.id), seconds.get(case.id)) for case in cases)
     notes = []
-    spans = [row.minutes for row in rows if row.minutes]
-    if unknown := len(rows) - len(spans):
+    if uncalibrated := [case for case in cases if case.id not in known]:
         notes.append(
-            f"{count_text(unknown, 'case')} not calibrated on this machine: duration and detectable "
-            "change are unknown; run distbench calibrate SUITE."
+            f"{count_text(len(uncalibrated), 'case')} not calibrated on this machine: the detectable change "
+            "is unknown; run distbench calibrate SUITE."
         )
-    if spans:
-        low, high = map(sum, zip(*spans, strict=True))
-        notes.append(f"Total: {low:.0f} to {high:.0f} minutes for {len(spans)} of {len(rows)} cases.")
+    notes += _alike(baseline, candidate, matched)
     notes += [f"{one_line(verdict.case)}: {verdict.said}." for verdict in matched.verdicts]
     notes += [f"{one_line(name)}: not run: {one_line(why)}." for name, why in matched.skipped.items()]
     return Forecast(
         title=" ".join(map(one_line, (candidate.suite.name + ":", candidate.title, "vs.", baseline.title))),
         caption=(
-            f"{min(rules.min_pairs, most)} to {most} pairs of trials per case{_budget(rules, most)}; the "
-            "arms alternate. A flagged case runs a second series. stops: the smallest true slowdown per step "
-            "that both series together stop in 90% of gates."
+            f"{_total(rows)} {min(rules.min_pairs, most)} to {most} pairs of trials per "
+            f"case{_budget(rules, most)}; the arms alternate. A flagged case runs a second series. stops: "
+            "the smallest true slowdown per step that both series together stop in 90% of gates."
         ),
         rows=rows,
         notes=tuple(notes),
     )
+
+
+def _total(rows: Sequence[Row]) -> str:
+    """Trials and time of all cases together."""
+    if not rows:
+        return "Nothing to run."
+    fewest, most = map(sum, zip(*(row.trials for row in rows), strict=True))
+    spans = [row.minutes for row in rows if row.minutes]
+    time = "duration unknown: no case is calibrated on this machine, or has run before"
+    if spans:
+        low, high = map(sum, zip(*spans, strict=True))
+        rest = "" if len(spans) == len(rows) else f" for {len(spans)} of them; the others have never run"
+        time = f"{low:.0f} to {high:.0f} minutes{rest}"
+    return f"Total: {fewest:,} to {most:,} trials of {count_text(len(rows), 'case')}, {time}."
+
+
+def _alike(baseline: Arm, candidate: Arm, matched: Match) -> list[str]:
+    """How many cases are the same in both arms, where the arms differ by the suite alone."""
+    same = [slot for slot in matched.slots if slot.baseline.id == slot.candidate.id]
+    if baseline.place != candidate.place or not 0 < len(same) < len(matched.slots):
+        return []
+    others = listed([one_line(slot.candidate.name) for slot in matched.slots if slot not in same])
+    return [
+        f"Of {count_text(len(matched.slots), 'case')}, {len(same)} the change does not touch; to leave them "
+        f"out, name the others with --only GLOB: {others}."
+    ]
 
 
 def _most_pairs(rules: GateRules, cases: Sequence[Case], known: Mapping[str, Calibrated]) -> int:
@@ -103,11 +148,12 @@ def _budget(rules: GateRules, most: int) -> str:
     return f" (within gate.minutes = {rules.minutes:g})"
 
 
-def _row(case: Case, rules: GateRules, most: int, spread: Calibrated | None) -> Row:
+def _row(case: Case, rules: GateRules, most: int, spread: Calibrated | None, seconds: float | None) -> Row:
     least = min(rules.min_pairs, most)
     trials = (2 * (1 + least), 2 * (1 + most))
     if spread is None:
-        return Row(case.name, trials, None, None)
+        span = (trials[0] * seconds / 60, trials[1] * seconds / 60) if seconds else None
+        return Row(case.name, trials, span, None)
     gated = rules_of(rules, rules.of(case.label, case.name)).items()
     known = spread.deviations
     needed = [pairs_for(known[metric], rule.effect) for metric, rule in gated if metric in known]

@@ -4,10 +4,12 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from statistics import median
 
 from distbench.errors import UsageError
+from distbench.grouping import gathered
 from distbench.record.store import RUN_FILE, SUBMITTED, Run
 from distbench.units import count_text
 
@@ -55,6 +57,18 @@ def find_stored(name: str, out: Path) -> Run | None:
 def inside(out: Path) -> list[Run]:
     """Runs whose folders lie directly in *out*, by name."""
     return [Run(file.parent) for file in sorted(out.glob(f"*/{RUN_FILE}"))]
+
+
+def usual_times(out: Path, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float]:
+    """Median seconds of measured trials in the runs of *out*, for each *wanted* kind of job and case id."""
+    by_kind = {kind: set(case_ids) for kind, case_ids in gathered(wanted).items()}
+    times = gathered(
+        ((kind, case_id), seconds)
+        for run in inside(out)
+        for kind, case_ids in by_kind.items()
+        for case_id, seconds in run.wall_times(kind, case_ids)
+    )
+    return {trial: median(seconds) for trial, seconds in times.items()}
 
 
 def _waiting(out: Path) -> list[Run]:

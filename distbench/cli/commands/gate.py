@@ -103,7 +103,7 @@ def gate(
         _check_since(since, is_alone=dry_run or bool(resume) or not baseline)
         with _arms(suite, baseline, before, after, self_test=self_test) as arms:
             if dry_run:
-                return _print_forecast(*arms, as_json=as_json)
+                return _print_forecast(*arms, out, as_json=as_json)
             started = Gate(out, *arms, command=context.obj, resume=resume)
             resume_with = "" if since else started.resume_command
             with resumable(resume_with), observer(quiet=quiet) as watcher:
@@ -208,8 +208,8 @@ def _arms(
         yield moved(baseline, arm, folder, before.load), candidate
 
 
-def _print_forecast(baseline: Arm, candidate: Arm, *, as_json: bool) -> int:
-    expected = forecast(baseline, candidate)
+def _print_forecast(baseline: Arm, candidate: Arm, out: Path, *, as_json: bool) -> int:
+    expected = forecast(baseline, candidate, out)
     say_json(expected.to_json()) if as_json else say(view.forecast_text(expected, width()))
     return 0
 

@@ -7,14 +7,13 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 from distbench import env, registry
 from distbench.cli import handing, options
-from distbench.cli.output import columns, say, say_json
+from distbench.cli.options import flag
+from distbench.cli.output import columns, say, say_json, wrapped
 from distbench.env import Machine
-from distbench.grouping import gathered
 from distbench.job import MEASURE, kind_of
 from distbench.plan import Plan, Planned, machine_of, make
 from distbench.record import runs
@@ -36,6 +35,9 @@ def plan(
     check: options.Check = False,
     on: options.On = "",
     nodes: options.Nodes = None,
+    commands: Annotated[
+        bool, flag("--commands", text="Also show the commands that would be launched.")
+    ] = False,
     as_json: options.Json = False,
 ) -> int:
     """Show what a run would do, without launching anything."""
@@ -48,7 +50,6 @@ def plan(
     planned = make(loaded, machine)
     expected, basis = _expected(planned, out)
     limit = loaded.limits.prepare + len(planned.trials) * loaded.limits.trial
-    launches = list(_launches(loaded, planned, out))
     if as_json:
         say_json(
             {
@@ -63,14 +64,32 @@ def plan(
                     {"job": task.job.kind, "case_id": task.case.id, "round": task.round}
                     for task in planned.trials
                 ],
-                "launches": launches,
+                "launches": list(_launches(loaded, planned, out)),
             }
         )
         return 0
-    _print(loaded, machine, planned, launches)
-    say(f"\nexpected time: {basis if expected is None else f'{duration_text(expected)} ({basis})'}")
-    say(f"at most, by the limits: {duration_text(limit)}")
+    _print_size(loaded, machine, planned)
+    say(
+        wrapped(
+            f"expected time: {basis if expected is None else f'{duration_text(expected)} ({basis})'}", 0, 2
+        )
+    )
+    say(wrapped(_limit_text(loaded, limit), 0, 2))
+    _print_cases(loaded, planned)
+    if commands:
+        say(f"\nlaunch of each trial ({_RUN} stands for the run's folder and ID; round 0 of each case):")
+        say("".join(map(_launch_text, _launches(loaded, planned, out))))
+    else:
+        say("\n--commands shows what would be launched.")
     return 0
+
+
+def _limit_text(suite: Suite, limit: float) -> str:
+    hang = duration_text(suite.limits.trial)
+    return (
+        f"stopped at the latest after {duration_text(limit)}: only if everything hangs, as each trial is "
+        f"stopped after {hang} (limits.trial)"
+    )
 
 
 def _show_submission(
@@ -88,7 +107,7 @@ def _show_submission(
     )
 
 
-def _print(suite: Suite, machine: Machine, planned: Plan, launches: list[dict[str, Any]]) -> None:
+def _print_size(suite: Suite, machine: Machine, planned: Plan) -> None:
     trials = Counter(task.job.kind for task in planned.trials)
     others = "".join(
         f"{count_text(count, f'{kind} trial')}, " for kind, count in trials.items() if kind != MEASURE
@@ -96,19 +115,20 @@ def _print(suite: Suite, machine: Machine, planned: Plan, launches: list[dict[st
     say(
         f"{suite.name}: {count_text(len(planned.cases), 'case')}, {count_text(trials[MEASURE], 'trial')} "
         f"({suite.measure.trials} per case, {suite.measure.order}), "
-        f"{others}{machine.device} x {machine.devices}\n"
+        f"{others}{machine.device} x {machine.devices}"
     )
+
+
+def _print_cases(suite: Suite, planned: Plan) -> None:
     rows = [("CASE", "ID", "STATUS")]
     rows += [
         (item.case.name, item.case.id, f"unsupported: {item.problem}" if item.problem else "planned")
         for item in planned.cases
     ]
-    say("\n".join(columns(rows)))
+    say("\n" + "\n".join(columns(rows)))
     for word, section in suite.jobs.items():
         if later := kind_of(word).later:
-            say(f"\n{word}: {later.format_map(vars(section))}")
-    say(f"\nlaunch of each trial ({_RUN} stands for the run's folder and ID; round 0 of each case):")
-    say("".join(map(_launch_text, launches)))
+            say("\n" + wrapped(f"{word}: {later.format_map(vars(section))}", 0, 2))
 
 
 def _launch_text(launch: dict[str, Any]) -> str:
@@ -147,16 +167,12 @@ def _launches(suite: Suite, planned: Plan, out: Path) -> Iterator[dict[str, Any]
 def _expected(planned: Plan, out: Path) -> tuple[float | None, str]:
     """Seconds that earlier runs of the same cases took, and the basis of that estimate."""
     trials = [(task.job.kind, task.case.id) for task in planned.trials]
-    wanted = {kind: set(case_ids) for kind, case_ids in gathered(trials).items()}
-    times = gathered(
-        ((kind, case_id), seconds)
-        for run in runs.inside(out)
-        for kind, case_ids in wanted.items()
-        for case_id, seconds in run.wall_times(kind, case_ids)
-    )
-    if not times:
-        return None, "unknown: no earlier run of these cases"
-    medians = {trial: median(seconds) for trial, seconds in times.items()}
+    medians = runs.usual_times(out, trials)
+    if not medians:
+        return None, (
+            f"unknown: no earlier run of these cases in {out}; distbench run SUITE --set measure.trials=1 "
+            "measures each of them once, and tells"
+        )
     basis = "from earlier runs of the same cases"
     if missing := len(set(trials)) - len(medians):
         basis += f"; without {missing} cases that have not run yet"
