@@ -156,6 +156,9 @@ def test_the_page_opens_with_the_answer_and_the_slider_changes_it(see: See) -> N
     assert "No measured case fits in 98.0 MiB" in seen.page.inner_text("#picked")
     seen.page.locator("#picker button[type=reset]").click()
     expect(seen.page.locator("#picked")).to_contain_text("Train with ddp")
+    seen.page.locator("#picker [name=memory]").fill("-3")
+    assert "must be a number above 0" in seen.page.inner_text("#picked")
+    assert seen.page.locator("#picker tbody tr").count() == 0
     assert seen.trouble == []
 
 

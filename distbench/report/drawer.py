@@ -14,8 +14,9 @@ from distbench.analysis.text import one_line, plain
 from distbench.errors import DistbenchError
 from distbench.foreign import from_anybody
 from distbench.grouping import grouped
-from distbench.report.sheet import Sheet
+from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import Chapter
+from distbench.units import bytes_text
 
 _MOST_ROWS = 64
 _LONGEST_LOG = 8000
@@ -30,7 +31,12 @@ def drawers(run: AnalysedRun, chapters: Sequence[Chapter]) -> dict[str, Any]:
     groups = {row.case.id: group for group in run.parity.comparisons for row in group.cases}
     return {
         "tables": [
-            {"id": chapter.id, "title": chapter.title, "headings": list(sheet.headings[1:])}
+            {
+                "id": chapter.id,
+                "title": chapter.title,
+                "headings": list(sheet.headings[1:]),
+                "caption": plain(sheet.caption),
+            }
             for chapter, sheet in tables
         ],
         "cases": {
@@ -51,9 +57,17 @@ def _rows(sheet: Sheet) -> dict[str, list[list[str]]]:
     by_case = grouped(sheet.rows, lambda row: str(row.value("case_id")))
     shown = sheet.shown[1:]
     return {
-        case_id: [[_cell(field.text(row.cells.get(field.name))) for field in shown] for row in rows]
+        case_id: [[_number(field, row) for field in shown] for row in rows]
         for case_id, rows in by_case.items()
     }
+
+
+def _number(field: Field, row: Row) -> str:
+    """The text of a cell; of bytes with their unit, which a table may say above it for all."""
+    value = row.value(field.name)
+    if field.unit == "B" and isinstance(value, int | float):
+        return bytes_text(value)
+    return _cell(field.text(row.cells.get(field.name)))
 
 
 def _cell(shown: str) -> str:
@@ -102,7 +116,7 @@ def _adopted(format_: str, row: CaseSummary) -> dict[str, Any]:
         with from_anybody(f"the settings of {one_line(row.case.name, 100)}"):
             found = adopt(format_, row.case, row.detail.effective)
     except DistbenchError as error:
-        return {"format": format_, "problem": one_line(str(error))}
+        return {"format": format_, "problem": one_line(str(error)).removeprefix(f"--as {format_}: ")}
     return {
         "format": format_,
         "launch": plain(found.launch),

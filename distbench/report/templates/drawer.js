@@ -3,6 +3,7 @@
 (function () {
   const drawer = document.getElementById("drawer");
   const content = drawer.querySelector("div");
+  const mostRows = 6;
   let data = null;
   let opener = null;
   let clicked = null;
@@ -56,9 +57,7 @@
     button.type = "button";
     button.className = "more";
     button.setAttribute("aria-label", "Copy " + name);
-    const shown = document.createElement("pre");
-    shown.textContent = text;
-    shown.tabIndex = 0;
+    const shown = log(text);
     button.addEventListener("click", () => copy(text, button));
     return make("div", "", make("h4", name), button, shown);
   }
@@ -77,23 +76,31 @@
     return parts.length ? parts : [make("p", "No trial reported its settings.")];
   }
 
+  function log(text) {
+    const shown = document.createElement("pre");
+    shown.textContent = text;
+    shown.tabIndex = 0;
+    return shown;
+  }
+
+  function chapter(of, rows, left) {
+    const shown = numbers(of.headings, rows);
+    const parts = [rows.length > mostRows ? folded("Show " + rows.length + " rows", shown) : shown];
+    if (left) parts.push(make("p", left.toLocaleString("en") + " more rows: distbench show RUN --view " + of.id + " --csv"));
+    return [...parts, folded("What these numbers are", make("p", of.caption))];
+  }
+
   function build(one) {
     const title = make("h2", one.name);
     title.id = "drawer-title";
     title.tabIndex = -1;
     const told = [one.status, one.reason, one.noisy && "noisy: " + one.noisy, ...one.verdicts].filter(Boolean);
     const parts = [title, make("p", told.join(". "))];
-    data.tables.forEach((of, i) => {
-      if (!one.rows[i].length) return;
-      const more = one.left[i] ? [make("p", one.left[i].toLocaleString("en") + " more rows: distbench show RUN --view " + of.id + " --csv")] : [];
-      parts.push(make("h3", of.title), numbers(of.headings, one.rows[i]), ...more);
-    });
-    parts.push(make("h3", "Settings of the live engine"), ...settings(one));
-    if (one.logs.length) {
-      parts.push(make("h3", "End of the log"), ...one.logs.map((text) => { const log = document.createElement("pre"); log.textContent = text; log.tabIndex = 0; return log; }));
-    }
+    if (one.logs.length) parts.push(make("h3", "End of the log"), ...one.logs.map(log));
     if (one.file) parts.push(make("p", "Log, in the run's folder: " + one.file));
     parts.push(make("h3", "Use it: distbench adopt"), ...one.adopt.map(adopted));
+    parts.push(make("h3", "Settings of the live engine"), ...settings(one));
+    data.tables.forEach((of, i) => { if (one.rows[i].length) parts.push(make("h3", of.title), ...chapter(of, one.rows[i], one.left[i])); });
     return parts;
   }
 
@@ -135,10 +142,13 @@
   }
 
   document.addEventListener("click", (event) => {
-    const link = event.target.closest && event.target.closest("a[href^='#case-']");
-    if (link) clicked = link;
+    const row = event.target.closest("#cases-table tr[id]");
+    const link = event.target.closest("a[href^='#case-']") || (row && !event.target.closest("a") && row.querySelector("a"));
+    if (!link || !getSelection().isCollapsed) return;
+    clicked = link;
+    if (row && !event.target.closest("a")) location.hash = link.hash;
     // the same place twice in a row is no change of place, but still a wish to see it
-    if (link && link.hash === location.hash) follow();
+    if (link.hash === location.hash) follow();
   });
   drawer.querySelector("button").addEventListener("click", close);
   document.addEventListener("keydown", (event) => {

@@ -154,7 +154,21 @@
     return line;
   }
 
+  // a limit that is none must not pass for no limit
+  function mistake() {
+    const field = form.elements.memory;
+    const wrong = field.validity.badInput || (field.value !== "" && !(field.valueAsNumber > 0));
+    field.setAttribute("aria-invalid", String(wrong));
+    return wrong ? "Memory per device must be a number above 0. Leave the field empty for no limit." : "";
+  }
+
   function show() {
+    const wrong = mistake();
+    if (wrong) {
+      document.getElementById("picked").textContent = wrong;
+      section.querySelector("tbody").replaceChildren();
+      return;
+    }
     const wish = wishOf();
     const choice = choose(wish);
     section.querySelector(".within").hidden = wish.goal !== "memory";
