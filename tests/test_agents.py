@@ -476,6 +476,15 @@ def test_a_full_disk_on_a_node_is_told_with_the_node(tmp_path: Path, chore: None
     cluster.site.close()
 
 
+def test_a_node_that_has_no_place_for_a_copy_is_named(tmp_path: Path, chore: None) -> None:
+    run = tmp_path / "run"
+    full = "".join(f"mount -t tmpfs -o nr_inodes=1 none {place}; " for place in ("/tmp", "/var/tmp"))
+    cluster = Cluster(run, shell=alone(before=f"{full}unset TMPDIR; cd /tmp; "))
+    with pytest.raises(LaunchError, match=r"far: no copy of .*run can be made: .*No usable temporary"):
+        cluster.site.launch(launch_of(run, "true", 2))
+    cluster.site.close()
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_each_node_with_a_cache_of_its_own_is_prepared(
     tmp_path: Path, chore: None, monkeypatch: pytest.MonkeyPatch, code: int
