@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from pages import HOSTILE, SOME, See
@@ -117,3 +119,29 @@ def test_the_numbers_behind_each_chart_stand_in_a_table(see: See) -> None:
     assert re.search(r"ddp\s+2\s+150\s+0\.750", seen.page.inner_text("#scaling-strong-efficiency table"))
     seen.page.locator("#loss summary").click()
     assert re.search(r"4\s+3\s+2\.5", seen.page.inner_text("#loss table"))
+
+
+def test_one_step_of_two_cases_is_drawn_and_either_case_can_be_changed(see: See) -> None:
+    def lanes(name: str, kind: str = "compute") -> list[dict[str, Any]]:
+        times = {"step": 0, "begin_s": 0.0, "end_s": 0.1, "busy_s": 0.1, "rank": 0}
+        return [
+            {**times, "kind": "step", "name": "", "bridged_s": 1e-4, "trace": "rank0.trace.json.gz"},
+            {**times, "kind": kind, "name": name},
+        ]
+
+    names = {"ddp": "forward", "fsdp": "backward", "zero2": HOSTILE}
+    cases = [
+        replace(measured(case(label)), tables={"timeline": lanes(what)}) for label, what in names.items()
+    ]
+    seen = see(*cases)
+    chart = seen.chart("timeline-lanes")
+    legend = chart.locator(".legendtext")
+    assert legend.all_text_contents()[0] == "forward"
+    assert seen.page.locator(".pair select").count() == 2
+    seen.page.get_by_label("Above").select_option(label="fsdp")
+    seen.page.get_by_label("Below").select_option(label="fsdp")
+    assert legend.all_text_contents() == ["backward"], "one entry for both"
+    seen.page.get_by_label("Below").select_option(label="zero2")
+    assert "<script>" in "".join(legend.all_text_contents())
+    assert seen.page.locator("#timeline a[href='https://ui.perfetto.dev']").count() == 1
+    assert seen.trouble == []

@@ -16,6 +16,7 @@ from distbench.analysis.step_timeline import rank_steps
 from distbench.metrics.profile.one_step import MOST_INTERVALS, Collective, Told, choose, rows
 from distbench.metrics.profile.trace import read
 from distbench.record import Record
+from distbench.report.swimlanes import MOST_PIECES, Lanes, figure
 from distbench.views.timeline import TimelineView
 
 MS = 1e-3
@@ -134,6 +135,35 @@ def test_a_row_that_no_step_has_is_left_out(change: dict[str, Any]) -> None:
     whole, first, *rest = kept(cpu_step())
     (step,) = rank_steps(record(whole, {**first, **change}, *rest))
     assert [piece.name for piece in step.pieces] == [row["name"] for row in rest]
+
+
+def test_a_page_of_many_cases_has_no_more_pieces_than_it_can_hold() -> None:
+    events = Events().mark("step", 0, 1000).mark("forward", 0, 1000)
+    for i in range(200):
+        begin = 1.5 * i + 0.015 * i**2
+        events.op("aten::mm", begin, begin + 1)
+    (step,) = rank_steps(record(*kept(events)))
+    cases = [Lanes(str(i), f"case {i}", [replace(step, rank=rank) for rank in range(4)]) for i in range(40)]
+    made = figure(cases, [3, 7])
+    assert 1_000 < sum(len(trace["x"]) for trace in made["data"]) <= MOST_PIECES
+    assert made["layout"]["pair"]["chosen"] == [3, 7]
+    assert made["layout"]["pair"]["cases"][0]["axis"]["ticktext"] == [
+        f"rank {rank} compute" for rank in range(4)
+    ]
+
+
+def test_a_rank_that_talks_in_several_groups_has_a_lane_for_each() -> None:
+    groups = [
+        Collective("all_gather", "0,1", (0, 9 * MS)),
+        Collective("all_reduce", "0,2", (5 * MS, 20 * MS)),
+    ]
+    (step,) = rank_steps(record(*kept(Events().mark("step", 0, 30), *groups)))
+    made = figure([Lanes("a", "hybrid", [step])], [0])
+    assert made["layout"]["pair"]["cases"][0]["axis"]["ticktext"] == ["rank 0 comm 0,1", "rank 0 comm 0,2"]
+    assert [(trace["name"], trace["y"]) for trace in made["data"]] == [
+        ("all_gather", [0]),
+        ("all_reduce", [1]),
+    ]
 
 
 def test_the_view_says_what_a_rank_did_what_it_waited_for_and_where_its_trace_is() -> None:

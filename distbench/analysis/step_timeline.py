@@ -101,7 +101,7 @@ class RankStep:
         by_name = grouped(self.pieces, lambda piece: (piece.kind, piece.name, piece.group))
         bridged, pieces = self.bridged, self.pieces
         while len(pieces) > max(most, len(by_name)) and 0 < bridged <= self.seconds:
-            bridged *= 2
+            bridged *= 1.25
             pieces = tuple(piece for same in by_name.values() for piece in _merged(same, bridged))
         return replace(self, bridged=bridged, pieces=pieces)
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from distbench.analysis.text import plain, shorten
+from distbench.report.markup import PERFETTO
 from distbench.report.view import Chapter
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -42,7 +43,7 @@ def render(
     *scripts* are files beside the templates besides those of every page, *blocks* the data that they find
     by the id of a script element; *packed* are such data that few readers need, compressed.
     """
-    files = [_TEMPLATES / name for name in ("packed.js", *scripts, "report.js", "tables.js")]
+    files = [_TEMPLATES / name for name in ("packed.js", *scripts, "pairs.js", "report.js", "tables.js")]
     script = "".join(file.read_text(encoding="utf-8") for file in files)
     library, compressed = _plotly()
     more = {key: _packed(_json(data).encode()) for key, data in packed.items()}
@@ -67,7 +68,7 @@ def static(template: str, **context: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "json": _json}
+    environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "json": _json, "linked": _linked}
     without = {"blocks": {}, "packed": {}, "script": "", "script_hashes": "'none'"}
     style = Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))
     text = environment.get_template(template).render(**without | {"style": style} | context)
@@ -89,6 +90,12 @@ def _name(text: str) -> str:
 def _parts(text: str) -> Markup:
     """A case's name, escaped, that a line may break between its parts."""
     return Markup("/<wbr>").join(_name(text).split("/"))
+
+
+def _linked(text: str) -> Markup:
+    """*text*, escaped, with the one address in it that may be a link."""
+    link = f'<a href="{PERFETTO}" rel="noreferrer">{PERFETTO}</a>'
+    return Markup(str(escape(text)).replace(PERFETTO, link))
 
 
 def _json(data: Any) -> Markup:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from distbench.analysis.text import one_line
 
+PERFETTO = "https://ui.perfetto.dev"
+"""Where traces are opened: the only address in a sentence that a page makes a link of."""
 _LONGEST = 300
 # a foreign name must not make markup, mention a person, or link an address or an issue
 _MARKUP = re.compile(r'[\\`*_\[\]<>|~&@#$]|:(?=//)|!(?=\d)|%(?=["\w])|(?<=www)\.')

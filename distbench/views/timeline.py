@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, Gap, 
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
 from distbench.record.store import Run
+from distbench.report import figures, swimlanes
+from distbench.report.figures import Chart
+from distbench.report.markup import PERFETTO
 from distbench.report.sheet import Cell, Field, Row, Sheet, Value
 from distbench.report.view import CASE, View, case_cells
 from distbench.units import duration_text, number_text
 
-PERFETTO = "https://ui.perfetto.dev"
 _MOST_GAPS = 8
 _LEAST_GAP = 0.01
 """Part of a step; shorter gaps are not worth a sentence."""
@@ -65,6 +68,24 @@ class TimelineView(View):
         _time("bridged_s", "", "Gaps up to this long are not shown as gaps."),
     )
 
+    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
+        shown = figures.Shown.of(run, lambda row: rank_steps(row.detail) or None)
+        if not shown.items:
+            return
+        cases = [swimlanes.Lanes(row.case.id, name, steps) for row, name, steps in shown.items]
+        yield Chart(
+            "timeline-lanes",
+            self.title,
+            "What each kept rank did in one profiled step, from its begin: computation by the part of the "
+            "step, communication by collective, copies of a GPU; where nothing ran, the lane is blank. Two "
+            "cases on one axis of time; drag to zoom, double-click to return. Ranks of one node share "
+            "its clock; "
+            f"clocks of several nodes are not compared. The profiler slows the steps.{shown.left_out}",
+            swimlanes.figure(cases, _opposites(shown.items)),
+            finding=_finding(shown.items),
+            height=swimlanes.height(cases),
+        )
+
     def sheet(self, run: AnalysedRun) -> Sheet:
         shown = _shown(run)
         rows = [_row(row, name, step) for row, name, steps in shown for step in steps]
@@ -75,6 +96,31 @@ class TimelineView(View):
         # a CPU copies by operations, which are computation
         hidden = (replace(f, heading="") if f.name == "copy_s" else f for f in made.fields)
         return replace(made, fields=tuple(hidden))
+
+
+def _opposites(items: Sequence[Shown]) -> list[int]:
+    """Places of the first two cases to look at: the fastest and the slowest on the most devices."""
+    most = max(row.case.world_size for row, *_ in items)
+    places = [place for place, (row, *_) in enumerate(items) if row.case.world_size == most]
+    return list(dict.fromkeys([places[0], places[-1]])) if len(items) > 1 else [0]
+
+
+def _finding(items: Sequence[Shown]) -> str:
+    """Which share of its step the worst case spends in exposed communication, and which one idle."""
+    exposed = max((_share(steps, _exposed), name) for _, name, steps in items)
+    idle = max((_share(steps, lambda step: step.idle), name) for _, name, steps in items)
+    return (
+        f"Most exposed communication in the kept step: {exposed[1]}, {exposed[0]:.0%} of it; "
+        f"most idle: {idle[1]}, {idle[0]:.0%} (mean over the kept ranks)."
+    )
+
+
+def _share(steps: Sequence[RankStep], seconds: Callable[[RankStep], float]) -> float:
+    return statistics.fmean(seconds(step) / step.seconds for step in steps)
+
+
+def _exposed(step: RankStep) -> float:
+    return math.fsum(piece.exposed for piece in step.of(COMMUNICATION))
 
 
 def _shown(run: AnalysedRun) -> list[Shown]:

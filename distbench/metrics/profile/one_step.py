@@ -127,7 +127,7 @@ def rows(
     pieces = {key: inside for key, found in pieces.items() if (inside := clipped(union(found), step))}
     bridged = (step[1] - step[0]) / _FINEST
     while sum(len(runs(found, bridged)) for found in pieces.values()) > max(MOST_INTERVALS, len(pieces)):
-        bridged *= 2
+        bridged *= 1.25
     made = [
         _row(key, run, trace, union(waits.get(key, ())))
         for key, found in pieces.items()

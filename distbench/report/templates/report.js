@@ -39,8 +39,13 @@
     return Object.assign({}, trace, { selectedpoints: places });
   }
 
+  function axes(layout, look, narrow) {
+    const names = Object.keys(layout).filter((key) => /^[xy]axis/.test(key));
+    return Object.fromEntries(names.map((name) => [name, axis(layout[name], look, narrow)]));
+  }
+
   function fitted(trace, look, narrow) {
-    if (trace.type === "bar") {
+    if (trace.type === "bar" && !trace.base) {
       // gaps in the colour of the ground part what colour alone would
       const marker = Object.assign({}, trace.marker, { line: { width: 1, color: look.ground } });
       return Object.assign({}, trace, { marker });
@@ -60,7 +65,7 @@
   }
 
   function draw(element, look) {
-    const figure = charts[element.dataset.chart];
+    const figure = pairs.figure(element.dataset.chart, charts[element.dataset.chart]);
     const narrow = slim.matches || look === paper;
     const below = narrow || figure.layout.barmode;
     const layout = Object.assign({}, figure.layout, {
@@ -70,12 +75,11 @@
       margin: { t: 16, r: 16, b: 56, l: narrow ? 48 : 64 },
       legend: below ? { orientation: "h", yref: "container", y: 0, yanchor: "bottom", traceorder: "normal" } : { orientation: "v", y: 1 },
       // a long legend below a narrow chart leaves no room for the chart
-      showlegend: figure.layout.showlegend && (!narrow || figure.data.length <= 12),
+      showlegend: figure.layout.showlegend && (!narrow || figure.data.filter((trace) => trace.showlegend !== false).length <= 12),
       hoverlabel: { align: "left", namelength: -1, bgcolor: look.ground, bordercolor: look.line, font: { color: look.ink } },
       hovermode: "closest",
       bargap: 0.3,
-      xaxis: axis(figure.layout.xaxis, look, narrow),
-      yaxis: axis(figure.layout.yaxis, look, narrow),
+      ...axes(figure.layout, look, narrow),
       width: look.width,
       // what is as wide as the paper is not fitted to its place by itself
       height: parseInt(element.style.height, 10),
@@ -88,13 +92,14 @@
     });
     if (!element.dataset.drawn) {
       element.dataset.drawn = "yes";
+      pairs.offer(element, charts[element.dataset.chart], () => draw(element, screenLook()));
       element.on("plotly_click", visit);
     }
   }
 
   function visit(event) {
     const id = event.points[0].customdata;
-    if (!id) return;
+    if (typeof id !== "string") return;
     // the same place twice in a row is no change of place, but still a wish to go there
     if (location.hash === "#case-" + id) location.hash = "";
     location.hash = "#case-" + id;

@@ -1,0 +1,73 @@
+"""The colours of the page: each means one thing, in whichever chart it stands.
+
+All stand out on white and on the dark ground alike (WCAG 2.2, 1.4.11: at least 3 : 1). Strategies have the
+strong colours, and a symbol each; what a step does and what memory holds have muted ones, related where the
+things are: optimizer and optimizer states, forward pass and activations, buckets and communication.
+"""
+
+from __future__ import annotations
+
+# after Okabe & Ito's palette, told apart by colour-blind readers; yellow and the blues darker
+STRATEGIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B37A00", "#3A92C8", "#8C6D31", "#777777")
+GREY = "#888888"
+"""What values are compared with."""
+
+_FORWARD, _BACKWARD, _OPTIMIZER = "#4B97A0", "#4A7D6E", "#7F8F3C"
+_EXPOSED, _WAITING = "#C4554D", "#B98A2F"
+PARTS = {
+    "data": "#97785A",
+    "forward": _FORWARD,
+    "backward": _BACKWARD,
+    "optimizer": _OPTIMIZER,
+    "exposed_comm": _EXPOSED,
+    "other": "#84898F",
+}
+"""Parts of a step."""
+COMMUNICATION = {"exposed": _EXPOSED, "hidden": "#B07F86", "transfer": _EXPOSED, "waiting": _WAITING}
+"""What becomes of the time of communication."""
+COLLECTIVES = {
+    "all_reduce": "#C0607F",
+    "all_gather": "#9A6BB0",
+    "reduce_scatter": "#C77A52",
+    "broadcast": "#6F7DBB",
+    "all_to_all": "#A9743F",
+    "reduce": "#8F6072",
+    "send": "#7B72C9",
+    "recv": "#5F86A8",
+}
+"""Operations; ``collective`` has a colour for any other."""
+_OTHER_COLLECTIVE = "#9C6A74"
+COPY = "#7F74A8"
+"""Copies to, from and on a device."""
+MEMORY = {
+    "parameters": "#5C82BC",
+    "gradients": _BACKWARD,
+    "optimizer_state": _OPTIMIZER,
+    "master": "#8E7CC3",
+    "buffers": "#B8744F",
+    "activations": _FORWARD,
+    "other": "#84898F",
+}
+"""Kinds of memory."""
+EFFICIENCY = {"efficiency": "#6C8BA8", "transfer": _EXPOSED, "waiting": _WAITING, "work": "#8A7464"}
+"""Where the efficiency of several devices goes."""
+# one hue, light to dark: order must not rest on telling hues apart
+SEQUENCE = ((0.0, "#DCEBF7"), (0.5, "#5BA3D0"), (1.0, "#08306B"))
+"""Low to high."""
+
+
+def collective(operation: str) -> str:
+    """Colour of a collective *operation*."""
+    return COLLECTIVES.get(operation, _OTHER_COLLECTIVE)
+
+
+def every() -> set[str]:
+    """All colours of marks, bars and lines."""
+    maps = (PARTS, COMMUNICATION, COLLECTIVES, MEMORY, EFFICIENCY)
+    return {
+        *STRATEGIES,
+        GREY,
+        _OTHER_COLLECTIVE,
+        COPY,
+        *(colour for each in maps for colour in each.values()),
+    }
