@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from distbench.case import MODEL_STATES, Case
 from distbench.env import Machine
-from distbench.strategies.description import ENGINE_SETTINGS, Description, Deviation, Meaning
+from distbench.strategies.description import ENGINE_SETTINGS, Card, Description, Deviation, Meaning
 
 if TYPE_CHECKING:
     import torch
@@ -264,6 +264,16 @@ class Strategy(ABC):
         """Known reasons why the engine moves or keeps more than ``collectives`` and ``model_states`` say."""
         return ()
 
+    @property
+    def card(self) -> Card | None:
+        """What it shards, moves and keeps by theory, and when to take it; None: nobody has written that."""
+        return None
+
+    @classmethod
+    def variants(cls) -> tuple[Strategy, ...]:
+        """The strategy with the options that have cards of their own."""
+        return ()
+
     def description(self) -> Description:
         """Description of this strategy and its options for its records."""
         settings = {**ENGINE_SETTINGS, **self.settings}
@@ -345,5 +355,5 @@ DDP = "ddp"
 """The strategy that speeds are shown relative to: what everybody starts from on several devices."""
 SHARDED = "fsdp"
 """Stand-in for ``SINGLE`` when a model does not fit on one device: torch's own sharding."""
-HELPERS = ("description", "torch_engine")
+HELPERS = ("cards", "description", "torch_engine")
 """Modules of this room that are shared code and no plug-ins."""

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+ZERO_PAPER = "https://arxiv.org/abs/1910.02054"
+ALL_STATES = "All model states: with Adam in mixed precision 16 bytes per parameter."
+PYTORCH_OVERVIEW = "https://docs.pytorch.org/tutorials/beginner/dist_overview.html"
+
 
 @dataclass(frozen=True)
 class Meaning:
@@ -30,6 +34,29 @@ class Deviation:
     allowed: tuple[str, ...] = ()
     """Keys of ``effective``, in elements, whose sum is the most that it explains in each pass over the
     layers; empty: it explains any amount."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a strategy does by theory, in one respect."""
+
+    aspect: str
+    """``shards``, ``moves``, ``keeps`` or ``take it if``."""
+    text: str
+    source: str = ""
+    """URL of the paper or the documentation; empty: it follows from the other claims."""
+
+    def __str__(self) -> str:
+        return f"{self.aspect}: {self.text}{f' [{self.source}]' if self.source else ''}"
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a strategy shards, moves and keeps by theory, and when to take it."""
+
+    shards: str
+    """In two or three words, for a table."""
+    claims: tuple[Claim, ...]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ from typing import Any
 from distbench.case import Case
 from distbench.env import Machine
 from distbench.strategies._model_states import Replicated
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.description import Card, Claim
+
+_DOCS = "https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html"
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,21 @@ class DataParallel(Replicated):
     engine = "DataParallel"
     label = "dp"
     simplicity = 20
+    card = Card(
+        "nothing",
+        (
+            Claim(
+                "shards", "Nothing: one process copies the model to every GPU in each forward pass.", _DOCS
+            ),
+            Claim("moves", "The parameters to every GPU, and the gradients back, in every step.", _DOCS),
+            Claim("keeps", "All model states on the first GPU, and a copy of the parameters on each.", _DOCS),
+            Claim("take it if", "nothing: torch recommends DDP instead, on one node as well.", _DOCS),
+        ),
+    )
+
+    @classmethod
+    def variants(cls) -> tuple[Strategy, ...]:
+        return (cls(),)
 
     def processes(self, world_size: int) -> int:
         return 1

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.strategies._model_states import Replicated
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.description import ALL_STATES, PYTORCH_OVERVIEW, ZERO_PAPER, Card, Claim
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,19 @@ class Single(Replicated):
     engine = "TorchEngine"
     label = "single"
     simplicity = 0
+    card = Card(
+        "nothing",
+        (
+            Claim("shards", "Nothing: there is one process, which has the whole batch.", PYTORCH_OVERVIEW),
+            Claim("moves", "Nothing.", PYTORCH_OVERVIEW),
+            Claim("keeps", ALL_STATES, ZERO_PAPER),
+            Claim("take it if", "the model fits on one device, and that is fast enough."),
+        ),
+    )
+
+    @classmethod
+    def variants(cls) -> tuple[Strategy, ...]:
+        return (cls(),)
 
     def world_sizes(self, asked: Sequence[int]) -> Sequence[int]:
         return (1,)

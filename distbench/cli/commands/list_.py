@@ -15,6 +15,7 @@ _SUITE = "suite"
 
 def list_(
     kind: Annotated[str, argument("[KIND]", "strategies, workloads, data, metrics, ..., or suite.")] = "",
+    name: Annotated[str, argument("[NAME]", "One of them; a strategy with its cards.")] = "",
     as_json: Json = False,
     as_schema: Annotated[
         bool, flag("--json-schema", text="suite: print its JSON Schema, for editors.")
@@ -30,8 +31,11 @@ def list_(
         return _list_suite(as_json=as_json, as_schema=as_schema)
     if kind and kind not in registry.KINDS:
         raise UsageError(f"list {kind!r}: unknown; {did_you_mean(kind, (*registry.KINDS, _SUITE))}")
+    if name and name not in registry.names(kind):
+        raise UsageError(f"list {kind} {name!r}: unknown; {did_you_mean(name, registry.names(kind))}")
     kinds = [kind] if kind else list(registry.KINDS)
-    plugins = {kind: [_described(kind, name) for name in registry.names(kind)] for kind in kinds}
+    asked = {kind: [name] if name else registry.names(kind) for kind in kinds}
+    plugins = {kind: [_described(kind, each) for each in names] for kind, names in asked.items()}
     if as_json:
         say_json(plugins)
         return 0
@@ -39,6 +43,8 @@ def list_(
         say(title)
         for plugin in described:
             _print(plugin)
+            for card in plugin.get("cards", ()) if name else ():
+                _print_card(card)
         say()
     return 0
 
@@ -80,9 +86,23 @@ def _described(kind: str, name: str) -> dict[str, Any]:
     except (UsageError, TypeError, SyntaxError) as error:
         # one broken file must not hide the others
         return {"name": name, "problem": str(error)}
+    if kind == "strategies":
+        described["cards"] = [_card(variant) for variant in plugin.variants()]
     if hasattr(plugin, "columns"):
         described["columns"] = [dataclasses.asdict(column) for column in plugin.columns]
     return described
+
+
+def _card(strategy: Any) -> dict[str, Any]:
+    claims = [dataclasses.asdict(claim) for claim in strategy.card.claims]
+    return {"strategy": strategy.label, "claims": claims}
+
+
+def _print_card(card: dict[str, Any]) -> None:
+    say(wrapped(card["strategy"], 2))
+    for claim in card["claims"]:
+        source = f" [{claim['source']}]" if claim["source"] else ""
+        say(wrapped(f"{claim['aspect']}: {claim['text']}{source}", 6, 4))
 
 
 def _print(plugin: dict[str, Any]) -> None:

@@ -10,8 +10,20 @@ from distbench.bounds import Positive
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import Replicated
-from distbench.strategies.base import Engine, Setting
-from distbench.strategies.description import PORTIONS, TIMING, Meaning, points
+from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.description import (
+    ALL_STATES,
+    PORTIONS,
+    PYTORCH_OVERVIEW,
+    TIMING,
+    ZERO_PAPER,
+    Card,
+    Claim,
+    Meaning,
+    points,
+)
+
+_DOCS = "https://docs.pytorch.org/docs/stable/notes/ddp.html"
 
 # an id of a case holds it, so that "unset" can't be another value
 TORCH_BUCKET_MB = 25.0
@@ -23,6 +35,19 @@ class DistributedDataParallel(Replicated):
 
     engine = "DistributedDataParallel"
     simplicity = 10
+    card = Card(
+        "nothing",
+        (
+            Claim("shards", "Nothing: every rank has a copy of the model and samples of its own.", _DOCS),
+            Claim(
+                "moves",
+                "2 x the parameters per step: an all-reduce of the gradients during the backward pass.",
+                ZERO_PAPER,
+            ),
+            Claim("keeps", ALL_STATES, ZERO_PAPER),
+            Claim("take it if", "the model fits on one device.", PYTORCH_OVERVIEW),
+        ),
+    )
     early = ("distbench.strategies.ddp.engine",)
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(PORTIONS, "bucket_bytes_cap", "smaller_first_bucket"),
@@ -36,6 +61,10 @@ class DistributedDataParallel(Replicated):
     """Let gradients be views into the buckets: saves one copy of the gradients."""
     static_graph: bool = False
     """Promise that the same parameters are used in every step."""
+
+    @classmethod
+    def variants(cls) -> tuple[Strategy, ...]:
+        return (cls(),)
 
     @property
     def label(self) -> str:

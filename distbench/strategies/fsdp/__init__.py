@@ -11,7 +11,17 @@ from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies.base import Engine, Setting, Strategy
-from distbench.strategies.description import KEEPING, PLACE, SHARDING, TIMING, Deviation, Meaning, points
+from distbench.strategies.description import (
+    KEEPING,
+    PLACE,
+    SHARDING,
+    TIMING,
+    Card,
+    Deviation,
+    Meaning,
+    points,
+)
+from distbench.strategies.fsdp.card import CARDS
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -61,6 +71,14 @@ class FullyShardedDataParallel(Strategy):
         if self.sharding != "full":
             name += f"-{self.sharding.replace('_', '-')}"
         return f"{name}+offload" if self.cpu_offload else name
+
+    @property
+    def card(self) -> Card:
+        return CARDS[self.sharding]
+
+    @classmethod
+    def variants(cls) -> tuple[Strategy, ...]:
+        return cls(), cls(sharding="grad_op"), cls(sharding="hybrid")
 
     @property
     def simplicity(self) -> int:

@@ -20,11 +20,13 @@ from distbench.strategies.description import (
     PORTIONS,
     SHARDING,
     TIMING,
+    Card,
     Deviation,
     Meaning,
     points,
 )
 from distbench.strategies.zero import ops
+from distbench.strategies.zero.card import card as card_of
 
 _GATHERED_TWICE = Deviation(
     "all_gather",
@@ -106,6 +108,14 @@ class Zero(Strategy):
         elif self.offload_optimizer != "none":
             name += f"+offload{_suffix(self.offload_optimizer)}"
         return name if self.optimizer_kernel == "torch" else f"{name}+ds-adam"
+
+    @property
+    def card(self) -> Card:
+        return card_of(self.stage, offloads=bool(self.offloads))
+
+    @classmethod
+    def variants(cls) -> tuple[Strategy, ...]:
+        return cls(stage=0), cls(stage=1), cls(stage=2), cls(stage=3)
 
     @property
     def simplicity(self) -> int:

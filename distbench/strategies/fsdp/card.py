@@ -1,0 +1,64 @@
+"""What FSDP shards, moves and keeps by theory, for each way of sharding."""
+
+from __future__ import annotations
+
+from distbench.strategies.description import PYTORCH_OVERVIEW, ZERO_PAPER, Card, Claim
+
+_DOCS = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
+
+FULL = Card(
+    shards="all",
+    claims=(
+        Claim(
+            "shards",
+            "Parameters, gradients and optimizer state. A layer's parameters are gathered before its forward "
+            "and before its backward pass, and freed after each.",
+            _DOCS,
+        ),
+        Claim(
+            "moves",
+            "3 x the parameters per step where DDP moves 2 x: two all-gathers and a reduce-scatter, each "
+            "again for every micro-batch.",
+            ZERO_PAPER,
+        ),
+        Claim("keeps", "All model states divided by the ranks, and one gathered layer.", ZERO_PAPER),
+        Claim("take it if", "the model does not fit on one device.", PYTORCH_OVERVIEW),
+    ),
+)
+GRAD_OP = Card(
+    shards="all but parameters in use",
+    claims=(
+        Claim(
+            "shards",
+            "The same, but parameters stay gathered from the forward to the backward pass "
+            "(reshard_after_forward=False).",
+            _DOCS,
+        ),
+        Claim("moves", "2 x the parameters per step: one all-gather and a reduce-scatter.", _DOCS),
+        Claim(
+            "keeps",
+            "All model states divided by the ranks; between the passes all parameters.",
+            _DOCS,
+        ),
+        Claim(
+            "take it if", "all parameters fit on one device, but not gradients and optimizer state as well."
+        ),
+    ),
+)
+HYBRID = Card(
+    shards="all, within groups",
+    claims=(
+        Claim("shards", "All model states within groups of ranks; each group has a copy (2D mesh).", _DOCS),
+        Claim(
+            "moves",
+            "Within a group as if sharded whole, and an all-reduce of the sharded gradients across groups.",
+            _DOCS,
+        ),
+        Claim("keeps", "All model states divided by the ranks of a group.", _DOCS),
+        Claim(
+            "take it if", "the shards fit on one node, and links between nodes are slower than those inside."
+        ),
+    ),
+)
+CARDS = {"full": FULL, "grad_op": GRAD_OP, "hybrid": HYBRID}
+"""By ``sharding``."""

@@ -1,0 +1,81 @@
+"""What ZeRO shards, moves and keeps by theory, by its stage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from distbench.strategies.description import ALL_STATES, ZERO_PAPER, Card, Claim
+
+_DOCS = "https://deepspeed.readthedocs.io/en/stable/zero3.html"
+_AS_DDP = "2 x the parameters per step, as DDP: "
+
+STAGES = (
+    Card(
+        shards="nothing",
+        claims=(
+            Claim("shards", "Nothing: every rank keeps all model states.", ZERO_PAPER),
+            Claim("moves", _AS_DDP + "gradients are all-reduced.", ZERO_PAPER),
+            Claim("keeps", ALL_STATES, ZERO_PAPER),
+            Claim("take it if", "the model fits on one device, and other features of DeepSpeed are wanted."),
+        ),
+    ),
+    Card(
+        shards="optimizer",
+        claims=(
+            Claim("shards", "Optimizer state: each rank updates its part of the parameters.", _DOCS),
+            Claim("moves", _AS_DDP + "a reduce-scatter and an all-gather.", ZERO_PAPER),
+            Claim(
+                "keeps",
+                "With Adam in mixed precision 4 + 12 / ranks bytes per parameter instead of 16; in DeepSpeed "
+                "less without accumulation, which alone needs whole gradients.",
+                ZERO_PAPER,
+            ),
+            Claim("take it if", "parameters and gradients fit on one device, the optimizer state does not."),
+        ),
+    ),
+    Card(
+        shards="optimizer, gradients",
+        claims=(
+            Claim(
+                "shards", "Optimizer state, and the gradients that belong to each rank's part of it.", _DOCS
+            ),
+            Claim(
+                "moves", _AS_DDP + "a reduce-scatter (after each micro-batch) and an all-gather.", ZERO_PAPER
+            ),
+            Claim(
+                "keeps",
+                "With Adam in mixed precision 2 + 14 / ranks bytes per parameter instead of 16.",
+                ZERO_PAPER,
+            ),
+            Claim("take it if", "all parameters fit on one device, gradients and optimizer state do not."),
+        ),
+    ),
+    Card(
+        shards="all",
+        claims=(
+            Claim(
+                "shards",
+                "All model states; parameters are gathered and freed again in the forward and backward pass.",
+                _DOCS,
+            ),
+            Claim(
+                "moves",
+                "Up to 1.5 x what DDP moves: two all-gathers of the parameters and a reduce-scatter.",
+                ZERO_PAPER,
+            ),
+            Claim("keeps", "With Adam in mixed precision 16 / ranks bytes per parameter.", ZERO_PAPER),
+            Claim("take it if", "not even the parameters fit on one device."),
+        ),
+    ),
+)
+OFFLOAD = Claim(
+    "offload",
+    "What is offloaded stands in the memory of the host: a device keeps less, and waits for the host.",
+    "https://www.deepspeed.ai/tutorials/zero-offload/",
+)
+
+
+def card(stage: int, *, offloads: bool) -> Card:
+    """Card of a *stage* of ZeRO, which *offloads* to the host or not."""
+    own = STAGES[stage]
+    return replace(own, claims=(*own.claims, OFFLOAD)) if offloads else own

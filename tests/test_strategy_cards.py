@@ -1,0 +1,130 @@
+"""Cards of strategies: what they claim is what the theory that is measured against says, and has a source."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from records import case
+
+from distbench import registry
+from distbench.analysis.choice import Candidate
+from distbench.analysis.decision import branches, sentence
+from distbench.analysis.noise import Interval
+from distbench.case import Batch, Choice, Precision
+from distbench.strategies.cards import card_of
+
+SAMPLE = str(Path(__file__).parent.parent / "reports" / "sample")
+VARIANTS = [
+    pytest.param(variant, id=variant.label)
+    for strategy in registry.built_in("strategies").values()
+    for variant in strategy.variants()
+]
+MIXED = Precision("bf16", "bf16", "fp32", "fp32")
+
+
+@pytest.mark.parametrize("strategy", VARIANTS)
+def test_every_strategy_has_a_card_whose_facts_have_sources(strategy):
+    card = strategy.card
+    aspects = [claim.aspect for claim in card.claims]
+    assert aspects[:4] == ["shards", "moves", "keeps", "take it if"]
+    assert [claim.text for claim in card.claims if not claim.source and claim.aspect != "take it if"] == []
+    assert all(
+        re.match(r"https://(arxiv\.org|docs\.pytorch\.org|.*deepspeed)", c.source or "https://arxiv.org")
+        for c in card.claims
+    )
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_bytes_per_parameter_on_a_card_are_those_of_the_theory(stage, ranks):
+    zero = registry.built_in("strategies")["zero"](stage=stage)
+    (keeps,) = (claim.text for claim in zero.card.claims if claim.aspect == "keeps")
+    formula = re.search(r"precision ([0-9+/ ]*?(?:ranks)?) bytes", keeps)
+    # DeepSpeed's stage 1 keeps whole gradients, as the paper's does, only to add others to them
+    of = case("zero", ranks, precision=MIXED, batch=Batch(16 * ranks, 8, 2))
+    states = zero.model_states(of, 1000)
+    assert sum(states.values()) / 1000 == pytest.approx(eval(formula[1].replace("ranks", str(ranks))))
+
+
+def moved(name: str, **options: object) -> float:
+    """Bytes that a rank sends per step in a ring of many ranks, over those of the parameters."""
+    strategy = registry.built_in("strategies")[name](**options)
+    of = case(name, 8, batch=Batch(64, 8, 1))
+    # a ring reduces and then gathers
+    sizes = strategy.collectives(of, 1000)
+    return sum(size * (2 if operation == "all_reduce" else 1) for operation, size in sizes.items()) / 4000
+
+
+def said(name: str, **options: object) -> str:
+    """The beginning of what a card says of communication."""
+    card = registry.built_in("strategies")[name](**options).card
+    (text,) = (claim.text for claim in card.claims if claim.aspect == "moves")
+    return re.match(r".*? x (the|what DDP)", text)[0]
+
+
+def test_what_a_card_says_of_communication_is_what_the_theory_says():
+    assert (moved("ddp"), said("ddp")) == (2, "2 x the")
+    assert [(moved("zero", stage=stage), said("zero", stage=stage)) for stage in (0, 1, 2)] == [
+        (2, "2 x the")
+    ] * 3
+    assert (moved("zero", stage=3), said("zero", stage=3)) == (2 * 1.5, "Up to 1.5 x what DDP")
+    assert (moved("fsdp"), said("fsdp")) == (3, "3 x the")
+    assert (moved("fsdp", sharding="grad_op"), said("fsdp", sharding="grad_op")) == (2, "2 x the")
+
+
+def candidate(name: str, memory: float | None, speed: float) -> Candidate:
+    return Candidate(name, name, name, 2, "fp32", "tiny", len(name), Interval(speed, 0.001, 10, 3), memory)
+
+
+def test_the_turns_of_a_choice_are_branches_by_memory():
+    sizes = {"fast": (300.0, 30.0), "middle": (200.0, 20.0), "lean": (100.0, 10.0)}
+    found = branches([candidate(name, *numbers) for name, numbers in sizes.items()])
+    assert [(b.least, b.below, b.pick and b.pick.name) for b in found] == [
+        (300.0, None, "fast"),
+        (200.0, 300.0, "middle"),
+        (100.0, 200.0, "lean"),
+        (0.0, 100.0, None),
+    ]
+    said = sentence(found, 2)
+    assert said.startswith("By the memory of a device, on 2 devices: 300 B or more: fast (30 tokens/s); ")
+    assert said.endswith("below 100 B: no measured case fits.")
+    assert branches([]) == []
+    assert branches([candidate("fast", None, 30.0)]) == []
+
+
+def test_the_view_has_a_row_and_a_card_for_each_strategy_and_the_decision(command):
+    code, output, _ = command("show", SAMPLE, "--view", "strategies", "--json")
+    view = json.loads(output)
+    assert code == 0
+    assert [row["strategy"] for row in view["rows"]] == ["ddp", "fsdp", "zero2", "zero3"]
+    zero2 = view["rows"][2]
+    assert zero2["shards"] == "optimizer, gradients"
+    assert zero2["comm_bytes"] == pytest.approx(zero2["comm_bytes_theory"], rel=0.01)
+    picked = json.loads(command("pick", SAMPLE, "--json")[1])
+    names = [picked["pick"]["case"], *(turn["pick"]["case"] for turn in picked["turns"] if turn["pick"])]
+    decision, *cards = view["notes"]
+    assert re.findall(r": (\S+) \(", decision) == names
+    assert [note.partition(":")[0] for note in cards] == ["ddp", "fsdp", "zero2", "zero3"]
+
+
+def test_the_page_draws_what_to_take_by_memory():
+    assert "strategies-by-memory" in Path(SAMPLE, "report.html").read_text()
+
+
+def test_list_has_the_cards_of_one_strategy(command):
+    code, output, _ = command("list", "strategies", "zero")
+    assert code == 0
+    assert "zero2" in output
+    assert "https://arxiv.org/abs/1910.02054" in output
+    assert "bucket_cap_mb" not in output
+    code, _, errors = command("list", "strategies", "zeroo")
+    assert (code, "did you mean 'zero'?" in errors) == (2, True)
+
+
+def test_a_strategy_of_anybody_has_no_card():
+    assert card_of(Choice("mine")) is None
+    assert card_of(Choice("zero", {"stage": "x"})) is None
+    assert card_of(Choice("zero", {"bogus": 1})) is None
