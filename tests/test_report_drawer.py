@@ -131,6 +131,7 @@ def test_the_small_page_has_the_answer_and_runs_no_script(records: tuple[Record,
     assert "script-src 'none'" in unescape(text)
     assert f"{least:,}" in text if least else "No recommendation" in text
     assert text.count("<svg") == bool(records)
+    assert ("120 more cases stand in the full report" in text) == (len(records) == 200)
 
 
 def test_a_hostile_name_is_text_in_the_small_page() -> None:

@@ -182,7 +182,10 @@ def _headroom(run: AnalysedRun) -> Column:
     def read(row: CaseSummary) -> Cell:
         if row.case.device == "cpu":
             return Cell(None, reason="the ranks share the host's memory: there is no limit for each")
-        limits = (row.detail.environment.get("gpu_memory_bytes") if row.detail else None) or []
+        told = row.detail.environment.get("gpu_memory_bytes") if row.detail else None
+        limits = (
+            [size for size in told if isinstance(size, int) and size > 0] if isinstance(told, list) else []
+        )
         needed = needs[row.case.id]
         if not limits or needed is None:
             return Cell(None, reason="the records do not say how much memory a device has")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import environment
@@ -35,7 +36,7 @@ def facts(run: AnalysedRun) -> dict[str, str]:
         "model": f"{_models(cases)}, {_parameters(run)}",
         "batch": f"{_among(case.batch.global_batch_size for case in cases)} samples{_length(cases)} per step",
         "precision": listed(_words(case.precision.compute for case in cases)),
-        "devices": f"{_ranks(cases)} on {_hardware(run, cases)}",
+        "devices": _devices(run, cases),
         "software": _software(run),
         "trials": _trials(run),
     }
@@ -72,20 +73,28 @@ def _ranks(cases: list[Case]) -> str:
     return f"{counts} {' or '.join(kinds)}{'s' * (sizes != ['1'])}"
 
 
-def _hardware(run: AnalysedRun, cases: list[Case]) -> str:
+def _devices(run: AnalysedRun, cases: list[Case]) -> str:
     """The GPUs, or the CPU, that the ranks saw; of the machine that started the run where none told."""
     told = [record.environment for record in run.measured if record.environment] or [run.info.machine]
+    all_cuda = all(case.device == "cuda" for case in cases)
     if any(case.device == "cuda" for case in cases):
-        models = _words(name for each in told for name in each.get("gpus") or ())
+        models = _words(name for each in told for name in _list(each.get("gpus")))
     else:
-        models = _words(
-            f"{each['cpu']} with {count_text(each.get('cpu_cores') or 0, 'core')}"
-            for each in told
-            if each.get("cpu")
-        )
+        models = _words(f"{each['cpu']}{_cores(each)}" for each in told if each.get("cpu"))
     nodes = {node for record in run.measured for node in record.nodes}
     of_nodes = f" of {count_text(len(nodes), 'node')}" if nodes else ""
-    return (listed(models, most=2) or "hardware that was not recorded") + of_nodes
+    hardware = (listed(models, most=2) or "hardware that was not recorded") + of_nodes
+    return f"{_ranks(cases)}{': ' if all_cuda and models else ' on '}{hardware}"
+
+
+def _cores(facts: Mapping[str, Any]) -> str:
+    cores = facts.get("cpu_cores")
+    return f" with {count_text(cores, 'core')}" if isinstance(cores, int) else ""
+
+
+def _list(value: object) -> list[object]:
+    # a foreign record may hold anything
+    return value if isinstance(value, list) else []
 
 
 def _software(run: AnalysedRun) -> str:
