@@ -221,8 +221,9 @@ class Case:
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     def matches(self, glob: str) -> bool:
-        """Whether the name or the label matches *glob*."""
-        return any(fnmatch.fnmatchcase(text, glob) for text in (self.name, self.label))
+        """Whether the label, the name, or the first parts of the name match *glob*: ``ddp``, ``*/ws2``."""
+        whole = any(fnmatch.fnmatchcase(text, glob) for text in (self.name, self.label))
+        return whole or fnmatch.fnmatchcase(self.name, f"{glob}/*")
 
     def work(self, but: Collection[Axis] = ()) -> tuple[tuple[str, Hashable], ...]:
         """What the case is asked to do but for the axes *but*, as pairs of axis and value.

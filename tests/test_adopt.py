@@ -304,6 +304,14 @@ def test_bad_input_names_what_there_is(command: Command, tmp_path: Path) -> None
     assert command("adopt", run, of("ddp").id[:6], "--as", "torch")[0] == 0
 
 
+def test_the_start_of_a_name_is_enough_where_it_is_that_of_one_case(command: Command, tmp_path: Path) -> None:
+    run = stored(tmp_path, measured(of("ddp")), measured(of("fsdp")), measured(of("fsdp", 4)))
+    for start in ("dd", "ddp/ws2", "fsdp/ws4"):
+        assert command("adopt", run, start, "--as", "torch")[0] == 0
+    code, _, errors = command("adopt", run, "fsdp/", "--as", "torch")
+    assert (code, "CASE = 'fsdp/': matches more than one case: fsdp/ws2/mb4/fp32 (" in errors) == (2, True)
+
+
 def test_a_case_that_was_not_trained_or_is_another_training_is_refused(
     command: Command, tmp_path: Path
 ) -> None:

@@ -348,6 +348,7 @@ def test_cases_metrics_and_the_smallest_step_can_be_chosen(
         (["nowhere"], "nowhere: no such folder"),
         (["--metric", "tokens"], "--metric = 'tokens': did you mean 'tokens_per_s'?"),
         (["--case", "zero*"], "--case = 'zero*': no such case"),
+        (["--case", "*", "--case", "zero*"], "--case = 'zero*': no such case"),
         (["--since", "day00"], "--since = 'day00': matches more than one run: day000, day001"),
         (["--since", "yesterday"], "--since = 'yesterday': neither the start of the id of a run here nor a"),
         (["--least", "much"], "--least = 'much': expected a fraction between 0 and 1"),

@@ -187,7 +187,8 @@ def test_only_keeps_labels_and_names(suite):
         "zero1/ws1/mb8/fp32",
         "zero2/ws1/mb8/fp32",
     ]
-    assert names(make(suite(text, only=["ddp/ws2*"]), CPU)) == ["ddp/ws2/mb4/fp32"]
+    for glob in ("ddp/ws2*", "ddp/ws2", "d*/ws2"):
+        assert names(make(suite(text, only=[glob]), CPU)) == ["ddp/ws2/mb4/fp32"]
     assert refusal(suite(text, only=["zreo*"])) == [
         "--only 'zreo*': only[0] = 'zreo*': matches no case; labels: ddp, zero1, zero2"
     ]
@@ -341,6 +342,15 @@ def test_more_ranks_than_gpus_name_the_world_size(suite):
 def test_a_glob_that_matches_no_strategy_is_a_mistake(suite):
     (mistake,) = refusal(suite(MINIMAL + "exclude: [{strategy: dpp}]\n"))
     assert mistake == "mine.yaml:5: exclude[0].strategy = 'dpp': matches no strategy; labels: ddp"
+
+
+def test_tolerances_of_no_strategy_are_a_mistake(suite):
+    gate = "gate: {strategies: {%s: {tokens_per_s: 5%%}}}\n"
+    (mistake,) = refusal(suite(MINIMAL + gate % "dpp*"))
+    assert mistake.startswith("mine.yaml:5: gate.strategies.dpp*")
+    assert mistake.endswith("matches no strategy; labels: ddp")
+    for glob in ("dd*", '"*/ws64/*"'):
+        assert make(suite(MINIMAL + gate % glob), CPU).cases
 
 
 def test_a_suite_that_excludes_all_is_a_mistake(suite):

@@ -150,6 +150,14 @@ def test_the_live_line_tells_each_phase_and_a_noisy_trial_at_once() -> None:
     assert "/?" not in seen
 
 
+def test_a_strategy_to_avoid_that_the_run_does_not_have_is_a_mistake(tmp_path: Path) -> None:
+    folder = str(stored(tmp_path, 1, measured(DDP, 1000), measured(FSDP, 900)).folder)
+    done = call("pick", folder, "--avoid", "fspd")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--avoid = 'fspd': matches no strategy of this run; did you mean 'fsdp'?" in done.stderr
+    assert call("pick", folder, "--avoid", "d*").stdout.startswith("Train with fsdp")
+
+
 @pytest.mark.parametrize("view", ["time", "memory", "communication", "equivalence", "telemetry", "trials"])
 def test_every_row_of_a_view_has_its_name_and_its_numbers_on_one_line(view: str) -> None:
     rows = table_of(call("show", str(SAMPLE), "--view", view, COLUMNS="80").stdout)

@@ -89,7 +89,7 @@ def _count(text: str) -> float:
 
 
 def _find(cases: Sequence[CaseSummary], wanted: str) -> CaseSummary:
-    """Case whose name, label or ID is *wanted*.
+    """Case whose name, label or ID is *wanted*, or whose name begins so.
 
     Raises:
         UsageError: no case matches, or more than one.
@@ -98,6 +98,7 @@ def _find(cases: Sequence[CaseSummary], wanted: str) -> CaseSummary:
         [row for row in cases if row.case.name == wanted],
         [row for row in cases if row.case.label == wanted],
         [row for row in cases if len(wanted) >= _SHORTEST_ID and row.case.id.startswith(wanted)],
+        [row for row in cases if wanted and row.case.name.startswith(wanted)],
     ):
         if len(matches) == 1:
             return matches[0]

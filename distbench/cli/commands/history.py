@@ -96,12 +96,11 @@ def _only(history: History, globs: Sequence[str]) -> History:
     """*history* of the cases whose name or label matches one of the *globs*."""
     if not globs:
         return history
+    for glob in globs:
+        if not any(series.case.matches(glob) for series in history.series):
+            names = sorted({series.case.name for series in history.series})
+            raise UsageError(f"--case = {glob!r}: no such case in these runs; {did_you_mean(glob, names)}")
     kept = [series for series in history.series if any(map(series.case.matches, globs))]
-    if not kept:
-        names = sorted({series.case.name for series in history.series})
-        raise UsageError(
-            f"--case = {globs[0]!r}: no such case in these runs; {did_you_mean(globs[0], names)}"
-        )
     return dataclasses.replace(history, series=kept)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from distbench.cli.options import REPORTS, Json, Out, Price, RunName, check_word
 from distbench.cli.output import say, say_json, width, wrapped
 from distbench.cli.readers import reads_runs
 from distbench.cli.reading import analysed, damage_json, priced
-from distbench.errors import UsageError
+from distbench.errors import UsageError, did_you_mean
 from distbench.record import runs
 from distbench.report import choice_view
 from distbench.units import parse_bytes, parse_fraction
@@ -71,6 +72,12 @@ def pick(
     )
     for key in ("devices", "precision", "work"):
         _known(f"--{key}", getattr(wish, key), sorted({getattr(candidate, key) for candidate in every}))
+    for glob in avoid:
+        labels = sorted({candidate.label for candidate in every})
+        if not fnmatch.filter(labels, glob):
+            raise UsageError(
+                f"--avoid = {glob!r}: matches no strategy of this run; {did_you_mean(glob, labels)}"
+            )
     chosen, explanation = choice.choose(every, wish), answer.answer(run, wish)
     if as_json:
         said = choice_view.to_json(explanation, chosen, choice.turns(every, chosen))
