@@ -19,7 +19,7 @@ from records import case, failed, info, measured
 from distbench.analysis.comparison import Pair, compare
 from distbench.analysis.days import Days, Past, days
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Batch, Case
+from distbench.case import Batch, Case, Choice
 from distbench.cli import main
 from distbench.record import Record
 from distbench.record.store import Run
@@ -330,3 +330,53 @@ def test_a_suite_in_the_place_of_a_run_is_run_first(run_suite: Callable[..., Fin
     ((case,),) = (made["cases"] for made in json.loads(told.stdout))
     assert case["case"] == "ddp/ws2/mb4/fp32"
     assert len(list(out.glob("*/run.json"))) == 2
+
+
+def of_preset(preset: str, label: str, size: int, **changes: Any) -> Case:
+    workload = Choice("transformer", {"preset": preset, "seq_len": 64})
+    return case(label, workload=workload, batch=Batch(size, size // 2, 1), **changes)
+
+
+def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy() -> None:
+    before = [*trials(of_preset("tiny", "ddp", 8), 1000, 1010), *trials(of_preset("tiny", "zero2", 8), 600)]
+    after = [*trials(of_preset("1b", "ddp", 16), 100, 101), *trials(of_preset("1b", "fsdp", 16), 160, 161)]
+    made = comparison_view.comparison(side(*before), side(*after))
+    first, *_ = comparison_view.sentences(made)
+    assert first.startswith(
+        "The runs do different work: workload.preset = 1b, was tiny, batch.global_batch_size"
+    )
+    assert "seq_len" not in first
+    found = {pair.name.split("/")[0]: pair for pair in made.pairs}
+    pace = found["ddp"].change("tokens_per_s")
+    assert pace
+    assert (pace.word, pace.ratio.value) == ("other", pytest.approx(0.1, rel=0.01))
+    assert found["zero2"].incomparable == "only in the first run"
+    assert "single case" in found["fsdp"].incomparable
+    assert {change.word for pair in made.pairs for change in pair.changes} <= {"other", "same", "unknown"}
+    assert comparison_view.to_json(made)["different_work"]["workload.preset"] == ["tiny", "1b"]
+
+
+def test_what_both_runs_have_is_compared_although_other_cases_differ() -> None:
+    larger = replace(FSDP, batch=Batch(16, 8, 1))
+    made = comparison_view.comparison(
+        side(*BEFORE), side(*trials(DDP, 1100, 1110), *trials(larger, 100, 101))
+    )
+    assert made.apart == {}
+    assert [pair.name for pair in made.pairs if pair.change("tokens_per_s")] == [DDP.name]
+
+
+def test_a_strategy_with_several_cases_is_matched_with_none_of_them() -> None:
+    several = [of_preset("1b", "ddp", 8, threads=n, name=f"ddp/t{n}") for n in (1, 2)]
+    after = [record for of in several for record in trials(of, 100, 101)]
+    made = comparison_view.comparison(side(*trials(of_preset("tiny", "ddp", 8), 1000)), side(*after))
+    whys = [pair.incomparable for pair in made.pairs if pair.after]
+    assert whys == ["the strategy has no single case on as many devices in both runs"] * 2
+
+
+@pytest.mark.parametrize("form", ["", "--md"])
+def test_the_same_run_twice_is_noticed(
+    form: str, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    run = str(stored(tmp_path / "1", 1, *BEFORE).folder)
+    code, output, _ = command("compare", run, f"{run}/", *form.split())
+    assert (code, "Both are the same run" in output, "ddp" in output) == (0, True, False)

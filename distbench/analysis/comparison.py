@@ -85,7 +85,7 @@ def compare(before: Sequence[CaseSummary], after: Sequence[CaseSummary], past: P
     taken = {mate.case.id for mate in mates if mate}
     gone = [row for row in before if row.case.id not in taken]
     alone = [Pair(row.case.name, row, None, "only in the first run") for row in gone]
-    return _with_changes([*map(_pair, mates, after), *alone], past)
+    return with_changes([*map(_pair, mates, after), *alone], past)
 
 
 def _pair(before: CaseSummary | None, after: CaseSummary) -> Pair:
@@ -95,10 +95,10 @@ def _pair(before: CaseSummary | None, after: CaseSummary) -> Pair:
     if before.case.id != after.case.id:
         return Pair(name, before, after, f"different configuration: {_asked(before.case, after.case)}")
     work, notes = settings_apart(before, after)
-    return Pair(name, before, after, _unfit(before, after) or work, notes=notes)
+    return Pair(name, before, after, unfit(before, after) or work, notes=notes)
 
 
-def _unfit(before: CaseSummary, after: CaseSummary) -> str:
+def unfit(before: CaseSummary, after: CaseSummary) -> str:
     """Why one of the two has no usable numbers."""
     for row, which in ((before, "first"), (after, "second")):
         if not row.measured:
@@ -136,7 +136,7 @@ def settings_apart(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[
     return (f"different work: {work[0]}" if work else ""), tuple(notes)
 
 
-def _with_changes(pairs: list[Pair], past: Past) -> list[Pair]:
+def with_changes(pairs: list[Pair], past: Past) -> list[Pair]:
     """*pairs* with their numbers; the noise of a number is that of all its trials of one run, and of runs."""
     fit = [
         (pair, pair.before, pair.after)

@@ -43,7 +43,7 @@ def write(made: Sequence[Comparison], file: Path) -> None:
 
 
 def _chapter(made: Comparison, suffix: str) -> Chapter:
-    charts = [chart for column in _CHARTS if (chart := _chart(made.pairs, column, suffix))]
+    charts = [chart for column in _CHARTS if (chart := _chart(made, column, suffix))]
     title = f"Case by case: {one_line(made.after.info.run_id)} over {one_line(made.before.info.run_id)}"
     return Chapter(f"compare{suffix}", title, charts, sheet(made))
 
@@ -52,14 +52,16 @@ def _of_jobs(made: Comparison, suffix: str) -> list[Chapter]:
     return [Chapter(f"compare-{word}{suffix}", own.title, (), own) for word, own in made.jobs.items()]
 
 
-def _chart(pairs: Sequence[Pair], column: str, suffix: str) -> Chart | None:
+def _chart(made: Comparison, column: str, suffix: str) -> Chart | None:
     """The ratio of each case as a mark with its interval; None if nothing changed or is known."""
-    changes = [(pair, change) for pair in pairs if (change := pair.change(column)) and pair.after]
+    changes = [(pair, change) for pair in made.pairs if (change := pair.change(column)) and pair.after]
     if all(change.before.value == change.after.value for _, change in changes):
         return None
     changes.sort(key=lambda pair: -abs(pair[1].ratio.value - 1))
     names = short_names([pair.after.case for pair, _ in changes[:_MOST] if pair.after])
     title, direction = _CHARTS[column]
+    if made.apart:
+        direction = "different work: neither direction is better"
     cut = f" The {_MOST} of {len(changes):,} cases that changed most are drawn." if changes[_MOST:] else ""
     return Chart(
         f"compare-{column}{suffix}",

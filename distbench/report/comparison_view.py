@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from distbench.analysis.apart import by_strategy, work_apart
 from distbench.analysis.comparison import COLUMNS, Change, Pair, compare
 from distbench.analysis.days import NO_PAST, Past
 from distbench.analysis.run import AnalysedRun
@@ -55,6 +57,10 @@ class Comparison:
     """How much other runs of the cases have differed."""
     jobs: Mapping[str, Sheet] = field(default_factory=dict)
     """Word of a kind of job -> what it compares of its own records, if both runs have some."""
+    apart: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Settings that make the runs different work -> their values; then cases are matched by strategy."""
+    is_same: bool = False
+    """Whether both are one run."""
 
 
 def comparison(before: AnalysedRun, after: AnalysedRun, past: Past = NO_PAST) -> Comparison:
@@ -63,8 +69,11 @@ def comparison(before: AnalysedRun, after: AnalysedRun, past: Past = NO_PAST) ->
     # ranks tell more than the machine that starts them: only the same can be held together
     from_ranks = all(any(record.environment for record in side.measured) for side in sides)
     facts = [environment(side.measured if from_ranks else [], side.info.machine) for side in sides]
-    pairs = compare(before.cases, after.cases, past)
-    return Comparison(before, after, pairs, differences(*facts), past, dict(_of_jobs(before, after)))
+    apart = work_apart(before.cases, after.cases)
+    matched = by_strategy if apart else partial(compare, past=past)
+    pairs = matched(before.cases, after.cases)
+    jobs = dict(_of_jobs(before, after))
+    return Comparison(before, after, pairs, differences(*facts), past, jobs, apart)
 
 
 def _of_jobs(before: AnalysedRun, after: AnalysedRun) -> Iterator[tuple[str, Sheet]]:
@@ -79,7 +88,8 @@ def _of_jobs(before: AnalysedRun, after: AnalysedRun) -> Iterator[tuple[str, She
 
 def sheet(made: Comparison) -> Sheet:
     """The ratios of each case; notes say why some have none."""
-    fit = [(pair, pair.after.case) for pair in made.pairs if not pair.incomparable and pair.after]
+    pairs = [] if made.is_same else made.pairs
+    fit = [(pair, pair.after.case) for pair in pairs if not pair.incomparable and pair.after]
     names = short_names([case for _, case in fit])
     rows = [
         Row(
@@ -96,6 +106,8 @@ def text(made: Comparison, width: int, paint: Paint = unpainted) -> str:
     """What to know first, what the environments and the settings differ in, and then the numbers."""
     shown = sheet(made)
     notes = ["\n".join(folded(each, width)) for each in shown.notes]
+    if made.is_same:
+        return "\n\n".join([paint(shown.title, "best"), *notes])
     table = replace(shown, title="", notes=()).as_text(width, paint)
     own = [each.as_text(width, paint) for each in made.jobs.values()]
     return "\n\n".join([paint(shown.title, "best"), *notes, table, *own])
@@ -105,6 +117,8 @@ def markdown(made: Comparison) -> str:
     """What to know first, what the environments and settings differ in, and the table in a fold."""
     shown = sheet(made)
     first, *others = shown.notes
+    if made.is_same:
+        return document(f"## distbench: {escaped(shown.title)}", f"**{escaped(first)}**")
     return document(
         f"## distbench: {escaped(shown.title)}",
         f"**{escaped(first)}**",
@@ -122,6 +136,9 @@ def _markdown_of(own: Sheet) -> list[str]:
 
 def sentences(made: Comparison) -> list[str]:
     """Counts of changes, environment differences, and what can't be compared."""
+    if made.is_same:
+        same = one_line(made.before.info.run_id)
+        return [f"Both are the same run, {same}: there is nothing to compare; distbench runs lists others."]
     facts = [f"{key}: {one_line(old)}, now {one_line(new)}" for key, (old, new) in made.environment.items()]
     environment = f"Environment: {listed(facts, most=8)}." if facts else "No recorded environment difference."
     notes = gathered(
@@ -130,7 +147,16 @@ def sentences(made: Comparison) -> list[str]:
         for note in ([f"Not compared: {pair.incomparable}"] if pair.incomparable else pair.notes)
     )
     causes = [f"{note} ({listed(names)})." for note, names in notes.items()]
-    return [_count(made.pairs), *_occasions(made), environment, *causes]
+    first = [_different_work(made.apart)] if made.apart else [_count(made.pairs), *_occasions(made)]
+    return [*first, environment, *causes]
+
+
+def _different_work(apart: Mapping[str, tuple[str, str]]) -> str:
+    said = [f"{key} = {one_line(new)}, was {one_line(old)}" for key, (old, new) in apart.items()]
+    return (
+        f"The runs do different work: {listed(said, most=8)}. Cases are matched by strategy and number of "
+        "devices; a ratio tells what a strategy makes of the other work, and is neither better nor worse."
+    )
 
 
 def _occasions(made: Comparison) -> list[str]:
@@ -159,6 +185,7 @@ def to_json(made: Comparison) -> dict[str, Any]:
     return {
         "runs": [made.before.info.run_id, made.after.info.run_id],
         "environment": {key: list(values) for key, values in made.environment.items()},
+        "different_work": {key: list(values) for key, values in made.apart.items()},
         "days_absent": None if made.past.days else made.past.absent,
         "cases": [
             {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +67,13 @@ def _side_by_side(first: Run, later: Sequence[Run], folders: set[Path], html: Pa
             text = f"{first.folder} and {run.folder} are copies of one run, {one_line(after.info.run_id, 60)}"
             note(f"distbench: warning: {text}: the trials in both are compared with themselves")
     earlier = _past([before, *others], folders)
-    comparisons = [comparison_view.comparison(before, after, earlier) for after in others]
+    comparisons = [
+        replace(
+            comparison_view.comparison(before, after, earlier),
+            is_same=run.folder.resolve() == first.folder.resolve(),
+        )
+        for run, after in zip(later, others, strict=True)
+    ]
     if html:
         from distbench.report import comparison_page
 
