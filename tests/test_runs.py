@@ -63,6 +63,12 @@ def test_a_damaged_run_is_named_and_hides_no_other(command, folder):
     assert "new  2026-03-01 10:00  frozen  finished" in output
 
 
+def test_a_run_that_waits_for_its_engine_is_listed(listed, folder):
+    (folder / "tiny-later" / "submitted").mkdir(parents=True)
+    (folder / "tiny-later" / "submitted" / "request.json").write_text("{}")
+    assert {row["run"]: row["state"] for row in listed()}["later"] == "waiting"
+
+
 def test_a_folder_of_runs_in_place_of_a_run_is_answered_with_the_list(command, folder):
     code, _, errors = command("show", str(folder))
     assert (code, "holds 2 runs" in errors, f"distbench runs {folder}" in errors) == (2, True, True)

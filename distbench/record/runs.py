@@ -30,7 +30,7 @@ def find(name: str, out: Path) -> Run:
             held = f"{count_text(len(several), 'run')}, such as {several[-1].folder.name}"
             raise UsageError(f"{name}: holds {held}; list them with: distbench runs {shlex.quote(name)}")
         return Run(folder)
-    known = sorted([*inside(out), *_waiting(out)], key=lambda run: run.folder)
+    known = sorted([*inside(out), *waiting(out)], key=lambda run: run.folder)
     matches = [run for run in known if run.folder.name.startswith(name) or _id(run).startswith(name)]
     if len(matches) == 1:
         return matches[0]
@@ -71,7 +71,7 @@ def usual_times(out: Path, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str,
     return {trial: median(seconds) for trial, seconds in times.items()}
 
 
-def _waiting(out: Path) -> list[Run]:
+def waiting(out: Path) -> list[Run]:
     """Runs in *out* that were handed to an engine and have not begun."""
     folders = (file.parents[1] for file in out.glob(f"*/{SUBMITTED}/request.json"))
     return [Run(folder) for folder in folders if not (folder / RUN_FILE).exists()]

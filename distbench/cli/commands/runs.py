@@ -29,7 +29,7 @@ _FIELDS = (
     Field("folder", "", "Its folder.", type="varchar"),
     Field("created", "date (UTC)", "When it began.", type="varchar"),
     Field("suite", "suite", "Name of its suite.", type="varchar"),
-    Field("state", "state", "running, finished, interrupted or unreadable.", type="varchar"),
+    Field("state", "state", "running, finished, interrupted, waiting or unreadable.", type="varchar"),
     Field("cases", "cases", "Cases of its suite.", type="bigint"),
     Field("trials", "", "Trials that have a record.", type="bigint"),
     Field("bytes", "size", "Of all files on disk.", "B"),
@@ -58,6 +58,7 @@ def runs(
 
 def _sheet(folder: Path) -> Sheet:
     rows = [_row(run, folder) for run in stored.below(folder)]
+    rows += [_waiting(run, folder) for run in stored.waiting(folder)]
     rows.sort(key=lambda row: str(row.value("created")), reverse=True)
     title = f"{count_text(len(rows), 'run')} in {folder}"
     return Sheet(title, _CAPTION, _FIELDS, tuple(rows), tuple(_notes(rows)))
@@ -81,9 +82,15 @@ def _row(run: Run, folder: Path) -> Row:
     return Row({**place, **about, "trials": trials, **said})
 
 
+def _waiting(run: Run, folder: Path) -> Row:
+    """A run that was handed to an engine and has not begun."""
+    place: Cells = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
+    return Row({**place, "state": "waiting", "pick": Cell(None, reason="it has not begun")})
+
+
 def _name(run: Run, folder: Path) -> str:
     """What other commands take for *run*: its id if it lies in *folder*, or else its path from there."""
-    below = run.folder.relative_to(folder.resolve())
+    below = run.folder.resolve().relative_to(folder.resolve())
     return below.name.rpartition("-")[2] if len(below.parts) == 1 else str(below)
 
 
@@ -109,7 +116,7 @@ def _notes(rows: list[Row]) -> Iterator[str]:
 
 def _lacking(rows: Sequence[Row]) -> list[str]:
     """What to say of the *rows* without a pick; the command stands on a line of its own, to be copied."""
-    lacking = [row for row in rows if not row.value("pick") and not row.value("problem")]
+    lacking = [row for row in rows if row.value("state") == "finished" and not row.value("pick")]
     if not lacking:
         return []
     names = listed([str(row.value("run")) for row in lacking])
