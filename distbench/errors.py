@@ -10,6 +10,7 @@ DistbenchError
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -84,10 +85,18 @@ class SuiteError(UsageError):
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """``"did you mean 'x'? Allowed: a, b"``, with the closest allowed name."""
-    names = sorted(allowed)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    names = sorted(allowed, key=_numbered)
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
+    # letters are exchanged more often than forgotten: ddp, not dp, for dpp
+    same = [each for each in near if len(each) == len(str(name)) and set(each) == set(str(name))]
+    hint = f"did you mean {(same or near)[0]!r}? " if near else ""
     return f"{hint}Allowed: {', '.join(names)}"
+
+
+def _numbered(name: str) -> list[tuple[int, str]]:
+    """Key by which 3b comes before 70b."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _shorten(value: object, limit: int = 60) -> str:

@@ -12,7 +12,7 @@ from records import case, failed, info, measured, unsupported
 
 from distbench.analysis.run import AnalysedRun
 from distbench.errors import InfrastructureError
-from distbench.record import Record
+from distbench.record import Record, Status
 from distbench.record.store import Run
 from distbench.report import page, terminal
 
@@ -60,6 +60,18 @@ def test_a_case_that_failed_shows_its_reason_and_its_log_instead_of_numbers() ->
     text = table(failed(DDP))
     assert "crashed: rank 1 in time: RuntimeError: no" in " ".join(text.split())
     assert f"  trials/ddp-ws2-mb4-fp32-{DDP.id}/0/rank1.log\n" in text
+
+
+def test_a_run_that_was_stopped_has_no_failures_and_recommends_nothing_yet() -> None:
+    stopped = failed(FSDP, "stopped by a signal", status=Status.CANCELLED)
+    run = AnalysedRun(replace(info(DDP, FSDP), state="interrupted"), [stopped])
+    text = terminal.table(run)
+    assert "Failed" not in text and "failed" not in text
+    assert "Stopped before the end of a trial: fsdp/ws2/mb4/fp32." in text
+    half = terminal.table(replace(run, records=[stopped, replace(measured(DDP), degraded="busy")]))
+    assert "Nothing can be recommended before the run is finished." in half
+    assert "No recommendation" not in half
+    assert "Train with ddp" in terminal.table(replace(run, records=[stopped, measured(DDP)]))
 
 
 def test_a_case_that_failed_in_part_shows_how_many_trials_its_numbers_are_from() -> None:

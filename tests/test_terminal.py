@@ -18,6 +18,7 @@ from records import case, failed, measured
 
 from distbench.cli import main
 from distbench.cli.display import Live
+from distbench.errors import did_you_mean
 from distbench.record.progress import Event
 from distbench.report.folding import folded
 from distbench.report.sheet import Cell, Field, Row, Sheet
@@ -148,6 +149,35 @@ def test_the_live_line_tells_each_phase_and_a_noisy_trial_at_once() -> None:
     assert f"{YELLOW}ddp round 1: noisy (others took 79%)" in seen
     assert f"{RED}fsdp round 1: crashed (no)" in seen
     assert "/?" not in seen
+
+
+def test_what_is_too_slow_is_excluded_with_the_bound(tmp_path: Path) -> None:
+    records = [measured(DDP, 1000, memory_peak=2e6), measured(FSDP, 500, memory_peak=1e6)]
+    text = call(
+        "pick", str(stored(tmp_path, 1, *records).folder), "--goal", "memory", "--within", "20%"
+    ).stdout
+    told = "Excluded: fsdp: more than 20% slower than the fastest that fits (--within)."
+    assert told in " ".join(text.split())
+
+
+def test_a_run_that_is_compared_with_itself_is_noticed(run: Path) -> None:
+    done = call("compare", str(run), str(run))
+    assert (done.returncode, f"{run} is compared with itself: nothing can differ" in done.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("word", "allowed", "told"),
+    [
+        ("dpp", ["ddp", "dp", "fsdp"], "did you mean 'ddp'? Allowed: ddp, dp, fsdp"),
+        ("ddpp", ["ddp", "dp"], "did you mean 'ddp'? Allowed: ddp, dp"),
+        ("xx", ["70b", "8b", "1b"], "Allowed: 1b, 8b, 70b"),
+        ("nothing", ["zero"], "Allowed: zero"),
+    ],
+)
+def test_the_word_that_was_meant_comes_first_and_sizes_in_their_order(
+    word: str, allowed: list[str], told: str
+) -> None:
+    assert did_you_mean(word, allowed) == told
 
 
 def test_a_strategy_to_avoid_that_the_run_does_not_have_is_a_mistake(tmp_path: Path) -> None:

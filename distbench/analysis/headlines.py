@@ -66,10 +66,13 @@ def findings(run: AnalysedRun) -> list[str]:
 
 def failures(run: AnalysedRun) -> list[str]:
     """Cases that failed, wholly or in part, and those that can't run here, with why."""
-    bad = [row for row in run.cases if row.failed and row.status != Status.UNSUPPORTED]
+    no_failures = (Status.UNSUPPORTED, Status.CANCELLED)
+    bad = [row for row in run.cases if row.failed and row.worst not in no_failures]
     sentences = [f"{_failure_title(row)}: {one_line(row.reason)}" for row in bad[:_MOST_FAILURES]]
     if len(bad) > _MOST_FAILURES:
         sentences.append(f"{len(bad) - _MOST_FAILURES} more cases failed; the report lists them all.")
+    if stopped := [one_line(row.case.name) for row in run.cases if row.worst == Status.CANCELLED]:
+        sentences.append(f"Stopped before the end of a trial: {listed(stopped)}.")
     unsupported = [row for row in run.cases if row.status == Status.UNSUPPORTED]
     return sentences + [
         f"Unsupported here: {listed([one_line(row.case.name) for row in same])}: {one_line(reason)}"

@@ -97,8 +97,11 @@ def _assumed(choice: Choice) -> list[str]:
 
 
 def _left_out(choice: Choice) -> tuple[str, ...]:
-    reasons = gathered(
-        (f"{why} ({bytes_text(one.memory)})" if why == "does not fit" and one.memory else why, one.name)
-        for one, why in choice.left_out
-    )
+    def reason(one: Candidate, why: str) -> str:
+        if why == "does not fit" and one.memory:
+            return f"{why} ({bytes_text(one.memory)})"
+        limit = f"more than {choice.wish.within:.0%} slower than the fastest that fits (--within)"
+        return limit if why == "too slow" else why
+
+    reasons = gathered((reason(one, why), one.name) for one, why in choice.left_out)
     return tuple(f"Excluded: {', '.join(names)}: {why}." for why, names in reasons.items())

@@ -62,8 +62,8 @@ class History:
 _FIELDS = (
     *CASE,
     Field("runs", "runs", "Runs with a usable value.", type="bigint"),
-    Field("first", "first", "Level of the first runs."),
-    Field("now", "now", "Level of the last runs."),
+    Field("first", "first level", "Level of the first runs."),
+    Field("now", "level now", "Level of the last runs."),
     Field("breaks", "breaks", "Changes of environment.", type="bigint"),
     Field("steps", "steps", "Changes of level within one environment.", type="bigint"),
     Field("last_step", "last step", "Size of the last step, as a fraction."),

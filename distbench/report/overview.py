@@ -87,7 +87,7 @@ def _row(row: CaseSummary, mark: str, group: str) -> Row:
 
 
 def _tone(row: CaseSummary, pick: Candidate | None) -> Tone:
-    if row.failed and row.status != Status.UNSUPPORTED:
+    if row.failed and row.worst not in (Status.UNSUPPORTED, Status.CANCELLED):
         return "bad"
     if row.differs or row.of_gravity("bad"):
         return "bad"

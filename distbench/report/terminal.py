@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from distbench.analysis.answer import answer
+from distbench.analysis.choice import Wish, choose
 from distbench.analysis.headlines import failures, findings, judgements
 from distbench.analysis.parity import Footnotes
 from distbench.analysis.run import AnalysedRun
@@ -44,6 +45,8 @@ def _answer(run: AnalysedRun, width: int, paint: Paint) -> list[str]:
     if not any(row.measured for row in run.cases):
         return []
     best = answer(run)
+    if run.info.state != "finished" and choose(run.candidates, Wish()).pick is None:
+        return ["Nothing can be recommended before the run is finished."]
     reasons = [f"  - {reason}" for reason in best.reasons]
     headline = [paint(line, "best") for line in _wrap([best.headline], width, "  ")]
     return [*headline, *_wrap(reasons, width, "    ")]

@@ -63,7 +63,9 @@ def _side_by_side(first: Run, later: Sequence[Run], folders: set[Path], html: Pa
     """Print *later* runs next to the *first* as *form*; other runs in *folders* tell how much runs differ."""
     before, *others = map(analysed, (first, *later))
     for run, after in zip(later, others, strict=True):
-        if before.info.run_id == after.info.run_id and run.folder.resolve() != first.folder.resolve():
+        if run.folder.resolve() == first.folder.resolve():
+            note(f"distbench: warning: {first.folder} is compared with itself: nothing can differ")
+        elif before.info.run_id == after.info.run_id:
             text = f"{first.folder} and {run.folder} are copies of one run, {one_line(after.info.run_id, 60)}"
             note(f"distbench: warning: {text}: the trials in both are compared with themselves")
     earlier = _past([before, *others], folders)
