@@ -62,7 +62,9 @@ class Interval:
         """``half`` toward the worse, if this was chosen as the best of *count* that can't be told apart.
 
         Noise that made it look better helped to choose it, so nearly all of the error lies on that side:
-        Bonferroni over the numbers that it was chosen from.
+        Bonferroni over the numbers that it was chosen from, which is exact if they are all alike and wide
+        if not. (The posterior under a prior learnt from the other cases is a fifth narrower from three
+        trials on, but holds in 88% of runs with two trials if some cases are far noisier.)
         """
         chosen = _quantile(self.freedom, 1 - (1 - CONFIDENCE) * (1 - 1 / (2 * count)) / count)
         return (self.half or 0.0) * chosen / _quantile(self.freedom)
