@@ -110,6 +110,12 @@ def test_what_is_known_of_no_case_is_left_out_of_the_table_with_the_reason() -> 
     assert "limit" in table.unknown["headroom"]
 
 
+def test_without_ddp_readers_may_still_choose_what_cases_are_relative_to() -> None:
+    table = case_table(analysed(measured(case("fsdp"), 500), measured(case("zero2"), 400)))
+    assert [text(table, line, "× ddp") for line in lines(table)] == ["–", "–"]
+    assert table.bases == ["fsdp", "zero2"]
+
+
 def test_headroom_is_what_the_smallest_gpu_has_beyond_the_need() -> None:
     known = on_gpus("ddp", 900, 20 * GIB, memory_reserved_peak=30 * GIB, gpu_memory_own=32 * GIB)
     table = case_table(analysed(known))

@@ -525,8 +525,8 @@ def test_a_disturbed_case_is_marked_wherever_it_is_shown() -> None:
         "measured*",
     ]
     html = page.render(run)
-    assert html.count(">measured*<") == 1
-    assert "(1 disturbed)" in html
+    assert html.count(">noisy</span>") == 1
+    assert ">1, 1 noisy<" in html
     shown = run_json(run)["cases"]
     assert [(row["degraded_trials"], row["degraded"] != "") for row in shown] == [(0, False), (1, True)]
 

@@ -20,7 +20,7 @@ from distbench.report.view import measured_cell
 from distbench.units import bytes_text, count_text, number_text
 
 _LONGEST_NAME = 44
-_STEP = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
+_PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
 _BUT: tuple[Axis, ...] = ("strategy",)
 _LOOKS: dict[Gravity, str] = {"ok": "good", "bad": "bad", "unknown": ""}
 """Gravity -> look of its badge."""
@@ -82,9 +82,15 @@ class CaseTable:
 
 def case_table(run: AnalysedRun) -> CaseTable:
     """The cases of *run*, those that the answer is about first, the fastest first."""
-    every = [*_COLUMNS, *_price(run), _headroom(run), *_verdicts(run)]
+    every = [*_PACE, *_MEMORY, _headroom(run), *_STEP_COLUMNS, *_price(run), *_verdicts(run)]
     measured = [row for row in run.cases if row.measured]
-    columns = [each for each in every if any(each.read(row).value is not None for row in measured)]
+    bases = list(dict.fromkeys(one_line(row.case.label) for row in run.cases if row.comparable))
+    # without ddp readers may still choose what cases are relative to
+    columns = [
+        each
+        for each in every
+        if any(each.read(row).value is not None for row in measured) or (each is _RELATIVE and bases)
+    ]
     unknown = {
         each.field.heading: next((why for row in measured if (why := each.read(row).reason)), "")
         for each in every
@@ -93,7 +99,6 @@ def case_table(run: AnalysedRun) -> CaseTable:
     by_size = sorted(grouped(run.cases, lambda row: row.case.world_size).items(), reverse=True)
     works = {work: place for place, work in enumerate(dict.fromkeys(map(_work, run.cases)))}
     groups = {_title(size, rows): _lines(run, rows, columns, works) for size, rows in by_size}
-    bases = list(dict.fromkeys(one_line(row.case.label) for row in run.cases if row.comparable))
     return CaseTable(columns, groups, {key: why for key, why in unknown.items() if why}, bases)
 
 
@@ -156,9 +161,9 @@ def _speed(row: CaseSummary) -> Cell:
 
 def _exposed(row: CaseSummary) -> Cell:
     """Share of a profiled step in communication that no computation hides."""
-    parts = [row.values[name].value for part in _STEP if (name := f"profile_{part}_s") in row.values]
+    parts = [row.values[name].value for part in _PARTS if (name := f"profile_{part}_s") in row.values]
     whole = sum(parts)
-    if len(parts) < len(_STEP) or whole <= 0:
+    if len(parts) < len(_PARTS) or whole <= 0:
         return Cell(None, reason=row.absent.get("profile_exposed_comm_s", ""))
     return Cell(row.values["profile_exposed_comm_s"].value / whole)
 
@@ -223,15 +228,18 @@ def _column(name: str, heading: str, unit: str = "", *, up: bool, **more: Any) -
     )
 
 
-_COLUMNS = (
+_RELATIVE = Column(
+    Field("relative", f"× {REFERENCE}", better="higher", format="{:.2f}".format),
+    lambda row: Cell(row.relative, reason=row.relative_absent),
+)
+_PACE = (
     Column(Field(THROUGHPUT, "tokens/s", better="higher"), _speed, barred=True),
     _column("tokens_per_s_per_device", "per device", up=True, format=number_text),
     _column("mfu", "MFU", up=True, format=PERCENT),
-    Column(
-        Field("relative", f"× {REFERENCE}", better="higher", format="{:.2f}".format),
-        lambda row: Cell(row.relative, reason=row.relative_absent),
-    ),
-    _column(MEMORY, "peak memory", "B", up=False, barred=True),
+    _RELATIVE,
+)
+_MEMORY = (_column(MEMORY, "peak memory", "B", up=False, barred=True),)
+_STEP_COLUMNS = (
     _column("step_s", "step", "s", up=False, barred=True),
     Column(Field("exposed", "exposed", better="lower", format="{:.0%}".format), _exposed, barred=True),
     _column(COMMUNICATION, "comm./step", "B", up=False, folded=True),
