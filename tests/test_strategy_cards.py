@@ -105,9 +105,11 @@ def test_the_view_has_a_row_and_a_card_for_each_strategy_and_the_decision(comman
     assert zero2["comm_bytes"] == pytest.approx(zero2["comm_bytes_theory"], rel=0.01)
     picked = json.loads(command("pick", SAMPLE, "--json")[1])
     names = [picked["pick"]["case"], *(turn["pick"]["case"] for turn in picked["turns"] if turn["pick"])]
-    decision, *cards = view["notes"]
+    decision, *cards, sources = view["notes"]
     assert re.findall(r": (\S+) \(", decision) == names
-    assert [note.partition(":")[0] for note in cards] == ["ddp", "fsdp", "zero2", "zero3"]
+    assert [note.partition(".")[0] for note in cards] == ["ddp", "fsdp", "zero2", "zero3"]
+    cited = set(re.findall(r"\[(\d)\]", " ".join(cards)))
+    assert cited == set(re.findall(r"\[(\d)\] https://", sources))
 
 
 def test_the_page_draws_what_to_take_by_memory():

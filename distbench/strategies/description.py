@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 ZERO_PAPER = "https://arxiv.org/abs/1910.02054"
 ALL_STATES = "All model states: with Adam in mixed precision 16 bytes per parameter."
+TAKE_IT = "take it if"
+"""What a claim is about that says when a strategy is the right one."""
 PYTORCH_OVERVIEW = "https://docs.pytorch.org/tutorials/beginner/dist_overview.html"
 
 
@@ -41,13 +43,10 @@ class Claim:
     """What a strategy does by theory, in one respect."""
 
     aspect: str
-    """``shards``, ``moves``, ``keeps`` or ``take it if``."""
+    """``shards``, ``moves``, ``keeps``, ``offload`` or ``TAKE_IT``."""
     text: str
     source: str = ""
     """URL of the paper or the documentation; empty: it follows from the other claims."""
-
-    def __str__(self) -> str:
-        return f"{self.aspect}: {self.text}{f' [{self.source}]' if self.source else ''}"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class DataParallel(Replicated):
             ),
             Claim("moves", "The parameters to every GPU, and the gradients back, in every step.", _DOCS),
             Claim("keeps", "All model states on the first GPU, and a copy of the parameters on each.", _DOCS),
-            Claim("take it if", "nothing: torch recommends DDP instead, on one node as well.", _DOCS),
+            Claim("take it if", "you must: torch recommends DDP instead, on one node as well.", _DOCS),
         ),
     )
 

@@ -9,11 +9,12 @@ from distbench.analysis.decision import Branch, branches, sentence
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import COMMUNICATION, CaseSummary
 from distbench.analysis.text import one_line
+from distbench.grouping import gathered
 from distbench.report.figures import GREY, Chart, drawn, safe, scatter
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.strategies.cards import card_of
-from distbench.strategies.description import Card
+from distbench.strategies.description import TAKE_IT, Card, Claim
 from distbench.units import bytes_text, number_text
 
 _MIB = 2**20
@@ -29,8 +30,7 @@ class StrategiesView(View):
     caption = (
         "What each strategy shards, the payload of a rank's collectives per step and the model states that a "
         "rank keeps, beside theory with the dtypes in use; lower is better. x ddp: tokens/s relative to ddp, "
-        "higher is better. The largest number of devices alone. The notes are a card for each strategy, with "
-        "the source of what they say."
+        "higher is better. The largest number of devices alone. The notes are a card for each strategy."
     )
     fields = (
         *CASE,
@@ -79,12 +79,20 @@ def _row(row: CaseSummary, card: Card) -> Row:
 
 
 def _said(cards: list[tuple[CaseSummary, Card]]) -> Iterator[str]:
-    """A sentence for each card; strategies with the same one share it."""
-    labels: dict[Card, list[str]] = {}
-    for row, card in cards:
-        labels.setdefault(card, []).append(one_line(row.case.label))
+    """A sentence for each card, and their sources by number; strategies with the same card share it."""
+    labels = gathered((card, one_line(row.case.label)) for row, card in cards)
+    numbers: dict[str, int] = {}
     for card, of in labels.items():
-        yield f"{', '.join(of)}: {' '.join(map(str, card.claims))}"
+        claims = sorted(card.claims, key=lambda claim: claim.aspect != TAKE_IT)
+        yield f"{', '.join(of)}. {' '.join(_claim(claim, numbers) for claim in claims)}"
+    if numbers:
+        yield f"Sources: {', '.join(f'[{number}] {source}' for source, number in numbers.items())}."
+
+
+def _claim(claim: Claim, numbers: dict[str, int]) -> str:
+    """*claim* with the number of its source, of which new ones join *numbers*."""
+    text = f"{claim.aspect.capitalize()}{'' if claim.aspect == TAKE_IT else ':'} {claim.text}"
+    return f"{text} [{numbers.setdefault(claim.source, len(numbers) + 1)}]" if claim.source else text
 
 
 def _devices(found: list[Branch]) -> int:
