@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import fields, replace
@@ -20,7 +21,10 @@ from distbench.analysis.scaling import Budget, ScalingPoint, budget, scaling
 from distbench.analysis.summary import CaseSummary, summarise, trials_of
 from distbench.case import Case, Limits, Precision
 from distbench.record import Record, Row, Status
-from distbench.report.figures import MOST_CASES, PALETTE, Chart, Style
+from distbench.report.axes import Rows, byte_ticks, log_ticks
+from distbench.report.figures import MOST_CASES, Chart, Style
+from distbench.report.labels import End, beside_marks, end_labels
+from distbench.report.palette import every
 from distbench.report.view import Chapter, chapters
 
 ONE, DDP, FSDP, ZERO = case("ddp", 1), case("ddp"), case("fsdp"), case("zero2")
@@ -195,7 +199,8 @@ def test_a_loss_over_what_is_not_known_is_not_drawn() -> None:
 
 def test_the_parts_of_a_step_add_up_to_all_of_it() -> None:
     found = chart(page(profiled(DDP, 100, 2.0, [[9.0], [10.0]])), "time-parts")
-    assert sum(trace["x"][0] for trace in found.figure["data"]) == pytest.approx(1.0)
+    # ms of a step of 9 s without the profiler, though it takes 10 s with it
+    assert sum(trace["x"][0] for trace in found.figure["data"]) == pytest.approx(9000)
     assert "ddp, 20%" in found.finding
 
 
@@ -220,7 +225,7 @@ def test_what_is_said_to_be_raised_is_a_field_of_the_suite() -> None:
 @pytest.mark.parametrize("ground", ["#ffffff", "#14171a"])
 def test_every_colour_stands_out_on_either_ground(ground: str) -> None:
     # WCAG 2.2, 1.4.11: graphical objects need a contrast of 3 : 1
-    for colour in PALETTE:
+    for colour in every():
         darker, lighter = sorted((_luminance(colour), _luminance(ground)))
         assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
 
@@ -253,3 +258,57 @@ def test_distances_from_the_reference_stand_beside_what_rounding_allows() -> Non
     assert furthest[DDP.id] < 1 < furthest[ZERO.id]
     assert found.finding.startswith("3 cases checked: 1 differ, 1 ")
     assert found.figure["layout"]["yaxis"]["ticktext"][0].startswith("zero2")
+
+
+def test_cases_stand_below_a_heading_for_their_number_of_devices() -> None:
+    found = rows(measured(ONE), measured(DDP), measured(FSDP))
+    axis = Rows.of((row, row.case.label) for row in found)
+    assert axis.labels == ["1 device:", "ddp", "2 devices:", "ddp", "fsdp"]
+    assert axis.places == [1, 3, 4]
+    assert Rows.of((row, row.case.label) for row in found[1:]).labels == ["ddp", "fsdp"], (
+        "nothing to tell apart"
+    )
+
+
+def test_names_at_the_ends_of_lines_do_not_cover_each_other_and_one_place_has_one_name() -> None:
+    ends = [End(4, y, f"line {y}", "#000000") for y in (50.0, 50.1, 49.0, 10.0)]
+    found = end_labels(ends, 0, 100, 300)
+    assert [each["text"] for each in found] == ["line 50.0 and 2 more", "line 10.0"]
+    apart = end_labels([End(4, y, "line", "#000000") for y in (50.0, 48.0, 46.0)], 0, 100, 300)
+    heights = [300 - 3 * each["y"] + each["ay"] for each in apart]
+    assert min(lower - upper for upper, lower in itertools.pairwise(heights)) >= 15
+    assert end_labels([], 0, 1, 300) == []
+
+
+def test_a_name_stands_where_it_covers_no_other_mark_or_name() -> None:
+    words = beside_marks([(0.5, 0.5, "first"), (0.5, 0.46, "second"), (0.01, 0.5, "at the edge")], 800, 400)
+    assert words[0] not in (words[1], "top center"), "the second mark is right above"
+    assert words[2] == "middle right", "it would be cut off in the middle"
+
+
+def test_sizes_and_speeds_have_round_ticks() -> None:
+    assert byte_ticks([3000, 5e6])["ticktext"][:3] == ["2 KiB", "8 KiB", "32 KiB"]
+    assert log_ticks([0.04, 0.9])["ticktext"] == ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1", "2", "5"]
+    assert byte_ticks([]) == log_ticks([]) == {}
+
+
+def test_ranks_are_drawn_on_one_scale_and_by_their_nodes() -> None:
+    of = case("ddp", 4)
+    late = profiled(of, 100, 2.0, [[1.0], [1.0], [1.05], [1.5]])
+    (found,) = page(replace(late, nodes={"b": [1, 3], "a": [0, 2]}))["ranks"].charts
+    (trace,) = found.figure["data"]
+    assert (trace["zmin"], trace["zmax"]) == (0.8, 1.2)
+    assert trace["text"] == [["1000 ms"], ["1050 ms"], ["1000 ms"], ["1500 ms"]]
+    assert len(found.figure["layout"]["shapes"]) == 1
+    assert found.sheet is not None
+    assert [row.value("rank") for row in found.sheet.rows] == [0, 2, 1, 3]
+
+
+def test_the_plane_has_a_chart_for_each_number_of_devices_and_a_ring_around_the_pick() -> None:
+    many = [measured(case(label, size), 100 * size) for label in ("ddp", "fsdp") for size in (2, 4)]
+    found = page(measured(ONE, 100), *many)["throughput"].charts
+    assert [each.id for each in found] == ["throughput-memory", "throughput-memory-2"]
+    assert "4 devices" in found[0].title
+    assert "alone on its number of devices" in found[0].caption
+    rings = [[t["name"] for t in each.figure["data"]].count("recommended") for each in found]
+    assert rings == [1, 0]

@@ -82,7 +82,7 @@ def test_a_chart_draws_no_markup_out_of_a_name(see: See) -> None:
     seen.scroll_through()
     assert seen.trouble == []
     assert seen.page.locator(".chart svg a").count() == 0
-    assert "<b>ddp</b>" in seen.page.locator("#loss .legendtext").all_text_contents()
+    assert "<b>ddp</b> and 1 more" in seen.page.locator("#loss .annotation-text").all_text_contents()
 
 
 def test_a_column_with_a_hostile_name_is_text_and_its_definition_is_still_linked(see: See) -> None:

@@ -10,18 +10,16 @@ from typing import Any, Generic, TypeVar
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import COMMUNICATION, MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, shorten
+from distbench.report import palette
 from distbench.report.sheet import Row, Sheet
 from distbench.strategies.base import SINGLE
 from distbench.units import bytes_text, number_text
 
 T = TypeVar("T")
 
-# after Okabe & Ito's palette, told apart by colour-blind readers; yellow and the blues darker, so that
-# each stands out on white and on the dark ground alike. A symbol goes with each colour.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B37A00", "#3A92C8", "#8C6D31", "#777777")
+PALETTE, GREY = palette.STRATEGIES, palette.GREY
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-GREY = "#888888"
 MOST_CASES = 40
 """More bars or lines than this are indistinguishable; the tables have all cases."""
 
@@ -121,16 +119,17 @@ def scatter(
 def bars(
     sheet: Sheet,
     labels: Mapping[str, str],
+    colours: Mapping[str, str],
     scale: float = 1.0,
     more: Callable[[Row, str], Sequence[str]] | None = None,
-    offset: float = 0,
+    places: Sequence[float] = (),
     **look: Any,
 ) -> list[dict[str, Any]]:
     """Stacked horizontal bars: a bar for each row of *sheet*, a part for each column in *labels*.
 
     What tells parts apart but colour: they stand in the order of the legend, with gaps between them.
-    Numbers are divided by *scale*; *more* adds lines to the text under the pointer, and bars stand *offset*
-    below their rows.
+    *colours* are those of the columns. Numbers are divided by *scale*; *more* adds lines to the text under
+    the pointer; *places* are where the bars stand on the upright axis, if not at 0, 1, 2 ...
     """
     fields = {field.name: field for field in sheet.fields}
     return [
@@ -138,9 +137,9 @@ def bars(
             "type": "bar",
             "orientation": "h",
             "name": safe(label),
-            "y": [place + offset for place in range(len(sheet.rows))],
+            "y": [*(places or range(len(sheet.rows)))],
             "x": [None if (value := row.value(name)) is None else float(value) / scale for row in sheet.rows],
-            "marker": {"color": PALETTE[i % len(PALETTE)]},
+            "marker": {"color": colours[name]},
             "width": 0.7,
             "hovertext": [
                 hover(
@@ -154,7 +153,7 @@ def bars(
             "customdata": [row.value("case_id") for row in sheet.rows],
             **look,
         }
-        for i, (name, label) in enumerate(labels.items())
+        for name, label in labels.items()
     ]
 
 

@@ -44,7 +44,7 @@ def render(
     by the id of a script element; *packed* are such data that few readers need, compressed.
     """
     files = [_TEMPLATES / name for name in ("packed.js", *scripts, "pairs.js", "report.js", "tables.js")]
-    script = "".join(file.read_text(encoding="utf-8") for file in files)
+    script = "".join(_unindented(file) for file in files)
     library, compressed = _plotly()
     more = {key: _packed(_json(data).encode()) for key, data in packed.items()}
     figures = {chart.id: chart.figure for chapter in chapters for chart in chapter.charts}
@@ -70,7 +70,7 @@ def static(template: str, **context: Any) -> str:
     )
     environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "json": _json, "linked": _linked}
     without = {"blocks": {}, "packed": {}, "script": "", "script_hashes": "'none'"}
-    style = Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))
+    style = Markup(_unindented(_TEMPLATES / "report.css"))
     text = environment.get_template(template).render(**without | {"style": style} | context)
     # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -128,6 +128,11 @@ def _plotly() -> tuple[str, str]:
 def _packed(content: bytes) -> str:
     # plain, it would be most of the page; the browser unpacks it in less time than it takes to run it
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
+
+
+def _unindented(file: Path) -> str:
+    """Text of a script or a style sheet; the browser needs no indentation, and every page has all of it."""
+    return "".join(line.lstrip() for line in file.read_text(encoding="utf-8").splitlines(keepends=True))
 
 
 def _hash(script: str) -> str:

@@ -23,7 +23,9 @@ from distbench.analysis.text import one_line
 from distbench.grouping import grouped
 from distbench.metrics.communication.traffic import SCALAR
 from distbench.record import of_kind
+from distbench.report.axes import Rows, byte_ticks, log_ticks
 from distbench.report.figures import GREY, Chart, Shown, Style, bars, drawn, hover, scatter
+from distbench.report.palette import COMMUNICATION, collective
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 from distbench.units import bytes_text
@@ -156,7 +158,8 @@ def _volumes(run: AnalysedRun) -> Iterator[Chart]:
     if not shown.items:
         return
     operations = _operations([of for *_, of in shown.items])[:_MOST_OPERATIONS]
-    pairs = zip(*(_bars(shown, operations, *look) for look in _PAIR), strict=True)
+    axis = Rows.of((row, name) for row, name, _ in shown.items)
+    pairs = zip(*(_bars(shown, operations, axis, *look) for look in _PAIR), strict=True)
     rows = [
         Row({**case_cells(row.case, name), "op": op, **{what: _size(of, what, op) for what, *_ in _PAIR}})
         for row, name, of in shown.items
@@ -171,11 +174,11 @@ def _volumes(run: AnalysedRun) -> Iterator[Chart]:
         drawn(
             [trace for pair in pairs for trace in pair],
             "MiB per step (lower is better)",
-            rows=shown.names,
+            rows=axis.labels,
             barmode="stack",
         ),
         Sheet("", "", (*CASE, _OPERATION, *_VOLUME), tuple(rows)),
-        height=130 + 36 * len(shown.items),
+        height=130 + 36 * len(axis.labels),
     )
 
 
@@ -185,7 +188,7 @@ def _moved(row: CaseSummary) -> Volume | None:
 
 
 def _bars(
-    shown: Shown[Volume], operations: Sequence[str], what: str, offset: float, opacity: float
+    shown: Shown[Volume], operations: Sequence[str], axis: Rows, what: str, offset: float, opacity: float
 ) -> list[dict[str, Any]]:
     """The bars of *what* of each operation: one for each case."""
     fields = tuple(Field(op, op, unit="B") for op in operations)
@@ -195,7 +198,9 @@ def _bars(
     ]
     labels = {op: f"{one_line(op)}, {what}" for op in operations}
     sheet = Sheet("", "", (*CASE, *fields), tuple(rows))
-    return bars(sheet, labels, _MIB, offset=offset, width=0.36, opacity=opacity)
+    colours = {op: collective(op) for op in operations}
+    places = [place + offset for place in axis.places]
+    return bars(sheet, labels, colours, _MIB, places=places, width=0.36, opacity=opacity)
 
 
 def _size(of: Volume, what: str, op: str) -> Cell:
@@ -219,7 +224,6 @@ def _bandwidths(run: AnalysedRun) -> Iterator[Chart]:
         return
     style, families = Style.of(run.cases), grouped(messages, lambda item: item[0].case.strategy.name)
     most = max((each for *_, each in messages), key=lambda each: each.busbw)
-    log = {"type": "log", "dtick": "D2"}
     rows = [Row({**case_cells(row.case, name), **vars(each)}) for row, name, each in messages]
     yield Chart(
         "communication-busbw",
@@ -233,13 +237,14 @@ def _bandwidths(run: AnalysedRun) -> Iterator[Chart]:
                 *(_marks(family, of, style) for family, of in families.items()),
                 *_lines(results(of_kind(run.records, KIND))),
             ],
-            "bytes of a message",
+            "size of a message",
             "busbw, GB/s (higher is better)",
-            xaxis=log,
-            yaxis=log,
+            xaxis={"type": "log", **byte_ticks(each.bytes for *_, each in messages)},
+            yaxis={"type": "log", **log_ticks(each.busbw / 1e9 for *_, each in messages)},
         ),
         Sheet("", "", (*CASE, _OPERATION, *_MESSAGE), tuple(rows)),
         finding=f"Highest bus bandwidth: {_giga(most.busbw)} GB/s, at {bytes_text(most.bytes)}.",
+        height=420,
     )
 
 
@@ -285,27 +290,38 @@ def _exposed(run: AnalysedRun) -> Iterator[Chart]:
     if not shown.items:
         return
     rows = [Row({**case_cells(row.case, name), **shares}) for row, name, shares in shown.items]
-    sheet = Sheet("", "", (*CASE, *_EXPOSURE), tuple(rows))
+    times = [Row({**case_cells(row.case, name), **_times(row, of)}) for row, name, of in shown.items]
+    fields = tuple(replace(each, unit="s", format=None) for each in _EXPOSURE)
+    timed = Sheet("", "", (*CASE, *fields), tuple(times))
+    labels = {"exposed": "exposed", "hidden": "hidden by computation"}
+    axis = Rows.of((row, name) for row, name, _ in shown.items)
     yield Chart(
         "communication-exposed",
         "Exposed communication",
-        "Share of a profiled step in which a rank communicates (mean over ranks): what no computation "
-        f"hides costs time, lower is better; what is hidden costs little on a GPU.{shown.left_out}",
+        "Time of a step in which a rank communicates: its share of a profiled step (mean over ranks) "
+        "times the step time without the profiler. What no computation hides costs time, lower is "
+        f"better; what is hidden costs little on a GPU.{shown.left_out}",
         drawn(
-            bars(sheet, {"exposed": "exposed", "hidden": "hidden by computation"}),
-            "share of a step (exposed: lower is better)",
-            rows=shown.names,
+            bars(timed, labels, COMMUNICATION, 1e-3, places=axis.places),
+            "ms of a step (exposed: lower is better)",
+            rows=axis.labels,
             barmode="stack",
-            xaxis={"tickformat": ".0%"},
         ),
-        sheet,
+        Sheet("", "", (*CASE, *_EXPOSURE), tuple(rows)),
     )
+
+
+def _times(row: CaseSummary, shares: dict[str, float]) -> dict[str, float]:
+    """Seconds in a step without the profiler."""
+    return {name: share * row.values["step_s"].value for name, share in shares.items()}
 
 
 def _communicating(row: CaseSummary) -> dict[str, float] | None:
     """Shares of a profiled step with exposed and with hidden communication; None if not known."""
     step, comm, exposed = (row.values.get(f"{name}_s") for name in ("profile_step", "comm", "comm_exposed"))
     if step is None or comm is None or exposed is None or step.value <= 0 or comm.value <= 0:
+        return None
+    if "step_s" not in row.values:
         return None
     hidden = max(0.0, comm.value - exposed.value)
     return {"exposed": exposed.value / step.value, "hidden": hidden / step.value}

@@ -10,10 +10,13 @@ from distbench.analysis.curves import progress
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.report.figures import Chart, Shown, Style, drawn, scatter
+from distbench.report.labels import End, end_labels, with_room
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 
 _MOST_POINTS = 200
+_PLOT = 330
+"""CSS pixels of the upright axis, about."""
 _STEPS_SHOWN = 10
 _WHAT = (
     "Training loss, mean over ranks, of the first trial of each case that counts, from the first warm-up "
@@ -86,8 +89,30 @@ def _chart(axis: str, shown: Shown[dict[str, Sequence[float]]], style: Style) ->
         f"loss-{axis}",
         f"Loss over {axis}",
         f"{_WHAT} {_SEE[axis]}{shown.left_out}",
-        drawn([_line(*each) for each in known], axis, "loss", xaxis={"rangemode": "tozero"}),
+        _drawn(axis, {each[1]: _line(*each) for each in known}),
         Sheet("", "", (*CASE, *columns), tuple(rows)),
+    )
+
+
+def _drawn(axis: str, named: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The chart of lines, each with its name at its end."""
+    lines = [*named.values()]
+    ends = [
+        End(line["x"][-1], line["y"][-1], name, line["line"]["color"])
+        for name, line in named.items()
+        if line["y"][-1] is not None
+    ]
+    losses = [loss for line in lines for loss in line["y"] if loss is not None]
+    margin = 0.05 * (max(losses) - min(losses)) or 1.0
+    low, high = min(losses) - margin, max(losses) + margin
+    return drawn(
+        lines,
+        axis,
+        "loss",
+        xaxis={"range": with_room(0, max(place for line in lines for place in line["x"]))},
+        yaxis={"range": [low, high]},
+        annotations=end_labels(ends, low, high, _PLOT),
+        showlegend=False,
     )
 
 

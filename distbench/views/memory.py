@@ -13,6 +13,8 @@ from distbench.analysis.summary import MEMORY, CaseSummary
 from distbench.analysis.text import listed
 from distbench.case import MODEL_STATES
 from distbench.grouping import gathered
+from distbench.report import palette
+from distbench.report.axes import Rows
 from distbench.report.figures import GREY, Chart, Shown, bars, drawn, scatter
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
@@ -80,13 +82,14 @@ class MemoryView(View):
         if not shown.items:
             return
         sheet = self.made([_row(*each) for each in shown.items])
+        axis = Rows.of((row, name) for row, name, _ in shown.items)
         # an upright line is a symbol of strokes alone: its colour is that of its outline
         stroke = {"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": GREY}}
         circle = {"symbol": "circle-open", "size": 9, "line": {"width": 2}, "color": GREY}
         traces = [
-            *bars(sheet, _PARTS, _MIB, _theory_of),
-            *_marks("model states by theory", sheet, "theory", stroke),
-            *_marks("peak in the timed steps", sheet, "memory_peak", circle),
+            *bars(sheet, _PARTS, palette.MEMORY, _MIB, _theory_of, axis.places),
+            *_marks("model states by theory", sheet, "theory", stroke, axis.places),
+            *_marks("peak in the timed steps", sheet, "memory_peak", circle, axis.places),
         ]
         apart = [(abs(rank.difference), name) for _, name, rank in shown.items if rank.difference is not None]
         finding = "Furthest from theory: {1}, by {0:.1%} of its model states."
@@ -97,7 +100,7 @@ class MemoryView(View):
             "largest over the phases of a step, so a bar may be longer than the peak (circle), at "
             "which they are not all at their largest. The model states are the first four parts; the "
             f"upright line is what ZeRO's table says they need in the dtypes in use.{shown.left_out}",
-            drawn(traces, "MiB (lower is better)", rows=shown.names, barmode="stack"),
+            drawn(traces, "MiB (lower is better)", rows=axis.labels, barmode="stack"),
             finding=finding.format(*max(apart)) if apart else "",
         )
 
@@ -120,8 +123,11 @@ def _theory_of(row: Row, kind: str) -> list[str]:
     return [f"theory: {bytes_text(float(theory))}"] if theory is not None else []
 
 
-def _marks(name: str, sheet: Sheet, column: str, look: dict[str, Any]) -> list[dict[str, Any]]:
-    known = {i: float(size) for i, row in enumerate(sheet.rows) if (size := row.value(column))}
+def _marks(
+    name: str, sheet: Sheet, column: str, look: dict[str, Any], places: Sequence[int]
+) -> list[dict[str, Any]]:
+    rows = zip(places, sheet.rows, strict=True)
+    known = {place: float(size) for place, row in rows if (size := row.value(column))}
     hovers = [f"{name}: {bytes_text(size)}" for size in known.values()]
     sizes = [size / _MIB for size in known.values()]
     return [scatter(name, sizes, known, hovers=hovers, marker=look)] if known else []

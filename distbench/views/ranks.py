@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from distbench.analysis.ranks import STRAGGLER, Grid, grids
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.stragglers import rank_text
+from distbench.grouping import grouped
 from distbench.record import Record
-from distbench.report.figures import Chart, drawn
+from distbench.report.figures import GREY, Chart, drawn, safe
+from distbench.report.palette import SEQUENCE
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 
 _MOST = 4
 _MOST_COLUMNS = 12
+_MOST_NAMES = 16
+_ROW, _HIGHEST = 22, 420
 _MEANING = {
     "work_s": "A rank's own work in each profiled step: the step less the exposed waiting for other ranks.",
     "step_s": "Each timed step as each rank saw it, waiting for others included: no rank reported "
     "its own work.",
 }
-# one hue, light to dark: order must not rest on telling hues apart
-_SCALE = [[0, "#DCEBF7"], [0.5, "#5BA3D0"], [1, "#08306B"]]
+_RANGE = (0.8, 1.2)
+"""Of the median; fixed, so that an even trial looks even beside an uneven one."""
 
 
 class RanksView(View):
@@ -85,41 +89,81 @@ def _place(record: Record | None, rank: int) -> dict[str, Any]:
 
 
 def _heatmap(grid: Grid, name: str, i: int) -> Chart:
-    steps = max(map(len, grid.seconds))
-    z = [[None if s is None else s * 1e3 for s in row] for row in grid.seconds]
-    whole = {"dtick": 1} if max(steps, len(z)) <= _MOST_COLUMNS else {}
+    ranks = _by_node(grid)
+    seconds = [grid.seconds[rank] for rank in ranks]
+    steps = max(map(len, seconds))
     trace = {
         "type": "heatmap",
-        "z": z,
+        "z": [[None if s is None else s / grid.median for s in row] for row in seconds],
+        "text": [["–" if s is None else f"{s * 1e3:.4g} ms" for s in row] for row in seconds],
         "x": list(range(1, steps + 1)),
-        "y": list(range(len(z))),
-        "colorscale": _SCALE,
-        "colorbar": {"title": {"text": "ms"}, "thickness": 12},
-        "hovertemplate": "rank %{y}, step %{x}: %{z:.4g} ms<extra></extra>",
+        "y": list(range(len(ranks))),
+        "zmin": _RANGE[0],
+        "zmax": _RANGE[1],
+        "colorscale": [[*each] for each in SEQUENCE],
+        "colorbar": {"title": {"text": "× median"}, "thickness": 10, "dtick": 0.2},
+        "hovertemplate": "%{y}, step %{x}: %{text}, %{z:.2f} × the median<extra></extra>",
         "xgap": 2,
-        "ygap": 2,
-    }
-    layout: dict[str, Any] = {
-        "xaxis": {"showgrid": False, **whole},
-        "yaxis": {"showgrid": False, "autorange": "reversed", **whole},
+        "ygap": 1 if len(ranks) > _MOST_NAMES else 2,
     }
     return Chart(
         f"ranks-{i}",
         name,
-        f"{_MEANING[grid.column]} A dark row is a slow rank, a dark column a slow step.",
-        drawn([trace], "step", "rank", **layout),
-        _by_step(z, min(steps, _MOST_COLUMNS)),
+        f"{_MEANING[grid.column]} A dark row is a slow rank, a dark column a slow step. The scale is the "
+        f"same for all cases: {_RANGE[0]} to {_RANGE[1]} times the median rank's mean; what is beyond has "
+        "the colour of the end.",
+        drawn([trace], "step", "", **_axes(grid, ranks, steps)),
+        _by_step(
+            [[None if s is None else s * 1e3 for s in row] for row in seconds],
+            ranks,
+            min(steps, _MOST_COLUMNS),
+        ),
         finding=_finding(grid),
-        height=min(560, 150 + 34 * max(len(z), 3)),
+        height=min(_HIGHEST, 110 + _ROW * max(len(ranks), 3)),
     )
 
 
-def _by_step(z: list[list[float | None]], steps: int) -> Sheet:
-    columns = [Field(f"step_{i + 1}", f"step {i + 1}, ms", format="{:.4g}".format) for i in range(steps)]
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g}"
+
+
+def _by_node(grid: Grid) -> list[int]:
+    """Ranks that have steps, those of a node together."""
+    ranks = range(len(grid.seconds))
+    record = grid.row.detail
+    nodes = grouped(ranks, record.node_of) if record else {"": [*ranks]}
+    return [rank for of in nodes.values() for rank in of]
+
+
+def _axes(grid: Grid, ranks: Sequence[int], steps: int) -> dict[str, Any]:
+    """The axes, with a line between nodes and a name for each rank, or for each node where there are many."""
+    record = grid.row.detail
+    nodes = [record.node_of(rank) if record else "" for rank in ranks]
+    first = [place for place, node in enumerate(nodes) if place == 0 or node != nodes[place - 1]]
+    each = len(ranks) <= _MOST_NAMES or len(first) == 1
+    named = [
+        place for place in range(len(ranks)) if each and place % (1 + len(ranks) // _MOST_NAMES) == 0
+    ] or first
+    texts = [rank_text(record, ranks[place]) if record and each else nodes[place] for place in named]
+    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"color": GREY, "width": 1}}
+    return {
+        "xaxis": {"showgrid": False, **({"dtick": 1} if steps <= _MOST_COLUMNS else {})},
+        "yaxis": {
+            "showgrid": False,
+            "autorange": "reversed",
+            "tickvals": named,
+            "ticktext": [safe(text) for text in texts],
+        },
+        "shapes": [{**line, "y0": place - 0.5, "y1": place - 0.5} for place in first[1:]],
+    }
+
+
+def _by_step(seconds: list[list[float | None]], ranks: Sequence[int], steps: int) -> Sheet:
+    columns = [Field(f"step_{i + 1}", f"step {i + 1}, ms", "s", format=_ms) for i in range(steps)]
     names = Field("rank", "rank", type="bigint", format="rank {}".format)
     rows = [
         Row({"rank": rank, **{column.name: s for column, s in zip(columns, row, strict=False)}})
-        for rank, row in enumerate(z)
+        for rank, row in zip(ranks, seconds, strict=True)
     ]
     return Sheet("", "", (names, *columns), tuple(rows))
 

@@ -9,11 +9,15 @@ from typing import Any
 from distbench.analysis.border import DEFINITION, Border, border, nodes_of, sentence
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.scaling import DEFINITIONS, Budget, Kind, Scaling, ScalingPoint, budget
-from distbench.report.figures import MOST_CASES, Chart, Style, bars, drawn, errors, level, scatter
+from distbench.report.figures import GREY, MOST_CASES, Chart, Style, bars, drawn, errors, level, scatter
+from distbench.report.labels import End, end_labels, with_room
+from distbench.report.palette import EFFICIENCY
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import View
 from distbench.units import number_text
 
+_PLOT = 330
+"""CSS pixels of the upright axis, about."""
 _OVER_NODES = {"nodes": "nodes", "inside": "in a node", "between": "over nodes"}
 """Headings of columns that people see where a series goes beyond one node."""
 _PARTS = {
@@ -112,7 +116,7 @@ class ScalingView(View):
             "Where the efficiency goes",
             _BUDGET + cut,
             drawn(
-                bars(self.made(sheet.rows[:MOST_CASES]), _PARTS),
+                bars(self.made(sheet.rows[:MOST_CASES]), _PARTS, EFFICIENCY),
                 "share of device time",
                 rows=[f"{each.name}/ws{point.world_size}" for each, point in known[:MOST_CASES]],
                 barmode="relative",
@@ -218,9 +222,25 @@ def _lines(
         )
         for i, each in enumerate(fastest)
     ]
-    traces = [*lines, level(sizes, [ideal(size) for size in sizes], "ideal")]
-    devices = {"tickvals": sizes}
-    return drawn(traces, "world size (devices)", y, xaxis=devices, yaxis={"rangemode": "tozero"})
+    ideals = [ideal(size) for size in sizes]
+    highest = 1.08 * max([*ideals, *(numbers(point)[2] for each in fastest for point in each.points)])
+    ends = [_end(each, style, numbers) for each in fastest]
+    return drawn(
+        [*lines, level(sizes, ideals, "ideal")],
+        "world size (devices)",
+        y,
+        xaxis={"tickvals": sizes, "range": with_room(sizes[0], sizes[-1])},
+        yaxis={"range": [0, highest]},
+        annotations=end_labels([*ends, End(sizes[-1], ideals[-1], "ideal", GREY)], 0, highest, _PLOT),
+        showlegend=False,
+    )
+
+
+def _end(series: Scaling, style: Style, numbers: Callable[[ScalingPoint], tuple[float, float, float]]) -> End:
+    last = series.points[-1]
+    return End(
+        last.world_size, numbers(last)[1], series.name, style.marker(series.case.strategy.name)["color"]
+    )
 
 
 def _left_out(series: Sequence[Scaling]) -> str:

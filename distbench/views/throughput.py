@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.candidates import fronts
+from distbench.analysis.choice import Wish, choose
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.text import listed
 from distbench.grouping import grouped
 from distbench.report.figures import GREY, Chart, Style, drawn, errors, facts, hover, safe, scatter
+from distbench.report.labels import beside_marks
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 from distbench.units import count_text, number_text
 
 _MOST_FRONTS = 6
-_MOST_LABELS = 12
+_MOST_FACETS = 4
+_PLOT = (800, 400)
+"""CSS pixels of the plot, about."""
 _MOST_RANGES = 200
 _DASHES = ("dot", "dash", "dashdot", "solid", "longdash", "longdashdot")
 _MIB = 2**20
@@ -65,29 +70,102 @@ class ThroughputView(View):
 
     def charts(self, run: AnalysedRun) -> Iterator[Chart]:
         rows = _rows(run)
-        if not rows:
-            return
+        facets = _facets(rows)
+        drawn_rows = sum(map(len, facets))
+        alone = " What is alone on its number of devices is not drawn." if drawn_rows < len(rows) else ""
+        for facet in facets:
+            yield self._facet(run, facet, alone + _left_out(run.cases), is_first=facet is facets[0])
+
+    def _facet(self, run: AnalysedRun, rows: list[CaseSummary], more: str, *, is_first: bool) -> Chart:
         found = fronts(rows)[:_MOST_FRONTS]
-        # what all cases of a front share is in its name, not next to each mark
-        names = [run.names(front) for front in found]
-        on_front = {case_id: name for each in names for case_id, name in each.items()}
-        labels = on_front if len(on_front) <= _MOST_LABELS else {}
-        style, efficiency, ranges = Style.of(run.cases), _efficiency(run), len(rows) <= _MOST_RANGES
-        families = sorted(grouped(rows, lambda row: row.case.strategy.name).items())
-        traces = [_front(front, i) for i, front in enumerate(found) if len(front) > 1]
-        traces += [_marks(family, of, style, labels, efficiency, ranges) for family, of in families]
-        yield Chart(
-            "throughput-memory",
-            self.title,
+        names, size = run.names(rows), rows[0].case.world_size
+        called = [run.names(front) for front in found]
+        one_size = all(row.case.world_size == size for row in rows)
+        return Chart(
+            "throughput-memory" if is_first else f"throughput-memory-{size}",
+            f"{self.title} on {count_text(size, 'device')}" if one_size else self.title,
             "Each mark is a case, its shape and colour the strategy; up and to the left is better. "
             "Bars are the 95% interval of the throughput and the range of the memory (up to 200 cases). "
             "Grey steps are Pareto fronts: at the "
-            "same device count, no case is both faster and smaller than a point on the line. The axes "
-            "do not begin at 0. Click a point to jump to its row." + _left_out(run.cases),
-            drawn(traces, "peak memory, MiB (lower is better)", "tokens/s (higher is better)"),
-            finding=" ".join(_finding(front, called) for front, called in zip(found, names, strict=True)),
+            "same device count, no case is both faster and smaller than a point on the line. Names that "
+            "have no room are told by the pointer. The axes do not begin at 0. Click a point to jump to its "
+            f"row.{more}",
+            _plane(run, rows, found, names),
+            finding=" ".join(_finding(front, words) for front, words in zip(found, called, strict=True)),
             height=520,
         )
+
+
+def _facets(rows: list[CaseSummary]) -> list[list[CaseSummary]]:
+    """*rows* by number of devices, most devices first; all together where no number has several."""
+    by_size = sorted(grouped(rows, lambda row: row.case.world_size).items(), reverse=True)
+    several = [of for _, of in by_size if len(of) > 1]
+    return several[:_MOST_FACETS] or ([rows] if rows else [])
+
+
+def _plane(
+    run: AnalysedRun, rows: list[CaseSummary], found: Sequence[Sequence[CaseSummary]], names: dict[str, str]
+) -> dict[str, Any]:
+    x = _around([end / _MIB for row in rows for end in row.values[MEMORY].ends])
+    y = _around([end for row in rows for end in row.values[THROUGHPUT].ends])
+    # the best cases have the first choice of a place for their names
+    fronts_first = [row for front in found for row in front]
+    ranked_rows = list(dict.fromkeys([*fronts_first, *sorted(rows, key=lambda row: -_speed(row))]))
+    points = [
+        (_part(row.values[MEMORY].value / _MIB, x), 1 - _part(_speed(row), y), names[row.case.id])
+        for row in ranked_rows
+    ]
+    places = beside_marks(points, *_PLOT)
+    words = {ranked_rows[at].case.id: word for at, word in places.items()}
+    pick = choose(run.candidates, Wish()).pick
+    look = _Look(
+        Style.of(run.cases),
+        names,
+        words,
+        _efficiency(run),
+        len(rows) <= _MOST_RANGES,
+        pick.id if pick else "",
+    )
+    families = sorted(grouped(rows, lambda row: row.case.strategy.name).items())
+    traces = [_front(front, i) for i, front in enumerate(found) if len(front) > 1]
+    traces += [_marks(family, of, look) for family, of in families]
+    traces += _ring(rows, look)
+    titles = ("peak memory, MiB (lower is better)", "tokens/s (higher is better)")
+    return drawn(traces, *titles, xaxis={"range": x}, yaxis={"range": y})
+
+
+def _speed(row: CaseSummary) -> float:
+    return row.values[THROUGHPUT].value
+
+
+def _around(values: Sequence[float]) -> list[float]:
+    low, high = min(values), max(values)
+    margin = 0.09 * (high - low) or 0.1 * abs(high) or 1.0
+    return [max(0.0, low - margin), high + margin]
+
+
+def _part(value: float, ends: Sequence[float]) -> float:
+    return (value - ends[0]) / (ends[1] - ends[0])
+
+
+def _ring(rows: Sequence[CaseSummary], look: _Look) -> list[dict[str, Any]]:
+    """A ring around the recommended case, if it is one of *rows*, with its name outside of the ring."""
+    picked = [row for row in rows if row.case.id == look.pick]
+    shape = {"symbol": "circle-open", "size": 24, "color": GREY, "line": {"width": 3}}
+    return [
+        scatter(
+            "recommended",
+            [row.values[MEMORY].value / _MIB],
+            [_speed(row)],
+            "markers+text",
+            text=[safe(look.names[row.case.id])],
+            textposition=look.words.get(row.case.id, "middle left"),
+            textfont={"size": 11},
+            marker=shape,
+            hoverinfo="skip",
+        )
+        for row in picked
+    ]
 
 
 def _rows(run: AnalysedRun) -> list[CaseSummary]:
@@ -126,29 +204,37 @@ def _front(front: Sequence[CaseSummary], i: int) -> dict[str, Any]:
     )
 
 
-def _marks(
-    family: str,
-    rows: list[CaseSummary],
-    style: Style,
-    labels: dict[str, str],
-    efficiency: dict[str, float],
-    ranges: bool,
-) -> dict[str, Any]:
-    """The marks of one strategy; those of *labels* have their names next to them."""
+@dataclass(frozen=True)
+class _Look:
+    """What the marks of all families share."""
+
+    style: Style
+    names: dict[str, str]
+    words: dict[str, str]
+    """Id of a case -> plotly's word for where its name stands; without those that have no room."""
+    efficiency: dict[str, float]
+    ranges: bool
+    pick: str
+    """Id of the recommended case, whose ring has its name."""
+
+
+def _marks(family: str, rows: list[CaseSummary], look: _Look) -> dict[str, Any]:
+    """The marks of one strategy with their names."""
     throughput, memory = [row.values[THROUGHPUT] for row in rows], [row.values[MEMORY] for row in rows]
     error_x = errors([(e.low / _MIB, e.value / _MIB, e.high / _MIB) for e in memory])
     error_y = errors([(e.ends[0], e.value, e.ends[1]) for e in throughput])
+    ids = [row.case.id for row in rows]
     return scatter(
         family,
         [each.value / _MIB for each in memory],
         [each.value for each in throughput],
-        "markers+text" if labels else "markers",
-        [hover(row.case.name, *facts(row, efficiency.get(row.case.id))) for row in rows],
-        [row.case.id for row in rows],
-        **({"error_x": error_x, "error_y": error_y} if ranges else {}),
-        text=[safe(labels.get(row.case.id, "")) for row in rows],
-        textposition="top center",
+        "markers+text" if any(id_ in look.words for id_ in ids) else "markers",
+        [hover(row.case.name, *facts(row, look.efficiency.get(row.case.id))) for row in rows],
+        ids,
+        **({"error_x": error_x, "error_y": error_y} if look.ranges else {}),
+        text=[safe(look.names[id_]) if id_ in look.words and id_ != look.pick else "" for id_ in ids],
+        textposition=[look.words.get(id_, "top center") for id_ in ids],
         textfont={"size": 11},
         cliponaxis=False,
-        marker=style.marker(family) | {"size": 11},
+        marker=look.style.marker(family) | {"size": 11},
     )

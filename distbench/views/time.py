@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.grouping import gathered
+from distbench.report.axes import Rows
 from distbench.report.figures import Chart, Shown, bars, drawn
+from distbench.report.palette import PARTS
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.units import duration_text
@@ -60,26 +63,38 @@ class TimeView(View):
         return self.made([_row(row, names[row.case.id]) for row in measured], _missing(names, measured))
 
     def charts(self, run: AnalysedRun) -> Iterator[Chart]:
-        shown = Shown.of(run, lambda row: _shares(row) or None)
+        shown = Shown.of(run, lambda row: _times(row) or None)
         if not shown.items:
             return
-        sheet = self.made([_row(row, name) for row, name, _ in shown.items])
-        exposed, name = max((shares["exposed_comm"], name) for _, name, shares in shown.items)
+        fields = (*CASE, *(replace(field, unit="s", format=None) for field in _SHARES))
+        rows = [Row({**case_cells(row.case, name), **times}) for row, name, times in shown.items]
+        axis = Rows.of((row, f"{name} · {_step_text(row)}") for row, name, _ in shown.items)
+        most, name = max((_shares(row)["exposed_comm"], name) for row, name, _ in shown.items)
         yield Chart(
             "time-parts",
             "Parts of a step",
-            "Each bar is one profiled step (mean over ranks; parts in the order of the legend): "
-            "shares, not times, because the profiler takes time too. The step time without a profiler "
-            f"is next to each name; lower is better.{shown.left_out}",
+            "Each bar is a step without the profiler: its length is the step time, lower is better. How "
+            "it divides is what the profiled steps show (mean over ranks; parts in the order of the "
+            f"legend).{shown.left_out}",
             drawn(
-                bars(sheet, _PARTS),
-                "share of a step",
-                rows=[f"{name} · {_step_text(row)}" for row, name, _ in shown.items],
+                bars(Sheet("", "", fields, tuple(rows)), _PARTS, PARTS, 1e-3, _share_of, axis.places),
+                "ms of a step (lower is better)",
+                rows=axis.labels,
                 barmode="stack",
-                xaxis={"tickformat": ".0%", "range": [0, 1.001]},
             ),
-            finding=f"Most exposed communication: {name}, {exposed:.0%} of its step.",
+            finding=f"Most exposed communication: {name}, {most:.0%} of its step.",
         )
+
+
+def _times(row: CaseSummary) -> dict[str, float]:
+    """Seconds of each part in a step without the profiler; empty if any of it is not known."""
+    step = row.values.get("step_s")
+    return {part: share * step.value for part, share in _shares(row).items()} if step else {}
+
+
+def _share_of(row: Row, part: str) -> list[str]:
+    whole = math.fsum(float(row.value(each) or 0.0) for each in _PARTS)
+    return [f"{float(row.value(part) or 0.0) / whole:.1%} of the step"] if whole else []
 
 
 def _step_text(row: CaseSummary) -> str:

@@ -67,19 +67,21 @@
   function draw(element, look) {
     const figure = pairs.figure(element.dataset.chart, charts[element.dataset.chart]);
     const narrow = slim.matches || look === paper;
-    const below = narrow || figure.layout.barmode;
+    const above = narrow || figure.layout.barmode;
     const layout = Object.assign({}, figure.layout, {
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: look.ink, family: "system-ui, sans-serif", size: 13 },
       margin: { t: 16, r: 16, b: 56, l: narrow ? 48 : 64 },
-      legend: below ? { orientation: "h", yref: "container", y: 0, yanchor: "bottom", traceorder: "normal" } : { orientation: "v", y: 1 },
+      legend: above ? { orientation: "h", x: 0, y: 1, yanchor: "bottom", traceorder: "normal" } : { orientation: "v", y: 1 },
       // a long legend below a narrow chart leaves no room for the chart
       showlegend: figure.layout.showlegend && (!narrow || figure.data.filter((trace) => trace.showlegend !== false).length <= 12),
       hoverlabel: { align: "left", namelength: -1, bgcolor: look.ground, bordercolor: look.line, font: { color: look.ink } },
       hovermode: "closest",
       bargap: 0.3,
       ...axes(figure.layout, look, narrow),
+      // on a narrow screen names at the ends of lines would take the place of the lines
+      annotations: slim.matches && look !== paper && !figure.layout.pair ? [] : figure.layout.annotations,
       width: look.width,
       // what is as wide as the paper is not fitted to its place by itself
       height: parseInt(element.style.height, 10),

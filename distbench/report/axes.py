@@ -1,0 +1,63 @@
+"""What charts share along their axes: cases by number of devices, and round ticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.analysis.summary import CaseSummary
+from distbench.units import bytes_text, count_text
+
+_MOST_TICKS, _MOST_DECADES = 8, 3
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of an upright axis: one for each case, below a heading for each number of devices."""
+
+    labels: list[str]
+    places: list[int]
+    """Where the cases are among the labels."""
+
+    @classmethod
+    def of(cls, cases: Iterable[tuple[CaseSummary, str]]) -> Rows:
+        """Rows for cases, which come by number of devices, with their labels."""
+        listed = [*cases]
+        labels: list[str] = []
+        places: list[int] = []
+        several = len({row.case.world_size for row, _ in listed}) > 1
+        last = 0
+        for row, label in listed:
+            if several and row.case.world_size != last:
+                last = row.case.world_size
+                labels.append(f"{count_text(last, 'device')}:")
+            places.append(len(labels))
+            labels.append(label)
+        return cls(labels, places)
+
+
+def byte_ticks(sizes: Iterable[float]) -> dict[str, Any]:
+    """Ticks of a logarithmic axis of bytes, at powers of two, in KiB and MiB."""
+    known = [size for size in sizes if size > 0]
+    if not known:
+        return {}
+    low, high = math.floor(math.log2(min(known))), math.ceil(math.log2(max(known)))
+    every = max(1, -(-(high - low) // _MOST_TICKS))
+    ticks = [2.0**power for power in range(low, high + 1, every)]
+    return {
+        "tickvals": ticks,
+        "ticktext": [bytes_text(tick).replace(".00", "").replace(".0", "") for tick in ticks],
+    }
+
+
+def log_ticks(values: Iterable[float]) -> dict[str, Any]:
+    """Ticks of a logarithmic axis at 1, 2 and 5 of each power of ten, or at the powers alone."""
+    known = [value for value in values if value > 0]
+    if not known:
+        return {}
+    low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+    digits = (1, 2, 5) if high - low <= _MOST_DECADES else (1,)
+    ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in digits]
+    return {"tickvals": ticks, "ticktext": [f"{tick:.12g}" for tick in ticks]}

@@ -1,0 +1,122 @@
+"""Names in charts, none over another: at the ends of lines, and next to marks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.report.figures import safe
+
+MOST_ENDS = 16
+_LINE, _NEAR = 15, 4
+"""CSS pixels of a label, and between two ends that share one."""
+_ROOM = 0.3
+"""Part of a chart's width that labels need to the right of the lines."""
+_CHARACTER, _MARK = 6.4, 9
+"""CSS pixels, about."""
+# plotly's word for a place, and where the text's box lies from the mark
+_PLACES = {
+    "top center": (-0.5, -1.6),
+    "bottom center": (-0.5, 0.6),
+    "middle right": (0.0, -0.5),
+    "middle left": (-1.0, -0.5),
+    "top right": (0.0, -1.6),
+    "bottom left": (-1.0, 0.6),
+    "top left": (-1.0, -1.6),
+    "bottom right": (0.0, 0.6),
+}
+_Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a line ends."""
+
+    x: float
+    y: float
+    name: str
+    colour: str
+
+
+def end_labels(ends: Sequence[End], low: float, high: float, pixels: int) -> list[dict[str, Any]]:
+    """Plotly's annotations with a name at the end of each line; ends at one place share that of the first.
+
+    Args:
+        ends: In the order in which names are preferred.
+        low: Lower end of the upright axis.
+        high: Its upper end.
+        pixels: Its length.
+    """
+    places = [(high - end.y) / (high - low) * pixels for end in ends] if high > low else []
+    shared: list[tuple[float, End, int]] = []
+    for place, end in sorted(zip(places, ends, strict=False), key=lambda pair: pair[0]):
+        if shared and place - shared[-1][0] <= _NEAR and end.x == shared[-1][1].x:
+            first, one, count = shared[-1]
+            preferred = min(one, end, key=ends.index)
+            shared[-1] = (first, preferred, count + 1)
+        else:
+            shared.append((place, end, 1))
+    found, lowest = [], -math.inf
+    for place, end, count in shared[:MOST_ENDS]:
+        lowest = max(place, lowest + _LINE)
+        found.append(_label(end, count, lowest - place))
+    return found
+
+
+def _label(end: End, count: int, shift: float) -> dict[str, Any]:
+    more = f" and {count - 1} more" if count > 1 else ""
+    return {
+        "x": end.x,
+        "y": end.y,
+        "text": safe(end.name) + more,
+        "xanchor": "left",
+        "ax": 18,
+        "ay": shift,
+        "arrowhead": 0,
+        "arrowwidth": 1,
+        "arrowcolor": end.colour,
+        "font": {"size": 12},
+    }
+
+
+def with_room(low: float, high: float) -> list[float]:
+    """Range of a level axis from *low* to *high* with room for labels at the right."""
+    width = (high - low) or 1.0
+    return [low - 0.02 * width, high + _ROOM * width]
+
+
+def beside_marks(marks: Sequence[tuple[float, float, str]], wide: int, high: int) -> dict[int, str]:
+    """Place of a mark among *marks* -> plotly's word for where its name stands; without those without room.
+
+    Args:
+        marks: Where each is, as fractions of the plot from its left and upper edge, and its name; the first
+            ones get the better places.
+        wide: CSS pixels of the plot.
+        high: CSS pixels of the plot.
+    """
+    points = [(x * wide, y * high) for x, y, _ in marks]
+    taken: list[_Box] = [(x - _MARK, y - _MARK, x + _MARK, y + _MARK) for x, y in points]
+    found = {}
+    for at, (x, y, name) in enumerate(marks):
+        size = (_CHARACTER * len(name), float(_LINE))
+        for word, where in _PLACES.items():
+            box = _box((x * wide, y * high), size, where)
+            if box[0] >= 0 and box[2] <= wide and box[1] >= 0 and box[3] <= high and not _meets(box, taken):
+                found[at] = word
+                taken.append(box)
+                break
+    return found
+
+
+def _box(point: tuple[float, float], size: tuple[float, float], where: tuple[float, float]) -> _Box:
+    aside = _MARK + 1 if where[0] == 0 else -_MARK - 1 if where[0] == -1 else 0
+    left, top = point[0] + where[0] * size[0] + aside, point[1] + where[1] * size[1]
+    return left, top, left + size[0], top + size[1]
+
+
+def _meets(box: _Box, taken: Sequence[_Box]) -> bool:
+    return any(
+        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
+    )
