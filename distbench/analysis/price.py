@@ -82,11 +82,11 @@ def sentence(values: Mapping[str, Estimate], cost: Cost) -> str:
     if not all(name in values for name in NAMES):
         return ""
     each, hours, whole = (number_text(values[name].value) for name in NAMES)
-    return (
-        f"At {number_text(cost.per_device_hour)} {cost.currency} for a device and hour it costs {each} "
-        f"{cost.currency} per 1e9 tokens; {number_text(cost.tokens)} tokens take {hours} h and {whole} "
-        f"{cost.currency}."
-    )
+    lead = f"At {number_text(cost.per_device_hour)} {cost.currency} for a device and hour 1e9 tokens cost"
+    if cost.tokens == _BILLION:
+        return f"{lead} {each} {cost.currency} and take {hours} h."
+    tokens = f"{number_text(cost.tokens)} tokens"
+    return f"{lead} {each} {cost.currency}; {tokens} take {hours} h and {whole} {cost.currency}."
 
 
 def _over(speed: Estimate, factor: float) -> Estimate:
