@@ -20,6 +20,7 @@ from distbench.gate.calibration import Calibrated
 from distbench.gate.forecast import forecast, forecast_of
 from distbench.gate.matching import match
 from distbench.gate.verdicts import CaseVerdict, Finding, Result
+from distbench.launchers.base import Place
 from distbench.plan import Plan, Planned
 from distbench.record import SECOND_SERIES
 from distbench.suite import Suite, load
@@ -338,7 +339,11 @@ def test_a_forecast_says_which_cases_the_change_does_not_touch(write):
     told = "Of 2 cases, 1 the change does not touch; to leave them out, name the others with --only GLOB: "
     assert made.notes[1] == f"{told}{ZERO.name}."
     same = forecast_of(*arms, match(plan(DDP, ZERO), plan(DDP, ZERO)), {})
-    assert not any("--only" in note for note in same.notes)
+    other = forecast_of(*arms, match(plan(ZERO), plan(changed)), {})
+    # the code or the environment is another one, so that every case is touched
+    moved = replace(arms[0], place=Place(folder="/elsewhere"))
+    every = forecast_of(moved, arms[1], match(plan(DDP, ZERO), plan(DDP, changed)), {})
+    assert not any("--only" in note for made in (same, other, every) for note in made.notes)
 
 
 def test_the_rounds_of_a_second_series_are_none_that_a_first_may_have():

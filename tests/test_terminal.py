@@ -139,6 +139,11 @@ def test_the_live_line_tells_each_phase_and_a_noisy_trial_at_once() -> None:
             display.show(Event("item_started", "op cpu_adam", 0, 2))
             # otherwise once a second
             display.progress.refresh()
+            for done in range(2):
+                display.show(Event("item_ended", "op cpu_adam", done, 2))
+            assert display.progress.finished
+            display.show(Event("trial_started", "ddp round 1", 0, 2))
+            assert not display.progress.finished, "the clock stands still"
             display.show(Event("trial_started", "ddp round 1", 3, 18))
             display.show(Event("trial_ended", "ddp round 1", status="measured", noise="others took 79%"))
             display.show(Event("trial_ended", "fsdp round 1", status="crashed", reason="no", failed=True))
@@ -226,6 +231,16 @@ def test_a_table_too_wide_is_shown_in_blocks_that_each_name_their_rows() -> None
     assert [word for head in heads for word in head[2:]] == [f"number{i}" for i in range(12)]
     assert sum(each.split()[:2] == ["ddp", "b"] for each in lines) == len(heads) > 1
     assert lines.count("ws2/mb4") == len(heads)
+
+
+def test_rows_of_the_same_suffix_stand_together_under_one_heading() -> None:
+    names = ["ddp/ws1/mb8", "ddp/ws2/mb4", "fsdp/ws1/mb8", "fsdp/ws2/mb4[a]"]
+    rows = [
+        Row({"case_name": Cell(each.removesuffix("[a]"), each), "strategy": each.split("/")[0]})
+        for each in names
+    ]
+    lines = Sheet("", "", wide().fields[:2], tuple(rows)).text_rows(80)
+    assert lines == ["case", "ws1/mb8", "ddp", "fsdp", "", "ws2/mb4", "ddp", "fsdp[a]"]
 
 
 def test_a_wide_terminal_shows_one_block_and_no_column_wider_than_its_cells() -> None:

@@ -117,6 +117,8 @@ class Live(Display):
                 self._print(_ended(event), style="red" if event.failed else "yellow")
 
     def _at(self, done: int, total: int, **fields: Any) -> None:
+        # what has ended is a phase: the clock goes on
+        self.progress.tasks[0].finished_time = None
         self.progress.update(self._task, completed=done, total=total, count=f"{done}/{total}", **fields)
 
     def _print(self, text: str, *, style: str = "") -> None:

@@ -44,11 +44,11 @@ def _answer(run: AnalysedRun, width: int, paint: Paint) -> list[str]:
     """What to train with, and why; nothing where nothing was measured."""
     if not any(row.measured for row in run.cases):
         return []
-    best = answer(run)
-    if run.info.state != "finished" and choose(run.candidates, Wish()).pick is None:
+    best, pick = answer(run), choose(run.candidates, Wish()).pick
+    if run.info.state != "finished" and pick is None:
         return ["Nothing can be recommended before the run is finished."]
     reasons = [f"  - {reason}" for reason in best.reasons]
-    headline = [paint(line, "best") for line in _wrap([best.headline], width, "  ")]
+    headline = [paint(line, "best" if pick else "doubtful") for line in _wrap([best.headline], width, "  ")]
     return [*headline, *_wrap(reasons, width, "    ")]
 
 

@@ -84,7 +84,7 @@ def pick(
         say_json({**said, "damaged": damage_json(run)})
     else:
         headline = wrapped(explanation.headline, 0).splitlines()
-        say("\n".join(paint(line, "best" if chosen.pick else "bad") for line in headline))
+        say("\n".join(paint(line, "best" if chosen.pick else "doubtful") for line in headline))
         for reason in explanation.reasons:
             say(wrapped(f"- {reason}", 2, 2))
         say("\n" + choice_view.sheet(chosen).as_text(width(), paint))
