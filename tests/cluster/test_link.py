@@ -19,6 +19,8 @@ batch: {global_batch_size: 8}
 measure: {warmup: 1, steps: 4, trials: 1, profile_steps: 2}
 world_sizes: [2]
 strategies: [ddp, fsdp]
+# without telemetry: however busy the machine of both nodes is, every trial counts
+metrics: [steptime, throughput, communication, network, profile]
 """
 MBIT = 100
 
