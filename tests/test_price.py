@@ -52,7 +52,8 @@ def test_the_price_stands_in_the_table_the_view_and_the_recommendation(command, 
     assert [row["strategy"] for row in view["rows"]] == ["single", "ddp"]
     picked = json.loads(command("pick", run, "--json", *price)[1])
     (reason,) = (reason for reason in picked["reasons"] if "USD" in reason)
-    assert re.fullmatch(r"At 2\.5 USD for a device and hour 1e9 tokens cost [\d,.]+ USD and take [\d,.]+ h\.", reason)
+    told = r"At 2\.5 USD for a device and hour 1e9 tokens cost [\d,.]+ USD and take [\d,.]+ h\."
+    assert re.fullmatch(told, reason)
     assert "2.5 USD" not in command("pick", run)[1]
     nothing = command("show", run, "--view", "cost")[1]
     assert "not known what a device costs" in nothing
