@@ -49,8 +49,8 @@ def run(tmp_path: Path) -> Run:
 
 def test_a_noisy_trial_is_told_as_one_when_it_ends(run: Run) -> None:
     _, told = run()
-    assert "pretended/ws2/mb4/fp32 round 1: noisy (a marching band passed), " in told
-    assert ": measured," not in told
+    assert "pretended/ws2/mb4/fp32 round 1: measured, noisy (a marching band passed), " in told
+    assert told.count(": measured, ") == told.count(": measured, noisy (") == 2
 
 
 def test_noisy_trials_are_repeated_as_often_as_allowed(run: Run) -> None:

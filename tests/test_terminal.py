@@ -151,7 +151,7 @@ def test_the_live_line_tells_each_phase_and_a_noisy_trial_at_once() -> None:
     seen = Terminal().shows(follow)
     assert "0/2" in seen and "preparing: op cpu_adam" in seen
     assert "3/18" in seen
-    assert f"{YELLOW}ddp round 1: noisy (others took 79%)" in seen
+    assert f"{YELLOW}ddp round 1: measured, noisy (others took 79%)" in seen
     assert f"{RED}fsdp round 1: crashed (no)" in seen
     assert "/?" not in seen
 

@@ -127,8 +127,8 @@ class Live(Display):
 
 
 def _ended(trial: Event) -> str:
-    """How a trial ended: ``measured``, ``noisy (others ...)``, ``crashed (rank 1 ...)``."""
-    word = "noisy" if trial.noise else trial.status
+    """How a trial ended: ``measured``, ``measured, noisy (others ...)``, ``crashed (rank 1 ...)``."""
+    word = f"{trial.status}, noisy" if trial.noise else trial.status
     why = trial.noise or trial.reason
     return f"{trial.text}: {word}{f' ({why})' if why else ''}"
 
