@@ -28,6 +28,7 @@ from distbench.report.palette import every
 from distbench.report.view import Chapter, chapters
 
 ONE, DDP, FSDP, ZERO = case("ddp", 1), case("ddp"), case("fsdp"), case("zero2")
+MIB = 2**20
 ENVELOPE = "equivalence-envelope"
 
 
@@ -312,3 +313,25 @@ def test_the_plane_has_a_chart_for_each_number_of_devices_and_a_ring_around_the_
     assert "alone on its number of devices" in found[0].caption
     rings = [[t["name"] for t in each.figure["data"]].count("recommended") for each in found]
     assert rings == [1, 0]
+
+
+def test_memory_over_a_step_has_what_a_phase_left_and_its_peak_and_the_limit_where_it_is_near() -> None:
+    kinds = {"parameters": 2.0 * MIB, "gradients": 1.0 * MIB, "allocated": 3.0 * MIB, "states": 3.0 * MIB}
+    ends = {"forward": 7.0 * MIB, "backward": 9.0 * MIB, "step": 3.0 * MIB}
+    phases = [{"rank": 0, "micro_batch": 0, "phase": p, "peak": peak, **kinds} for p, peak in ends.items()]
+    of = case("ddp", device="cuda")
+    record = replace(measured(of), tables={"memory": phases}, environment={"gpu_memory_bytes": [12 * MIB]})
+    made = chart(page(record), "memory-steps").figure
+    drawn = {trace["name"]: trace["x"] for trace in made["data"]}
+    assert drawn == {
+        "parameters": [2, 2, 2],
+        "gradients": [1, 1, 1],
+        "peak during the phase": [7, 9, 3],
+        "the device has 12.0 MiB": [12, 12],
+    }
+    (one,) = made["layout"]["pair"]["cases"]
+    assert one["axis"]["ticktext"] == ["forward", "backward", "optimizer"]
+    far = replace(record, environment={"gpu_memory_bytes": [80 << 30]})
+    assert len(chart(page(far), "memory-steps").figure["data"]) == 3, "bars would be too short to read"
+    untold = replace(record, tables={"memory": [{**row, "peak": None} for row in phases]})
+    assert "memory-steps" not in [each.id for each in page(untold)["memory"].charts]

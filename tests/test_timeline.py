@@ -71,12 +71,12 @@ def test_a_gpu_shows_its_kernels_where_they_ran_by_where_they_were_launched_and_
 
 def test_thousands_of_operations_fit_and_their_sum_stays_what_it_was() -> None:
     events = Events().mark("step", 0, 1000).mark("forward", 0, 1000)
-    for begin in range(0, 1000, 2):
-        events.op("aten::mm", begin, begin + 1.5)
+    for i in range(400):
+        events.op("aten::mm", 2.5 * i, 2.5 * i + 1.2)
     whole, *pieces = kept(events)
     assert len(pieces) <= MOST_INTERVALS
-    assert sum(row["busy_s"] for row in pieces) == pytest.approx(whole["busy_s"]) == pytest.approx(0.75)
-    assert whole["bridged_s"] >= 0.5 * MS, "and the record says which gaps it no longer shows"
+    assert sum(row["busy_s"] for row in pieces) == pytest.approx(whole["busy_s"]) == pytest.approx(0.48)
+    assert whole["bridged_s"] >= 1.3 * MS, "and the record says which gaps it no longer shows"
 
 
 def told(*seconds: float, work: float = 1.0, began: int = 0) -> Told:
@@ -126,6 +126,7 @@ def test_a_coarser_step_has_fewer_pieces_and_the_same_sums() -> None:
     [
         {"begin_s": None},
         {"end_s": float("inf")},
+        {"end_s": -1.0},
         {"kind": "step", "end_s": -1.0},
         {"kind": "other"},
         {"rank": None},

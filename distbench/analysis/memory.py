@@ -75,3 +75,12 @@ def held(record: Record | None) -> Held | None:
     deviations = description_of(record.case, record).deviations
     found = [Held(phases, theory, deviations) for phases in ranks.values()]
     return max(found, key=lambda rank: (rank.most("states"), rank.most("peak")))
+
+
+def device_memory(record: Record | None) -> float | None:
+    """Bytes of the smallest GPU that the ranks of *record* had; None: not known, or they had none."""
+    if record is None or record.case.device == "cpu":
+        return None
+    told = record.environment.get("gpu_memory_bytes")
+    sizes = [size for size in told if isinstance(size, int) and size > 0] if isinstance(told, list) else []
+    return float(min(sizes)) if sizes else None

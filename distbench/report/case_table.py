@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.choice import Wish, choose
+from distbench.analysis.memory import device_memory
 from distbench.analysis.price import PER_BILLION, cost_of
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, REFERENCE, THROUGHPUT, CaseSummary
@@ -187,15 +188,11 @@ def _headroom(run: AnalysedRun) -> Column:
     def read(row: CaseSummary) -> Cell:
         if row.case.device == "cpu":
             return Cell(None, reason="the ranks share the host's memory: there is no limit for each")
-        told = row.detail.environment.get("gpu_memory_bytes") if row.detail else None
-        limits = (
-            [size for size in told if isinstance(size, int) and size > 0] if isinstance(told, list) else []
-        )
-        needed = needs[row.case.id]
-        if not limits or needed is None:
+        limit, needed = device_memory(row.detail), needs[row.case.id]
+        if limit is None or needed is None:
             return Cell(None, reason="the records do not say how much memory a device has")
-        left = min(limits) - needed
-        return Cell(left, f"{bytes_text(left)} ({left / min(limits):.0%})")
+        left = limit - needed
+        return Cell(left, f"{bytes_text(left)} ({left / limit:.0%})")
 
     return Column(Field("headroom", "headroom", "Memory of a device that is left.", "B", "higher"), read)
 

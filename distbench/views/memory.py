@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from distbench.analysis.memory import TOLERANCE, Held, held
+from distbench.analysis.memory import TOLERANCE, Held, device_memory, held
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import offloads_in_vain
 from distbench.analysis.summary import MEMORY, CaseSummary
 from distbench.analysis.text import listed
 from distbench.case import MODEL_STATES
 from distbench.grouping import gathered
-from distbench.report import palette
+from distbench.report import memory_steps, palette
 from distbench.report.axes import Rows
 from distbench.report.figures import GREY, Chart, Shown, bars, drawn, scatter
+from distbench.report.pairs import opposites, paired
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.strategies.base import MEMORY_KINDS
@@ -103,6 +104,29 @@ class MemoryView(View):
             drawn(traces, "MiB (lower is better)", rows=axis.labels, barmode="stack"),
             finding=finding.format(*max(apart)) if apart else "",
         )
+        yield from _steps(shown)
+
+
+def _steps(shown: Shown[Held]) -> Iterator[Chart]:
+    made = [
+        (row, choice)
+        for row, name, rank in shown.items
+        if (choice := memory_steps.choice(row.case.id, name, rank, _PARTS, device_memory(row.detail)))
+    ]
+    if not made:
+        return
+    choices = [choice for _, choice in made]
+    yield Chart(
+        "memory-steps",
+        "Memory over one step",
+        "Phases of one counted step from top to bottom, of the rank with the largest model states; lower is "
+        "better. Bars are what it holds when a phase ends, by kind: a sample. Circles are peaks: most "
+        "bytes of tensors at once during the phase, by the allocator's own books. What lies between is not "
+        "known. Where the device's memory is known and not over four times as much, a line shows it."
+        f"{shown.left_out}",
+        paired(choices, opposites([row for row, _ in made]), "MiB (lower is better)", "stack"),
+        height=150 + 2 * 34 * max(len(choice.rows) for choice in choices),
+    )
 
 
 def _row(row: CaseSummary, name: str, rank: Held) -> Row:

@@ -16,6 +16,7 @@ from distbench.record.store import Run
 from distbench.report import figures, swimlanes
 from distbench.report.figures import Chart
 from distbench.report.markup import PERFETTO
+from distbench.report.pairs import opposites
 from distbench.report.sheet import Cell, Field, Row, Sheet, Value
 from distbench.report.view import CASE, View, case_cells
 from distbench.units import duration_text, number_text
@@ -81,7 +82,7 @@ class TimelineView(View):
             "cases on one axis of time; drag to zoom, double-click to return. Ranks of one node share "
             "its clock; "
             f"clocks of several nodes are not compared. The profiler slows the steps.{shown.left_out}",
-            swimlanes.figure(cases, _opposites(shown.items)),
+            swimlanes.figure(cases, opposites([row for row, *_ in shown.items])),
             finding=_finding(shown.items),
             height=swimlanes.height(cases),
         )
@@ -96,13 +97,6 @@ class TimelineView(View):
         # a CPU copies by operations, which are computation
         hidden = (replace(f, heading="") if f.name == "copy_s" else f for f in made.fields)
         return replace(made, fields=tuple(hidden))
-
-
-def _opposites(items: Sequence[Shown]) -> list[int]:
-    """Places of the first two cases to look at: the fastest and the slowest on the most devices."""
-    most = max(row.case.world_size for row, *_ in items)
-    places = [place for place, (row, *_) in enumerate(items) if row.case.world_size == most]
-    return list(dict.fromkeys([places[0], places[-1]])) if len(items) > 1 else [0]
 
 
 def _finding(items: Sequence[Shown]) -> str:

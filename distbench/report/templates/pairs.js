@@ -18,8 +18,8 @@ const pairs = (function () {
       });
       given.data.filter((trace) => trace.meta === at).forEach((trace) => {
         // one entry of the legend for both cases
-        const showlegend = !data.some((other) => other.legendgroup === trace.legendgroup);
-        data.push(Object.assign({}, trace, place.trace, { showlegend }));
+        const showlegend = !data.some((other) => other.name === trace.name);
+        data.push(Object.assign({}, trace, place.trace, { showlegend, legendgroup: trace.name }));
       });
     });
     delete layout.pair;

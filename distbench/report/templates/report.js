@@ -64,27 +64,39 @@
     return window.Plotly;
   }
 
+  const heights = new Map(elements.map((element) => [element, parseInt(element.style.height, 10)]));
+  // a legend of several lines takes its place from the plot: it is added to the height
+  function tall(element, entries, look) {
+    const perLine = look === paper ? 3 : slim.matches ? 1 : 4;
+    return heights.get(element) + 19 * Math.max(0, Math.ceil(entries / perLine) - 1);
+  }
+
   function draw(element, look) {
-    const figure = pairs.figure(element.dataset.chart, charts[element.dataset.chart]);
+    const given = charts[element.dataset.chart];
+    const figure = pairs.figure(element.dataset.chart, given);
     const narrow = slim.matches || look === paper;
     const above = narrow || figure.layout.barmode;
+    // a long legend on a narrow screen leaves no room for the chart
+    const entries = figure.data.filter((trace) => trace.showlegend !== false).length;
+    const showlegend = figure.layout.showlegend && (!narrow || entries <= 12);
+    const height = tall(element, above && showlegend ? entries : 0, look);
+    element.style.height = height + "px";
     const layout = Object.assign({}, figure.layout, {
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: look.ink, family: "system-ui, sans-serif", size: 13 },
       margin: { t: 16, r: 16, b: 56, l: narrow ? 48 : 64 },
       legend: above ? { orientation: "h", x: 0, y: 1, yanchor: "bottom", traceorder: "normal" } : { orientation: "v", y: 1 },
-      // a long legend below a narrow chart leaves no room for the chart
-      showlegend: figure.layout.showlegend && (!narrow || figure.data.filter((trace) => trace.showlegend !== false).length <= 12),
+      showlegend,
       hoverlabel: { align: "left", namelength: -1, bgcolor: look.ground, bordercolor: look.line, font: { color: look.ink } },
       hovermode: "closest",
       bargap: 0.3,
       ...axes(figure.layout, look, narrow),
       // on a narrow screen names at the ends of lines would take the place of the lines
-      annotations: slim.matches && look !== paper && !figure.layout.pair ? [] : figure.layout.annotations,
+      annotations: slim.matches && look !== paper && !given.layout.pair ? [] : figure.layout.annotations,
       width: look.width,
       // what is as wide as the paper is not fitted to its place by itself
-      height: parseInt(element.style.height, 10),
+      height,
       autosize: look.width === undefined,
     });
     plotly().react(element, figure.data.map((trace) => fitted(marked(trace, figure), look, narrow)), layout, {
@@ -94,7 +106,7 @@
     });
     if (!element.dataset.drawn) {
       element.dataset.drawn = "yes";
-      pairs.offer(element, charts[element.dataset.chart], () => draw(element, screenLook()));
+      pairs.offer(element, given, () => draw(element, screenLook()));
       element.on("plotly_click", visit);
     }
   }

@@ -1,0 +1,94 @@
+"""Memory of a rank at the phases of one step, as bars by kind with the peak of each phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from distbench.analysis.memory import Held
+from distbench.report import palette
+from distbench.report.figures import GREY, safe
+from distbench.report.pairs import Choice
+from distbench.units import bytes_text
+
+_MIB = 2**20
+_MOST_MICRO_BATCHES = 4
+_MOST_TIMES = 4
+"""A limit further away than so many times the highest peak would leave no room for the bars."""
+
+Phase = Mapping[str, Any]
+
+
+def choice(
+    case_id: str, name: str, rank: Held, kinds: Mapping[str, str], limit: float | None
+) -> Choice | None:
+    """The chart of one case; None: the allocator did not tell the peak of each phase.
+
+    Args:
+        case_id: Of the case.
+        name: Of the case.
+        rank: The rank with the largest model states.
+        kinds: Kind of memory -> what the legend calls it.
+        limit: Bytes that the device has, if that is known.
+    """
+    phases = _shown(rank.phases)
+    if not phases or any(not isinstance(each.get("peak"), int | float) for each in phases):
+        return None
+    traces = [_bars(phases, kind, label) for kind, label in kinds.items()]
+    traces.append(_peaks(phases))
+    highest = max(each["peak"] for each in phases)
+    if limit is not None and limit <= _MOST_TIMES * highest:
+        traces.append(_limit(limit, len(phases)))
+    return Choice(case_id, name, [trace for trace in traces if any(trace["x"])], [*_names(phases)])
+
+
+def _shown(phases: Sequence[Phase]) -> list[Phase]:
+    """Those of the first micro-batches and of the last: they are alike."""
+    numbers = list(dict.fromkeys(each.get("micro_batch") for each in phases))
+    kept = {*numbers[: _MOST_MICRO_BATCHES - 1], *numbers[-1:]}
+    return [each for each in phases if each.get("micro_batch") in kept]
+
+
+def _names(phases: Sequence[Phase]) -> Iterator[str]:
+    several = len({each.get("micro_batch") for each in phases}) > 1
+    for each in phases:
+        is_last = each["phase"] == "step"
+        number = f" {int(each.get('micro_batch') or 0) + 1}" if several and not is_last else ""
+        yield "optimizer" if is_last else f"{each['phase']}{number}"
+
+
+def _bars(phases: Sequence[Phase], kind: str, label: str) -> dict[str, Any]:
+    sizes = [float(each.get(kind) or 0.0) for each in phases]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": safe(label),
+        "y": [*range(len(phases))],
+        "x": [size / _MIB for size in sizes],
+        "marker": {"color": palette.MEMORY[kind]},
+        "hovertemplate": f"{safe(label)}: %{{x:.4g}} MiB<extra></extra>",
+    }
+
+
+def _peaks(phases: Sequence[Phase]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "peak during the phase",
+        "y": [*range(len(phases))],
+        "x": [each["peak"] / _MIB for each in phases],
+        "marker": {"symbol": "circle-open", "size": 9, "line": {"width": 2}, "color": GREY},
+        "hovertemplate": "peak during the phase: %{x:.4g} MiB<extra></extra>",
+    }
+
+
+def _limit(limit: float, rows: int) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": f"the device has {bytes_text(limit)}",
+        "y": [-0.5, rows - 0.5],
+        "x": [limit / _MIB] * 2,
+        "line": {"color": GREY, "width": 3},
+        "hoverinfo": "name",
+    }

@@ -1,0 +1,65 @@
+"""Charts that show one case above another on one level axis; ``pairs.js`` lets readers choose which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.analysis.summary import CaseSummary
+from distbench.report.figures import safe
+
+_UPPER, _LOWER = (0.53, 0.92), (0.0, 0.39)
+# above each stands its name
+_SLOTS = (
+    {"label": "Above", "axis": "yaxis", "trace": {"xaxis": "x", "yaxis": "y"}},
+    {"label": "Below", "axis": "yaxis2", "trace": {"xaxis": "x", "yaxis": "y2"}},
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A case that may be chosen."""
+
+    case_id: str
+    name: str
+    traces: Sequence[dict[str, Any]]
+    """One entry of the legend stands for those of one name, of both cases."""
+    rows: Sequence[str]
+    """What stands at 0, 1, 2 ... of its upright axis."""
+
+
+def paired(cases: Sequence[Choice], chosen: Sequence[int], x: str, barmode: str) -> dict[str, Any]:
+    """Data and layout; the page draws the *chosen* of *cases*, one or two places among them."""
+    about = {
+        "cases": [{"id": case.case_id, "name": safe(case.name), "axis": _axis(case.rows)} for case in cases],
+        "chosen": [*chosen],
+        "slots": [*_SLOTS[: len(chosen)]],
+    }
+    traces = [{**trace, "meta": place} for place, case in enumerate(cases) for trace in case.traces]
+    alone = len(chosen) == 1
+    upright = {"title": {"text": ""}, "showgrid": False, "zeroline": False, "fixedrange": True}
+    layout = {
+        "barmode": barmode,
+        "showlegend": True,
+        "xaxis": {"title": {"text": x}, "rangemode": "tozero", "anchor": "y" if alone else "y2"},
+        "yaxis": {**upright, "domain": [0.0, 0.92] if alone else [*_UPPER]},
+        **({} if alone else {"yaxis2": {**upright, "domain": [*_LOWER]}}),
+        "pair": about,
+    }
+    return {"data": traces, "layout": layout}
+
+
+def opposites(cases: Sequence[CaseSummary]) -> list[int]:
+    """Places of two of *cases*, the fastest first, to begin with: fastest and slowest on most devices."""
+    most = max(row.case.world_size for row in cases)
+    places = [place for place, row in enumerate(cases) if row.case.world_size == most]
+    return list(dict.fromkeys([places[0], places[-1]]))
+
+
+def _axis(rows: Sequence[str]) -> dict[str, Any]:
+    return {
+        "tickvals": [*range(len(rows))],
+        "ticktext": [safe(name) for name in rows],
+        "range": [len(rows) - 0.5, -0.5],
+    }
