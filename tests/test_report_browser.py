@@ -44,6 +44,23 @@ def test_the_page_draws_every_chart_without_an_error_or_a_request(see: See) -> N
     ]
 
 
+def test_landmarks_have_names_of_their_own_and_the_keyboard_skips_to_the_content(see: See) -> None:
+    seen = see(*SOME)
+    page = seen.page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    seen.chart("throughput-memory")
+    named = """all => all.map(e => e.getAttribute("aria-label") || e.getAttribute("aria-labelledby")
+        .split(" ").map(id => document.getElementById(id).textContent).join(" "))"""
+    names = page.locator("section[aria-labelledby], [role=region], nav, [role=search]").evaluate_all(named)
+    assert len(set(names)) == len(names) > 10
+    # what is one picture to a screen reader must hold nothing that the keyboard reaches
+    assert page.locator("[role=img] :is(a, button, input, [tabindex])").count() == 0
+    assert page.locator("#contents [aria-current]").count() == 1
+
+
 def test_the_page_is_told_to_load_nothing_and_offers_to_send_nothing(see: See) -> None:
     seen = see(*SOME)
     seen.scroll_through()
