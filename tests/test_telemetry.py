@@ -513,7 +513,8 @@ def test_a_disturbed_case_takes_no_part_in_scaling() -> None:
 def test_a_disturbed_case_is_left_out_of_the_chart_of_throughput_against_memory() -> None:
     run = AnalysedRun(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
     (chart,) = views()["throughput"].charts(run)
-    assert [trace["name"] for trace in chart.figure["data"]] == ["ddp"]
+    # and the ring around the one that is recommended
+    assert [trace["name"] for trace in chart.figure["data"]] == ["ddp", "recommended"]
     assert "left out" in chart.caption
 
 
