@@ -274,7 +274,7 @@ def test_cases_stand_below_a_heading_for_their_number_of_devices() -> None:
 def test_names_at_the_ends_of_lines_do_not_cover_each_other_and_one_place_has_one_name() -> None:
     ends = [End(4, y, f"line {y}", "#000000") for y in (50.0, 50.1, 49.0, 10.0)]
     found = end_labels(ends, 0, 100, 300)
-    assert [each["text"] for each in found] == ["line 50.0 and 2 more", "line 10.0"]
+    assert [each["text"] for each in found] == ["line 50.0 (+2)", "line 10.0"]
     apart = end_labels([End(4, y, "line", "#000000") for y in (50.0, 48.0, 46.0)], 0, 100, 300)
     heights = [300 - 3 * each["y"] + each["ay"] for each in apart]
     assert min(lower - upper for upper, lower in itertools.pairwise(heights)) >= 15

@@ -99,7 +99,7 @@ def test_a_chart_draws_no_markup_out_of_a_name(see: See) -> None:
     seen.scroll_through()
     assert seen.trouble == []
     assert seen.page.locator(".chart svg a").count() == 0
-    assert "<b>ddp</b> and 1 more" in seen.page.locator("#loss .annotation-text").all_text_contents()
+    assert "<b>ddp</b> (+1)" in seen.page.locator("#loss .annotation-text").all_text_contents()
 
 
 def test_a_column_with_a_hostile_name_is_text_and_its_definition_is_still_linked(see: See) -> None:
@@ -161,5 +161,9 @@ def test_one_step_of_two_cases_is_drawn_and_either_case_can_be_changed(see: See)
     assert legend.all_text_contents() == ["backward"], "one entry for both"
     seen.page.get_by_label("Below").select_option(label="zero2")
     assert "<script>" in "".join(legend.all_text_contents())
+    chosen = f"document.dispatchEvent(new CustomEvent('case', {{ detail: '{case('ddp').id}' }}))"
+    seen.page.evaluate(chosen)
+    assert legend.all_text_contents()[0] == "forward", "a case that is chosen elsewhere comes up here"
+    assert seen.page.get_by_label("Above").locator("option:checked").inner_text() == "ddp"
     assert seen.page.locator("#timeline a[href='https://ui.perfetto.dev']").count() == 1
     assert seen.trouble == []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distbench.analysis.text import shorten
 from distbench.report.figures import safe
 
 MOST_ENDS = 16
@@ -14,6 +15,8 @@ _LINE, _NEAR = 15, 4
 """CSS pixels of a label, and between two ends that share one."""
 _ROOM = 0.3
 """Part of a chart's width that labels need to the right of the lines."""
+_LONGEST = 22
+"""Characters of a name at the end of a line."""
 _CHARACTER, _MARK = 6.4, 9
 """CSS pixels, about."""
 # plotly's word for a place, and where the text's box lies from the mark
@@ -41,7 +44,8 @@ class End:
 
 
 def end_labels(ends: Sequence[End], low: float, high: float, pixels: int) -> list[dict[str, Any]]:
-    """Plotly's annotations with a name at the end of each line; ends at one place share that of the first.
+    """Plotly's annotations with a name at the end of each line; ends at one place share that of the first,
+    with the number of the others.
 
     Args:
         ends: In the order in which names are preferred.
@@ -66,11 +70,11 @@ def end_labels(ends: Sequence[End], low: float, high: float, pixels: int) -> lis
 
 
 def _label(end: End, count: int, shift: float) -> dict[str, Any]:
-    more = f" and {count - 1} more" if count > 1 else ""
+    more = f" (+{count - 1})" if count > 1 else ""
     return {
         "x": end.x,
         "y": end.y,
-        "text": safe(end.name) + more,
+        "text": safe(shorten(end.name, _LONGEST)) + more,
         "xanchor": "left",
         "ax": 18,
         "ay": shift,

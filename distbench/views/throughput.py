@@ -103,29 +103,22 @@ def _facets(rows: list[CaseSummary]) -> list[list[CaseSummary]]:
     return several[:_MOST_FACETS] or ([rows] if rows else [])
 
 
+Front = Sequence[CaseSummary]
+Ends = list[float]
+
+
 def _plane(
-    run: AnalysedRun, rows: list[CaseSummary], found: Sequence[Sequence[CaseSummary]], names: dict[str, str]
+    run: AnalysedRun, rows: list[CaseSummary], found: Sequence[Front], names: dict[str, str]
 ) -> dict[str, Any]:
     x = _around([end / _MIB for row in rows for end in row.values[MEMORY].ends])
     y = _around([end for row in rows for end in row.values[THROUGHPUT].ends])
-    # the best cases have the first choice of a place for their names
-    fronts_first = [row for front in found for row in front]
-    ranked_rows = list(dict.fromkeys([*fronts_first, *sorted(rows, key=lambda row: -_speed(row))]))
-    points = [
-        (_part(row.values[MEMORY].value / _MIB, x), 1 - _part(_speed(row), y), names[row.case.id])
-        for row in ranked_rows
-    ]
-    places = beside_marks(points, *_PLOT)
-    words = {ranked_rows[at].case.id: word for at, word in places.items()}
     pick = choose(run.candidates, Wish()).pick
-    look = _Look(
-        Style.of(run.cases),
-        names,
-        words,
-        _efficiency(run),
-        len(rows) <= _MOST_RANGES,
-        pick.id if pick else "",
-    )
+    picked = pick.id if pick else ""
+    # the pick and the best cases have the first choice of a place for their names
+    by_speed = sorted(rows, key=lambda row: -_speed(row))
+    preferred = [row for row in rows if row.case.id == picked] + [row for front in found for row in front]
+    words = _words(list(dict.fromkeys([*preferred, *by_speed])), names, x, y)
+    look = _Look(Style.of(run.cases), names, words, _efficiency(run), len(rows) <= _MOST_RANGES, picked)
     families = sorted(grouped(rows, lambda row: row.case.strategy.name).items())
     traces = [_front(front, i) for i, front in enumerate(found) if len(front) > 1]
     traces += [_marks(family, of, look) for family, of in families]
@@ -134,11 +127,20 @@ def _plane(
     return drawn(traces, *titles, xaxis={"range": x}, yaxis={"range": y})
 
 
+def _words(rows: Sequence[CaseSummary], names: dict[str, str], x: Ends, y: Ends) -> dict[str, str]:
+    """Plotly's word for where the name of a case stands, by its id; without those that have no room."""
+    points = [
+        (_part(row.values[MEMORY].value / _MIB, x), 1 - _part(_speed(row), y), names[row.case.id])
+        for row in rows
+    ]
+    return {rows[at].case.id: word for at, word in beside_marks(points, *_PLOT).items()}
+
+
 def _speed(row: CaseSummary) -> float:
     return row.values[THROUGHPUT].value
 
 
-def _around(values: Sequence[float]) -> list[float]:
+def _around(values: Sequence[float]) -> Ends:
     low, high = min(values), max(values)
     margin = 0.09 * (high - low) or 0.1 * abs(high) or 1.0
     return [max(0.0, low - margin), high + margin]

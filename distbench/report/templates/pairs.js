@@ -1,6 +1,8 @@
 // Charts that show one case beside another: two fields choose among the cases that the chart knows.
 const pairs = (function () {
   const chosen = {};
+  // what can be changed: chart, its cases, and the field of the upper one
+  const offered = [];
 
   // the figure with the traces of the chosen cases alone, each in its place
   function figure(id, given) {
@@ -49,8 +51,17 @@ const pairs = (function () {
     const line = document.createElement("p");
     line.className = "pair";
     line.append(...pair.slots.map((_, slot) => field(element.dataset.chart, pair, slot, redraw)));
+    offered.push({ id: element.dataset.chart, pair, select: line.querySelector("select") });
     element.before(line);
   }
+
+  // a case that is chosen anywhere on the page comes up here; whoever draws listens too
+  document.addEventListener("case", (event) => offered.forEach(({ id, pair, select }) => {
+    const at = pair.cases.findIndex((one) => one.id === event.detail);
+    if (at < 0) return;
+    chosen[id] = [at, ...(chosen[id] || pair.chosen).slice(1)];
+    select.value = at;
+  }));
 
   return { figure, offer };
 })();
