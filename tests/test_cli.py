@@ -175,6 +175,7 @@ def test_plan_shows_cases_problems_time_and_commands(command, write, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.train
 def test_plan_tells_the_time_first_and_no_command_unless_it_is_asked_for(command, write, tmp_path):
     code, output, _ = command("plan", write(SUITE), "--out", str(tmp_path / "out"))
     size, time, *_ = output.splitlines()

@@ -366,7 +366,8 @@ def test_a_plan_shows_what_is_checked(tmp_path: Path) -> None:
     without, checked = call("plan", str(suite)).stdout, call("plan", str(suite), "--check").stdout
     assert "1 case, 1 trial " in without and "check trials" not in without
     assert "1 case, 1 trial " in checked and "4 check trials" in checked
-    assert "# reference/single/ws1/mb8/fp32/sgd" in checked
+    commands = call("plan", str(suite), "--check", "--commands").stdout
+    assert "# reference/single/ws1/mb8/fp32/sgd" in commands
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ def neighbours(tmp_path: Path) -> Callable[..., Neighbours]:
     return made
 
 
+@pytest.mark.train
 def test_a_busy_machine_is_warned_of_before_the_first_trial(neighbours: Callable[..., Neighbours]) -> None:
     watch = neighbours()
     with busy():

@@ -157,7 +157,7 @@ def test_a_launcher_is_planned_for_its_own_machine(tmp_path: Path) -> None:
     suite.write_text(PRETENDED.replace("[2]", "auto") + "launcher: rack\n")
     planned = json.loads(call("plan", str(suite), "--json").stdout)
     assert [each["world_size"] for each in planned["cases"]] == [1, 2, 4]
-    assert "rack node1 " in call("plan", str(suite)).stdout
+    assert "rack node1 " in call("plan", str(suite), "--commands").stdout
     suite.write_text(PRETENDED.replace("[2]", "[8]") + "launcher: rack\n")
     assert "the rack has 4 devices" in call("plan", str(suite)).stderr
 

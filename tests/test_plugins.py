@@ -45,7 +45,7 @@ def test_a_dropped_in_file_is_listed_with_its_docs(distbench: Command, kind: str
 def test_a_dropped_in_launcher_is_what_a_plan_shows(distbench: Command, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text(ONE_FILE_EACH)
-    planned = distbench("plan", str(suite))
+    planned = distbench("plan", str(suite), "--commands")
     assert "\necho " in planned.stdout, planned.stderr
 
 

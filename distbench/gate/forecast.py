@@ -115,7 +115,7 @@ def _total(rows: Sequence[Row]) -> str:
     if spans:
         low, high = map(sum, zip(*spans, strict=True))
         rest = "" if len(spans) == len(rows) else f" for {len(spans)} of them; the others have never run"
-        time = f"{low:.0f} to {high:.0f} minutes{rest}"
+        time = (f"{low:.0f} to {high:.0f} minutes" if high >= 1 else "less than a minute") + rest
     return f"Total: {fewest:,} to {most:,} trials of {count_text(len(rows), 'case')}, {time}."
 
 
