@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from distbench.oom import Account
 from distbench.record import Status
 from distbench.run.control import StopRequest
 from distbench.run.watch import Ending, Watch
-from distbench.trial import result_file
+from distbench.trial import error_file, result_file
 
 GIB = 1 << 30
 
@@ -181,6 +182,75 @@ def test_a_trial_whose_ranks_had_all_delivered_is_measured_though_their_parent_w
 def test_a_kill_that_nobody_counts_names_whose_it_often_is(tmp_path: Path) -> None:
     assert "out of memory" in ending_of(Killed(None), tmp_path).reason
     assert "run out of memory" in ending_of(Killed(Account("cgroup", 0)), tmp_path).reason
+
+
+class Raised(Handle):
+    """Ranks that have reported what was raised in them, and ended."""
+
+    def __init__(self, folder: Path, *failures: dict[str, object]) -> None:
+        self._ranks = range(len(failures))
+        for rank, failure in enumerate(failures):
+            told = {"at": rank, "phase": "build", "types": ["RuntimeError"], **failure}
+            error_file(folder, rank).write_text(json.dumps(told))
+
+    def wait(self, seconds: float) -> list[Exit]:
+        return [Exit(rank, 1, time.time()) for rank in self._ranks]
+
+    def signal(self, number: int) -> None:
+        """Nobody is there."""
+
+    def stop(self) -> None:
+        """Nothing is left."""
+
+
+NCCL = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error, NCCL version 2.27.3\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (f"{NCCL}Last error:\nCuda failure 2 'out of memory'", "oom_gpu"),
+        (f"{NCCL}Last error:\nCuda failure 'out of memory'", "oom_gpu"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "oom_gpu"),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "oom_gpu"),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", "oom_host"),
+        ("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'", "oom_gpu"),
+        ("Triton Error [CUDA]: out of memory", "oom_gpu"),
+        ("[Errno 12] Cannot allocate memory", "oom_host"),
+        ("unable to mmap 4096 bytes from file </dev/shm/x>: Cannot allocate memory (12)", "oom_host"),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.", "oom_host"),
+        ("CUDA error: an illegal memory access was encountered", "crashed"),
+        ("Call to ibv_reg_mr failed with error Cannot allocate memory", "crashed"),
+    ],
+)
+def test_memory_that_torch_does_not_hand_out_is_told_by_the_message(
+    tmp_path: Path, message: str, status: str
+) -> None:
+    ending = ending_of(Raised(tmp_path, {"message": message}), tmp_path)
+    assert ending.status == status
+    assert "memory" in ending.reason or "ALLOC" in ending.reason
+
+
+def test_memory_that_could_not_be_pinned_is_the_hosts_by_what_was_free_on_the_device(tmp_path: Path) -> None:
+    failure = {"message": "CUDA error: out of memory\nSearch for", "device_free": 40 * GIB}
+    ending = ending_of(Raised(tmp_path, failure), tmp_path)
+    assert ending.status is Status.OOM_HOST
+    assert "pinned host memory: 40.0 GiB of the device were free" in ending.reason
+
+
+@pytest.mark.parametrize(
+    "symptom",
+    [
+        f"{NCCL}ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",
+        "NCCL communicator was aborted on rank 0.",
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
+    ],
+)
+def test_a_rank_out_of_memory_is_the_cause_and_not_the_one_that_lost_it(tmp_path: Path, symptom: str) -> None:
+    full = {"message": f"{NCCL}Cuda failure 2 'out of memory'\nconnection closed"}
+    handle = Raised(tmp_path, {"message": symptom}, full)
+    ending = Watch(handle, tmp_path, 2, Limits(), StopRequest(), kind_of("measure")).until_end()
+    assert (ending.status, ending.failure and ending.failure.rank) == (Status.OOM_GPU, 1)
 
 
 LEAKING = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from typing import Any
 
@@ -19,16 +20,50 @@ _STATUSES = {
     "OutOfMemoryError": Status.OOM_GPU,
     "MemoryError": Status.OOM_HOST,
 }
+# memory of a device that torch's caching allocator does not hand out, as its C++ and NCCL tell of it: the
+# CUDA context and modules, handles and workspaces of libraries, communicators, and pinned host memory
+_DEVICE_FULL = re.compile(
+    r"CUDA (driver )?error: out of memory|Triton Error \[CUDA\]: out of memory"
+    r"|Cuda failure (\d+ )?'out of memory'|CU[A-Z]+_STATUS(_INTERNAL_ERROR_DEVICE)?_ALLOC(ATION)?_FAILED"
+)
+_HOST_FULL = re.compile(
+    r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc|\[Errno 12\]"
+    r"|unable to mmap .*Cannot allocate memory|CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"
+)
+# what a rank reports when its peer has exited: a symptom, not a cause
+_SYMPTOM = re.compile(
+    r"Connection (closed|reset|refused)|Broken pipe|Socket Timeout|remote process exit"
+    r"|recvValue failed|sendBytes failed|store->get|Timed out waiting .*ms for|Application timeout"
+    r"|NCCL communicator was aborted|Watchdog caught collective operation timeout",
+    re.IGNORECASE,
+)
+# with so much of the device free, no handle, workspace or communicator has filled it
+_PLENTY = 4 << 30
 
 
 def classify(failure: dict[str, Any]) -> Status:
     """Status of a trial whose first failure is *failure*."""
     if out_of_memory(failure.get("memory")):
         return Status.OOM_HOST
-    types = failure.get("types", [])
-    if "DefaultCPUAllocator: can't allocate" in failure.get("message", ""):
-        types = [*types, "MemoryError"]
-    return next((status for type_, status in _STATUSES.items() if type_ in types), Status.CRASHED)
+    of_type = (status for type_, status in _STATUSES.items() if type_ in failure.get("types", []))
+    return next(of_type, None) or _by_message(failure) or Status.CRASHED
+
+
+def is_symptom(failure: dict[str, Any]) -> bool:
+    """Whether *failure* is what a rank reports when another has ended: no cause."""
+    return classify(failure) is Status.CRASHED and bool(_SYMPTOM.search(failure["message"]))
+
+
+def _by_message(failure: dict[str, Any]) -> Status | None:
+    message = failure.get("message", "")
+    if _DEVICE_FULL.search(message):
+        return Status.OOM_HOST if _is_pinned(failure) else Status.OOM_GPU
+    return Status.OOM_HOST if _HOST_FULL.search(message) else None
+
+
+def _is_pinned(failure: dict[str, Any]) -> bool:
+    """Whether the device had room enough: CUDA says the same of host memory that can't be pinned."""
+    return (failure.get("device_free") or 0) >= _PLENTY
 
 
 def out_of_memory(memory: Account | None) -> bool:
@@ -42,13 +77,25 @@ def reason_of(failure: dict[str, Any]) -> str:
     if "types" in failure:
         if "Refused" in failure["types"]:
             return str(failure["message"])
-        first_line = (failure["message"].strip().splitlines() or [""])[0]
-        return f"rank {rank} in {phase}: {failure['types'][0]}: {first_line}"
+        return f"rank {rank} in {phase}: {failure['types'][0]}: {_told(failure)}"
     code = failure["code"]
     told = f"rank {rank} in {phase}: {ending(code)} before it wrote its result"
     if code in FULL:
         return f"{told}, which is how a rank says that it can't write: {os.strerror(code)}"
     return f"{told}: {killed_text(failure['memory'])}" if code == -signal.SIGKILL else told
+
+
+def _told(failure: dict[str, Any]) -> str:
+    """What the message of *failure* says in its first line, or in the one that names the memory."""
+    lines: list[str] = failure["message"].strip().splitlines() or [""]
+    full = next((line for line in lines if _DEVICE_FULL.search(line)), None)
+    if full is None:
+        return lines[0]
+    told = full if full == lines[0] else f"{lines[0]}: {full}"
+    if not _is_pinned(failure):
+        return told
+    free = bytes_text(failure["device_free"])
+    return f"{told} (of pinned host memory: {free} of the device were free)"
 
 
 def killed_text(memory: Account | None) -> str:

@@ -6,7 +6,6 @@ The exit code alone never decides: a rank counts as done when its result file is
 from __future__ import annotations
 
 import json
-import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from distbench.record import NODE_LOST, Failure, Status
 from distbench.run import blame
 from distbench.run.blame import Blame
 from distbench.run.control import StopRequest
-from distbench.run.reasons import classify, killed_text, out_of_memory, reason_of
+from distbench.run.reasons import classify, is_symptom, killed_text, out_of_memory, reason_of
 from distbench.trial import Sign, error_file, log_file, progress_file, read_progress, result_file
 from distbench.units import duration_text
 
@@ -38,13 +37,6 @@ _END_S = 10.0
 _STACK_TAIL = 64_000
 # phases before the job itself, each with its own limit
 _SETTING_UP = ("start", "build")
-
-# what a rank reports when its peer has exited: a symptom, not a cause
-_SYMPTOM = re.compile(
-    r"Connection (closed|reset|refused)|Broken pipe|Socket Timeout|remote process exited"
-    r"|recvValue failed|sendBytes failed|store->get|Timed out waiting .*ms for|Application timeout",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -163,7 +155,7 @@ class Watch:
         file = error_file(self._folder, rank)
         if file.is_file():
             failure: dict[str, Any] = json.loads(file.read_text())
-            return {**failure, "rank": rank, "symptom": bool(_SYMPTOM.search(failure["message"]))}
+            return {**failure, "rank": rank, "symptom": is_symptom(failure)}
         if rank not in self._exits or self._has_delivered(rank):
             return None
         seen = self._exits[rank]

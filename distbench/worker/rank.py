@@ -98,8 +98,22 @@ def _describe(error: BaseException, phase: str, log: Path) -> dict[str, Any]:
         "phase": phase,
         "types": [cls.__name__ for cls in type(error).__mro__],
         "message": clipped(str(error), _MESSAGE, whole),
+        "device_free": _device_free(error),
         "traceback": clipped("".join(traceback.format_exception(error)), _TRACEBACK, whole),
     }
+
+
+def _device_free(error: BaseException) -> int | None:
+    """Bytes free on the device, by which memory of the host that CUDA could not pin is told from its own.
+
+    None: *error* is not of the memory that torch's allocator leaves to others, or CUDA does not answer.
+    """
+    is_of_cuda = "out of memory" in str(error) and not isinstance(error, torch.OutOfMemoryError)
+    if not (is_of_cuda and torch.cuda.is_initialized()):
+        return None
+    with suppress(RuntimeError):
+        return torch.cuda.mem_get_info()[0]
+    return None
 
 
 def _run(
