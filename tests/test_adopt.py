@@ -81,6 +81,9 @@ ALL = {
         "fsdp", 4, options={"version": 1, "sharding": "hybrid", "reduce_each_micro_batch": False}
     ),
     "zero0-bf16": of("zero", options={"stage": 0}, precision=BF16),
+    "zero0-fp16": of(
+        "zero", options={"stage": 0}, precision=Precision("fp16", "fp32", "fp32", "fp32", 2048.0)
+    ),
     "zero2": of("zero", options={"stage": 2, "offload_optimizer": "cpu", "optimizer_kernel": "deepspeed"}),
     "zero3": of("zero", options={"stage": 3, "offload_parameters": "nvme", "nvme_path": "/fast"}),
     "sgd": of("ddp", optimizer=Optimizer("sgd", 0.00321, momentum=0.87, weight_decay=0.0453, kernel="loop")),
@@ -153,6 +156,13 @@ def test_sizes_that_the_suite_left_open_are_those_of_the_live_engine() -> None:
     assert zero["stage3_max_live_parameters"] == 5
     assert "reduce_bucket_size" not in zero
     assert [each for each in untold.differs if "reduce_bucket_size" in each]
+
+
+def test_what_deepspeed_does_not_scale_in_stage_0_the_script_has_to() -> None:
+    scaled = [
+        n for n, as_ in SAID if as_ == "deepspeed" and "loss * 2048" in everything(adopt(as_, ALL[n], LIVE))
+    ]
+    assert scaled == ["zero0-fp16"]
 
 
 def zero_section(adopted: Any) -> dict[str, Any]:

@@ -188,3 +188,29 @@ world_sizes: [2]
     # 4 MiB of gradients: torch's first bucket has 1 MiB, to begin earlier; a size that is set is of all
     assert calls == {"ddp": 2, "ddp+24mb": 1}
     assert finished.record("ddp")["effective"]["smaller_first_bucket"] is True
+
+
+@pytest.mark.parametrize("stages", ["0, 3", pytest.param("1, 2", marks=pytest.mark.deep)])
+def test_deepspeed_in_fp16_updates_by_the_gradients_that_single_has(stages: str, tmp_path: Path) -> None:
+    # AdamW forgives a gradient that is 1024 times too small, plain SGD doesn't; a norm with the loss scale
+    # in it would be 1024 times too large, and of gradients without it the limit would never clip one
+    suite = f"""
+workload: {{user: {{model: "small:Small", length: 32}}}}
+data: text
+batch: {{global_batch_size: 8, gradient_accumulation_steps: 2}}
+optimizer: {{name: sgd, lr: 1.0, clip_grad_norm: 0.5}}
+precision: fp16
+measure: {{warmup: 1, steps: 3, trials: 1, profile_steps: 0}}
+strategies: [single, {{half: {{stage: [{stages}]}}}}]
+world_sizes: [2]
+"""
+    finished = run_in(tmp_path, suite)
+    assert finished.code == 0, finished.errors
+    single = finished.record("single")
+    for stage in stages.split(", "):
+        record = finished.record(f"half-zero{stage}")
+        assert record["effective"]["loss_scale"] == 1024
+        for column in ("loss", "grad_norm"):
+            assert curve(record, column) == pytest.approx(curve(single, column), rel=2e-3), stage
+    assert curve(single, "grad_norm") > [0.5], "the limit clips"
+    assert curve(single)[-1] < curve(single)[0] - 0.2, "the loss falls, so that agreeing means something"

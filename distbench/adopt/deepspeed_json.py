@@ -64,6 +64,7 @@ def differs(measured: Measured, *, with_schedule: bool = False) -> list[str]:
         if measured.size(key) is None
     ]
     starts_late = zero.stage == 0 and case.precision.compute in ("bf16", "fp16")
+    scale = case.precision.loss_scale or 1.0
     is_cpu_adam = zero.optimizer_kernel == "deepspeed" and case.device == "cpu"
     sentences = {
         f"the case's learning rate follows {schedule.text(case.optimizer)}, which none of DeepSpeed's own "
@@ -74,6 +75,9 @@ def differs(measured: Measured, *, with_schedule: bool = False) -> list[str]:
         "in stage 0 with 16-bit parameters DeepSpeed (observed with 0.19.8) starts with a step without "
         "gradients, which decays the weights and counts as a step in Adam; the measured case reverted "
         "it. From this file the first update is 0.7x as large": starts_late,
+        "in stage 0 with fp16 DeepSpeed (observed with 0.19.8) divides the gradients by the loss scale, but "
+        "never multiplies the loss by it, so that updates are too small by the scale; the measured case "
+        f"multiplied it. Call engine.backward(loss * {scale:g})": zero.stage == 0 and scale != 1,
         "the case used DeepSpeedCPUAdam, which a configuration selects only with offload; "
         "this file gives FusedAdam, the same algorithm with different rounding": is_cpu_adam
         and zero.offload_optimizer == "none",

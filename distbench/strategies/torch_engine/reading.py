@@ -12,6 +12,8 @@ from torch.distributed.tensor import DTensor
 from distbench.strategies.base import MEMORY_KINDS
 from distbench.workloads.weights import DTYPES
 
+# elements: 128 MiB in fp64
+_PIECE = 2**24
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -28,6 +30,15 @@ def dtype_name(dtypes: Iterable[torch.dtype]) -> str:
 def full(tensor: torch.Tensor) -> torch.Tensor:
     """The gathered DTensor, or the tensor itself. A collective call if sharded."""
     return tensor.full_tensor() if isinstance(tensor, dist.tensor.DTensor) else tensor
+
+
+def sum_of_squares(tensor: torch.Tensor) -> torch.Tensor:
+    """Sum of the squares of all elements in fp64, on the device of *tensor*.
+
+    Taken piece by piece, so that no copy of a large tensor is made.
+    """
+    pieces = (piece.double() for piece in tensor.flatten().split(_PIECE))
+    return torch.stack([piece.dot(piece) for piece in pieces]).sum()
 
 
 def effective_scale(scale: float) -> float | None:

@@ -11,13 +11,12 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
-from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
 from distbench import schedule
 from distbench.strategies.base import Engine, FullState, Setting
 from distbench.strategies.torch_engine import modules, optimizer, reading
-from distbench.strategies.zero import Zero, checkpoint
+from distbench.strategies.zero import Zero, checkpoint, gradients
 from distbench.strategies.zero.config import configuration, for_layers
 from distbench.strategies.zero.memory import book
 from distbench.workloads import weights
@@ -48,7 +47,7 @@ class ZeroEngine(Engine):
         with self.span("forward"):
             loss = self._loss(self._engine, micro_batch)
         with self.span("backward"):
-            self._engine.backward(loss)
+            self._engine.backward(gradients.scaled(self._engine, loss))
         return loss.detach()
 
     def step(self) -> None:
@@ -57,14 +56,15 @@ class ZeroEngine(Engine):
             self._engine.step()
 
     def grad_norm(self) -> float:
-        squares = sum(float(gradient.double().square().sum()) for gradient in self.full_gradients().values())
-        return math.sqrt(squares)
+        squares = [reading.sum_of_squares(gradient) for _, gradient in gradients.each(self._engine)]
+        return math.sqrt(torch.stack(squares).sum()) / gradients.loss_scale(self._engine)
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
+        scale = gradients.loss_scale(self._engine)
         return {
-            weights.plain_name(name): gradient.cpu()
-            for name, parameter in self._engine.module.named_parameters()
-            if (gradient := safe_get_full_grad(parameter)) is not None
+            # not in 16 bits, in which a small one without its scale would be 0
+            name: gradient.to("cpu", torch.float32) / scale
+            for name, gradient in gradients.each(self._engine)
         }
 
     def full_state(self) -> dict[str, torch.Tensor]:
@@ -110,7 +110,7 @@ class ZeroEngine(Engine):
                 "master": reading.dtype_name(p.dtype for p in masters(engine)),
                 "optimizer_state": optimizer.state_dtype(engine.basic_optimizer),
             },
-            "loss_scale": reading.effective_scale(float(getattr(engine.optimizer, "loss_scale", 1.0))),
+            "loss_scale": reading.effective_scale(gradients.loss_scale(engine)),
             "clip_grad_norm": engine.gradient_clipping() or None,
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": engine.gradient_accumulation_steps(),

@@ -1,0 +1,37 @@
+"""Gradients of DeepSpeed's engine: the loss scale that is in them, and whole ones, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from deepspeed.utils import safe_get_full_grad
+
+from distbench.workloads.weights import plain_name
+
+
+def loss_scale(engine: Any) -> float:
+    """Factor by which the live engine divides gradients before an update; 1 where it has none."""
+    return float(getattr(engine.optimizer, "loss_scale", 1.0))
+
+
+def scaled(engine: Any, loss: torch.Tensor) -> torch.Tensor:
+    """*loss* as ``engine.backward`` must get it, so that the gradients have the loss scale in them.
+
+    It multiplies by the scale itself for the optimizers of stages 1 to 3 only. Those of stage 0 in 16 bits
+    divide all the same, so that without this the update, and the norm that is clipped, are too small by the
+    scale (found with 0.19.8).
+    """
+    scale = loss_scale(engine)
+    return loss if scale == 1 or hasattr(engine.optimizer, "scale_if_loss") else loss * scale
+
+
+def each(engine: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Plain name and whole gradient of one parameter after another, on its device, with the loss scale in it.
+
+    A collective call. No more than one is gathered at a time, unless the caller keeps them.
+    """
+    for name, parameter in engine.module.named_parameters():
+        if (gradient := safe_get_full_grad(parameter)) is not None:
+            yield plain_name(name), gradient.detach()
