@@ -185,6 +185,9 @@ def test_a_device_must_hold_more_than_torchs_allocator_does() -> None:
     assert needed("cuda", memory_reserved_peak=reserved) == reserved + OUTSIDE
     assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=900.0 * MIB) == 900 * MIB
     assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=200.0 * MIB) == reserved
+    whole = {"memory_device_peak": 700.0 * MIB}
+    assert needed("cuda", memory_reserved_peak=reserved, **whole) == 700 * MIB, "in a container, say"
+    assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=600.0 * MIB, **whole) == 600 * MIB
     assert needed("cpu") == 100 * MIB
 
 
@@ -196,7 +199,7 @@ def test_what_nothing_has_measured_is_not_called_a_peak() -> None:
         )
         for own in ({}, {"gpu_memory_own": 2.0**31})
     )
-    words = "2.00 GiB per device (1.00 GiB of it assumed for CUDA's context and libraries, which NVML did not"
+    words = "2.00 GiB per device (1.00 GiB of it assumed for CUDA's context and libraries, which nothing"
     assert f"tokens/s, memory {words}" in answer(assumed).headline.replace("(spread unknown) ", "")
     assert "tokens/s, peak memory 2.00 GiB per device." in answer(reported).headline
     least = next(each for each in sentences(assumed) if each.startswith("Lowest memory"))

@@ -15,11 +15,13 @@ from distbench.case import CHOICES, Axis, Precision
 from distbench.grouping import grouped
 from distbench.units import number_text
 
-RESERVED, OWN, ENERGY = "memory_reserved_peak", "gpu_memory_own", "energy_per_token"
+RESERVED, ENERGY = "memory_reserved_peak", "energy_per_token"
+WHOLE = ("gpu_memory_own", "memory_device_peak")
+"""All that is in use of a GPU: by the ranks, as NVML reports it; else by anybody, as CUDA does."""
 OUTSIDE = 2.0**30
 """Bytes of a GPU that a process is assumed to take outside of torch's allocator (CUDA's context, kernels,
-the buffers of NCCL and cuBLAS), where NVML did not report it: the middle of the half to two GiB that are
-common."""
+the buffers of NCCL and cuBLAS), where neither NVML nor CUDA reported it: the middle of the half to two GiB
+that are common."""
 
 
 def candidates(cases: Sequence[CaseSummary], unfair: Mapping[str, Sequence[Difference]]) -> list[Candidate]:
@@ -97,13 +99,14 @@ def _noisy(row: CaseSummary) -> str:
 def _needed(row: CaseSummary) -> tuple[float | None, float]:
     """Memory that a device must have, and how much of that nothing has measured.
 
-    On a GPU all that the ranks held of it, by NVML, and no less than the allocator's segments, which a
+    On a GPU all that was in use of it (``WHOLE``), and no less than the allocator's segments, which a
     large device lets grow beyond need; on a CPU the tensors.
     """
-    peak, own = row.values.get(RESERVED) or row.values.get(MEMORY), row.values.get(OWN)
+    peak = row.values.get(RESERVED) or row.values.get(MEMORY)
     if peak is None or row.case.device == "cpu":
         return peak.high if peak else None, 0.0
-    return (max(peak.high, own.high), 0.0) if own else (peak.high + OUTSIDE, OUTSIDE)
+    whole = next((row.values[name] for name in WHOLE if name in row.values), None)
+    return (max(peak.high, whole.high), 0.0) if whole else (peak.high + OUTSIDE, OUTSIDE)
 
 
 def _by_size(cases: Sequence[CaseSummary], column: str) -> dict[int, list[CaseSummary]]:

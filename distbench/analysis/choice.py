@@ -46,7 +46,7 @@ class Candidate:
     and ``memory_assumed``."""
     memory_assumed: float = 0.0
     """Bytes of ``memory`` that were not measured but allowed for: what a GPU holds beside torch's allocator,
-    where NVML did not report it."""
+    where nothing measured it."""
     joules: Interval | None = None
     """Joules per token."""
     barred: str = ""
@@ -70,7 +70,7 @@ class Candidate:
             return text
         return (
             f"{text} ({bytes_text(self.memory_assumed)} of it assumed for CUDA's context and libraries, "
-            "which NVML did not report)"
+            "which nothing measured)"
         )
 
     def is_beaten_by(self, other: Candidate) -> bool:

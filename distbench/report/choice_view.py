@@ -90,7 +90,7 @@ def _assumed(choice: Choice) -> list[str]:
     every = (*choice.ranked, *(one for one, _ in choice.left_out))
     assumed = gathered((bytes_text(one.memory_assumed), one.name) for one in every if one.memory_assumed)
     return [
-        f"{much} of the memory is assumed for CUDA's context and libraries, which NVML did not report: "
+        f"{much} of the memory is assumed for CUDA's context and libraries, which nothing measured: "
         f"{listed(names)}."
         for much, names in assumed.items()
     ]

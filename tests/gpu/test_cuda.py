@@ -74,6 +74,7 @@ def test_the_numbers_of_a_gpu_are_there(ran: dict[str, Record]) -> None:
             continue
         values = record.values
         assert values["memory_reserved_peak"] >= values["memory_peak"] > 0, label
+        assert values["memory_device_peak"] > values["memory_reserved_peak"], label
         assert values["matmul_flops"] > 0 and 0 < values["mamfu"] <= 1.5, label
         assert "mfu" in values or "no published peak" in record.absent["peak_flops"], label
         parts = sum(values[f"profile_{part}_s"] for part in PARTS)

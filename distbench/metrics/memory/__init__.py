@@ -59,7 +59,10 @@ class Memory(Metric):
             memory_active_peak="CUDA: active_bytes.all.peak, tensors and blocks that other streams still "
             "hold back.",
             memory_reserved_peak="CUDA: reserved_bytes.all.peak, the segments taken from the device: nearest "
-            "to out-of-memory.",
+            "to out-of-memory that torch itself counts.",
+            memory_device_peak="CUDA: memory_reserved_peak, and what else of the device is in use after the "
+            "timed steps by cudaMemGetInfo: CUDA's context, kernels, NCCL's and cuBLAS's buffers, and other "
+            "processes on it. It is what a device must have.",
         ),
         *alike("", "lower", "sum")(
             memory_alloc_retries="CUDA: num_alloc_retries, allocations that succeeded only after the cache "

@@ -73,7 +73,13 @@ def why_not() -> str:
 
 
 _FAULTS = {"memory_alloc_retries": "num_alloc_retries", "memory_ooms": "num_ooms"}
-_CUDA_ONLY = (*_FAULTS, "memory_active_peak", "memory_reserved_peak", "memory_pinned_peak")
+_CUDA_ONLY = (
+    *_FAULTS,
+    "memory_active_peak",
+    "memory_reserved_peak",
+    "memory_device_peak",
+    "memory_pinned_peak",
+)
 _NO_CACHE = Absent("CUDA only: torch's CPU allocator does not cache, reserve or pin memory")
 _NOT_TOLD = Absent("this torch version does not report pinned host memory")
 
@@ -125,6 +131,7 @@ class CudaBooks:
             "memory_peak": self.peak(),
             "memory_active_peak": self._most("active_bytes.all.peak"),
             "memory_reserved_peak": self._most("reserved_bytes.all.peak"),
+            "memory_device_peak": max(map(_device_peak, self._devices)),
             "memory_pinned_peak": _NOT_TOLD if pinned is None else pinned,
             **{column: count - self._faults_before[column] for column, count in self._faults().items()},
         }
@@ -138,6 +145,14 @@ class CudaBooks:
 
     def _stats(self, name: str) -> list[int]:
         return [int(torch.cuda.memory_stats(device)[name]) for device in self._devices]
+
+
+def _device_peak(device: Any) -> int:
+    """Peak of the allocator's segments on *device*, and all else that is in use there now."""
+    free, total = torch.cuda.mem_get_info(device)
+    stats = torch.cuda.memory_stats(device)
+    outside = total - free - stats["reserved_bytes.all.current"]
+    return int(stats["reserved_bytes.all.peak"] + max(0, outside))
 
 
 Books = CpuBooks | CudaBooks
