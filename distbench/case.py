@@ -32,6 +32,19 @@ TORCH_NAMES: dict[str, str] = {"fp64": "float64", "fp32": "float32", "bf16": "bf
 BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of an element of each dtype."""
 
+KEPT_OPERATIONS = (
+    *("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "convolution"),
+    # which of these is scaled_dot_product_attention, if it is not products and a softmax, torch decides
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)
+"""ATen's operations whose outputs ``activation_checkpointing: selective`` keeps: all that count as model
+FLOPs, so that only what is cheap is made again (norms, activations, casts). torchtitan's ``op`` mode keeps
+every second product; the selective recomputation of Korthikanti et al. (arXiv:2205.05198) is another one:
+it makes the core of attention again."""
+
 Axis = Literal[
     "strategy",
     "world_size",
@@ -207,7 +220,7 @@ class Case:
     batch: Batch
     optimizer: Optimizer
     precision: Precision
-    activation_checkpointing: Literal["none", "full"]
+    activation_checkpointing: Literal["none", "selective", "full"]
     threads: Count
     """Intra-op threads per rank."""
     seed: int

@@ -68,6 +68,8 @@ ALL = {
     "ddp": of("ddp", options={"bucket_cap_mb": 7.0, "gradient_as_bucket_view": True}),
     "ddp-bf16": of("ddp", precision=BF16),
     "ddp-fp16": of("ddp", precision=Precision("fp16", "fp16", "fp32", "fp32", 4096.0)),
+    "ddp-selective": of("ddp", activation_checkpointing="selective"),
+    "fsdp-selective": of("fsdp", activation_checkpointing="selective"),
     "dp": of("dp"),
     "fsdp": of("fsdp", precision=BF16),
     "fsdp-fp16": of("fsdp", precision=Precision("fp16", "fp32", "fp32", "fp32", 4096.0)),
@@ -104,7 +106,7 @@ def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: s
     wanted += ["momentum", "0.87"] if one.optimizer.name == "sgd" else ["0.71", "0.83", "3e-07", "0.67"]
     wanted += [str(one.batch.global_batch_size)] if format_ in ("deepspeed", "torchtitan") else []
     wanted += ["4096"] if one.precision.loss_scale == 4096 else []
-    wanted += ["full", "fp32"]
+    wanted += [one.activation_checkpointing, "fp32"]
     assert [each for each in wanted if each not in text] == []
 
 

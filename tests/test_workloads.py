@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import MODELS
+from records import case
 
 from distbench import registry
 from distbench.case import Choice
@@ -189,24 +190,21 @@ def test_the_flops_are_near_those_that_torch_counts(name: str) -> None:
 @pytest.mark.train
 @pytest.mark.parametrize("name", ["transformer", "mlp"])
 def test_what_is_computed_again_is_what_torch_counts_more_with_checkpointed_layers(name: str) -> None:
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    from distbench.strategies.torch_engine.modules import wrap_layers
+    from distbench.strategies.torch_engine.recomputation import checkpointed_layers
 
     one = workload(name)
-    batch, counts = random_batch(one, rows=2), []
-    for wrap in (
-        lambda module, _: module,
-        lambda module, layers: wrap_layers(module, layers, checkpoint_wrapper),
-    ):
+    batch, counts = random_batch(one, rows=2), {}
+    for kind in ("none", "selective", "full"):
         module = one.module()
-        wrap(module, one.layers(module))
+        checkpointed_layers(case("single", activation_checkpointing=kind), module, one.layers(module))
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
             one.loss(module, batch).backward()
-        counts.append(counter.get_total_flops() / 2)
-    assert counts[1] - counts[0] == pytest.approx(one.recomputed_flops_per_sample(), rel=0.03)
+        counts[kind] = counter.get_total_flops() / 2
+    assert counts["full"] - counts["none"] == pytest.approx(one.recomputed_flops_per_sample(), rel=0.03)
+    assert counts["selective"] == counts["none"]
 
 
 def test_an_mlp_takes_six_flops_a_weight() -> None:

@@ -7,7 +7,7 @@ from textwrap import dedent, indent
 from distbench import schedule
 from distbench.adopt import base
 from distbench.adopt.base import Measured
-from distbench.case import TORCH_NAMES, Case, Optimizer
+from distbench.case import KEPT_OPERATIONS, TORCH_NAMES, Case, Optimizer
 
 CAST = '''
 class Cast(nn.Module):
@@ -48,7 +48,12 @@ def wrap_layers(model, layers, wrap):
     return wrapped
 '''
 
-CHECKPOINT = "layers = wrap_layers(model, layers, checkpoint_wrapper)  # recompute activations"
+_KEEPING = """
+# the rest of a layer is computed again in the backward pass
+KEPT = [
+    {operations}
+]
+"""
 
 
 def dtype(name: str) -> str:
@@ -112,11 +117,35 @@ def determinism(case: Case) -> str:
     return f"torch.set_num_threads({case.threads!r})\n{seed}"
 
 
+def kept(case: Case) -> str:
+    """The operations that ``checkpoint`` keeps the outputs of; empty if it keeps none."""
+    if case.activation_checkpointing != "selective":
+        return ""
+    operations = "\n    ".join(f"torch.ops.aten.{name}.default," for name in KEPT_OPERATIONS)
+    return _KEEPING.format(operations=operations)
+
+
+def checkpoint(case: Case) -> str:
+    """Statement by which ``layers`` recompute their activations; empty if they keep them."""
+    wrap = {
+        "none": "",
+        "full": "checkpoint_wrapper",
+        "selective": (
+            "lambda layer: checkpoint_wrapper(\n"
+            "    layer, context_fn=partial(create_selective_checkpoint_contexts, KEPT)\n)"
+        ),
+    }[case.activation_checkpointing]
+    return wrap and f"layers = wrap_layers(model, layers, {wrap})  # recompute activations"
+
+
 def checkpoint_imports(case: Case) -> str:
-    """Import for ``WRAP_LAYERS`` and ``CHECKPOINT``."""
-    own = ", checkpoint_wrapper" if case.activation_checkpointing == "full" else ""
+    """Imports for ``WRAP_LAYERS`` and ``checkpoint``."""
+    own = "" if case.activation_checkpointing == "none" else ", checkpoint_wrapper"
     module = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
-    return f"from {module} import apply_activation_checkpointing{own}"
+    return lines(
+        f"from {module} import apply_activation_checkpointing{own}",
+        "from torch.utils.checkpoint import create_selective_checkpoint_contexts" if kept(case) else "",
+    )
 
 
 def lines(*pieces: str) -> str:

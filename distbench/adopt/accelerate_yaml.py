@@ -38,6 +38,9 @@ def problems(measured: Measured) -> list[str]:
         "Accelerate passes no mesh to FSDP1, so it can't set the number of replicas of a hybrid shard": (
             fsdp and fsdp.version == 1 and fsdp.sharding == "hybrid"
         ),
+        "Accelerate's FSDP recomputes whole layers; the case kept matrix products and attention": (
+            fsdp and measured.case.activation_checkpointing == "selective"
+        ),
         **base.fixed_loss_scale(measured, "Accelerate"),
     }
     return base.applying(sentences)
@@ -143,11 +146,12 @@ def _yaml(config: dict[str, Any]) -> str:
 
 
 def _script(measured: Measured) -> str:
-    wraps = measured.case.activation_checkpointing == "full" and not measured.fsdp
+    wraps = measured.case.activation_checkpointing != "none" and not measured.fsdp
     rate = "" if measured.zero else _python.rate(measured.case.optimizer)
     parts = (
         lines(
             "import math\n" if "math." in rate else "",
+            "from functools import partial\n" if _python.kept(measured.case) else "",
             "import torch",
             "from accelerate import Accelerator",
             f"from accelerate.utils import {', '.join([*_names(measured), 'GradientAccumulationPlugin'])}",
@@ -156,6 +160,7 @@ def _script(measured: Measured) -> str:
         ),
         _setup(measured),
         rate,
+        _python.kept(measured.case),
         _python.WRAP_LAYERS if wraps else "",
         _prepare(measured, wraps),
         _train(measured),
@@ -215,7 +220,7 @@ def _prepare(measured: Measured, wraps: bool) -> str:
     if measured.zero:
         master = ""
         make = f"optimizer = DummyOptim(model.parameters())  # configured in {deepspeed_json.FILE}"
-    checkpoint = _python.CHECKPOINT if wraps else ""
+    checkpoint = _python.checkpoint(measured.case) if wraps else ""
     body = lines(master, checkpoint, make, "return accelerator.prepare(model, optimizer, loader)")
     doc = "Return wrapped model, optimizer and loader; *loader* yields micro-batches of all ranks' data."
     return function("prepare(accelerator, model, layers, loader)", doc, body)

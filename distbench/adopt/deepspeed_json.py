@@ -95,13 +95,13 @@ def notes(measured: Measured) -> list[str]:
         f"DeepSpeed keeps {precision.master} master weights and {precision.optimizer_state} optimizer state "
         "by itself, as in the measured case.",
     ]
-    recomputes = case.activation_checkpointing == "full"
+    recomputes = case.activation_checkpointing
     on_disk = "nvme" in (zero.offload_optimizer, zero.offload_parameters)
     sentences = {
         "Build a model that is too large for one device under "
         f'deepspeed.zero.Init(config_dict_or_path="{FILE}").': zero.stage == 3,
-        "Activation checkpointing (full): DeepSpeed leaves it to the model. Wrap each layer in torch's "
-        "checkpoint_wrapper, as --as torch writes it.": recomputes,
+        f"Activation checkpointing ({recomputes}): DeepSpeed leaves it to the model. Wrap each layer in "
+        "torch's checkpoint_wrapper, as --as torch writes it.": recomputes != "none",
         "nvme_path is a folder on the measured machine; replace it with your own.": on_disk,
     }
     return [*always, *base.applying(sentences)]

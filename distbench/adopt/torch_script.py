@@ -43,11 +43,12 @@ def _alone(measured: Measured) -> bool:
 def _script(measured: Measured) -> str:
     case, zero = measured.case, measured.zero
     casts = _python.casts(measured)
-    wraps = casts or case.activation_checkpointing == "full"
+    wraps = casts or case.activation_checkpointing != "none"
     join = "deepspeed.init_distributed(dist_init_required=False)" if zero else ""
     parts = (
         _python.setup(case, alone=_alone(measured), join=join),
         _python.CAST if casts else "",
+        _python.kept(case),
         _python.WRAP_LAYERS if wraps else "",
         _python.rate(case.optimizer),
         _python.prepare(_prepare(measured)),
@@ -62,6 +63,7 @@ _STANDARD = {
     "math.": "import math",
     "os.environ": "import os",
     "nullcontext(": "from contextlib import nullcontext",
+    "partial(": "from functools import partial",
 }
 _FOREIGN = {
     "deepspeed.": "import deepspeed",
@@ -87,7 +89,7 @@ def _imports(measured: Measured, wraps: bool, body: str) -> str:
 
 def _prepare(measured: Measured) -> str:
     case = measured.case
-    checkpoint = _python.CHECKPOINT if case.activation_checkpointing == "full" else ""
+    checkpoint = _python.checkpoint(case)
     make = _python.make_optimizer(case)
     if measured.zero:
         scheduled = schedule.is_scheduled(case.optimizer)

@@ -54,9 +54,12 @@ def write(measured: Measured) -> Adopted:
 
 
 def _differs(measured: Measured) -> list[str]:
+    half = "torchtitan's selective checkpointing keeps every second matrix product, the case all of them"
+    sentences: dict[str, object] = {half: measured.case.activation_checkpointing == "selective"}
     if not (ddp := measured.ddp):
-        return ["torchtitan shards embedding, final norm and output head as separate units"]
-    sentences = {
+        sentences["torchtitan shards embedding, final norm and output head as separate units"] = True
+        return base.applying(sentences)
+    sentences |= {
         "bf16 with DDP is torch.autocast in torchtitan; the case cast every parameter": measured.is_mixed,
         _EACH_MICRO_BATCH: measured.case.batch.gradient_accumulation_steps > 1,
         "torchtitan sets neither gradient_as_bucket_view nor static_graph of DDP": (
@@ -105,7 +108,10 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
             "pipeline_parallel_degree": 1,
             "context_parallel_degree": 1,
         },
-        "activation_checkpoint": {"mode": case.activation_checkpointing},
+        "activation_checkpoint": {
+            "mode": case.activation_checkpointing,
+            **({"selective_ac_option": "op"} if case.activation_checkpointing == "selective" else {}),
+        },
         "compile": {"enable": False},
         "debug": {"seed": case.seed},
     }

@@ -35,6 +35,9 @@ def problems(measured: Measured) -> list[str]:
         "no argument of Trainer sets the number of replicas of a hybrid shard": (
             fsdp and fsdp.sharding == "hybrid"
         ),
+        "Trainer recomputes whole layers; the case kept matrix products and attention": (
+            measured.case.activation_checkpointing == "selective"
+        ),
         **base.fixed_loss_scale(measured, "Trainer"),
     }
     return base.applying(sentences)

@@ -74,7 +74,8 @@ class Utilisation(Metric):
             "dtype of the computation (peak_flops).",
             hfu="Hardware FLOPs utilisation: as mfu, plus what activation_checkpointing: full computes "
             "again: the forward pass of the layers, by the workload's formula; head and embedding are not "
-            "among them, so it is less than llm-foundry's 4/3 of the model FLOPs.",
+            "among them, so it is less than llm-foundry's 4/3 of the model FLOPs. selective keeps every "
+            "matrix product and attention, so it computes no model FLOP again.",
         ),
         *alike("FLOP/s", None, "first")(
             peak_flops="Published dense peak of one device in the dtype of the computation; the record's "

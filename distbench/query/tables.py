@@ -93,7 +93,7 @@ CASES = Table(
         Column("optimizer", "varchar", "Optimizer."),
         Column("lr", "double", "Learning rate."),
         Column("optimizer_options", "json", "All hyper-parameters of the optimizer."),
-        Column("activation_checkpointing", "varchar", "none or full."),
+        Column("activation_checkpointing", "varchar", "none, selective or full."),
         Column("threads", "bigint", "Intra-op threads of a rank."),
         Column("seed", "bigint", "Seed of weights and data."),
     ),

@@ -35,8 +35,9 @@ QUESTIONS: dict[Goal, str] = {
 _ENDS: dict[Goal, str] = {
     "throughput": "",
     "memory": """
-# full: recompute activations in the backward pass instead of keeping them. Both are measured.
-activation_checkpointing: [none, full]
+# full: recompute activations in the backward pass instead of keeping them; selective: keep those of matrix
+# products and attention, and recompute the rest. All three are measured.
+activation_checkpointing: [none, selective, full]
 """,
     "scaling": "",
     "gate": """

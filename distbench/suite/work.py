@@ -23,8 +23,9 @@ SECTION_ROOTS: dict[str, type] = {"batch": BatchSpec, "optimizer": Optimizer, "p
 class Scalars:
     """The keys of the work with a single value."""
 
-    activation_checkpointing: Literal["none", "full"] = "none"
-    """full: recompute each layer in the backward pass instead of keeping its activations."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """full: recompute each layer in the backward pass instead of keeping its activations; selective: keep
+    the outputs of its matrix products and of attention, and recompute the rest, which is cheap."""
     threads: Annotated[int, Bound(1, 4096)] | Literal["auto"] = "auto"
     """Intra-op threads per rank; auto: the cores divided by the largest world size."""
     seed: Annotated[int, Bound(0)] = 1234

@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor
 from distbench.strategies import fsdp
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.engine import WrappedEngine
-from distbench.strategies.torch_engine.modules import checkpointed_layers
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
+from distbench.strategies.torch_engine.recomputation import checkpointed_layers
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distbench.strategies.base import Engine, FullState, Setting
-from distbench.strategies.torch_engine import checkpoint, modules, optimizer, reading
+from distbench.strategies.torch_engine import checkpoint, modules, optimizer, reading, recomputation
 from distbench.workloads.weights import plain_name
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class TorchEngine(Engine):
             "global_batch_size": (self._compute.rows or 0) * self._accumulation * dist.get_world_size(),
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": self._accumulation,
-            **modules.describe_checkpointing(self.module),
+            **recomputation.describe_checkpointing(self.module),
             "parameters_on": reading.device_name(self.module.parameters()),
             "optimizer_state_on": reading.device_name(optimizer.moments(self._optimizer)),
         }

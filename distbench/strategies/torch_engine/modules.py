@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpointing
 
-from distbench.case import Case
 from distbench.strategies.base import Setting
+from distbench.strategies.torch_engine.layers import wrap_layers
 from distbench.strategies.torch_engine.reading import dtype_name
+from distbench.strategies.torch_engine.recomputation import checkpointed_layers
 from distbench.workloads.weights import DTYPES, loaded
 
 T = TypeVar("T")
@@ -80,32 +80,3 @@ def evaluated(module: nn.Module, judge: Callable[[nn.Module], T]) -> T:
             return judge(module)
     finally:
         module.train()
-
-
-def wrap_layers(
-    module: nn.Module, layers: list[nn.Module], wrap: Callable[[nn.Module], nn.Module]
-) -> list[nn.Module]:
-    """Replace each of *layers* inside *module* by what *wrap* makes of it; return those."""
-    chosen, made = {id(layer) for layer in layers}, []
-
-    def wrap_one(layer: nn.Module) -> nn.Module:
-        made.append(wrap(layer))
-        return made[-1]
-
-    checkpointing.apply_activation_checkpointing(
-        module, checkpoint_wrapper_fn=wrap_one, check_fn=lambda layer: id(layer) in chosen
-    )
-    return made
-
-
-def checkpointed_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
-    """Wrap *layers* inside *module* to recompute activations if *case* says so; return the layers."""
-    if case.activation_checkpointing == "none":
-        return layers
-    return wrap_layers(module, layers, checkpointing.checkpoint_wrapper)
-
-
-def describe_checkpointing(module: nn.Module) -> dict[str, Any]:
-    """Whether the live module recomputes activations, and in how many layers."""
-    wrapped = sum(isinstance(m, checkpointing.CheckpointWrapper) for m in module.modules())
-    return {"activation_checkpointing": "full" if wrapped else "none", "checkpointed_layers": wrapped}

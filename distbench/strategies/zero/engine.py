@@ -15,7 +15,7 @@ from torch import nn
 
 from distbench import schedule
 from distbench.strategies.base import Engine, FullState, Setting
-from distbench.strategies.torch_engine import modules, optimizer, reading
+from distbench.strategies.torch_engine import modules, optimizer, reading, recomputation
 from distbench.strategies.zero import Zero, checkpoint, gradients
 from distbench.strategies.zero.config import configuration, for_layers
 from distbench.strategies.zero.memory import book
@@ -114,7 +114,7 @@ class ZeroEngine(Engine):
             "clip_grad_norm": engine.gradient_clipping() or None,
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
-            **modules.describe_checkpointing(engine.module),
+            **recomputation.describe_checkpointing(engine.module),
             "parameters_on": reading.device_name(engine.module.parameters()),
             "optimizer_state_on": reading.device_name(masters(engine)),
             **_describe_zero(engine),
@@ -159,7 +159,7 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
         module = _sharded(setting, config)
     else:
         module = weights.loaded(setting.workload, setting.weights, setting.device)
-    layers = modules.checkpointed_layers(setting.case, module, setting.workload.layers(module))
+    layers = recomputation.checkpointed_layers(setting.case, module, setting.workload.layers(module))
     engine, *_ = deepspeed.initialize(
         model=module,
         optimizer=_optimizer(strategy, setting, module),
