@@ -14,6 +14,7 @@ from distbench.cli import main
 from distbench.record import Record
 from distbench.report import comparison_page
 from distbench.report.comparison_view import comparison
+from distbench.report.figures import Style
 
 DDP, FSDP = case("ddp"), case("fsdp")
 
@@ -41,6 +42,9 @@ def test_a_change_is_drawn_told_and_in_the_table(browser: Browser, tmp_path: Pat
     page.scroll_through()
     assert page.trouble == []
     assert page.page.locator(".chart").count() == 1
+    looks = page.page.evaluate("document.querySelector('.chart').data.slice(1).map(trace => trace.marker)")
+    style = Style.of(before.cases)
+    assert looks == [{**style.marker(name), "size": 9} for name in ("ddp", "fsdp")]
     assert "1 measurably slower, 1 within" in page.page.inner_text("#words-1")
     row = page.page.locator("#compare tbody tr", has_text="ddp")
     assert row.locator("td").first.inner_text().startswith("0.900 (")

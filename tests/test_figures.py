@@ -24,7 +24,20 @@ from distbench.record import Record, Row, Status
 from distbench.report.axes import Rows, byte_ticks, log_ticks
 from distbench.report.figures import MOST_CASES, Chart, Style
 from distbench.report.labels import End, beside_marks, end_labels
-from distbench.report.palette import every
+from distbench.report.palette import (
+    COLLECTIVES,
+    COMMUNICATION,
+    COPY,
+    EFFICIENCY,
+    GREY,
+    MEMORY,
+    PARTS,
+    QUANTITIES,
+    STRATEGIES,
+    VERDICTS,
+    collective,
+    every,
+)
 from distbench.report.view import Chapter, chapters
 
 ONE, DDP, FSDP, ZERO = case("ddp", 1), case("ddp"), case("fsdp"), case("zero2")
@@ -231,6 +244,13 @@ def test_every_colour_stands_out_on_either_ground(ground: str) -> None:
         assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
 
 
+def test_no_colour_of_a_strategy_means_anything_else() -> None:
+    meanings = (PARTS, COMMUNICATION, COLLECTIVES, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS)
+    others = {collective("other"), COPY, GREY, *(colour for each in meanings for colour in each.values())}
+    assert others & {*STRATEGIES} == set()
+    assert others | {*STRATEGIES} == every()
+
+
 def _luminance(colour: str) -> float:
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
@@ -279,6 +299,8 @@ def test_names_at_the_ends_of_lines_do_not_cover_each_other_and_one_place_has_on
     heights = [300 - 3 * each["y"] + each["ay"] for each in apart]
     assert min(lower - upper for upper, lower in itertools.pairwise(heights)) >= 15
     assert end_labels([], 0, 1, 300) == []
+    low = end_labels([End(x, 1.0, "line", "#000000") for x in range(9)], 0, 100, 300)
+    assert max(300 - 3 * each["y"] + each["ay"] for each in low) <= 300, "none below the chart"
 
 
 def test_a_name_stands_where_it_covers_no_other_mark_or_name() -> None:

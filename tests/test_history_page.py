@@ -14,7 +14,9 @@ from records import case, measured
 from distbench.analysis.history import Occasion
 from distbench.cli import main
 from distbench.report import history_page
+from distbench.report.figures import Style
 from distbench.report.history_view import History
+from distbench.report.palette import VERDICTS
 
 SPEEDS = [1000.0, 1004.0, 996.0] * 4 + [900.0, 904.0, 896.0] * 2
 
@@ -42,8 +44,11 @@ def test_steps_and_breaks_are_drawn_told_and_in_the_table(browser: Browser, tmp_
     assert "with it no measurable change." in told
     names = page.page.evaluate("document.querySelector('.chart').data.map(trace => trace.name)")
     assert names == ["run", "level", "environment changed", "step, worse"]
-    marked = page.page.evaluate("document.querySelector('.chart').data[3].x")
-    assert marked == [12]
+    runs, *_, step = page.page.evaluate("document.querySelector('.chart').data")
+    assert step["x"] == [12]
+    # a run has the colour of its strategy, and a step one that no strategy has
+    assert runs["marker"]["color"] == Style.of(records).marker("ddp")["color"]
+    assert step["marker"]["color"] == VERDICTS["worse"]
     page.page.click("figure summary")
     row = page.page.locator("figure tbody tr", has_text="day012")
     assert "worse" in row.inner_text()

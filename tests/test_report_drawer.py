@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import pytest
 from pages import HOSTILE, See, Seen
-from playwright.sync_api import expect
-from records import case, failed, info, measured, unsupported
+from playwright.sync_api import Browser, expect
+from records import COLUMNS, case, failed, info, measured, unsupported
 
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch
@@ -62,7 +63,8 @@ def test_a_row_opens_all_about_its_case_and_escape_goes_back_to_it(see: See) -> 
 
 
 def test_a_case_can_be_copied_as_configuration_or_it_says_why_not(see: See) -> None:
-    seen = see(*FOUR, permissions=["clipboard-read", "clipboard-write"])
+    noisy = replace(measured(case("zero")), effective=ENGINE, degraded="others computed")
+    seen = see(*FOUR, noisy, permissions=["clipboard-read", "clipboard-write"])
     page, drawer = seen.page, seen.page.locator("#drawer")
     page.evaluate(f"location.hash = '#case-{DDP.id}'")
     drawer.locator("summary", has_text="torch").first.click()
@@ -72,6 +74,9 @@ def test_a_case_can_be_copied_as_configuration_or_it_says_why_not(see: See) -> N
     assert "DistributedDataParallel" in copied
     assert f"{DDP.name} ({DDP.id}), as measured by distbench" in copied
     assert re.search("deepspeed: .*ddp", drawer.inner_text())
+    assert "noisy machine" not in drawer.inner_text()
+    page.evaluate(f"location.hash = '#case-{noisy.case_id}'")
+    drawer.get_by_text("Warning: measured only on a noisy machine: others computed").wait_for()
     page.evaluate(f"location.hash = '#case-{BROKEN.case_id}'")
     drawer.get_by_text("the last line").wait_for()
     assert "oom_gpu. it broke" in drawer.inner_text()
@@ -132,6 +137,17 @@ def test_the_small_page_has_the_answer_and_runs_no_script(records: tuple[Record,
     assert f"{least:,}" in text if least else "No recommendation" in text
     assert text.count("<svg") == bool(records)
     assert ("120 more cases stand in the full report" in text) == (len(records) == 200)
+
+
+def test_mail_cuts_no_column_of_the_small_page(browser: Browser, tmp_path: Path) -> None:
+    told = {"mfu": 0.4, "step_s": 0.1}
+    columns = {**COLUMNS, **{name: {"unit": "", "better": "higher", "doc": ""} for name in told}}
+    records = [replace(measured(case("zero2+offload"), 123_456, **told), columns=columns), *FOUR]
+    file = lite.write(tmp_path, AnalysedRun(info(*(record.case for record in records)), records))
+    page = Seen(browser, file, viewport={"width": 600, "height": 900}).page
+    assert page.locator("#cases .scroll").evaluate("e => e.scrollWidth <= e.clientWidth")
+    heads = page.locator("#cases thead th").all_inner_texts()
+    assert heads == ["case", "tokens/s", "MFU", "× ddp", "peak memory"]
 
 
 def test_a_hostile_name_is_text_in_the_small_page() -> None:

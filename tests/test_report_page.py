@@ -42,10 +42,28 @@ def test_a_chart_is_drawn_when_it_comes_into_sight_and_all_are_before_printing(s
     seen.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert drawn.count() == every
     assert seen.page.locator("details[data-print]:not([open])").count() == 0
-    size = "all => all.every(e => e.layout.width === 680 && e.layout.height === parseInt(e.style.height, 10))"
-    assert seen.page.locator(".chart").evaluate_all(size)
     seen.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert seen.page.locator("details[data-print][open]").count() == 0
+
+
+def test_paper_has_whole_charts_beside_each_other_and_nothing_for_the_pointer(see: See) -> None:
+    two_sizes = [measured(case(name, size), 100 * size) for name in ("ddp", "fsdp") for size in (1, 2)]
+    seen = see(*two_sizes, measured(ZERO))
+    page = seen.page
+    assert page.locator("#failures").is_visible()
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert (
+        page.locator(":is(summary, button:not(.sort), input, select, #failures, nav, .pair):visible").count()
+        == 0
+    )
+    assert page.locator("main > section:visible").count() > 5
+    inside = """all => all.every(e => e.querySelector(".main-svg").getBoundingClientRect().right
+        <= e.closest("figure").getBoundingClientRect().right + 1)"""
+    assert page.locator(".chart").evaluate_all(inside)
+    boxes = [each.bounding_box() for each in page.locator("#throughput figure").all()]
+    assert len({box and box["y"] for box in boxes}) == 1 < len(boxes)
+    assert all(box and box["width"] > 600 for box in [page.locator("#loss figure").first.bounding_box()])
 
 
 def test_the_page_prints_to_a_file_with_everything_in_it(see: See) -> None:

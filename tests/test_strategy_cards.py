@@ -7,14 +7,18 @@ import re
 from pathlib import Path
 
 import pytest
-from records import case
+from records import case, measured
 
 from distbench import registry
 from distbench.analysis.choice import Candidate
 from distbench.analysis.decision import branches, sentence
 from distbench.analysis.noise import Interval
+from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Choice, Precision
+from distbench.record.store import Run
+from distbench.report.view import chapters
 from distbench.strategies.cards import card_of
+from distbench.units import bytes_text
 
 SAMPLE = str(Path(__file__).parent.parent / "reports" / "sample")
 VARIANTS = [
@@ -112,8 +116,43 @@ def test_the_view_has_a_row_and_a_card_for_each_strategy_and_the_decision(comman
     assert cited == set(re.findall(r"\[(\d)\] https://", sources))
 
 
-def test_the_page_draws_what_to_take_by_memory():
-    assert "strategies-by-memory" in Path(SAMPLE, "report.html").read_text()
+def test_the_page_has_the_decision_as_a_tree_and_a_card_for_each_strategy():
+    run = AnalysedRun.read(Run(Path(SAMPLE)))
+    (chapter,) = (each for each in chapters(run) if each.id == "strategies")
+    turns = chapter.content.turns
+    assert [turn.name for turn in turns] == [
+        branch.pick.name if branch.pick else "" for branch in branches(run.candidates)
+    ]
+    assert (turns[0].least, turns[-1].least) == (bytes_text(branches(run.candidates)[0].least), "")
+    assert turns[-1].told == "no measured case fits"
+    assert " slower" in turns[1].told
+    rows = {row.case.label: row.values for row in run.cases if row.case.world_size == 2 and row.measured}
+    cards = chapter.content.cards
+    assert [card.name for card in cards] == sorted(rows, key=lambda name: -rows[name]["tokens_per_s"].value)
+    moves = {
+        card.name: (fact.theory, fact.measured)
+        for card in cards
+        for fact in card.facts
+        if fact.claim.aspect == "moves"
+    }
+    assert moves == {
+        name: (bytes_text(of["comm_bytes_theory"].value), bytes_text(of["comm_bytes"].value))
+        for name, of in rows.items()
+    }
+
+
+def test_the_tree_nests_a_question_in_each_no(see):
+    names = {"ddp": 30.0, "zero": 20.0, "fsdp": 10.0}
+    seen = see(*(measured(case(name), 1000 * size, memory_peak=size * 2**20) for name, size in names.items()))
+    tree = seen.page.locator(".tree")
+    assert tree.locator("li li li li").count() == 2
+    for name in names:
+        path = tree.locator("li", has=seen.page.get_by_role("link", name=name, exact=True))
+        assert path.last.inner_text().startswith("yes")
+    assert "no measured case fits" in tree.locator("li").last.inner_text()
+    cards = seen.page.locator(".cards article")
+    assert cards.locator("h4 a").all_inner_texts() == [*names]
+    assert cards.locator("a[rel=noreferrer][href^='https://']").count() >= 3 * len(names)
 
 
 def test_list_has_the_cards_of_one_strategy(command):

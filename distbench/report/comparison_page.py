@@ -9,9 +9,10 @@ from typing import Any
 from distbench.analysis.comparison import Change, Pair
 from distbench.analysis.text import one_line, short_names
 from distbench.files import write_whole, writing
+from distbench.grouping import grouped
 from distbench.report import html
 from distbench.report.comparison_view import Comparison, sheet
-from distbench.report.figures import PALETTE, Chart, drawn, errors, hover, level, scatter
+from distbench.report.figures import Chart, Style, drawn, errors, hover, level, scatter
 from distbench.report.view import Chapter
 from distbench.units import value_text
 
@@ -66,24 +67,35 @@ def _chart(made: Comparison, column: str, suffix: str) -> Chart | None:
     return Chart(
         f"compare-{column}{suffix}",
         f"{title}, after over before",
-        f"Each mark is a case, furthest from 1 first; {direction}. Bars are 95% intervals; a bar that "
-        f"crosses the grey line means no measurable change.{cut}",
-        drawn(_traces(changes[:_MOST]), f"ratio ({direction})", rows=[*names.values()]),
+        f"Each mark is a case, its shape and colour the strategy, furthest from 1 first; {direction}. "
+        f"Bars are 95% intervals; a bar that crosses the grey line means no measurable change.{cut}",
+        drawn(_traces(changes[:_MOST], _style(made)), f"ratio ({direction})", rows=[*names.values()]),
     )
 
 
-def _traces(shown: Sequence[tuple[Pair, Change]]) -> list[dict[str, Any]]:
-    ratios = [change.ratio for _, change in shown]
-    marks = scatter(
+def _style(made: Comparison) -> Style:
+    return Style.of(row for pair in made.pairs for row in (pair.before, pair.after) if row)
+
+
+def _traces(shown: Sequence[tuple[Pair, Change]], style: Style) -> list[dict[str, Any]]:
+    placed = [(place, pair, change) for place, (pair, change) in enumerate(shown)]
+    families = grouped(placed, lambda item: item[1].after.case.strategy.name if item[1].after else "")
+    marks = [_marks(of, style.marker(family)) for family, of in families.items()]
+    return [level([1, 1], [-0.5, len(shown) - 0.5]), *marks]
+
+
+def _marks(placed: Sequence[tuple[int, Pair, Change]], look: dict[str, Any]) -> dict[str, Any]:
+    """The marks of one strategy, at their places from above."""
+    ratios = [change.ratio for *_, change in placed]
+    return scatter(
         "",
         [ratio.value for ratio in ratios],
-        range(len(shown)),
-        hovers=[hover(pair.name, *_facts(change)) for pair, change in shown],
+        [place for place, *_ in placed],
+        hovers=[hover(pair.name, *_facts(change)) for _, pair, change in placed],
         error_x=errors([(ratio.low, ratio.value, ratio.high) for ratio in ratios]),
-        marker={"color": PALETTE[0], "size": 9, "symbol": "diamond"},
+        marker={**look, "size": 9},
         showlegend=False,
     )
-    return [level([1, 1], [-0.5, len(shown) - 0.5]), marks]
 
 
 def _facts(change: Change) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from distbench.adopt import FORMATS, adopt
+from distbench.adopt.caveats import caveats
 from distbench.analysis.parity import PeerGroup
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import settings, text
@@ -14,6 +15,7 @@ from distbench.analysis.text import one_line, plain
 from distbench.errors import DistbenchError
 from distbench.foreign import from_anybody
 from distbench.grouping import grouped
+from distbench.record.contents import damage_text
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import Chapter
 from distbench.units import bytes_text
@@ -28,6 +30,7 @@ def drawers(run: AnalysedRun, chapters: Sequence[Chapter]) -> dict[str, Any]:
     sheets = [(chapter, chapter.behind) for chapter in chapters if chapter.behind]
     tables = [(chapter, sheet) for chapter, sheet in sheets if any(f.name == "case_id" for f in sheet.fields)]
     rows = [_rows(sheet) for _, sheet in tables]
+    damage = _lines([damage_text(run.damaged)] if run.damaged else [])
     groups = {row.case.id: group for group in run.parity.comparisons for row in group.cases}
     return {
         "tables": [
@@ -45,6 +48,7 @@ def drawers(run: AnalysedRun, chapters: Sequence[Chapter]) -> dict[str, Any]:
                 **_settings(row, groups.get(row.case.id)),
                 "rows": [of.get(row.case.id, [])[:_MOST_ROWS] for of in rows],
                 "left": [max(0, len(of.get(row.case.id, [])) - _MOST_ROWS) for of in rows],
+                "caveats": [*_lines(caveats(row, run)), *damage] if row.measured else [],
                 "adopt": [_adopted(format_, row) for format_ in FORMATS],
             }
             for row in run.cases

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import COMMUNICATION, MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line, shorten
+from distbench.case import Case
 from distbench.report import palette
 from distbench.report.sheet import Row, Sheet
 from distbench.strategies.base import SINGLE
@@ -17,8 +18,8 @@ from distbench.units import bytes_text, number_text
 
 T = TypeVar("T")
 
-PALETTE, GREY = palette.STRATEGIES, palette.GREY
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
+GREY = palette.GREY
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MOST_CASES = 40
 """More bars or lines than this are indistinguishable; the tables have all cases."""
@@ -50,6 +51,15 @@ class Chart:
         return self.height or (_AROUND_ROWS + _ROW * max(rows, 2) if rows else _HEIGHT)
 
 
+class OfCase(Protocol):
+    """A row, a history or anything else about one case."""
+
+    @property
+    def case(self) -> Case:
+        """The case."""
+        ...
+
+
 @dataclass(frozen=True)
 class Style:
     """A colour and a symbol for each strategy family, the same in all charts of a page."""
@@ -57,16 +67,16 @@ class Style:
     families: list[str]
 
     @classmethod
-    def of(cls, cases: Sequence[CaseSummary]) -> Style:
-        """The style of a run."""
+    def of(cls, rows: Iterable[OfCase]) -> Style:
+        """The style of a page about the cases of *rows*."""
         # references that were only trained, or only checked against, are no cases
-        return cls(sorted({row.case.strategy.name for row in cases} | {SINGLE}))
+        return cls(sorted({row.case.strategy.name for row in rows} | {SINGLE}))
 
     def marker(self, family: str) -> dict[str, Any]:
         """Colour and symbol of a strategy; the pair is another for each of 64."""
-        lap, place = divmod(self.families.index(family), len(PALETTE))
-        symbol = _SYMBOLS[(place + lap) % len(_SYMBOLS)]
-        return {"color": PALETTE[place], "symbol": symbol}
+        lap, place = divmod(self.families.index(family), len(palette.STRATEGIES))
+        symbol = SYMBOLS[(place + lap) % len(SYMBOLS)]
+        return {"color": palette.STRATEGIES[place], "symbol": symbol}
 
     def line(self, family: str, i: int) -> dict[str, Any]:
         """The line of case *i*, in the colour of its strategy."""

@@ -12,9 +12,10 @@ from distbench.analysis.history import CaseHistory, HistoryPoint
 from distbench.analysis.text import listed, one_line
 from distbench.files import write_whole, writing
 from distbench.report import html
-from distbench.report.figures import GREY, PALETTE, Chart, drawn, errors, hover, scatter
+from distbench.report.figures import GREY, Chart, Style, drawn, errors, hover, scatter
 from distbench.report.history_view import History, sheet, title
 from distbench.report.history_words import break_sentences, change_text, step_sentences, when
+from distbench.report.palette import VERDICTS
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import Chapter
 from distbench.units import value_text
@@ -23,10 +24,10 @@ _MOST = 60
 """Charts of a metric; the table has all cases."""
 _MOST_DATES = 8
 _MOST_TOLD = 4
-_LOOKS: dict[Direction, tuple[str, str, str]] = {
-    "worse": ("step, worse", PALETTE[1], "triangle-down"),
-    "better": ("step, better", PALETTE[2], "triangle-up"),
-    "other": ("step", PALETTE[3], "diamond"),
+_LOOKS: dict[Direction, tuple[str, str]] = {
+    "worse": ("step, worse", "triangle-down"),
+    "better": ("step, better", "triangle-up"),
+    "other": ("step", "diamond"),
 }
 
 
@@ -54,6 +55,7 @@ def _chapter(made: History, number: int) -> Chapter:
 
 
 def _chart(series: CaseHistory, made: History, id_: str) -> Chart:
+    look = Style.of(made.series).marker(series.case.strategy.name)
     steps = step_sentences(series) or ["no step that noise and drift don't explain"]
     # a break each night says nothing more by its thirtieth
     findings = [*steps, *break_sentences(series)[-_MOST_TOLD:]]
@@ -62,18 +64,18 @@ def _chart(series: CaseHistory, made: History, id_: str) -> Chart:
         made.names[series.case.id],
         "Each mark is a run, bars the range of its trials; lines are the levels between steps, dotted lines "
         "where the environment changed.",
-        drawn(_traces(series), "run", title(made), xaxis=_dates(series.points), showlegend=True),
+        drawn(_traces(series, look), "run", title(made), xaxis=_dates(series.points), showlegend=True),
         _points(series),
         finding=" ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in findings),
     )
 
 
-def _traces(series: CaseHistory) -> list[dict[str, Any]]:
-    traces = [_runs(series), _levels(series), *([_breaks(series)] if series.breaks else [])]
+def _traces(series: CaseHistory, look: dict[str, Any]) -> list[dict[str, Any]]:
+    traces = [_runs(series, look), _levels(series, look), *([_breaks(series)] if series.breaks else [])]
     return traces + [_steps(series, word) for word in _LOOKS if any(c.word == word for c in series.changes)]
 
 
-def _runs(series: CaseHistory) -> dict[str, Any]:
+def _runs(series: CaseHistory, look: dict[str, Any]) -> dict[str, Any]:
     values = [point.value for point in series.points]
     texts = [value_text(value.value, one_line(series.unit)) for value in values]
     trials = ["1 trial" if value.n == 1 else f"median of {value.n} trials" for value in values]
@@ -83,15 +85,15 @@ def _runs(series: CaseHistory) -> dict[str, Any]:
         [value.value for value in values],
         hovers=map(hover, map(when, series.points), texts, trials),
         error_y=errors([(value.low, value.value, value.high) for value in values]),
-        marker={"color": PALETTE[0], "size": 7},
+        marker={**look, "size": 7},
     )
 
 
-def _levels(series: CaseHistory) -> dict[str, Any]:
+def _levels(series: CaseHistory, look: dict[str, Any]) -> dict[str, Any]:
     """The levels as one line with gaps."""
     places = [x for level in series.levels for x in (level.start - 0.4, level.end - 0.6, None)]
     heights = [y for level in series.levels for y in (level.value, level.value, None)]
-    line = {"color": PALETTE[0], "width": 2}
+    line = {"color": look["color"], "width": 2}
     return scatter("level", places, heights, "lines", hoverinfo="skip", line=line)
 
 
@@ -113,7 +115,7 @@ def _breaks(series: CaseHistory) -> dict[str, Any]:
 
 
 def _steps(series: CaseHistory, word: Direction) -> dict[str, Any]:
-    name, color, symbol = _LOOKS[word]
+    name, symbol = _LOOKS[word]
     changes = [change for change in series.changes if change.word == word]
     points = [series.points[change.step.place] for change in changes]
     texts = [change_text(change, series) for change in changes]
@@ -122,7 +124,7 @@ def _steps(series: CaseHistory, word: Direction) -> dict[str, Any]:
         [change.step.place for change in changes],
         [point.value.value for point in points],
         hovers=[hover(when(point), text) for point, text in zip(points, texts, strict=True)],
-        marker={"color": color, "size": 14, "symbol": symbol},
+        marker={"color": VERDICTS[word], "size": 14, "symbol": symbol},
     )
 
 

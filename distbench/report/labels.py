@@ -62,11 +62,24 @@ def end_labels(ends: Sequence[End], low: float, high: float, pixels: int) -> lis
             shared[-1] = (first, preferred, count + 1)
         else:
             shared.append((place, end, 1))
-    found, lowest = [], -math.inf
-    for place, end, count in shared[:MOST_ENDS]:
-        lowest = max(place, lowest + _LINE)
-        found.append(_label(end, count, lowest - place))
-    return found
+    return [
+        _label(end, count, lowered - place)
+        for (place, end, count), lowered in zip(
+            shared, _apart([place for place, *_ in shared[:MOST_ENDS]], pixels), strict=False
+        )
+    ]
+
+
+def _apart(places: Sequence[float], pixels: int) -> list[float]:
+    """*places* from the top, a line or more apart, and none below *pixels* if there is room above."""
+    lowered: list[float] = []
+    for place in places:
+        lowered.append(max(place, lowered[-1] + _LINE if lowered else -math.inf))
+    lowest = float(pixels)
+    for at in reversed(range(len(lowered))):
+        lowered[at] = min(lowered[at], lowest)
+        lowest = lowered[at] - _LINE
+    return lowered
 
 
 def _label(end: End, count: int, shift: float) -> dict[str, Any]:

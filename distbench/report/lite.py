@@ -6,13 +6,19 @@ from pathlib import Path
 
 from distbench.analysis.answer import answer
 from distbench.analysis.headlines import sentences
+from distbench.analysis.price import PER_BILLION
 from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import MEMORY, THROUGHPUT
 from distbench.files import write_whole, writing
 from distbench.report import html, identity
-from distbench.report.case_table import case_table
+from distbench.report.case_table import CaseTable, Column, case_table
 from distbench.report.plane import plane
 
 _MOST_SENTENCES = 20
+_COLUMNS = (THROUGHPUT, "relative", MEMORY, "mfu", PER_BILLION, "step_s")
+"""Numbers that decide, the first ones first."""
+_MOST_COLUMNS = 4
+"""As many as mail of 600 CSS pixels has room for."""
 _MOST_ROWS = 80
 
 
@@ -30,6 +36,7 @@ def write(folder: Path, run: AnalysedRun) -> Path:
 
 def render(run: AnalysedRun) -> str:
     """The page as HTML: below 300 KB however many cases there are."""
+    table = case_table(run)
     return html.static(
         "lite.html",
         info=run.info,
@@ -37,8 +44,20 @@ def render(run: AnalysedRun) -> str:
         strip=identity.facts(run),
         picker={"answer": answer(run)},
         plane=plane(run),
-        table=case_table(run),
+        table=table,
+        columns=_columns(table),
         said=sentences(run)[:_MOST_SENTENCES],
         most_rows=_MOST_ROWS,
         notes=run.parity.footnotes.sentences,
     )
+
+
+def _columns(table: CaseTable) -> list[Column]:
+    """The few numbers that there is room for, and the verdicts."""
+    known = {column.field.name: column for column in table.columns}
+    few = [name for name in _COLUMNS if name in known][:_MOST_COLUMNS]
+    return [
+        column
+        for column in table.columns
+        if column.field.name in few or (column.is_verdict and not column.folded)
+    ]

@@ -34,6 +34,7 @@ COLLECTIVES = {
     "reduce": "#8F6072",
     "send": "#7B72C9",
     "recv": "#5F86A8",
+    "send_recv": "#7B72C9",
 }
 """Operations; ``collective`` has a colour for any other."""
 _OTHER_COLLECTIVE = "#9C6A74"
@@ -51,6 +52,16 @@ MEMORY = {
 """Kinds of memory."""
 EFFICIENCY = {"efficiency": "#6C8BA8", "transfer": _EXPOSED, "waiting": _WAITING, "work": "#8A7464"}
 """Where the efficiency of several devices goes."""
+QUANTITIES = {
+    "loss": "#B0568C",
+    "grad_norm": "#7C9A8E",
+    "gradient": MEMORY["gradients"],
+    "parameter": MEMORY["parameters"],
+    "buffer": MEMORY["buffers"],
+}
+"""What is compared of a training: in the colour of the same thing in memory."""
+VERDICTS = {"better": "#5E8C31", "worse": "#C2413B", "other": "#8A6BB0"}
+"""What became of a number since."""
 # one hue, light to dark: order must not rest on telling hues apart
 SEQUENCE = ((0.0, "#DCEBF7"), (0.5, "#5BA3D0"), (1.0, "#08306B"))
 """Low to high."""
@@ -63,7 +74,7 @@ def collective(operation: str) -> str:
 
 def every() -> set[str]:
     """All colours of marks, bars and lines."""
-    maps = (PARTS, COMMUNICATION, COLLECTIVES, MEMORY, EFFICIENCY)
+    maps = (PARTS, COMMUNICATION, COLLECTIVES, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS)
     return {
         *STRATEGIES,
         GREY,

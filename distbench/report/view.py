@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench import registry
 from distbench.report.sheet import Cell, Field, Row, Sheet
@@ -46,6 +46,9 @@ class View(ABC):
     is_behind: ClassVar[bool] = False
     """Whether its charts have its rows behind them, so that the page needs no table of it."""
 
+    template: ClassVar[str] = "chapter.html"
+    """File among the page's templates that draws its chapter."""
+
     in_overview: ClassVar[bool] = False
     """Of a kind of job: whether ``distbench show`` prints its table, not a line for each verdict."""
 
@@ -56,6 +59,10 @@ class View(ABC):
     def charts(self, run: AnalysedRun) -> Iterable[Chart]:
         """Charts of *run*, above the table on the page."""
         return ()
+
+    def content(self, run: AnalysedRun) -> Any:
+        """What a template of its own draws besides charts and table."""
+        return None
 
     def is_asked(self, run: AnalysedRun) -> bool:
         """Whether *run* asked for what the view shows, so that a table without rows is news."""
@@ -94,6 +101,9 @@ class Chapter:
     """Whether the table is opened by who wants it."""
     behind: Sheet | None = None
     """All numbers of the view, also where the page has no table of them."""
+    template: str = View.template
+    content: Any = None
+    """What the template draws besides charts and table."""
 
 
 def views() -> dict[str, View]:
@@ -111,5 +121,7 @@ def chapters(run: AnalysedRun) -> list[Chapter]:
         charts, sheet = [*view.charts(run)], view.sheet(run)
         if charts or sheet.rows or view.is_asked(run):
             shown = None if view.is_behind and charts else sheet
-            made.append(Chapter(name, view.title, charts, shown, bool(charts) and view.folded, sheet))
+            folded = view.folded and bool(charts)
+            content = view.content(run)
+            made.append(Chapter(name, view.title, charts, shown, folded, sheet, view.template, content))
     return made

@@ -2,35 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from distbench.analysis.decision import Branch, branches, sentence
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.summary import COMMUNICATION, CaseSummary
+from distbench.analysis.summary import COMMUNICATION, REFERENCE, THROUGHPUT, CaseSummary
 from distbench.analysis.text import one_line
 from distbench.grouping import gathered
-from distbench.report.figures import GREY, Chart, drawn, safe, scatter
+from distbench.report.figures import Style
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.strategies.cards import card_of
 from distbench.strategies.description import TAKE_IT, Card, Claim
-from distbench.units import bytes_text, number_text
+from distbench.units import bytes_text, count_text, number_text
 
-_MIB = 2**20
 _MOVED, _KEPT = "comm_bytes_theory", "memory_states_theory"
 _STATES = "memory_states"
+_MOST_CARDS = 24
+_ASPECTS = {"moves": (COMMUNICATION, _MOVED, "per step"), "keeps": (_STATES, _KEPT, "of model states")}
+"""What a claim is about -> columns of what was measured and of its theory, and what they are."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A claim of theory, and what was measured of it."""
+
+    claim: Claim
+    theory: str = ""
+    measured: str = ""
+    unit: str = ""
+    """What the two are."""
+
+
+@dataclass(frozen=True)
+class ShownCard:
+    """A strategy as the page has it."""
+
+    case_id: str
+    name: str
+    color: str
+    is_picked: bool
+    advice: Sequence[Claim]
+    facts: Sequence[Fact]
+    pace: str
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question of the decision tree, and the case to use where the answer is yes."""
+
+    least: str
+    """Memory that is asked for; empty where nothing is left to ask."""
+    case_id: str
+    """Empty: no measured case fits."""
+    name: str
+    told: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """The cards, and the decision tree above them."""
+
+    cards: Sequence[ShownCard]
+    left_out: int
+    """Strategies without a card on the page."""
+    turns: Sequence[Turn]
+    devices: str
 
 
 class StrategiesView(View):
     """A row for each strategy at the largest world size, a card of each, and what to take by memory."""
 
+    template = "strategies.html"
     title = "Which strategy, and why"
     place = 25
     caption = (
         "What each strategy shards, the payload of a rank's collectives per step and the model states that a "
         "rank keeps, beside theory with the dtypes in use; lower is better. x ddp: tokens/s relative to ddp, "
-        "higher is better. The largest number of devices alone. The notes are a card for each strategy."
+        "higher is better. The largest number of devices alone. A card for each strategy says when to use it."
     )
     fields = (
         *CASE,
@@ -48,10 +98,17 @@ class StrategiesView(View):
         notes = [sentence(found, _devices(found))] if found else []
         return self.made([_row(row, card) for row, card in cards], [*notes, *_said(cards)])
 
-    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
-        found = branches(run.candidates)
-        if len(found) > 2:
-            yield _by_memory(found)
+    def content(self, run: AnalysedRun) -> Content:
+        """What the page has instead of notes."""
+        found, style = branches(run.candidates), Style.of(run.cases)
+        cards = sorted(_cards(run), key=lambda pair: -_speed(pair[0]))
+        pick = next((branch.pick.id for branch in found if branch.pick), "")
+        return Content(
+            [_shown(row, card, style, row.case.id == pick) for row, card in cards[:_MOST_CARDS]],
+            len(cards[_MOST_CARDS:]),
+            _turns(found),
+            count_text(_devices(found), "device") if found else "",
+        )
 
 
 def _cards(run: AnalysedRun) -> list[tuple[CaseSummary, Card]]:
@@ -78,6 +135,55 @@ def _row(row: CaseSummary, card: Card) -> Row:
     )
 
 
+def _speed(row: CaseSummary) -> float:
+    return row.values[THROUGHPUT].value if THROUGHPUT in row.values else 0.0
+
+
+def _turns(found: Sequence[Branch]) -> list[Turn]:
+    return [
+        Turn(
+            bytes_text(branch.least) if branch.least else "",
+            branch.pick.id if branch.pick else "",
+            branch.pick.name if branch.pick else "",
+            _told(branch, found[0]),
+        )
+        for branch in found
+    ]
+
+
+def _told(branch: Branch, first: Branch) -> str:
+    if not (branch.pick and branch.pick.speed and first.pick and first.pick.speed):
+        return "no measured case fits"
+    slower = 1 - branch.pick.speed.value / first.pick.speed.value
+    behind = f", {slower:.0%} slower" if slower >= 0.005 else ""
+    return f"{number_text(branch.pick.speed.value)} tokens/s{behind}"
+
+
+def _shown(row: CaseSummary, card: Card, style: Style, is_picked: bool) -> ShownCard:
+    claims = [claim for claim in card.claims if claim.aspect != TAKE_IT]
+    relative = f", {row.relative:.2f} × {REFERENCE}" if row.relative is not None else ""
+    return ShownCard(
+        row.case.id,
+        one_line(row.case.label),
+        style.marker(row.case.strategy.name)["color"],
+        is_picked,
+        [claim for claim in card.claims if claim.aspect == TAKE_IT],
+        [_fact(row, claim) for claim in claims],
+        f"{number_text(_speed(row))} tokens/s{relative}" if _speed(row) else "",
+    )
+
+
+def _fact(row: CaseSummary, claim: Claim) -> Fact:
+    if claim.aspect not in _ASPECTS:
+        return Fact(claim)
+    measured, theory, unit = _ASPECTS[claim.aspect]
+    return Fact(claim, _bytes(row, theory), _bytes(row, measured), unit)
+
+
+def _bytes(row: CaseSummary, column: str) -> str:
+    return bytes_text(row.values[column].value) if column in row.values else "not known"
+
+
 def _said(cards: list[tuple[CaseSummary, Card]]) -> Iterator[str]:
     """A sentence for each card, and their sources by number; strategies with the same card share it."""
     labels = gathered((card, one_line(row.case.label)) for row, card in cards)
@@ -97,43 +203,3 @@ def _claim(claim: Claim, numbers: dict[str, int]) -> str:
 
 def _devices(found: list[Branch]) -> int:
     return next(branch.pick.devices for branch in found if branch.pick)
-
-
-def _by_memory(found: list[Branch]) -> Chart:
-    known = [branch for branch in reversed(found) if branch.pick and branch.pick.speed]
-    x = [branch.least / _MIB for branch in known]
-    y = [branch.pick.speed.value for branch in known if branch.pick and branch.pick.speed]
-    # the last holds for any more memory
-    end = x[-1] + max(x[-1] - x[0], 1.0) / 4
-    step = scatter("", [*x, end], [*y, y[-1]], "lines", line={"shape": "hv", "color": GREY, "width": 1.5})
-    marks: dict[str, Any] = scatter(
-        "",
-        x,
-        y,
-        "markers+text",
-        [_fact(branch) for branch in known],
-        [branch.pick.id for branch in known if branch.pick],
-        text=[safe(branch.pick.name) for branch in known if branch.pick],
-        textposition="top center",
-        cliponaxis=False,
-        marker={"size": 11, "color": "#0072B2"},
-    )
-    return Chart(
-        "strategies-by-memory",
-        "What to take by the memory of a device",
-        "From each mark on to the right a device has the memory for that case, which is recommended "
-        "there; up is faster. Left of the first mark no measured case fits. The axes do not begin at 0.",
-        drawn(
-            [{**step, "hoverinfo": "skip", "showlegend": False}, {**marks, "showlegend": False}],
-            "memory of a device, MiB",
-            "tokens/s (higher is better)",
-        ),
-        finding=sentence(found, _devices(found)),
-        height=360,
-    )
-
-
-def _fact(branch: Branch) -> str:
-    assert branch.pick and branch.pick.speed
-    speed = number_text(branch.pick.speed.value)
-    return f"{safe(branch.pick.name)}: {speed} tokens/s from {bytes_text(branch.least)} on"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from distbench.adopt import FORMATS, Adopted
 from distbench.adopt import adopt as translate
-from distbench.adopt.base import applying
+from distbench.adopt.caveats import caveats
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed, one_line
@@ -55,7 +55,9 @@ def adopt(
     stored = runs.find(name, out)
     run = AnalysedRun.read(stored)
     row = _find(run.cases, wanted)
-    warnings = _check(row, force=force) + _unfair(row, run) + damage(run.damaged, stored.folder)
+    _check(row, force=force)
+    about = [f"{one_line(row.case.name, 100)}: {caveat}" for caveat in caveats(row, run)]
+    warnings = about + damage(run.damaged, stored.folder)
     effective = _effective(row, run.records)
     adopted = translate(format_, row.case, effective, parameters=count, with_script=with_script)
     if not (into or as_json) and len(adopted.files) > 1:
@@ -112,8 +114,8 @@ def _find(cases: Sequence[CaseSummary], wanted: str) -> CaseSummary:
     raise UsageError(f"CASE = {one_line(wanted, 100)!r}: no such case; {hint}available: {available}")
 
 
-def _check(row: CaseSummary, *, force: bool) -> list[str]:
-    """Warnings about exporting a case.
+def _check(row: CaseSummary, *, force: bool) -> None:
+    """Check that a case can be exported.
 
     Raises:
         UsageError: it was never trained successfully, or it is not equivalent to its reference.
@@ -128,23 +130,6 @@ def _check(row: CaseSummary, *, force: bool) -> list[str]:
         raise UsageError(f"{name}: {row.status}: {one_line(row.reason)}; there is nothing to export")
     if not row.measured and row.status not in _UNTRIED:
         raise UsageError(f"{name}: {row.status}: {one_line(row.reason)}; it can't be trained as configured")
-    failed = f"{row.failed} of {row.trials + row.failed} trials failed: {one_line(row.reason)}"
-    warnings = {
-        f"{name}: not equivalent to its reference (--force)": row.differs,
-        f"{name}: checked, but not measured ({one_line(row.reason)})": not row.measured,
-        f"{name}: measured only on a noisy machine: {one_line(row.degraded)}": row.degraded,
-        f"{name}: {failed}": row.measured and row.failed,
-    }
-    return applying(warnings)
-
-
-def _unfair(row: CaseSummary, run: AnalysedRun) -> list[str]:
-    """Differences in the work of the live engine and its reference, known or possible."""
-    name = one_line(row.case.name, 100)
-    return [
-        f"{name}: not {'' if finding.is_known else 'known to be '}the same work as its reference: {finding}"
-        for finding in run.parity.findings.get(row.case.id, [])
-    ]
 
 
 def _effective(row: CaseSummary, records: Sequence[Record]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from distbench.jobs.equivalence.arms import (
     Worst,
     place_text,
 )
-from distbench.report.figures import MOST_CASES, PALETTE, Chart, drawn, hover, level, scatter
+from distbench.report.figures import MOST_CASES, Chart, drawn, hover, level, scatter
+from distbench.report.palette import QUANTITIES
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 
@@ -187,7 +188,7 @@ def _trace(checked: Sequence[tuple[CaseSummary, Equivalence]], family: str) -> d
         [place for place, *_ in marks],
         hovers=[hover(row.case.name, *_facts(arm, worst)) for _, row, arm, worst in marks],
         cases=[row.case.id for _, row, *_ in marks],
-        marker={"color": PALETTE[list(_FAMILIES).index(family)], "symbol": symbol, "size": 9},
+        marker={"color": QUANTITIES[family], "symbol": symbol, "size": 9},
     )
 
 

@@ -10,7 +10,8 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line
 from distbench.grouping import gathered, grouped
 from distbench.record import Status, of_kind
-from distbench.report.figures import PALETTE, Chart, drawn, errors, hover, scatter
+from distbench.report.figures import SYMBOLS, Chart, drawn, errors, hover, scatter
+from distbench.report.palette import collective
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import View
 from distbench.units import bytes_text
@@ -201,7 +202,9 @@ def _line(number: int, op: str, of: Sequence[Result]) -> dict[str, object]:
             )
             for result in of
         ],
-        line={"color": PALETTE[number % len(PALETTE)]},
+        line={"color": collective(op)},
+        # operations that the palette does not know share a colour
+        marker={"symbol": SYMBOLS[number % len(SYMBOLS)]},
         error_y=errors(
             [tuple(end / 1e9 for end in (r.busbw.low, r.busbw.value, r.busbw.high)) for r in of]  # type: ignore[misc]
         ),

@@ -62,6 +62,13 @@
     return make("div", "", make("h4", name), button, shown);
   }
 
+  // beside what is copied, not only where the case's story is
+  function warned(caveat) {
+    const line = make("p", "Warning: " + caveat);
+    line.className = "try bad";
+    return line;
+  }
+
   function adopted(one) {
     if (one.problem) return make("p", one.format + ": " + one.problem);
     const notes = make("ul", "", ...one.notes.map((note) => make("li", note)));
@@ -98,7 +105,7 @@
     const parts = [title, make("p", told.join(". "))];
     if (one.logs.length) parts.push(make("h3", "End of the log"), ...one.logs.map(log));
     if (one.file) parts.push(make("p", "Log, in the run's folder: " + one.file));
-    parts.push(make("h3", "Use it: distbench adopt"), ...one.adopt.map(adopted));
+    parts.push(make("h3", "Use it: distbench adopt"), ...one.caveats.map(warned), ...one.adopt.map(adopted));
     parts.push(make("h3", "Settings of the live engine"), ...settings(one));
     data.tables.forEach((of, i) => { if (one.rows[i].length) parts.push(make("h3", of.title), ...chapter(of, one.rows[i], one.left[i])); });
     return parts;

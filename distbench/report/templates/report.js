@@ -3,8 +3,8 @@
 (function () {
   const charts = JSON.parse(document.getElementById("chart-data").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  // paper is white, and as wide as this whatever the window is
-  const paper = { ink: "#000000", line: "#cccccc", ground: "#ffffff", width: 680 };
+  // paper is white, and as wide whatever the window is: the style makes all that is on it smaller
+  const paper = { ink: "#000000", line: "#cccccc", ground: "#ffffff", wide: 1120, half: 550, most: 420 };
   const slim = window.matchMedia("(max-width: 699px)");
   const longestLabel = 20;
   const elements = Array.from(document.querySelectorAll(".chart"));
@@ -66,20 +66,33 @@
 
   const heights = new Map(elements.map((element) => [element, parseInt(element.style.height, 10)]));
   // a legend of several lines takes its place from the plot: it is added to the height
-  function tall(element, entries, look) {
-    const perLine = look === paper ? 3 : slim.matches ? 1 : 4;
+  function tall(element, entries, perLine) {
     return heights.get(element) + 19 * Math.max(0, Math.ceil(entries / perLine) - 1);
+  }
+
+  // on paper: names at the ends of lines need room, and what has no other beside it has it
+  const named = (element) => {
+    const layout = charts[element.dataset.chart].layout;
+    return layout.pair !== undefined || (layout.annotations || []).length > 0;
+  };
+  function isWide(element) {
+    return named(element) || Array.from(element.closest("section").querySelectorAll(".chart")).filter((each) => !named(each)).length < 2;
   }
 
   function draw(element, look) {
     const given = charts[element.dataset.chart];
     const figure = pairs.figure(element.dataset.chart, given);
-    const narrow = slim.matches || look === paper;
+    const wide = isWide(element);
+    element.closest("figure").classList.toggle("wide", wide);
+    const narrow = look === paper ? !wide : slim.matches;
     const above = narrow || figure.layout.barmode;
     // a long legend on a narrow screen leaves no room for the chart
     const entries = figure.data.filter((trace) => trace.showlegend !== false).length;
     const showlegend = figure.layout.showlegend && (!narrow || entries <= 12);
-    const height = tall(element, above && showlegend ? entries : 0, look);
+    const perLine = look === paper ? (wide ? 4 : 2) : slim.matches ? 1 : 4;
+    const needed = tall(element, above && showlegend ? entries : 0, perLine);
+    // places of rows and of names are pixels; all else may be lower
+    const height = look === paper && !named(element) && !given.layout.yaxis.ticktext ? Math.min(needed, paper.most) : needed;
     element.style.height = height + "px";
     const layout = Object.assign({}, figure.layout, {
       paper_bgcolor: "rgba(0,0,0,0)",
@@ -93,11 +106,11 @@
       bargap: 0.3,
       ...axes(figure.layout, look, narrow),
       // on a narrow screen names at the ends of lines would take the place of the lines
-      annotations: slim.matches && look !== paper && !given.layout.pair ? [] : figure.layout.annotations,
-      width: look.width,
+      annotations: narrow && look !== paper && !given.layout.pair ? [] : figure.layout.annotations,
       // what is as wide as the paper is not fitted to its place by itself
+      width: look === paper ? (wide ? paper.wide : paper.half) : undefined,
       height,
-      autosize: look.width === undefined,
+      autosize: look !== paper,
     });
     plotly().react(element, figure.data.map((trace) => fitted(marked(trace, figure), look, narrow)), layout, {
       displaylogo: false,

@@ -30,7 +30,7 @@ GRAD_OP = Card(
     claims=(
         Claim(
             "shards",
-            "The same, but parameters stay gathered from the forward to the backward pass "
+            "As sharded whole, but parameters stay gathered from the forward to the backward pass "
             "(reshard_after_forward=False).",
             _DOCS,
         ),

@@ -1,0 +1,29 @@
+"""What whoever pastes a case's configuration should know of how it was measured."""
+
+from __future__ import annotations
+
+from distbench.adopt.base import applying
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import CaseSummary
+from distbench.analysis.text import one_line
+
+
+def caveats(row: CaseSummary, run: AnalysedRun) -> list[str]:
+    """Warnings about exporting a case of *run*, without its name."""
+    failed = f"{row.failed} of {row.trials + row.failed} trials failed: {one_line(row.reason)}"
+    known = {
+        "not equivalent to its reference (--force)": row.differs,
+        f"checked, but not measured ({one_line(row.reason)})": not row.measured,
+        f"measured only on a noisy machine: {one_line(row.degraded)}": row.degraded,
+        failed: row.measured and row.failed,
+    }
+    return [*applying(known), *_unfair(row, run)]
+
+
+def _unfair(row: CaseSummary, run: AnalysedRun) -> list[str]:
+    """Differences in the work of the live engine and its reference, known or possible."""
+    return [
+        f"not {'' if finding.is_known else 'known to be '}the same work as its reference: "
+        f"{one_line(str(finding))}"
+        for finding in run.parity.findings.get(row.case.id, [])
+    ]
