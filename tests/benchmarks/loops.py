@@ -1,10 +1,10 @@
 """Times the harness's loop and one written by hand in turn, in the same processes: one rank of it.
 
-    python loops.py ddp|fsdp|zero2 PAIRS STEPS FOLDER
+    python loops.py ddp|fsdp|zero2|... PAIRS STEPS FOLDER [DEVICE]
 
 Both train the same model on the same data with the same optimizer; the windows alternate
 (A B B A ...), so that a machine whose speed drifts slows both alike. Rank 0 prints the seconds of
-each window as JSON.
+each window as JSON. After a colon stands what the hand-written loop does otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,23 +31,76 @@ from distbench.worker.feed import Feed
 from distbench.worker.passes import Loop
 from distbench.workloads import weights
 
-STRATEGIES = {"ddp": Choice("ddp"), "fsdp": Choice("fsdp"), "zero2": Choice("zero", {"stage": 2})}
+STRATEGIES = {
+    "ddp": Choice("ddp"),
+    "fsdp": Choice("fsdp"),
+    "fsdp+offload": Choice("fsdp", {"cpu_offload": True}),
+    "zero2": Choice("zero", {"stage": 2}),
+}
+# a step that keeps a GPU busy, and one for two cores of a CPU
+WORK = {"cuda": ({"dim": 1024, "depth": 4, "heads": 16, "kv_heads": 16, "seq_len": 512}, 16), "cpu": ({}, 8)}
 TIMED_METRICS = ("steptime", "convergence", "memory", "throughput")
 
 
-def main(name: str, pairs: int, steps: int, folder: Path) -> None:
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+def main(name: str, pairs: int, steps: int, folder: Path, device: str = "cpu") -> None:
+    rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+    setting = setting_of(STRATEGIES[name.partition(":")[0]], folder, device)
+    feed = Feed(setting)
+    strategy = registry.make("strategies", setting.case.strategy)
+    loop = Loop(setting, strategy, strategy.build(setting), feed)
+    metrics = {metric: registry.load("metrics", metric)() for metric in TIMED_METRICS}
+    for metric in metrics.values():
+        metric.install()
+    progress = Progress(progress_file(folder, rank))
+    seconds: dict[str, list[float]] = {"harness": [], "hand": [], "window": []}
+
+    def harness() -> float:
+        # what its own clock says, as a user will see it
+        loop.run("time", steps, metrics, progress)
+        began, ended = loop.delivery.window
+        seconds["window"].append(ended - began)
+        return sum(loop.delivery.samples["step_s"])
+
+    by_hand = HAND_WRITTEN[name](setting, feed)
+
+    def hand() -> float:
+        dist.barrier()
+        began = time.perf_counter()
+        for step in range(steps):
+            by_hand(step)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    harness(), hand()
+    seconds["window"].clear()
+    for pair in range(pairs):
+        order = [("harness", harness), ("hand", hand)]
+        for key, run in order if pair % 2 == 0 else order[::-1]:
+            seconds[key].append(run())
+    if rank == 0:
+        print(json.dumps(seconds), flush=True)
+    dist.barrier()
+    os._exit(0)
+
+
+def setting_of(strategy: Choice, folder: Path, device: str) -> Setting:
+    """What a strategy is given; the initial weights are drawn. A collective call."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    shape, size = WORK[device]
     case = Case(
-        name=name,
-        label=name,
-        strategy=STRATEGIES[name],
-        workload=Choice("transformer"),
+        name=strategy.name,
+        label=strategy.name,
+        strategy=strategy,
+        workload=Choice("transformer", shape),
         data=Choice("text"),
         world_size=world_size,
-        device="cpu",
-        batch=Batch(8, 8 // world_size, 1),
+        device=device,
+        batch=Batch(size, size // world_size, 1),
         optimizer=Optimizer(),
         precision=Precision(),
         activation_checkpointing="none",
@@ -59,40 +112,8 @@ def main(name: str, pairs: int, steps: int, folder: Path) -> None:
     if rank == 0:
         weights.save(workload, case.seed, initial)
     dist.barrier()
-    cpu = torch.device("cpu")
-    setting = Setting(case, workload, initial, cpu, rank, world_size, folder)
-    feed = Feed(setting)
-    strategy = registry.make("strategies", case.strategy)
-    loop = Loop(setting, strategy, strategy.build(setting), feed)
-    metrics = {metric: registry.load("metrics", metric)() for metric in TIMED_METRICS}
-    for metric in metrics.values():
-        metric.install()
-    progress = Progress(progress_file(folder, rank))
-
-    def harness() -> float:
-        # what its own clock says, as a user will see it
-        loop.run("time", steps, metrics, progress)
-        return sum(loop.delivery.samples["step_s"])
-
-    by_hand = HAND_WRITTEN[name](setting, feed)
-
-    def hand() -> float:
-        dist.barrier()
-        began = time.perf_counter()
-        for step in range(steps):
-            by_hand(step)
-        return time.perf_counter() - began
-
-    harness(), hand()
-    seconds: dict[str, list[float]] = {"harness": [], "hand": []}
-    for pair in range(pairs):
-        order = [("harness", harness), ("hand", hand)]
-        for key, run in order if pair % 2 == 0 else order[::-1]:
-            seconds[key].append(run())
-    if rank == 0:
-        print(json.dumps(seconds), flush=True)
-    dist.barrier()
-    os._exit(0)
+    place = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+    return Setting(case, workload, initial, place, rank, world_size, folder)
 
 
 Step = Callable[[int], Any]
@@ -103,12 +124,29 @@ def ddp_by_hand(setting: Setting, feed: Feed) -> Step:
     return plain_step(model, feed)
 
 
-def fsdp_by_hand(setting: Setting, feed: Feed) -> Step:
-    model = weights.loaded(setting.workload, setting.weights, setting.device)
+def fsdp_by_hand(setting: Setting, feed: Feed, offload: OffloadPolicy | None = None) -> Step:
+    policy = offload or OffloadPolicy()
+    place = torch.device("cpu") if offload else setting.device
+    model = weights.loaded(setting.workload, setting.weights, place)
     for layer in setting.workload.layers(model):
-        fully_shard(layer, reshard_after_forward=True)
-    fully_shard(model, reshard_after_forward=False)
+        fully_shard(layer, reshard_after_forward=True, offload_policy=policy)
+    fully_shard(model, reshard_after_forward=False, offload_policy=policy)
     return plain_step(model, feed)
+
+
+def offloaded_by_hand(setting: Setting, feed: Feed) -> Step:
+    return fsdp_by_hand(setting, feed, CPUOffloadPolicy(pin_memory=setting.device.type == "cuda"))
+
+
+def ddp_on_a_standing_batch(setting: Setting, feed: Feed) -> Step:
+    """What making and moving the batch costs is the difference to this."""
+    standing = feed.micro_batches(0)
+
+    class Standing:
+        def micro_batches(self, number: int) -> list[dict[str, torch.Tensor]]:
+            return standing
+
+    return ddp_by_hand(setting, Standing())  # type: ignore[arg-type]
 
 
 def plain_step(model: torch.nn.Module, feed: Feed) -> Step:
@@ -126,7 +164,12 @@ def plain_step(model: torch.nn.Module, feed: Feed) -> Step:
     return step
 
 
-def zero2_by_hand(setting: Setting, feed: Feed) -> Step:
+def zero2_with_its_timer(setting: Setting, feed: Feed) -> Step:
+    """DeepSpeed's throughput timer is on unless it is turned off, and synchronises the device."""
+    return zero2_by_hand(setting, feed, {"timers": {"throughput": {"enabled": True, "synchronized": True}}})
+
+
+def zero2_by_hand(setting: Setting, feed: Feed, more: dict[str, Any] | None = None) -> Step:
     import deepspeed
 
     from distbench.strategies.zero.config import configuration, for_layers
@@ -137,7 +180,7 @@ def zero2_by_hand(setting: Setting, feed: Feed) -> Step:
         model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
     strategy = registry.make("strategies", setting.case.strategy)
-    config = configuration(strategy, setting.case, for_layers(strategy, unit))
+    config = {**configuration(strategy, setting.case, for_layers(strategy, unit)), **(more or {})}
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=config, dist_init_required=False
     )
@@ -151,8 +194,15 @@ def zero2_by_hand(setting: Setting, feed: Feed) -> Step:
     return step
 
 
-HAND_WRITTEN = {"ddp": ddp_by_hand, "fsdp": fsdp_by_hand, "zero2": zero2_by_hand}
+HAND_WRITTEN = {
+    "ddp": ddp_by_hand,
+    "ddp:standing": ddp_on_a_standing_batch,
+    "fsdp": fsdp_by_hand,
+    "fsdp+offload": offloaded_by_hand,
+    "zero2": zero2_by_hand,
+    "zero2:timer": zero2_with_its_timer,
+}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), *sys.argv[5:])

@@ -1,0 +1,95 @@
+"""The profiler sees the kernels of a forked rank, and the parts of a step are those of its kernels."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Finished, run_in
+from gpu_report import REHEARSAL, Check, Report
+from gpu_runs import PRECISIONS, work
+
+from distbench.metrics.profile.breakdown import PARTS
+
+HEAD = work() + (
+    "strategies: [single, ddp, fsdp, {zero: {stage: 2}}]\n"
+    "measure: {warmup: 2, steps: 6, trials: 1, profile_steps: 4, keep_traces: true}\n"
+)
+_ATTENTION = re.compile(r"flash|fmha|efficient|cudnn.*attention|cutlassF|softmax", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module", params=["bf16", "fp32"])
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    suite = f"{HEAD}precision: {PRECISIONS[request.param]}\n"
+    return run_in(tmp_path_factory.mktemp(request.param), suite)
+
+
+def trials(ran: Finished) -> dict[str, dict[str, Any]]:
+    """Records by label, with the path of the trace in them."""
+    files = ran.folder.glob("trials/*/0/record.json")
+    read = {
+        record["case"]["label"]: {**record, "at": file.parent}
+        for file in files
+        for record in [ran.read(file)]
+    }
+    assert {"single", "ddp", "fsdp", "zero2"} <= read.keys(), ran.errors
+    return read
+
+
+@pytest.mark.minutes(4)
+def test_the_parts_add_up_to_the_step(ran: Finished, check: Check) -> None:
+    for label, record in trials(ran).items():
+        values = record["values"]
+        parts = {name: values[f"profile_{name}_s"] for name in PARTS}
+        assert sum(parts.values()) == pytest.approx(values["profile_step_s"], rel=1e-6), label
+        assert min(parts[name] for name in ("forward", "backward", "optimizer")) > 0, label
+        check.figure(f"{label} backward over forward", parts["backward"] / parts["forward"])
+        check.figure(f"{label} idle", parts["other"] / values["profile_step_s"])
+        check.figure(f"{label} profile_slowdown", values["profile_slowdown"])
+        assert REHEARSAL or parts["backward"] > parts["forward"], (
+            f"{label}: the backward pass has twice the products"
+        )
+
+
+@pytest.mark.minutes(4)
+def test_the_first_profiled_step_is_like_the_others(ran: Finished, check: Check) -> None:
+    for label, record in trials(ran).items():
+        first, *others = record["samples"]["profile_step_s"][0]
+        middle = sorted(others)[len(others) // 2]
+        check.figure(f"{label} first profiled step over the others", first / middle)
+
+
+@pytest.mark.cuda
+@pytest.mark.minutes(4)
+def test_the_trace_has_the_kernels_of_the_gpu(ran: Finished, gpu_report: Report, check: Check) -> None:
+    for label, record in trials(ran).items():
+        gpu_report.note(record["environment"])
+        kernels = kernel_names(record["at"])
+        check.figure(f"{label} kernels", len(kernels))
+        attention = sorted({name[:60] for name in kernels if _ATTENTION.search(name)})
+        check.figure(f"{label} attention", ", ".join(attention)[:300] or "none seen")
+        check.figure(f"{label} attention by the record", str(record["environment"].get("attention")))
+        assert kernels, label
+    if record["case"]["precision"]["compute"] == "bf16":
+        assert re.search("flash|cudnn", " ".join(attention), re.IGNORECASE), attention
+
+
+@pytest.mark.cuda
+@pytest.mark.minutes(4)
+def test_one_device_communicates_nothing(ran: Finished) -> None:
+    for label, record in trials(ran).items():
+        values, absent = record["values"], record["absent"]
+        for name in ("comm_transfer_s", "comm_wait_s", "comm_exposed_s"):
+            assert values.get(name, 0.0) < 0.05 * values["profile_step_s"], (label, name)
+            assert name in values or absent[name], (label, name)
+
+
+def kernel_names(folder: Path) -> list[str]:
+    """Names of the kernels in the trace of rank 0 in *folder*."""
+    with gzip.open(folder / "rank0.trace.json.gz", "rt") as stream:
+        events = json.load(stream)["traceEvents"]
+    return [event["name"] for event in events if event.get("cat") == "kernel"]

@@ -1,0 +1,44 @@
+"""What the GPU can multiply, and how much of it a model with a billion parameters gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gpu_report import Check, Report
+from gpu_runs import measured, work
+
+pytestmark = pytest.mark.cuda
+_1B = "{preset: 1b, seq_len: 4096}"
+
+
+@pytest.mark.minutes(3)
+@pytest.mark.parametrize("size", [2048, 8192])
+def test_a_large_product_comes_near_to_the_published_peak(
+    size: int, check: Check, gpu_report: Report, tmp_path: Path
+) -> None:
+    suite = (
+        f"{work()}strategies: [single]\nprecision: bf16\nmeasure: {{steps: 3, trials: 1}}\n"
+        f"metrics: [steptime, {{utilisation: {{measure_peak: true, matmul_size: {size}}}}}]\n"
+    )
+    record = measured(tmp_path, suite, gpu_report)["single"]
+    peak, rate = record.values.get("peak_flops"), record.values["matmul_flops"]
+    check.figure("matmul_flops", rate, "FLOP/s")
+    check.figure("peak_flops", peak or record.absent["peak_flops"], "FLOP/s" * bool(peak))
+    assert peak or "no published peak" in record.absent["peak_flops"]
+    if peak:
+        check.figure("of the published peak", rate / peak)
+        assert rate < peak
+        assert size < 8192 or rate > 0.5 * peak
+
+
+@pytest.mark.minutes(4)
+def test_a_billion_parameters_use_a_good_part_of_it(check: Check, gpu_report: Report, tmp_path: Path) -> None:
+    suite = (
+        f"{work(_1B, 2)}strategies: [single]\nprecision: bf16\nactivation_checkpointing: full\n"
+        "measure: {warmup: 2, steps: 8, trials: 1}\n"
+    )
+    record = measured(tmp_path, suite, gpu_report)["single"]
+    for name in ("mfu", "hfu", "tokens_per_s", "memory_peak", "memory_reserved_peak"):
+        check.figure(name, record.values.get(name, record.absent.get(name, record.reason)))
+    assert 0.3 < record.values["mfu"] < 0.6
