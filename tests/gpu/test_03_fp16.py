@@ -11,7 +11,7 @@ from distbench.record import Record
 SUITE = f"""
 {FEW}
 precision: {PRECISIONS["fp16"]}
-optimizer: {{name: sgd, lr: 1.0, kernel: foreach}}
+optimizer: {{name: sgd, lr: 0.1, kernel: foreach}}
 measure: {{warmup: 1, steps: 40, trials: 1, check_steps: 2}}
 """
 
