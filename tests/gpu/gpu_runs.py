@@ -86,6 +86,9 @@ def worker(script: Path, *arguments: str) -> dict[str, Any]:
         "WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
+        # not the interface that the host's name stands for, which a machine without a network lacks
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "DS_ACCELERATOR": DEVICE,
         "TORCH_EXTENSIONS_DIR": zero.extensions_folder(DEVICE),
