@@ -7,7 +7,7 @@ import signal
 import time
 
 import torch
-from small import Small
+from small import RANK, Small
 
 _AT = 2
 
@@ -28,6 +28,26 @@ class OutOfMemory(Troubled):
 
     def act(self, device: torch.device) -> None:
         torch.empty(1 << 50, dtype=torch.uint8, device=device)
+
+
+class OutOfMemoryInRankOne(OutOfMemory):
+    """Wants it in rank 1, while the others are in a collective."""
+
+    def act(self, device: torch.device) -> None:
+        if RANK == 1:
+            super().act(device)
+
+
+class BuildsLateInRankOne(Small):
+    """Rank 1 takes 40 seconds longer than the others to make its first one."""
+
+    is_first = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        if RANK == 1 and BuildsLateInRankOne.is_first:
+            BuildsLateInRankOne.is_first = False
+            time.sleep(40)
 
 
 class PinsTooMuch(Troubled):
