@@ -63,18 +63,21 @@ def test_the_numbers_of_a_gpu_are_there(ran: dict[str, Record]) -> None:
         assert record.devices[0] and record.devices[0].uuid.startswith("GPU-"), label
 
 
-@pytest.mark.minutes(5)
+@pytest.mark.minutes(6)
 def test_activations_computed_again_change_nothing(check: Check, gpu_report: Report, tmp_path: Path) -> None:
-    head = f"{work()}{FEW}{MEASURE}precision: bf16\n"
-    (tmp_path / "full").mkdir()
-    plain = measured(tmp_path, head, gpu_report)
-    full = measured(tmp_path / "full", f"{head}activation_checkpointing: full\n", gpu_report)
-    for label, record in measured_ones(full):
-        activations = [one.values["memory_activations"] for one in (record, plain[label])]
-        check.figure(f"{label} activations, full over none", activations[0] / activations[1])
-        assert record.values["final_loss"] == pytest.approx(plain[label].values["final_loss"], rel=5e-3)
-        assert activations[0] < activations[1], label
-    assert len(full) == len(plain)
+    ran = {}
+    for what in ("none", "selective", "full"):
+        (tmp_path / what).mkdir()
+        suite = f"{work()}{FEW}{MEASURE}precision: bf16\nactivation_checkpointing: {what}\n"
+        ran[what] = dict(measured_ones(measured(tmp_path / what, suite, gpu_report)))
+    assert ran["none"].keys() == ran["selective"].keys() == ran["full"].keys()
+    for label, record in ran["none"].items():
+        kept = {what: records[label].values["memory_activations"] for what, records in ran.items()}
+        check.figure(f"{label} activations, selective over none", kept["selective"] / kept["none"])
+        check.figure(f"{label} activations, full over none", kept["full"] / kept["none"])
+        assert kept["full"] < kept["selective"] < kept["none"], label
+        losses = [records[label].values["final_loss"] for records in ran.values()]
+        assert losses == pytest.approx([record.values["final_loss"]] * 3, rel=5e-3), label
 
 
 @pytest.mark.minutes(6)
