@@ -25,21 +25,42 @@ _PACKAGES = ("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "saf
 # Exact names only: a prefix such as NCCL_ or TORCH_ guarantees nothing about the value, and dumps of the
 # environment in published records have leaked keys before.
 _VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
     "CUDA_VISIBLE_DEVICES",
     "DS_ACCELERATOR",
+    "DS_PIN_MEMORY_BACKEND",
     "GLOO_SOCKET_IFNAME",
     "NCCL_ALGO",
+    "NCCL_BUFFSIZE",
+    "NCCL_CUMEM_ENABLE",
     "NCCL_DEBUG",
     "NCCL_IB_DISABLE",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_NCHANNELS",
     "NCCL_NET_GDR_LEVEL",
+    "NCCL_NVLS_ENABLE",
     "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
     "NCCL_PROTO",
+    "NCCL_SHM_DISABLE",
     "NCCL_SOCKET_IFNAME",
+    "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS",
+    "TORCH_NCCL_BLOCKING_WAIT",
 )
+_CPUS = Path("/proc/cpuinfo")
+_AMD = Path("/dev/kfd")
+"""Device file of AMD's driver for computing."""
 
 
 def core_count() -> int:
@@ -91,6 +112,11 @@ def gpu_count() -> int:
     invalid = [entry in ("", "-1") or (entry.isdigit() and int(entry) >= total) for entry in entries]
     # CUDA ends its list at the first invalid entry
     return [*invalid, True].index(True)
+
+
+def no_gpu(amd: Path = _AMD) -> str:
+    """Why this machine has no GPU that ranks could use, where something looks like one; else empty."""
+    return "AMD's GPUs (ROCm) are not supported yet" if amd.exists() and not _gpu_names() else ""
 
 
 def gpu_index(uuid: str) -> int | None:
@@ -164,14 +190,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("DISTBENCH_CACHE") or Path(base) / "distbench")
 
 
-def ops_folder(prefix: str, installed: Mapping[str, str], device: str) -> Path:
+def ops_folder(prefix: str, installed: Mapping[str, str], device: str, cpus: Path = _CPUS) -> Path:
     """Folder of the C++ ops that are built for *device* by the Python environment at *prefix*.
 
     One for each: the compiler's command holds the paths of the environment, so two that share a folder
-    rebuild each other's ops, in the middle of a trial. *installed* are the versions of its packages.
+    rebuild each other's ops, in the middle of a trial. And one for each kind of CPU: they are built with
+    the instructions of the one at hand. *installed* are the versions of its packages.
     """
     versions = "-".join(f"{name}-{installed.get(name, 'none')}" for name in ("torch", "deepspeed"))
-    place = hashlib.sha256(prefix.encode()).hexdigest()[:8]
+    place = hashlib.sha256(f"{prefix}\n{cpu_features(cpus)}".encode()).hexdigest()[:8]
     return cache_folder() / "ops" / f"{versions}-{place}" / device
 
 
@@ -202,8 +229,16 @@ def _gpu_driver() -> str | None:
     return pynvml.nvmlSystemGetDriverVersion() if _gpu_names() else None
 
 
+@functools.cache
+def cpu_features(cpus: Path = _CPUS) -> str:
+    """What the first CPU is and can do, by which ``-march=native`` chooses instructions."""
+    first = cpus.read_text().partition("\n\n")[0]
+    telling = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features")
+    return "\n".join(line for line in first.splitlines() if line.partition(":")[0].strip() in telling)
+
+
 def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in _CPUS.read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()

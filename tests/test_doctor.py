@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import QUICK, Done
 
+from distbench.cli.forewarning import spoiling
 from distbench.condition import Condition
 from distbench.condition.gpus import gpus
 from distbench.doctor import Finding, Visit, findings, links_of, of_host
@@ -243,3 +244,9 @@ def test_every_pair_meets_once_and_nobody_twice_in_a_round(size: int) -> None:
     for each in made:
         members = [member for pair in each for member in pair]
         assert len(set(members)) == len(members)
+
+
+def test_what_makes_every_time_on_a_gpu_worthless_is_warned_of() -> None:
+    (warning,) = spoiling({"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO"})
+    assert "CUDA_LAUNCH_BLOCKING = 1" in warning and "unset it" in warning
+    assert spoiling({"CUDA_LAUNCH_BLOCKING": "0", "PYTORCH_NO_CUDA_MEMORY_CACHING": ""}) == []

@@ -10,7 +10,7 @@ import pytest
 
 from distbench import registry
 from distbench.case import Batch
-from distbench.env import Machine, detect
+from distbench.env import Machine, detect, no_gpu, ops_folder
 from distbench.errors import SuiteError
 from distbench.plan import Plan, make
 from distbench.strategies.zero import Zero
@@ -332,6 +332,32 @@ def test_cuda_on_a_machine_without_one_is_a_mistake(suite):
     none = Machine("cuda", 0, ALL, has_libaio=False, has_compiler=True)
     (mistake,) = refusal(suite(MINIMAL, device="cuda"), none)
     assert mistake.startswith("--device cuda: device = 'cuda': no CUDA device")
+
+
+def test_a_gpu_of_amd_is_told_as_not_supported(tmp_path: Path):
+    assert no_gpu(tmp_path / "kfd") == ""
+    (tmp_path / "kfd").touch()
+    assert "ROCm" in no_gpu(tmp_path / "kfd")
+
+
+CPUINFO = """processor : 0
+vendor_id : GenuineIntel
+cpu MHz : {mhz}
+flags : fpu sse2 {flags}
+
+processor : 1
+"""
+
+
+def test_ops_are_built_for_one_kind_of_cpu(tmp_path: Path):
+    def folder(name: str, mhz: int, flags: str) -> Path:
+        file = tmp_path / name
+        file.write_text(CPUINFO.format(mhz=mhz, flags=flags))
+        return ops_folder("/venv", ALL, "cpu", file)
+
+    plain = folder("plain", 2000, "avx2")
+    assert folder("faster at the moment", 3000, "avx2") == plain
+    assert folder("newer", 2000, "avx2 avx512f") != plain, "its instructions would kill a rank on the other"
 
 
 def test_more_ranks_than_gpus_name_the_world_size(suite):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from records import case
 
 from distbench.case import Precision
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.utilisation import Utilisation, published
+from distbench.metrics.utilisation.matmul import best_rate, fp32_precision
 from distbench.workloads.transformer import Transformer
 
 
@@ -74,7 +77,14 @@ def test_without_a_formula_there_is_nothing_but_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "gpu", ["NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GeForce RTX 4090", "AMD Instinct MI300X", "", "H200"]
+    "gpu",
+    [
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "AMD Instinct MI300X",
+        "",
+        "H200",
+    ],
 )
 def test_an_unknown_gpu_and_a_slice_of_a_known_one_have_no_peak(gpu: str) -> None:
     assert published(gpu) is None
@@ -86,3 +96,49 @@ def test_the_peak_is_that_of_the_precision_in_use() -> None:
     assert peak.of(Precision(compute="bf16").compute, tf32=True) == 989.5e12
     assert peak.of("fp32", tf32=True) == 494.7e12
     assert peak.of("fp32", tf32=False) == 67e12
+
+
+@pytest.mark.parametrize(
+    ("gpu", "compute", "flops"),
+    [
+        ("NVIDIA GeForce RTX 4090", "bf16", 165.2e12),
+        ("NVIDIA A100-SXM4-80GB", "fp64", 19.5e12),
+        ("NVIDIA L40S", "fp64", None),
+        ("Tesla V100-SXM2-32GB", "fp16", 125e12),
+        ("Tesla V100-SXM2-32GB", "bf16", None),
+        ("Tesla V100-SXM2-32GB", "fp32", 15.7e12),
+    ],
+)
+def test_a_dtype_that_its_source_has_no_peak_for_has_none(
+    gpu: str, compute: str, flops: float | None
+) -> None:
+    peak = published(gpu)
+    assert peak and peak.source
+    assert peak.of(compute, tf32=True) == flops, "TF32 changes neither fp64 nor what knows no TF32"
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Settings of torch's matmuls are of the whole process."""
+    yield
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    torch.backends.mkldnn.matmul.fp32_precision = "none"
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize(("set_to", "told"), [("tf32", "high"), ("ieee", "highest"), ("none", "highest")])
+def test_the_precision_of_fp32_is_told_whichever_way_a_model_has_set_it(set_to: str, told: str) -> None:
+    torch.backends.cuda.matmul.fp32_precision = set_to
+    assert fp32_precision(torch.device("cuda")) == told
+    assert fp32_precision(torch.device("cpu")) == "highest", "each kind of device has its own"
+
+
+@pytest.mark.usefixtures("restored")
+def test_tf32_that_the_environment_forbids_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert fp32_precision(torch.device("cuda")) == "highest"
+
+
+def test_a_matmul_on_a_cpu_has_a_rate() -> None:
+    assert best_rate(64, "fp32", torch.device("cpu")) > 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from distbench import registry
 from distbench.condition import condition_of
 from distbench.doctor import of_host
-from distbench.env import cache_folder, core_count
+from distbench.env import cache_folder, core_count, no_gpu
 from distbench.metrics.base import Absent
 from distbench.metrics.telemetry import Telemetry
 from distbench.metrics.telemetry.host import Host, foreign
@@ -17,6 +19,10 @@ from distbench.run import Execution
 from distbench.run.control import Observer
 from distbench.suite import Suite
 
+_SPOILING = {
+    "CUDA_LAUNCH_BLOCKING": "the host waits for each kernel, so no time is that of a training without it",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "each tensor is allocated by the driver, which waits for the device",
+}
 _LEAST_S = 1.0
 """CPU seconds, of all CPUs together, from which on the part that others took says something."""
 
@@ -27,6 +33,20 @@ def forewarn(execution: Execution, observer: Observer) -> None:
     ranks = max((planned.case.world_size for planned in execution.plan.cases), default=1)
     for finding in of_host(condition_of(folders, cache_folder() / "ops", look_up=False), ranks):
         observer.note(f"{finding.grade}: {finding.check}: {finding.what}; {finding.remedy}")
+    on_gpus = any(planned.case.device == "cuda" for planned in execution.plan.cases)
+    for warning in spoiling(os.environ) if on_gpus else []:
+        observer.note(f"warning: {warning}")
+    if not on_gpus and (why := no_gpu()):
+        observer.note(f"note: {why}; ranks compute on the CPU")
+
+
+def spoiling(environment: Mapping[str, str]) -> list[str]:
+    """What variables of *environment* do to every time that is measured on a GPU."""
+    return [
+        f"{name} = {environment[name]}: {what}; unset it"
+        for name, what in _SPOILING.items()
+        if environment.get(name, "0") not in ("", "0")
+    ]
 
 
 class Neighbours:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from distbench import registry
 from distbench.case import Case
-from distbench.env import Machine
+from distbench.env import Machine, no_gpu
 from distbench.errors import SuiteError
 from distbench.job import kind_of
 from distbench.launchers.base import Launcher
@@ -80,6 +80,8 @@ def make(suite: Suite, machine: Machine | None = None) -> Plan:
     machine = machine or machine_of(suite)
     if suite.device == "cuda" and machine.devices == 0:
         message = "no CUDA device on this machine; use cpu, or auto for what is available"
+        if why := no_gpu():
+            message = f"{why}; use cpu"
         raise SuiteError([suite.places.mistake(("device",), message, "cuda")])
     every = _Planner(suite, machine).cases()
     # including cases that can't run here or are left out: a suite is valid or invalid as a whole

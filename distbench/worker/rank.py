@@ -19,6 +19,7 @@ from distbench.clipping import clipped
 from distbench.decode import finite
 from distbench.files import write_whole
 from distbench.job import kind_of
+from distbench.metrics.utilisation.matmul import fp32_precision
 from distbench.strategies.base import Setting
 from distbench.trial import (
     FULL,
@@ -186,7 +187,7 @@ def _surroundings(device: torch.device) -> dict[str, Any]:
         "process_threads": len(list(Path("/proc/self/task").iterdir())),
         "backend": torch.distributed.get_backend(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
+        "matmul_precision": fp32_precision(device),
         "seed": torch.initial_seed(),
         "attention": [name for name, is_allowed in _ATTENTION.items() if is_allowed()],
     }
@@ -194,5 +195,5 @@ def _surroundings(device: torch.device) -> dict[str, Any]:
         facts["gpu"] = torch.cuda.get_device_name(device)
         facts["cuda"] = torch.version.cuda
         facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        facts["tf32"] = torch.backends.cuda.matmul.allow_tf32
+        facts["tf32"] = facts["matmul_precision"] == "high"
     return facts

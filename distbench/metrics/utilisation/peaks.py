@@ -1,0 +1,83 @@
+"""Published peaks of GPUs, without sparsity; where a source gives figures with it, they are halved here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Peak:
+    """FLOP/s of one device by the dtype of the matrices; None: the source has no figure.
+
+    Sums of tensor cores are in fp32, as torch takes them: GeForce does half as much with them as with sums
+    in fp16. fp64 is on tensor cores where there are such for it, as cuBLAS uses them.
+    """
+
+    source: str
+    bf16: float | None
+    fp16: float
+    tf32: float | None
+    fp32: float
+    fp64: float | None
+
+    def of(self, compute: str, *, tf32: bool) -> float | None:
+        """Peak for matrices of dtype *compute*; *tf32*: whether fp32 may run as TF32.
+
+        Cores that know no TF32 multiply in fp32 whatever is allowed.
+        """
+        by_name = {"bf16": self.bf16, "fp16": self.fp16, "fp32": self.fp32, "fp64": self.fp64}
+        return self.tf32 if compute == "fp32" and tf32 and self.tf32 else by_name[compute]
+
+
+def _ampere(source: str, half: float, tf32: float, fp32: float, fp64: float | None = None) -> Peak:
+    """Of Ampere and later, where bf16 is as fast as fp16; figures in TFLOP/s."""
+    of_half, of_fp64 = half * _TERA, None if fp64 is None else fp64 * _TERA
+    return Peak(source, of_half, of_half, tf32 * _TERA, fp32 * _TERA, of_fp64)
+
+
+def _older(source: str, fp16: float, fp32: float, fp64: float | None = None) -> Peak:
+    """Of Volta and Turing, whose tensor cores know fp16 only; figures in TFLOP/s."""
+    return Peak(source, None, fp16 * _TERA, None, fp32 * _TERA, None if fp64 is None else fp64 * _TERA)
+
+
+_V100, _H100, _H200 = "NVIDIA V100 datasheet", "NVIDIA H100 datasheet", "NVIDIA H200 datasheet"
+_GA102, _ADA = "NVIDIA Ampere GA102 whitepaper", "NVIDIA Ada GPU architecture whitepaper"
+
+# the whole name as the driver gives it: a slice of a GPU (MIG) has another name, and no known peak
+_PEAKS = {
+    r"Tesla V100-SXM2-\d+GB": _older(f"{_V100}, SXM2", 125, 15.7, 7.8),
+    r"Tesla V100-PCIE-\d+GB": _older(f"{_V100}, PCIe", 112, 14, 7),
+    r"Tesla V100S-PCIE-32GB": _older(f"{_V100}, V100S", 130, 16.4, 8.2),
+    r"Tesla T4": _older("NVIDIA T4 datasheet", 65, 8.1),
+    r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe": _ampere(
+        "NVIDIA A100 datasheet", 312, 156, 19.5, 19.5
+    ),
+    r"NVIDIA A30": _ampere("NVIDIA A30 datasheet", 165, 82, 10.3, 10.3),
+    r"NVIDIA A10": _ampere("NVIDIA A10 datasheet", 125, 62.5, 31.2),
+    r"NVIDIA A40": _ampere("NVIDIA A40 datasheet", 149.7, 74.8, 37.4),
+    r"NVIDIA RTX A6000": _ampere(f"{_GA102}, RTX A6000", 154.8, 77.4, 38.7),
+    r"NVIDIA GeForce RTX 3090": _ampere(f"{_GA102}, RTX 3090", 71, 35.6, 35.6),
+    r"NVIDIA L4": _ampere("NVIDIA L4 datasheet", 121, 60, 30.3),
+    r"NVIDIA L40": _ampere("NVIDIA L40 datasheet", 181.05, 90.5, 90.5),
+    r"NVIDIA L40S": _ampere("NVIDIA L40S datasheet", 362, 183, 91.6),
+    r"NVIDIA GeForce RTX 4090": _ampere(f"{_ADA}, RTX 4090", 165.2, 82.6, 82.6),
+    r"NVIDIA H100 80GB HBM3|NVIDIA H100": _ampere(f"{_H100}, SXM", 989.5, 494.7, 67, 67),
+    r"NVIDIA H100 PCIe": _ampere(f"{_H100}, PCIe", 756, 378, 51, 51),
+    r"NVIDIA H100 NVL": _ampere(f"{_H100}, NVL", 835.5, 417.5, 60, 60),
+    r"NVIDIA H200": _ampere(f"{_H200}, SXM", 989.5, 494.7, 67, 67),
+    r"NVIDIA H200 NVL": _ampere(f"{_H200}, NVL", 835.5, 417.5, 60, 60),
+    r"NVIDIA GH200 (480GB|144G HBM3e)": _ampere("NVIDIA GH200 datasheet", 989.5, 494.7, 67, 67),
+    r"NVIDIA B200": _ampere("NVIDIA Blackwell datasheet, HGX B200", 2250, 1100, 75, 37),
+    r"NVIDIA GB200": _ampere("NVIDIA GB200 datasheet, half of a superchip", 2500, 1250, 80, 40),
+    r"NVIDIA GeForce RTX 5090": _ampere(
+        "NVIDIA RTX Blackwell GPU architecture whitepaper, RTX 5090", 209.5, 104.8, 104.8
+    ),
+}
+
+
+def published(gpu: str) -> Peak | None:
+    """Published peak of the GPU of this name, or None if none is known."""
+    return next((peak for pattern, peak in _PEAKS.items() if re.fullmatch(pattern, gpu)), None)
