@@ -175,6 +175,9 @@ class Measure:
     """Timed steps per trial."""
     trials: Annotated[int, Bound(0, 10_000)] = 3
     """Launches per case; the launch is the unit of statistics."""
+    repeat_noisy: Annotated[int, Bound(0, 10_000)] = field(default=0, metadata={"since": 4})
+    """Launches of a case that distbench run adds at most, one a round, in place of those that others
+    disturbed."""
     profile_steps: Annotated[int, Bound(0, 10_000)] = 2
     """Steps under the profiler, after the timed window."""
     keep_traces: bool = False

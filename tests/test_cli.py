@@ -182,7 +182,7 @@ def test_plan_tells_the_time_first_and_no_command_unless_it_is_asked_for(command
     assert (code, size[:19]) == (0, "mine: 2 cases, 6 tr")
     assert time.startswith("expected time: unknown: no earlier run of these cases")
     text = " ".join(output.split())
-    assert "distbench run SUITE --set measure.trials=1 measures each" in text
+    assert "--estimate runs one short trial of each, and tells" in text
     assert "stopped at the latest after 6 h 15 min: only if everything hangs" in text
     assert "distbench.worker" not in text
     assert "--commands shows what would be launched." in text
@@ -207,7 +207,7 @@ def test_plan_takes_the_expected_time_from_earlier_runs_of_the_same_cases(comman
         folder.mkdir(parents=True)
         record = {"format": FORMAT, "status": "measured", "wall_s": 2.0 + number}
         (folder / "record.json").write_text(json.dumps(record))
-    (tmp_path / "out" / "run" / "run.json").touch()
+    (tmp_path / "out" / "run" / "run.json").write_text('{"suite": {"measure": {}}}')
     _, output, _ = command("plan", file, "--json", "--out", str(tmp_path / "out"))
     assert json.loads(output)["expected_s"] == 3 * (2 + 3)
 

@@ -53,11 +53,45 @@ def test_a_noisy_trial_is_told_as_one_when_it_ends(run: Run) -> None:
     assert told.count(": measured, ") == told.count(": measured, noisy (") == 2
 
 
-def test_noisy_trials_are_repeated_as_often_as_allowed(run: Run) -> None:
-    results, told = run("--repeat-noisy", "2")
+@pytest.mark.parametrize("way", [["--repeat-noisy", "2"], ["--set", "measure.repeat_noisy=2"]])
+def test_noisy_trials_are_repeated_as_often_as_allowed(run: Run, way: list[str]) -> None:
+    results, told = run(*way)
     assert [each["trials"] for each in results["cases"]] == [3, 3]
     assert told.count("noisy trials are repeated: pretended") == 2
-    assert told.count("still noisy, and --repeat-noisy allows no further round: pretended") == 1
+    assert told.count("still noisy after 2 repeats, and no more are allowed (measure.repeat_noisy") == 1
+
+
+def test_the_option_has_the_last_word_on_what_the_suite_repeats(run: Run) -> None:
+    results, _ = run("--set", "measure.repeat_noisy=2", "--repeat-noisy", "0")
+    assert [each["trials"] for each in results["cases"]] == [1, 1]
+
+
+def test_a_resumed_run_repeats_no_more_than_is_allowed_in_all(run: Run) -> None:
+    results, _ = run("--set", "measure.repeat_noisy=1")
+    folder = str(Path(results["report"]).parent)
+    again = json.loads(call("run", "--resume", folder, "--json").stdout)
+    assert [each["trials"] for each in again["cases"]] == [2, 2]
+    more = json.loads(call("run", "--resume", folder, "--json", "--repeat-noisy", "2").stdout)
+    assert [each["trials"] for each in more["cases"]] == [3, 3]
+
+
+def test_noisy_trials_are_repeated_before_the_pick_is_settled(run: Run) -> None:
+    """No noisy case can be recommended, so that there is nothing to settle, and no end without a limit."""
+    results, told = run("--set", "measure.repeat_noisy=1", "--until-settled")
+    assert [each["trials"] for each in results["cases"]] == [2, 2]
+    assert (
+        told.index("noisy trials are repeated") < told.index("still noisy") < told.index("nothing to settle")
+    )
+
+
+def test_a_plan_says_how_many_trials_repeating_may_add(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    plan = ("plan", str(tmp_path / "suite.yaml"), "--out", str(tmp_path), "--set", "measure.repeat_noisy=2")
+    assert "noisy trials: 4 more at most (measure.repeat_noisy: 2 per case)" in call(*plan).stdout
+    planned = json.loads(call(*plan, "--json").stdout)
+    assert (len(planned["trials"]), planned["repeats_at_most"]) == (2, 4)
+    limits = planned["suite"]["limits"]
+    assert planned["at_most_s"] == limits["prepare"] + 6 * limits["trial"]
 
 
 def test_nothing_is_repeated_unless_it_is_asked_for(run: Run) -> None:

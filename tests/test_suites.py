@@ -99,6 +99,8 @@ def test_a_shipped_suite_runs_on_a_cpu(name, chosen, distbench, tmp_path):
         "--json",
         "--device=cpu",
         "--set=launcher=kept",
+        # the machine of a test may be busy
+        "--repeat-noisy=0",
         *least,
         *chosen,
     )

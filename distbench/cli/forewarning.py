@@ -18,6 +18,7 @@ from distbench.plan import Plan
 from distbench.run import Execution
 from distbench.run.control import Observer
 from distbench.suite import Suite
+from distbench.units import count_text
 
 _SPOILING = {
     "CUDA_LAUNCH_BLOCKING": "the host waits for each kernel, so no time is that of a training without it",
@@ -52,13 +53,15 @@ def spoiling(environment: Mapping[str, str]) -> list[str]:
 class Neighbours:
     """How busy others keep the CPUs of this host while a run prepares, which costs no time to watch."""
 
-    def __init__(self, suite: Suite, plan: Plan) -> None:
+    def __init__(self, suite: Suite, plan: Plan, repeats: int = 0) -> None:
+        """Begin to watch, for a run of *suite* that repeats noisy trials up to *repeats* times a case."""
         chosen = next((choice for choice in suite.metrics if choice.name == "telemetry"), None)
         on_cpus = any(item.case.device == "cpu" and not item.problem for item in plan.cases)
         is_here = suite.launcher.name == "local"
         self._telemetry: Telemetry | None = (
             registry.make("metrics", chosen) if chosen and on_cpus and is_here else None
         )
+        self._repeats = repeats
         self._first = self._read()
 
     def warning(self) -> str:
@@ -75,9 +78,14 @@ class Neighbours:
         return (
             f"warning: other processes took {taken:.0%} of the CPU time while this run prepared; above "
             f"{limit:.1%} a trial is marked as noisy, and a case of noisy trials alone is not recommended: "
-            "end them or wait, add --repeat-noisy 3, or, where they leave CPUs idle, raise the limit: "
+            f"end them or wait, {self._repeating()}, or, where they leave CPUs idle, raise the limit: "
             "--set metrics.telemetry.max_foreign_cpu=0.5"
         )
+
+    def _repeating(self) -> str:
+        if not self._repeats:
+            return "add --repeat-noisy 3"
+        return f"allow more than the {count_text(self._repeats, 'repeat')} of a case (--repeat-noisy)"
 
     def _read(self) -> Row | None:
         if self._telemetry is None:

@@ -7,7 +7,8 @@ import time
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settling import contenders
 from distbench.analysis.text import listed
-from distbench.record import Status
+from distbench.job import MEASURE
+from distbench.record import Status, of_kind
 from distbench.record.store import Run
 from distbench.run import Observer
 from distbench.units import count_text
@@ -16,10 +17,10 @@ from distbench.units import count_text
 class Settling:
     """Called with the run after each round: ids of the cases that need another one."""
 
-    def __init__(self, observer: Observer, minutes: float, trials: int) -> None:
+    def __init__(self, observer: Observer, minutes: float, looks: int) -> None:
         self._observer, self._minutes = observer, minutes
-        self._trials = trials
-        """Rounds that the suite asks for; the first look is after them."""
+        self._looks = looks
+        """Looks so far, those of earlier sessions included: each takes a part of the risk."""
         self._end: float | None = None
 
     def __call__(self, run: Run) -> list[str]:
@@ -30,7 +31,8 @@ class Settling:
         if not any(one.speed and not one.barred for one in analysed.candidates):
             self._observer.note("nothing to settle: no case can be recommended")
             return []
-        every = contenders(analysed.candidates, self._look(analysed))
+        self._looks += 1
+        every = contenders(analysed.candidates, self._looks)
         if not every:
             self._observer.note("settled: no case can be better than the pick by more than the margin")
             return []
@@ -50,10 +52,11 @@ class Settling:
         self._observer.note(f"not settled: another round of {names}")
         return [one.id for one in left]
 
-    def _look(self, run: AnalysedRun) -> int:
-        """Which look this is, from 1 on: each before it, of an earlier session too, asked for a round."""
-        rounds = 1 + max((record.round for record in run.measured), default=-1)
-        return max(1, rounds - self._trials + 1)
+
+def looks_at(run: Run, trials: int) -> int:
+    """Looks at *run* in earlier sessions, at most: each asked for a round beyond the *trials* planned."""
+    rounds = 1 + max((record.round for record in of_kind(run.records(), MEASURE)), default=-1)
+    return max(0, rounds - trials)
 
 
 def _failing(run: AnalysedRun) -> set[str]:

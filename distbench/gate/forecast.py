@@ -62,7 +62,7 @@ def forecast(baseline: Arm, candidate: Arm, out: Path | None = None) -> Forecast
     plans = [plan.make(arm.suite) for arm in (baseline, candidate)]
     matched = match(*plans)
     asked = [(MEASURE, slot.candidate.id) for slot in matched.slots]
-    took = usual_times(out, asked) if out else {}
+    took = usual_times(out, asked, candidate.suite.measure) if out else {}
     seconds = {case_id: each for (_, case_id), each in took.items()}
     return forecast_of(baseline, candidate, matched, load(candidate.suite.measure), seconds)
 

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
 
+from distbench.case import Measure
 from distbench.errors import UsageError
 from distbench.grouping import gathered
 from distbench.record.store import RUN_FILE, SUBMITTED, Run
 from distbench.units import count_text
 
+ESTIMATE = ".estimate-"
+"""How the folder begins that holds the run of an estimate, inside of one that holds runs."""
 _GATE_ARMS = {"baseline", "candidate"}
 
 
@@ -59,14 +62,19 @@ def inside(out: Path) -> list[Run]:
     return [Run(file.parent) for file in sorted(out.glob(f"*/{RUN_FILE}"))]
 
 
-def usual_times(out: Path, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float]:
-    """Median seconds of measured trials in the runs of *out*, for each *wanted* kind of job and case id."""
+def usual_times(
+    out: Path, wanted: Iterable[tuple[str, str]], measure: Measure
+) -> dict[tuple[str, str], float]:
+    """Median seconds of measured trials in the runs of *out*, for each *wanted* kind of job and case id.
+
+    Timed trials that had other numbers of steps are taken as if they had those of *measure*.
+    """
     by_kind = {kind: set(case_ids) for kind, case_ids in gathered(wanted).items()}
     times = gathered(
         ((kind, case_id), seconds)
         for run in inside(out)
         for kind, case_ids in by_kind.items()
-        for case_id, seconds in run.wall_times(kind, case_ids)
+        for case_id, seconds in run.wall_times(kind, case_ids, measure)
     )
     return {trial: median(seconds) for trial, seconds in times.items()}
 
@@ -89,7 +97,8 @@ def below(folder: Path) -> Iterator[Run]:
             yield Run(Path(place))
         elif _GATE_ARMS.issubset(inner):
             inner.remove("baseline")
-        inner.sort()
+        # a killed estimate leaves such a folder, whose trials are no results
+        inner[:] = sorted(name for name in inner if not name.startswith(ESTIMATE))
 
 
 def is_arm(run: Run) -> bool:

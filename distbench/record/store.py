@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from distbench import __version__, env
-from distbench.case import Case
+from distbench.case import Case, Measure
 from distbench.clipping import clipped
 from distbench.decode import decoded
 from distbench.errors import InfrastructureError, RecordError, UsageError
@@ -44,6 +44,7 @@ from distbench.job import MEASURE, kind_of, kinds
 from distbench.plan import Planned
 from distbench.record import FORMAT, Record, Status, check_format, files, owner, parquet, read_json
 from distbench.record.contents import RECORD_FILE, Contents, read_contents, read_record
+from distbench.record.lengths import wall_seconds
 from distbench.suite import Suite
 from distbench.units import bytes_text
 
@@ -225,8 +226,16 @@ class Run:
         """All records of the run that can be read, by kind of job and in the order of folder names."""
         return self.contents().records
 
-    def wall_times(self, kind: str, case_ids: Container[str]) -> Iterator[tuple[str, float]]:
-        """Case ID and wall-clock seconds of each measured trial of *kind*; unreadable records are skipped."""
+    def wall_times(
+        self, kind: str, case_ids: Container[str], measure: Measure
+    ) -> Iterator[tuple[str, float]]:
+        """Case ID and wall-clock seconds of each measured trial of *kind*; unreadable records are skipped.
+
+        Timed trials are taken as if they had the steps of *measure*.
+        """
+        made = self._measure()
+        if made is None:
+            return
         for folder in self._trial_folders(kind_of(kind).folder):
             case_id = folder.parent.name.rpartition("-")[2]
             if case_id not in case_ids:
@@ -236,7 +245,14 @@ class Run:
                 data = read_json(file)
                 check_format(data, str(file))
                 if data["status"] == Status.MEASURED:
-                    yield case_id, float(data["wall_s"])
+                    yield case_id, wall_seconds(data, made if kind == MEASURE else measure, measure)
+
+    def _measure(self) -> Measure | None:
+        """How its cases are measured; None: ``run.json`` can't be read."""
+        file = self.folder / RUN_FILE
+        with suppress(RecordError, KeyError, TypeError):
+            return decoded(Measure, read_json(file)["suite"][MEASURE], str(file))
+        return None
 
     def trials(self) -> list[Path]:
         """Folders of its trials that have a record."""

@@ -157,13 +157,15 @@ def _sizes(devices: tuple[int, ...]) -> str:
 
 
 def _measure(goal: Goal) -> str:
-    trials = (
-        "" if goal == "gate" else "  trials: 3 # launches of each case, from which its interval is made\n"
-    )
+    trials = "" if goal == "gate" else _TRIALS
     check = "" if goal in ("gate", "scaling") else _CHECK
     return f"measure:\n  warmup: 3\n  steps: 10\n{trials}{check}"
 
 
+_TRIALS = """\
+  trials: 3 # launches of each case, from which its interval is made
+  repeat_noisy: 2 # further ones at most, in place of those that other processes disturbed
+"""
 _CHECK = """
 # Also train each case next to its reference, to see that it is the same training; false saves the time.
 check: true

@@ -9,23 +9,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from distbench import env, registry
 from distbench.cli import handing, options
+from distbench.cli.estimating import short_trials
+from distbench.cli.expecting import Expected
 from distbench.cli.options import flag
 from distbench.cli.output import columns, say, say_json, wrapped
+from distbench.cli.stopping import ended
 from distbench.env import Machine
+from distbench.errors import UsageError
 from distbench.job import MEASURE, kind_of
 from distbench.plan import Plan, Planned, machine_of, make
-from distbench.record import runs
 from distbench.run import launch_for
 from distbench.suite import Suite, load
-from distbench.units import count_text, duration_text
+from distbench.units import ABSENT, count_text, duration_text
 
 # stands for the folder and the ID, which a run gets when it starts
 _RUN = "RUN"
 
 
 def plan(
+    context: typer.Context,
     suite: options.Suite,
     out: options.Out = options.REPORTS,
     set_: options.Set = [],
@@ -38,9 +44,15 @@ def plan(
     commands: Annotated[
         bool, flag("--commands", text="Also show the commands that would be launched.")
     ] = False,
+    estimate: Annotated[
+        bool,
+        flag("--estimate", text="Run a short trial of each case that has not run yet, to tell the time."),
+    ] = False,
     as_json: options.Json = False,
 ) -> int:
-    """Show what a run would do, without launching anything."""
+    """Show what a run would do and how long it takes; nothing is launched without --estimate."""
+    if on and estimate:
+        raise UsageError("--estimate runs trials here, and --on elsewhere; leave one of them out")
     loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check, on=on))
     if on:
         overrides = handing.override_arguments(set_, only, world_sizes, device, check=check)
@@ -48,17 +60,24 @@ def plan(
         return 0
     machine = machine_of(loaded)
     planned = make(loaded, machine)
-    expected, basis = _expected(planned, out)
-    limit = loaded.limits.prepare + len(planned.trials) * loaded.limits.trial
+    expected = Expected.from_runs(planned, loaded, out)
+    if estimate and expected.unknown:
+        short = short_trials(loaded, expected.unknown, out, context.obj)
+        if short.stopped:
+            return ended(short.stopped, "")
+        expected = expected.with_short(short)
+    limit = loaded.limits.prepare + (len(planned.trials) + expected.repeats) * loaded.limits.trial
     if as_json:
         say_json(
             {
                 "suite": loaded.resolved(),
                 "device": machine.device,
                 "devices": machine.devices,
-                "cases": [_case(item) for item in planned.cases],
-                "expected_s": expected,
-                "expected_note": basis,
+                "cases": [_case(item, expected) for item in planned.cases],
+                "expected_s": expected.total,
+                "expected_note": expected.note(),
+                "repeats_at_most": expected.repeats,
+                "repeats_at_most_s": expected.repeats_s,
                 "at_most_s": limit,
                 "trials": [
                     {"job": task.job.kind, "case_id": task.case.id, "round": task.round}
@@ -67,21 +86,24 @@ def plan(
                 "launches": list(_launches(loaded, planned, out)),
             }
         )
-        return 0
+        return _code(expected)
     _print_size(loaded, machine, planned)
-    say(
-        wrapped(
-            f"expected time: {basis if expected is None else f'{duration_text(expected)} ({basis})'}", 0, 2
-        )
-    )
+    say(wrapped(f"expected time: {expected.text()}", 0, 2))
+    if expected.repeats:
+        say(wrapped(expected.repeats_text(), 0, 2))
     say(wrapped(_limit_text(loaded, limit), 0, 2))
-    _print_cases(loaded, planned)
+    _print_cases(loaded, planned, expected)
     if commands:
         say(f"\nlaunch of each trial ({_RUN} stands for the run's folder and ID; round 0 of each case):")
         say("".join(map(_launch_text, _launches(loaded, planned, out))))
     else:
         say("\n--commands shows what would be launched.")
-    return 0
+    return _code(expected)
+
+
+def _code(expected: Expected) -> int:
+    """1 if a case failed that was tried: it would in a run."""
+    return 1 if expected.has_failed else 0
 
 
 def _limit_text(suite: Suite, limit: float) -> str:
@@ -119,16 +141,29 @@ def _print_size(suite: Suite, machine: Machine, planned: Plan) -> None:
     )
 
 
-def _print_cases(suite: Suite, planned: Plan) -> None:
-    rows = [("CASE", "ID", "STATUS")]
+def _print_cases(suite: Suite, planned: Plan, expected: Expected) -> None:
+    rows = [("CASE", "ID", "A TRIAL", "STATUS")]
     rows += [
-        (item.case.name, item.case.id, f"unsupported: {item.problem}" if item.problem else "planned")
+        (item.case.name, item.case.id, _time_of(item, expected), _status(item, expected))
         for item in planned.cases
     ]
-    say("\n" + "\n".join(columns(rows)))
+    is_timed = any(time not in ("", ABSENT) for _, _, time, _ in rows[1:])
+    shown = rows if is_timed else [(name, id_, status) for name, id_, _, status in rows]
+    say("\n" + "\n".join(columns(shown)))
     for word, section in suite.jobs.items():
         if later := kind_of(word).later:
             say("\n" + wrapped(f"{word}: {later.format_map(vars(section))}", 0, 2))
+
+
+def _time_of(item: Planned, expected: Expected) -> str:
+    seconds, _ = expected.of(item.case)
+    return "" if item.problem else ABSENT if seconds is None else duration_text(seconds)
+
+
+def _status(item: Planned, expected: Expected) -> str:
+    if item.problem:
+        return f"unsupported: {item.problem}"
+    return expected.untimed.get(item.case.name, "planned")
 
 
 def _launch_text(launch: dict[str, Any]) -> str:
@@ -137,7 +172,8 @@ def _launch_text(launch: dict[str, Any]) -> str:
     return "\n".join(["", f"# {launch['case']}", *variables, *commands, ""])
 
 
-def _case(item: Planned) -> dict[str, Any]:
+def _case(item: Planned, expected: Expected) -> dict[str, Any]:
+    seconds, note = (None, "unsupported") if item.problem else expected.of(item.case)
     return {
         "case": item.case.name,
         "case_id": item.case.id,
@@ -145,6 +181,8 @@ def _case(item: Planned) -> dict[str, Any]:
         "world_size": item.case.world_size,
         "status": "unsupported" if item.problem else "planned",
         "reason": item.problem or "",
+        "trial_s": seconds,
+        "trial_note": note,
     }
 
 
@@ -162,18 +200,3 @@ def _launches(suite: Suite, planned: Plan, out: Path) -> Iterator[dict[str, Any]
             "environment": {env.RUN_ID: _RUN, **launch.environment},
             "commands": launcher.commands(launch),
         }
-
-
-def _expected(planned: Plan, out: Path) -> tuple[float | None, str]:
-    """Seconds that earlier runs of the same cases took, and the basis of that estimate."""
-    trials = [(task.job.kind, task.case.id) for task in planned.trials]
-    medians = runs.usual_times(out, trials)
-    if not medians:
-        return None, (
-            f"unknown: no earlier run of these cases in {out}; distbench run SUITE --set measure.trials=1 "
-            "measures each of them once, and tells"
-        )
-    basis = "from earlier runs of the same cases"
-    if missing := len(set(trials)) - len(medians):
-        basis += f"; without {missing} cases that have not run yet"
-    return sum(medians.get(trial, 0.0) for trial in trials), basis

@@ -21,7 +21,7 @@ from distbench.cli.options import argument, flag, option
 from distbench.cli.output import note
 from distbench.cli.progress import observer
 from distbench.cli.repeating import Repeating, first_of
-from distbench.cli.settling import Settling
+from distbench.cli.settling import Settling, looks_at
 from distbench.cli.stopping import ended, reporting, resumable
 from distbench.errors import INTERRUPTED, FormatError, RecordError, UsageError
 from distbench.record import runs, submitted
@@ -67,9 +67,9 @@ def run(
         option("--minutes", "N", f"With --until-settled: start no round after N minutes ({_MINUTES:g})."),
     ] = None,
     repeat_noisy: Annotated[
-        int,
-        option("--repeat-noisy", "N", "Add up to N rounds of the cases whose trials others disturbed."),
-    ] = 0,
+        int | None,
+        option("--repeat-noisy", "N", "Repeat noisy trials, N per case at most, whatever the suite says."),
+    ] = None,
     on: options.On = "",
     nodes: options.Nodes = None,
     detach: Annotated[bool, flag("--detach", text="With --on: do not follow the run.")] = False,
@@ -84,7 +84,7 @@ def run(
             f"--minutes = {minutes:g}: limits the rounds that --until-settled adds; add --until-settled, or "
             "set measure.trials for the number of rounds"
         )
-    if repeat_noisy < 0:
+    if repeat_noisy is not None and repeat_noisy < 0:
         raise UsageError(f"--repeat-noisy = {repeat_noisy}: must be at least 0")
     changes = [*set_, *(["measure.keep_traces=true"] if keep_traces else [])]
     changed = options.overrides(changes, only, world_sizes, device, check=check)
@@ -96,7 +96,7 @@ def run(
             "--strict-parity": strict_parity,
             "--until-settled": until_settled,
             f"--minutes={minutes or 0:g}": minutes is not None,
-            f"--repeat-noisy={repeat_noisy}": repeat_noisy > 0,
+            f"--repeat-noisy={repeat_noisy}": repeat_noisy is not None,
             "--retry-failed": retry_failed,
         }
         passed = [word for word, is_given in flags.items() if is_given]
@@ -117,13 +117,14 @@ def run(
     else:
         execution = Execution.start(load(suite, changed), out, context.obj)
     minutes = (minutes or _MINUTES) if until_settled else None
+    repeats = execution.suite.measure.repeat_noisy if repeat_noisy is None else repeat_noisy
     journal = Journal(execution.run.folder)
     with unwarned(), journal.session() as session:
         analysed = _executed(
             execution,
             journal,
             minutes,
-            repeat_noisy,
+            repeats,
             retry_failed=retry_failed,
             quiet=quiet,
             as_json=as_json,
@@ -138,7 +139,7 @@ def _executed(
     execution: Execution,
     journal: Journal,
     settling_minutes: float | None,
-    noisy_rounds: int,
+    repeats: int,
     *,
     retry_failed: bool,
     quiet: bool,
@@ -148,15 +149,16 @@ def _executed(
 
     Args:
         settling_minutes: Add rounds until the pick is settled, for so long; None: add none.
-        noisy_rounds: Add so many rounds of the cases with noisy trials.
+        repeats: Repeat noisy trials, so many per case at most.
     """
     resume_with = resume_command(execution.run.folder)
-    busy = Neighbours(execution.suite, execution.plan).warning
+    busy = Neighbours(execution.suite, execution.plan, repeats).warning
     with resumable(resume_with), observer(quiet=quiet, journal=journal, forewarning=busy) as watcher:
         forewarn(execution, watcher)
         trials = execution.suite.measure.trials
-        settling = Settling(watcher, settling_minutes, trials) if settling_minutes else None
-        repeating = Repeating(watcher, trials, noisy_rounds) if noisy_rounds else None
+        settling, repeating = None, Repeating(watcher, trials, repeats) if repeats else None
+        if settling_minutes:
+            settling = Settling(watcher, settling_minutes, looks_at(execution.run, trials))
         more = first_of(repeating, settling)
         stopped_by = execution.execute(watcher, more, retry_failed=retry_failed)
     with resumable(resume_with) if stopped_by else reporting(execution.run.folder):

@@ -1,0 +1,28 @@
+"""How long a trial would take with other numbers of steps than it was made with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from distbench.case import Measure
+
+_STEPS = ("warmup", "steps", "profile_steps", "check_steps", "unsynced_steps")
+
+
+def wall_seconds(record: Mapping[str, Any], made: Measure, wanted: Measure) -> float:
+    """Seconds from launch to end that the timed trial *record* would have taken as *wanted*.
+
+    Launch and building are as they were. Each step more or less takes the mean of the timed ones, whatever
+    it is for: one under the profiler takes somewhat longer.
+
+    Args:
+        record: Plain content of ``record.json``.
+        made: How it was measured.
+
+    Raises:
+        KeyError, TypeError, ValueError: the record does not tell.
+    """
+    more = sum(getattr(wanted, key) - getattr(made, key) for key in _STEPS)
+    seconds = float(record["wall_s"])
+    return seconds + more * max(record["phases"]["time"]) / made.steps if more else seconds
