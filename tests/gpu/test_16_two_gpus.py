@@ -127,7 +127,7 @@ include:
 """
 ENDS = [
     ("ends:Killed", "crashed"),
-    ("ends:Ignores", "hang"),
+    ("ends:Stops", "hang"),
     ("small:RaisesInRankOne", "crashed"),
     pytest.param("on_gpu:OutOfMemoryInRankOne", "oom_gpu", marks=pytest.mark.cuda),
 ]
