@@ -28,7 +28,7 @@ from distbench.cli import main
 from distbench.record.contents import read_record
 from distbench.registry import PLUGIN_PATH
 
-pytest_plugins = ["pytester", "drills", "chores", "bench", "gpu_report"]
+pytest_plugins = ["pytester", "drills", "chores", "bench", "gpu_checks"]
 
 # what an example takes depends on what else the machine does
 hypothesis.settings.register_profile("untimed", deadline=None)

@@ -75,7 +75,7 @@ def test_the_report_of_a_killed_run_says_what_became_of_each_check(
     pytester.makepyfile(test_checks=CHECKS)
     monkeypatch.setenv("PYTHONPATH", str(GPU.parent), prepend=os.pathsep)
     monkeypatch.setenv("DISTBENCH_REHEARSAL", "1")
-    pytester.runpytest_subprocess("-p", "gpu_report", "--gpu-report", "told")
+    pytester.runpytest_subprocess("-p", "gpu_checks", "--gpu-report", "told")
     report = json.loads((pytester.path / "told" / "report.json").read_text())
     checks = {check["name"].removeprefix("test_checks::test_"): check for check in report["checks"]}
     assert {name: check["verdict"] for name, check in checks.items()} == {
@@ -92,4 +92,4 @@ def test_the_report_of_a_killed_run_says_what_became_of_each_check(
     summary = (pytester.path / "told" / "summary.md").read_text()
     assert "A rehearsal on a CPU" in summary
     assert "| test_checks::test_holds | held |" in summary and "step: 0.1235 s" in summary
-    assert "first / line" in summary and "needs host_memory = " in summary
+    assert "first / line" in summary and "GiB of host memory, this machine has" in summary

@@ -49,8 +49,8 @@ def test_a_fault_has_its_status_and_the_next_trial_is_unharmed(
     assert ended[model].status == status, ended[model].reason
     assert ended[SMALL].status == "measured", ended[SMALL].reason
     failure = ended[model].failure
-    assert failure and failure.rank == 0
-    # its stack, or the log in which it last spoke
+    # no rank is blamed for a hang without evidence that the others wait for it
+    assert failure and (failure.rank == 0 or status == "hang")
     assert model != "on_gpu:Sleeps" or "on_gpu.py" in failure.log, failure.log
     assert used() - before < 1e9
 
