@@ -20,7 +20,7 @@ strategies: [single, ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [1, 2, 3]}}
 @pytest.mark.parametrize("precision", sorted(PRECISIONS))
 def test_every_strategy_is_the_same_training(precision: str, check: Check, tmp_path: Path) -> None:
     head = work(SMALL, 8).replace("batch: {", "batch: {gradient_accumulation_steps: 2, ")
-    done = run_in(tmp_path, f"{head}{JOBS}precision: {PRECISIONS[precision]}\ncheck: {{steps: 10}}\n")
+    done = run_in(tmp_path, f"{head}{JOBS}precision: {PRECISIONS[precision]}\ncheck: {{steps: 10, fp32: false}}\n")
     verdicts = {name: case["equivalence"]["verdict"] for name, case in done.cases.items()}
     for name, verdict in verdicts.items():
         check.figure(name, verdict)
