@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import run_in
-from gpu_report import Check, Report
+from gpu_report import REHEARSAL, Check, Report
 from gpu_runs import PRECISIONS, SMALL, records, work
 
 JOBS = """
@@ -20,13 +20,16 @@ strategies: [single, ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [1, 2, 3]}}
 @pytest.mark.parametrize("precision", sorted(PRECISIONS))
 def test_every_strategy_is_the_same_training(precision: str, check: Check, tmp_path: Path) -> None:
     head = work(SMALL, 8).replace("batch: {", "batch: {gradient_accumulation_steps: 2, ")
-    done = run_in(tmp_path, f"{head}{JOBS}precision: {PRECISIONS[precision]}\ncheck: {{steps: 10, fp32: false}}\n")
-    verdicts = {name: case["equivalence"]["verdict"] for name, case in done.cases.items()}
+    done = run_in(
+        tmp_path, f"{head}{JOBS}precision: {PRECISIONS[precision]}\ncheck: {{steps: 10, fp32: false}}\n"
+    )
+    told = {name: case["equivalence"] for name, case in done.cases.items() if case["equivalence"]}
+    verdicts = {name: equivalence["verdict"] for name, equivalence in told.items()}
     for name, verdict in verdicts.items():
         check.figure(name, verdict)
-    unsupported = {name for name, case in done.cases.items() if case["status"] == "unsupported"}
-    told = {verdict for name, verdict in verdicts.items() if name not in unsupported}
-    assert told and told <= {"equivalent", "equivalent within rounding"}, verdicts
+    assert verdicts and set(verdicts.values()) <= {"equivalent", "equivalent within rounding"}, verdicts
+    # DeepSpeed refuses fp16 on a CPU
+    assert REHEARSAL or verdicts.keys() == done.cases.keys()
 
 
 @pytest.mark.minutes(8)
