@@ -227,6 +227,9 @@ class Case:
     threads: Count
     """Intra-op threads per rank."""
     seed: int
+    initial_weights: Literal["exact", "drawn"] = field(default="exact", metadata={"since": 4})
+    """exact: as the model's constructor draws them one after another. drawn: from the same distributions, but
+    each by its tensor's name and its place there, so that a rank draws only what it keeps."""
 
     @functools.cached_property
     def id(self) -> str:

@@ -1,7 +1,8 @@
-"""Initial weights: drawn once, the same in every module that loads them, sharded or not."""
+"""Initial weights: the same numbers in every module that loads them, sharded or not."""
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import sys
@@ -37,6 +38,29 @@ class Own(torch.nn.Module):
         self.register_buffer("count", torch.tensor(5))
         self.frozen = torch.nn.Parameter(torch.arange(3), requires_grad=False)
 
+class Many(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        init = torch.nn.init
+        fills = {
+            "normal": lambda w: init.normal_(w, 0.5, 0.1),
+            "uniform": lambda w: init.uniform_(w, -0.2, 0.6),
+            "cut": lambda w: init.trunc_normal_(w, std=0.1, a=-0.1, b=0.2),
+            "kaiming": init.kaiming_uniform_,
+            "scaled": lambda w: init.normal_(w).div_(7),
+            "ones": init.ones_,
+            "orthogonal": init.orthogonal_,
+            "upper": lambda w: init.normal_(w).triu_(),
+        }
+        for name, fill in fills.items():
+            parameter = torch.nn.Parameter(torch.empty(200, 300))
+            with torch.no_grad():
+                fill(parameter)
+            self.register_parameter(name, parameter)
+        self.padded = torch.nn.Embedding(300, 200, padding_idx=3)
+        self.made = torch.nn.Parameter(torch.arange(4.0))
+        self.twice = torch.nn.Parameter(self.normal.data)
+
 class Twice(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -71,13 +95,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_a_module_loaded_from_the_file_is_the_one_drawn_from_the_seed(name: str, tmp_path: Path) -> None:
+def test_exact_weights_are_those_that_the_constructor_draws_from_the_seed(name: str, tmp_path: Path) -> None:
     import torch
 
     from distbench.workloads import weights
 
     one = workload(name)
-    loaded = tensors(weights.loaded(one, saved(one, tmp_path), torch.device("cpu")))
+    loaded = tensors(weights.loaded(one, saved(one, tmp_path, exact=True), torch.device("cpu")))
     torch.manual_seed(11)
     drawn = tensors(one.module())
     assert loaded.keys() == drawn.keys()
@@ -107,6 +131,94 @@ def test_a_shared_parameter_stands_in_the_file_once_and_is_shared_again_when_loa
     assert "head.weight" not in weights.read(file)
     assert module.head.weight is module.embedding.weight
     assert [[name for _, name in group] for group in weights.tied_groups(module)] == [["weight", "weight"]]
+
+
+@pytest.fixture
+def many(own: str, tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tensors of ``Many`` as they are loaded, and as its constructor draws them."""
+    import torch
+
+    from distbench.workloads import weights
+
+    one = registry.make("workloads", Choice("user", {"model": f"{own}:Many"}))
+    torch.manual_seed(5)
+    return weights.read(saved(one, tmp_path)), tensors(one.module())
+
+
+@pytest.mark.parametrize("name", ["uniform", "cut", "kaiming", "scaled", "ones"])
+def test_a_parameter_is_drawn_from_the_distribution_of_its_constructor(
+    name: str, many: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    drawn, own = (tensors[name].detach().flatten() for tensors in many)
+    spread = float(own.std())
+    assert float((drawn.sort().values - own.sort().values).abs().mean()) <= 0.02 * spread
+    assert float(drawn.std()) == pytest.approx(spread, rel=0.02)
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("uniform", -0.2, 0.6), ("cut", -0.1, 0.2)])
+def test_no_draw_is_outside_of_what_its_distribution_is_cut_to(
+    name: str, low: float, high: float, many: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    drawn, _ = many
+    assert float(drawn[name].min()) == pytest.approx(low, abs=1e-3)
+    assert float(drawn[name].max()) == pytest.approx(high, abs=1e-3)
+    assert low <= drawn[name].min() < drawn[name].max() <= high
+
+
+def test_what_is_no_draw_of_each_element_alone_is_kept_as_the_constructor_leaves_it(
+    many: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    import torch
+
+    drawn, own = many
+    square = drawn["orthogonal"] @ drawn["orthogonal"].T
+    assert torch.allclose(square, torch.eye(200), atol=1e-5)
+    assert torch.equal(drawn["upper"], drawn["upper"].triu())
+    assert float(drawn["upper"][drawn["upper"] != 0].std()) == pytest.approx(1, abs=0.05)
+    assert drawn["padded.weight"][3].eq(0).all()
+    assert float(drawn["padded.weight"].std()) == pytest.approx(1, abs=0.05)
+    assert torch.equal(drawn["made"], own["made"])
+    assert torch.equal(drawn["twice"], drawn["normal"]), "two parameters that shared their numbers still do"
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (5, 47), (16, 64), (1000, 300_000), (262_143, 262_145)])
+def test_any_part_of_a_tensor_is_drawn_without_the_rest(start: int, stop: int, tmp_path: Path) -> None:
+    import torch
+
+    from distbench.workloads import weights
+
+    one = registry.make("workloads", Choice("mlp", {"hidden": 600}))
+    with weights.opened(saved(one, tmp_path)) as initial:
+        part = torch.empty(stop - start)
+        initial.fill(part, "2.weight", start)
+        assert torch.equal(part, initial.whole("2.weight").flatten()[start:stop])
+
+
+def test_what_is_drawn_for_a_seed_a_name_and_a_place_never_changes(tmp_path: Path) -> None:
+    from distbench.workloads import weights
+
+    drawn = weights.read(saved(workload("tied"), tmp_path))["blocks.1.ffn.up.weight"]
+    frozen = ["-0x1.f12fe80000000p-6", "-0x1.3385960000000p-7", "-0x1.a6db540000000p-7"]
+    assert [value.hex() for value in drawn.flatten()[-3:].tolist()] == frozen
+
+
+def test_no_two_tensors_are_drawn_alike(tmp_path: Path) -> None:
+    from distbench.workloads import weights
+
+    drawn = [tensor.flatten() for tensor in weights.read(saved(workload("untied"), tmp_path)).values()]
+    first = [tensor[0] for tensor in drawn if tensor.std() > 0]
+    assert len({float(value) for value in first}) == len(first)
+
+
+def test_the_file_does_not_grow_with_the_model(tmp_path: Path) -> None:
+    from distbench.workloads import weights
+
+    one = registry.make("workloads", Choice("transformer", {"preset": "8b"}))
+    file = saved(one, tmp_path)
+    with weights.opened(file) as initial:
+        counted = sum(math.prod(initial.shape(name)) for name in initial.names)
+    assert counted == one.parameters()
+    assert file.stat().st_size < 1 << 20
 
 
 def test_rounding_keeps_fp32_numbers_that_bf16_can_say(tmp_path: Path) -> None:

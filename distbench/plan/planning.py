@@ -174,6 +174,7 @@ class _Planner:
             activation_checkpointing=work.scalars.activation_checkpointing,
             threads=self._threads if threads == "auto" else threads,
             seed=work.scalars.seed,
+            initial_weights=work.scalars.initial_weights,
         )
         strategy = cell.strategy.plugin.instance
         return cell, case, problem or self._checks.unsupported(case, strategy, work.workload)

@@ -75,6 +75,7 @@ def _case_row(run_id: str, row: CaseSummary) -> Row:
         "activation_checkpointing": case.activation_checkpointing,
         "threads": case.threads,
         "seed": case.seed,
+        "initial_weights": case.initial_weights,
     }
 
 

@@ -96,6 +96,7 @@ CASES = Table(
         Column("activation_checkpointing", "varchar", "none, selective or full."),
         Column("threads", "bigint", "Intra-op threads of a rank."),
         Column("seed", "bigint", "Seed of weights and data."),
+        Column("initial_weights", "varchar", "drawn or exact."),
     ),
 )
 _END = (

@@ -117,7 +117,8 @@ def _scratch(folder: Path, name: str) -> str:
 
 
 def weights_file(folder: Path, case: Case) -> Path:
-    """File of the initial weights of *case*: one for each model, seed and rounding."""
-    decides = [case.workload.name, case.workload.options, case.seed, case.precision.compute]
+    """File of the initial weights of *case*: one for each model, seed, rounding and way of making them."""
+    named, seed, through = case.workload, case.seed, case.precision.compute
+    decides = [named.name, named.options, seed, through, case.initial_weights]
     key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]
     return folder / "scratch" / f"weights-{key}.safetensors"

@@ -47,5 +47,6 @@ def _build(item: Item) -> list[str]:
     from distbench.workloads import weights
 
     workload = registry.make("workloads", case.workload)
-    weights.save(workload, case.seed, Path(item.file), through=case.precision.compute)
+    through, exact = case.precision.compute, case.initial_weights == "exact"
+    weights.save(workload, case.seed, Path(item.file), through, exact=exact)
     return []

@@ -1,32 +1,40 @@
-"""The initial weights: drawn once from the seed, kept in one file, loaded by every strategy.
+"""The initial weights: the same numbers in every strategy and at every world size.
 
 A seed alone is not enough: sharded initialisation draws its random numbers in a different order
-(torchtitan, docs/converging.md), so every strategy would start from other weights.
+(torchtitan, docs/converging.md), so every strategy would start from other weights. So a file says how each
+tensor is drawn, from its name and the place of an element alone, and a rank draws what it keeps. The file
+does not grow with the model, unless the model asks for exactly the numbers of its own constructor.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from distbench.case import TORCH_NAMES
-from distbench.files import whole
+from distbench.workloads._initial import DTYPES, Initial, apart, opened, write
+from distbench.workloads._initialisation import Recorder, Undrawn
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
 
+__all__ = ["DTYPES", "Initial", "apart", "opened"]
+
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_cast_module")
 
-DTYPES: dict[str, torch.dtype] = {name: getattr(torch, known) for name, known in TORCH_NAMES.items()}
-"""Our names -> torch's dtypes."""
+_CASTS = {
+    torch.float64: nn.Module.double,
+    torch.float32: nn.Module.float,
+    torch.bfloat16: nn.Module.bfloat16,
+    torch.float16: nn.Module.half,
+}
 
 Tied = list[list[tuple[nn.Module, str]]]
 """Groups of (module, parameter name) that share one parameter."""
@@ -41,22 +49,20 @@ def plain_name(name: str) -> str:
     return ".".join(parts)
 
 
-def save(workload: Workload, seed: int, file: Path, through: str = "fp32") -> None:
-    """Draw the weights of *workload* from *seed* and write them, with all buffers, once each.
+def save(workload: Workload, seed: int, file: Path, through: str = "fp32", *, exact: bool = False) -> None:
+    """Write the initial weights of *workload* for *seed*, and all of its buffers.
 
-    Parameters are rounded through the dtype *through* and kept as fp32: frameworks
-    that make fp32 master weights of 16-bit parameters then start from the same numbers as those
-    that do it the other way round.
+    A parameter that its constructor fills with draws, or with one number, each element alike, is drawn from
+    the same distribution when it is loaded; any other, and every one if *exact*, is stored as the constructor
+    leaves it. Parameters are rounded through the dtype *through* and kept as fp32: frameworks that make fp32
+    master weights of 16-bit parameters then start from the same numbers as those that do it the other way
+    round.
     """
     torch.manual_seed(seed)
-    with torch.device("cpu"):
+    recorder = Recorder()
+    with torch.device("cpu"), nullcontext() if exact else recorder:
         module = workload.module()
-    tensors = {name: tensor.detach() for name, tensor in _tensors(module).items()}
-    for name, parameter in module.named_parameters():
-        if parameter.is_floating_point():
-            tensors[plain_name(name)] = parameter.detach().to(DTYPES[through]).float()
-    with whole(file) as aside:
-        save_file(apart(tensors), aside)
+    write(file, tensors_of(module), recorder, seed, through)
 
 
 def skeleton(workload: Workload) -> nn.Module:
@@ -65,9 +71,24 @@ def skeleton(workload: Workload) -> nn.Module:
         return workload.module()
 
 
-def loaded(workload: Workload, file: Path, device: torch.device) -> nn.Module:
-    """Whole module on *device* with the weights of *file*."""
-    module = skeleton(workload)
+def cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """*module*, its floating-point tensors (and no complex ones) in *dtype*."""
+    return _CASTS[dtype](module)
+
+
+def undrawn(workload: Workload) -> AbstractContextManager[Any]:
+    """Context in which the constructor of *workload* draws nothing, if it has only what will be filled.
+
+    A module that can't be on the meta device may draw more than parameters and buffers.
+    """
+    return Undrawn() if workload.on_meta else nullcontext()
+
+
+def loaded(
+    workload: Workload, file: Path, device: torch.device, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """Whole module on *device* with the weights of *file*, its floating-point tensors in *dtype*."""
+    module = cast(skeleton(workload), dtype)
     tied = tied_groups(module)
     module = module.to_empty(device=device) if workload.on_meta else module.to(device)
     retie(module, tied)
@@ -76,40 +97,79 @@ def loaded(workload: Workload, file: Path, device: torch.device) -> nn.Module:
 
 
 def read(file: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of *file* by its plain name, memory-mapped."""
-    with safe_open(file, framework="pt") as opened:
-        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+    """Every tensor of *file*, whole, by its plain name; what is stored there is memory-mapped."""
+    with opened(file) as initial:
+        return {name: initial.whole(name) for name in initial.names}
 
 
 def load(module: nn.Module, file: Path) -> None:
-    """Copy the tensors of *file* into the parameters and buffers of *module*.
+    """Fill the parameters and buffers of *module* with the weights of *file*.
 
-    Of a DTensor only this rank's shard is read; nothing is communicated.
+    Of a DTensor only this rank's shard is made; nothing is communicated.
 
     Raises:
         ValueError: the file and the module differ in names or shapes.
     """
-    targets = _tensors(module)
-    with safe_open(file, framework="pt") as opened:
-        stored_names = set(opened.keys())
-        missing, unexpected = sorted(targets.keys() - stored_names), sorted(stored_names - targets.keys())
+    targets = tensors_of(module)
+    with opened(file) as initial, torch.no_grad():
+        missing, unexpected = sorted(targets.keys() - initial.names), sorted(initial.names - targets.keys())
         if missing or unexpected:
             raise ValueError(
                 f"initial weights {file.name} are not of this module: "
                 f"missing {', '.join(missing) or 'none'}; unexpected {', '.join(unexpected) or 'none'}"
             )
-        with torch.no_grad():
-            for name, target in targets.items():
-                stored = opened.get_slice(name)
-                if list(target.shape) != stored.get_shape():
-                    raise ValueError(
-                        f"initial weights {file.name}: {name} has shape {stored.get_shape()}, "
-                        f"the module's has {list(target.shape)}"
-                    )
-                if isinstance(target, DTensor):
-                    _load_shard(target, stored)
-                else:
-                    target.copy_(opened.get_tensor(name))
+        for name, target in targets.items():
+            fill(target, initial, name)
+
+
+class Filler:
+    """Gives the parts of a module on the meta device their tensors, so that it is never whole.
+
+    Called with a part, it makes the tensors of that part, and not those of the parts inside it.
+    """
+
+    def __init__(self, module: nn.Module, initial: Initial, device: torch.device) -> None:
+        self._initial, self._device = initial, device
+        # with the tensors, as an id is nobody else's as long as its owner lives
+        self._names = {id(tensor): (name, tensor) for name, tensor in tensors_of(module).items()}
+        self._tied = {id(getattr(owner, name)) for (owner, name), *_ in tied_groups(module)}
+        self._made: dict[int, torch.Tensor] = {}
+
+    def __call__(self, part: nn.Module) -> None:
+        parameters = part.named_parameters(recurse=False, remove_duplicate=False)
+        buffers = part.named_buffers(recurse=False, remove_duplicate=False)
+        for name, tensor in [*parameters, *buffers]:
+            if id(tensor) in self._names:
+                setattr(part, name, self._real(tensor))
+
+    def _real(self, tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) in self._made:
+            return self._made[id(tensor)]
+        real = torch.empty_like(tensor, device=self._device)
+        fill(real, self._initial, self._names[id(tensor)][0])
+        if isinstance(tensor, nn.Parameter):
+            real = nn.Parameter(real, tensor.requires_grad)
+        if id(tensor) in self._tied:
+            self._made[id(tensor)] = real
+        return real
+
+
+def fill(target: torch.Tensor, initial: Initial, name: str) -> None:
+    """Copy the tensor *name* of *initial* into *target*, of a DTensor this rank's shard.
+
+    Raises:
+        ValueError: they differ in shape.
+    """
+    if list(target.shape) != initial.shape(name):
+        raise ValueError(
+            f"initial weights: {name} has shape {initial.shape(name)}, the module's has {list(target.shape)}"
+        )
+    if isinstance(target, DTensor):
+        _fill_shard(target, initial, name)
+    elif target.is_contiguous():
+        initial.fill(target.view(-1), name)
+    else:
+        target.copy_(initial.whole(name))
 
 
 def tied_groups(module: nn.Module) -> Tied:
@@ -128,7 +188,7 @@ def retie(module: nn.Module, tied: Tied) -> None:  # noqa: ARG001 - says what is
             setattr(other, other_name, getattr(owner, name))
 
 
-def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
     """Every parameter and buffer by plain name, a shared one by its first name."""
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
@@ -141,20 +201,14 @@ def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def apart(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors, each in its own memory, as safetensors requires."""
-    taken: set[int] = set()
-    copies = {}
-    for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
-        copies[name] = tensor.contiguous() if place not in taken else tensor.clone().contiguous()
-        taken.add(place)
-    return copies
-
-
-def _load_shard(target: DTensor, stored: object) -> None:
+def _fill_shard(target: DTensor, initial: Initial, name: str) -> None:
     shape, offset = compute_local_shape_and_global_offset(target.shape, target.device_mesh, target.placements)
-    window = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
     local = target.to_local()
-    if local.numel():
-        local.copy_(stored[window])  # type: ignore[index]
+    if not local.numel():
+        return
+    if local.is_contiguous() and shape[1:] == target.shape[1:]:
+        # rows follow each other
+        initial.fill(local.view(-1), name, start=offset[0] * math.prod(shape[1:]))
+        return
+    window = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
+    local.copy_(initial.whole(name)[window])

@@ -17,7 +17,8 @@ from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
 from distbench.strategies.torch_engine.recomputation import checkpointed_layers
-from distbench.workloads.weights import DTYPES, loaded, plain_name
+from distbench.workloads import weights
+from distbench.workloads.weights import DTYPES, plain_name
 
 _STRATEGIES = {
     "full": ShardingStrategy.FULL_SHARD,
@@ -130,8 +131,21 @@ def _whole(handle: Any, shard: torch.Tensor) -> torch.Tensor:
 
 def build_fsdp1(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fsdp1Engine:
     """FSDP1 engine of this rank."""
+    master = DTYPES[setting.case.precision.master]
+    with weights.opened(setting.weights) as initial:
+        if setting.workload.on_meta:
+            module = weights.cast(weights.skeleton(setting.workload), master)
+        else:
+            module = weights.loaded(setting.workload, setting.weights, setting.device, master)
+        fill = weights.Filler(module, initial, setting.device)
+        return _wrapped(strategy, setting, module, fill)
+
+
+def _wrapped(
+    strategy: fsdp.FullyShardedDataParallel, setting: Setting, module: nn.Module, fill: weights.Filler
+) -> Fsdp1Engine:
+    """FSDP1 engine of *module*, whose layers *fill* makes one by one where they are on the meta device."""
     precision = setting.case.precision
-    module = loaded(setting.workload, setting.weights, setting.device).to(DTYPES[precision.master])
     parameters = sum(parameter.numel() for parameter in module.parameters())
     layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
     chosen = {id(layer) for layer in layers}
@@ -144,6 +158,7 @@ def build_fsdp1(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fs
             param_dtype=DTYPES[precision.compute] if precision.compute != precision.master else None,
             reduce_dtype=DTYPES[precision.reduce],
         ),
+        param_init_fn=fill,
         device_id=setting.device,
         device_mesh=strategy.device_mesh(setting) if strategy.sharding == "hybrid" else None,
         use_orig_params=True,

@@ -108,7 +108,7 @@ def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fs
         if strategy.cpu_offload
         else OffloadPolicy(),
     }
-    module = weights.skeleton(setting.workload).to(DTYPES[precision.master])
+    module = weights.cast(weights.skeleton(setting.workload), DTYPES[precision.master])
     tied = weights.tied_groups(module)
     layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
     again = strategy.sharding != "grad_op"

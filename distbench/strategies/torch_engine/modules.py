@@ -20,7 +20,7 @@ T = TypeVar("T")
 def plain_module(setting: Setting) -> tuple[nn.Module, list[nn.Module]]:
     """Whole module with its weights on the device, in its master dtype, and its layers."""
     precision = setting.case.precision
-    module = loaded(setting.workload, setting.weights, setting.device).to(DTYPES[precision.master])
+    module = loaded(setting.workload, setting.weights, setting.device, DTYPES[precision.master])
     layers = setting.workload.layers(module)
     if precision.compute == precision.master:
         return module, checkpointed_layers(setting.case, module, layers)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from torch import nn
 
@@ -158,7 +159,9 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
     if strategy.stage == 3:
         module = _sharded(setting, config)
     else:
-        module = weights.loaded(setting.workload, setting.weights, setting.device)
+        # DeepSpeed makes it of this dtype, and master weights of that; the weights were rounded through it
+        compute = weights.DTYPES[setting.case.precision.compute]
+        module = weights.loaded(setting.workload, setting.weights, setting.device, compute)
     layers = recomputation.checkpointed_layers(setting.case, module, setting.workload.layers(module))
     engine, *_ = deepspeed.initialize(
         model=module,
@@ -193,16 +196,28 @@ def _undo_trial_step(engine: Any) -> None:
 
 def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
     """Module with each parameter sharded as it is created, and the weights loaded."""
-    with deepspeed.zero.Init(config_dict_or_path=config, enabled=True):
+    with deepspeed.zero.Init(config_dict_or_path=config, enabled=True), weights.undrawn(setting.workload):
         module: nn.Module = setting.workload.module()
-    tensors = weights.read(setting.weights)
-    for name, parameter in module.named_parameters():
-        with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
-            if setting.rank == 0:
-                parameter.data.copy_(tensors[weights.plain_name(name)])
-    for name, buffer in module.named_buffers():
-        buffer.copy_(tensors[weights.plain_name(name)])
+    with weights.opened(setting.weights) as initial, torch.no_grad():
+        for name, parameter in module.named_parameters():
+            _fill(parameter, initial, weights.plain_name(name))
+        for name, buffer in module.named_buffers():
+            weights.fill(buffer, initial, weights.plain_name(name))
     return module.to(setting.device) if setting.device.type == "cuda" else module
+
+
+def _fill(parameter: Any, initial: weights.Initial, name: str) -> None:
+    """Make this rank's shard of *parameter*, which stage 3 cuts as if it were flat."""
+    shard = parameter.ds_tensor
+    if shard.final_location == OffloadDeviceEnum.nvme:
+        # it is on the disk already; a modified whole is written there again
+        with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+            weights.fill(parameter.data, initial, name)
+        return
+    start = dist.get_rank(parameter.ds_process_group) * shard.numel()
+    # the last shards are longer than what is left for them
+    own = max(0, min(shard.numel(), parameter.ds_numel - start))
+    initial.fill(shard.view(-1)[:own], name, start)
 
 
 def _optimizer(strategy: Zero, setting: Setting, module: nn.Module) -> Any:

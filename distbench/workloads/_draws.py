@@ -1,0 +1,49 @@
+"""Random numbers that depend on a tensor's name and an element's place in it, and on nothing drawn before.
+
+Element *i* of a tensor takes 16 bits of Philox4x64-10 (Salmon et al. 2011, "Parallel random numbers: as easy
+as 1, 2, 3", doi:10.1145/2063384.2063405), whose key comes from the seed and the tensor's name and whose
+counter is ``i // 16``. So any part of a tensor is drawn without the rest. The bits pick one of 65,536 levels,
+which are quantiles of the tensor's distribution (inversion: Devroye 1986, section II.2). All of it is whole
+numbers and a table, which is why every device and every way of sharding gets the same bits; a formula such as
+Box-Muller's depends on a library's logarithm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+LEVELS = 1 << 16
+"""Levels of a distribution: one for each value of 16 bits."""
+_PER_BLOCK = 16
+"""Elements drawn from one value of the counter: 4 words of 64 bits."""
+# elements at once: few enough for a cache, many enough for the calls not to count
+_CHUNK = 1 << 18
+
+
+def key_of(seed: int, name: str) -> int:
+    """Philox's key for the tensor *name*: 128 bits of SHA-256."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:16], "little")
+
+
+def chunks(levels: np.ndarray, key: int, start: int, stop: int) -> Iterator[torch.Tensor]:
+    """Elements *start* to *stop* of the flat tensor of *key*, in parts, on the CPU.
+
+    *levels* has the shape (65536,); what is drawn has its dtype.
+    """
+    while start < stop:
+        end = min(stop, start - start % _CHUNK + _CHUNK)
+        yield torch.from_numpy(levels[_picks(key, start, end)])
+        start = end
+
+
+def _picks(key: int, start: int, stop: int) -> np.ndarray:
+    """16 random bits for each of the elements *start* to *stop* (stop - start,)."""
+    first = start // _PER_BLOCK
+    blocks = -(-stop // _PER_BLOCK) - first
+    words = np.random.Philox(key=key, counter=first).random_raw(blocks * 4)
+    bits: np.ndarray = words.astype("<u8", copy=False).view("<u2")
+    return bits[start - first * _PER_BLOCK :][: stop - start]

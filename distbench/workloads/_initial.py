@@ -1,0 +1,157 @@
+"""The file of the initial weights: rules by which tensors are drawn, and tensors that no rule can make.
+
+It is in the format of safetensors, the rules in its metadata. A file without any, such as other tools write,
+has all of its tensors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from distbench.case import TORCH_NAMES
+from distbench.decode import decoded
+from distbench.files import whole
+from distbench.workloads._draws import chunks, key_of
+from distbench.workloads._initialisation import Recorder
+
+# no name of a parameter begins so: it is a Python attribute by its dots
+_LEVELS = ".levels"
+_RULES = "drawn"
+
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, known) for name, known in TORCH_NAMES.items()}
+"""Our names -> torch's dtypes."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a tensor that is not stored is made."""
+
+    shape: list[int]
+    seed: int
+    levels: str = ""
+    """Name in the file of the levels of its distribution (65536,); empty: all elements are ``constant``."""
+    constant: float = 0.0
+
+
+class Initial:
+    """The initial weights in an open file."""
+
+    def __init__(self, file: Path, stored: Any) -> None:
+        self._file, self._stored = file, stored
+        rules = json.loads((stored.metadata() or {}).get(_RULES, "{}"))
+        self._rules = {name: decoded(Rule, rule, f"{file}: {name}") for name, rule in rules.items()}
+        self._levels: dict[str, Any] = {}
+
+    @property
+    def names(self) -> set[str]:
+        """Plain names of all tensors."""
+        return {*self._rules, *(name for name in self._stored.keys() if not name.startswith(_LEVELS))}  # noqa: SIM118 - no mapping
+
+    def shape(self, name: str) -> list[int]:
+        """Shape of the tensor *name*."""
+        if rule := self._rules.get(name):
+            return rule.shape
+        shape: list[int] = self._stored.get_slice(name).get_shape()
+        return shape
+
+    def whole(self, name: str) -> torch.Tensor:
+        """The tensor *name* on the CPU: drawn in fp32, or memory-mapped as it is stored."""
+        if name not in self._rules:
+            stored: torch.Tensor = self._stored.get_tensor(name)
+            return stored
+        made = torch.empty(self.shape(name))
+        self.fill(made.view(-1), name)
+        return made
+
+    def fill(self, target: torch.Tensor, name: str, start: int = 0) -> None:
+        """Copy the elements of *name* from *start* on, as if it were flat, into *target* (elements,)."""
+        place = 0
+        for part in self._parts(name, start, start + target.numel()):
+            target[place : place + part.numel()].copy_(part)
+            place += part.numel()
+
+    def _parts(self, name: str, start: int, stop: int) -> Iterator[torch.Tensor]:
+        rule = self._rules.get(name)
+        if rule is None:
+            yield self.whole(name).view(-1)[start:stop]
+        elif rule.levels:
+            yield from chunks(self._table(rule.levels), key_of(rule.seed, name), start, stop)
+        else:
+            yield torch.full((1,), rule.constant).expand(stop - start)
+
+    def _table(self, name: str) -> Any:
+        if name not in self._levels:
+            self._levels[name] = self._stored.get_tensor(name).numpy()
+        return self._levels[name]
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[Initial]:
+    """The initial weights in *file*."""
+    with safe_open(file, framework="pt") as stored:
+        yield Initial(file, stored)
+
+
+def write(
+    file: Path, tensors: Mapping[str, torch.Tensor], recorder: Recorder, seed: int, through: str
+) -> None:
+    """Write the rules of the *tensors* that *recorder* knows, and the other tensors themselves.
+
+    Floating-point parameters are rounded through the dtype *through*, and kept as fp32.
+    """
+    owners = Counter(tensor.untyped_storage().data_ptr() for tensor in tensors.values())
+    rules: dict[str, Rule] = {}
+    kept: dict[str, torch.Tensor] = {}
+    names_of: dict[bytes, str] = {}
+    for name, tensor in tensors.items():
+        is_rounded = isinstance(tensor, nn.Parameter) and tensor.is_floating_point()
+        is_own = owners[tensor.untyped_storage().data_ptr()] == 1
+        levels = recorder.levels(tensor) if is_rounded and is_own else None
+        if levels is not None:
+            levels = _rounded(levels, through)
+            rules[name] = Rule(list(tensor.shape), seed, *_law(levels, names_of, kept))
+            continue
+        recorder.make_real(tensor)
+        if is_rounded:
+            # in its place, so that a large module is never there twice
+            tensor.data = _rounded(tensor.data, through)
+        kept[name] = tensor.detach()
+    plain = json.dumps({name: asdict(rule) for name, rule in rules.items()})
+    with whole(file) as aside:
+        save_file(apart(kept), aside, {_RULES: plain})
+
+
+def apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors, each in its own memory, as safetensors requires."""
+    taken: set[int] = set()
+    copies = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        copies[name] = tensor.contiguous() if place not in taken else tensor.clone().contiguous()
+        taken.add(place)
+    return copies
+
+
+def _law(levels: torch.Tensor, names: dict[bytes, str], kept: dict[str, torch.Tensor]) -> tuple[str, float]:
+    """Name of the *levels* in *kept*, of which equal ones share one, or the constant that they are."""
+    first = levels[0]
+    if torch.equal(levels, first.expand_as(levels)):
+        return "", first.item()
+    name = names.setdefault(levels.numpy().tobytes(), f"{_LEVELS}.{len(names)}")
+    kept[name] = levels
+    return name, 0.0
+
+
+def _rounded(tensor: torch.Tensor, through: str) -> torch.Tensor:
+    return tensor.to(DTYPES[through]).float()

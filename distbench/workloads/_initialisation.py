@@ -1,0 +1,154 @@
+"""How a module initialises itself, learnt from its constructor without drawing a number.
+
+What a constructor does to a tensor is kept as a list of operations, and none of them is done: memory that
+nobody touches costs nothing, so a model of any size can be looked at. Done to the quantiles of a distribution
+instead, the operations give the quantiles of what the constructor would have drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from distbench.workloads._draws import LEVELS
+
+aten = torch.ops.aten
+
+# what fills a tensor whatever was in it before
+_DRAWS = {aten.normal_, aten.uniform_}
+_FILLS = {*_DRAWS, aten.zero_, aten.fill_}
+# what treats every element alike
+_ALIKE = {
+    *(aten.add_, aten.sub_, aten.mul_, aten.div_, aten.clamp_, aten.clamp_min_, aten.clamp_max_),
+    *(aten.erfinv_, aten.exp_, aten.log_, aten.neg_, aten.sqrt_, aten.tanh_, aten.abs_),
+}
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """An operation in place, without the tensor that it changes."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    named: Mapping[str, Any]
+
+    def on(self, tensor: torch.Tensor) -> None:
+        self.function(tensor, *self.arguments, **self.named)
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps, instead of doing it, what a constructor does to whole tensors, each element alike.
+
+    Whatever else it does is done, after what it needs of that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._histories: dict[int, tuple[torch.Tensor, list[_Operation]]] = {}
+        """Storage -> a tensor that keeps it alive, so that no other takes its place, and its operations."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _only_looks(func):
+            return func(*args, **kwargs)
+        if self._is_kept(func, args, kwargs):
+            return args[0]
+        for tensor in _tensors((args, kwargs)):
+            self.make_real(tensor)
+        return func(*args, **kwargs)
+
+    def levels(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Quantiles (65536,), in fp64, of what *tensor* is filled with; None if it has real values."""
+        _, history = self._histories.get(_place(tensor), (None, []))
+        if not history or not tensor.is_floating_point() or not _is_whole(tensor):
+            return None
+        levels = _quantiles(history[0])
+        for operation in history[1:]:
+            operation.on(levels)
+        # as the tensor would have held them
+        return levels.to(tensor.dtype).double()
+
+    def make_real(self, tensor: torch.Tensor) -> None:
+        """Do what was kept for the storage of *tensor*."""
+        whole, history = self._histories.pop(_place(tensor), (tensor, []))
+        for operation in history:
+            operation.on(whole)
+
+    def _is_kept(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        packet = getattr(func, "overloadpacket", None)
+        if (packet not in _FILLS and packet not in _ALIKE) or not _is_whole(args[0]):
+            return False
+        target, *others = args
+        if next(_tensors((others, kwargs)), None) is not None:
+            return False
+        place = _place(target)
+        if packet in _FILLS:
+            self._histories[place] = (target.detach(), [])
+        elif place not in self._histories:
+            return False
+        self._histories[place][1].append(_Operation(func, tuple(others), kwargs))
+        return True
+
+
+class Undrawn(TorchDispatchMode):
+    """Draws nothing: tensors keep what their memory happens to hold, and will be loaded."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "overloadpacket", None) in _DRAWS:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def _quantiles(fill: _Operation) -> torch.Tensor:
+    """Quantiles (65536,), in fp64, of what *fill* fills a tensor with: the middles of equal shares."""
+    packet = fill.function.overloadpacket
+    if packet not in _DRAWS:
+        levels = torch.empty(LEVELS, dtype=torch.float64)
+        fill.on(levels)
+        return levels
+    middles = (torch.arange(LEVELS, dtype=torch.float64) + 0.5) / LEVELS
+    first, second = _parameters(fill)
+    if packet is aten.uniform_:
+        uniform: torch.Tensor = first + (second - first) * middles
+        return uniform
+    normal = torch.special.ndtri(middles)
+    # the middle of an outermost share is nearer than its mean
+    scaled: torch.Tensor = first + second * normal / normal.std(correction=0)
+    return scaled
+
+
+def _parameters(draw: _Operation) -> tuple[float, float]:
+    """Mean and standard deviation of a normal draw, or the ends of a uniform one."""
+    declared = draw.function._schema.arguments[1:3]
+    given = dict(zip((each.name for each in declared), draw.arguments, strict=False)) | dict(draw.named)
+    first, second = (given.get(each.name, each.default_value) for each in declared)
+    return first, second
+
+
+def _only_looks(func: Any) -> bool:
+    """Whether *func* only gives another view of a tensor."""
+    schema = func._schema
+    aliases = [value.alias_info for value in schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def _tensors(tree: Any) -> Any:
+    return (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+
+
+def _place(tensor: torch.Tensor) -> int:
+    place: int = tensor.untyped_storage()._cdata
+    return place
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
