@@ -86,6 +86,8 @@ class Machine:
     cores: int = field(default_factory=core_count)
     """CPU cores of one node that ranks may use."""
     nodes: int = 1
+    device_memory: int | None = None
+    """Bytes of the smallest CUDA device; None: unknown, or computing on CPUs."""
 
 
 def detect(device: str = "auto") -> Machine:
@@ -99,6 +101,7 @@ def detect(device: str = "auto") -> Machine:
         has_libaio=ctypes.util.find_library("aio") is not None,
         has_compiler=compiler() is not None,
         has_ninja=shutil.which("ninja", path=search_path()) is not None,
+        device_memory=min(_gpu_memory(), default=None) if chosen == "cuda" else None,
     )
 
 

@@ -64,6 +64,20 @@ def test_nothing_is_relative_to_a_ddp_that_failed() -> None:
     assert (row.relative, "crashed" in row.relative_absent) == (None, True)
 
 
+@pytest.mark.parametrize(
+    ("device", "timed_s", "told"), [("cuda", 0.010, "60%"), ("cuda", 0.005, ""), ("cpu", 0.010, "")]
+)
+def test_gpus_that_wait_for_the_host_are_a_finding(device: str, timed_s: float, told: str) -> None:
+    # the profiler makes a step longer, but not what runs on the GPU in it: 4 ms
+    seen = {"profile_step_s": 0.030, "profile_other_s": 0.026, "step_s": timed_s}
+    one = case("ddp", device=device)
+    found = [
+        line for line in sentences(AnalysedRun(info(one), [measured(one, **seen)])) if "GPUs wait" in line
+    ]
+    assert bool(found) == bool(told)
+    assert told in "".join(found)
+
+
 def test_a_case_without_a_record_is_pending() -> None:
     (row,) = summarise(info(DDP), [])
     assert row.status == "pending"

@@ -9,6 +9,7 @@ import pytest
 
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.run import AnalysedRun
+from distbench.case import Device
 from distbench.env import Machine
 from distbench.metrics.profile.breakdown import PARTS
 from distbench.plan import make
@@ -73,6 +74,26 @@ def test_the_strategies_of_a_suite_do_the_same_work():
     cases = [item.case for item in make(load(SUITES[0].parent / "zero.yaml"), CPUS).cases]
     assert {case.batch.global_batch_size for case in cases} == {16}
     assert len({(str(case.workload), str(case.data), case.optimizer, case.seed) for case in cases}) == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "memory", "preset"),
+    [
+        ("cpu", None, "tiny"),
+        ("cuda", None, "gpt2-small"),
+        ("cuda", 16 << 30, "gpt2-small"),
+        ("cuda", 40 << 30, "1b"),
+        ("cuda", 80 << 30, "1b"),
+        ("cuda", 141 << 30, "3b"),
+        ("cuda", 288 << 30, "8b"),
+    ],
+)
+def test_the_main_suite_trains_a_model_as_large_as_its_devices_want(
+    device: Device, memory: int | None, preset: str
+) -> None:
+    machine = Machine(device, 8, PACKAGES, has_libaio=False, has_compiler=True, device_memory=memory)
+    cases = [item.case for item in make(load(SUITES[0].parent / "zero.yaml"), machine).cases]
+    assert {case.workload.options["preset"] for case in cases} == {preset}
 
 
 # the others plan above; their bf16 cases take minutes on a CPU

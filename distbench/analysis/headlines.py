@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from distbench.analysis import border
+from distbench.analysis import border, idle
 from distbench.analysis.candidates import noises
 from distbench.analysis.choice import SAME_MEMORY, Candidate
 from distbench.analysis.communication import EXPLAINED, volume
@@ -200,7 +200,7 @@ def _imbalance(row: CaseSummary, name: str) -> str:
 
 def _notes(run: AnalysedRun) -> list[str]:
     measured = [row for row in run.cases if row.measured]
-    notes = [*_disturbed(measured), *_far(measured), *_restless(run)]
+    notes = [*idle.sentences(measured), *_disturbed(measured), *_far(measured), *_restless(run)]
     if any(offloads_in_vain(row.case, row.detail) for row in measured):
         notes.append(
             "On a CPU, offloaded data moves from memory to memory, so offloading saves no memory here."

@@ -2,11 +2,12 @@
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench import registry
-from distbench.case import Case
+from distbench.case import Case, Choice
 from distbench.env import Machine, no_gpu
 from distbench.errors import SuiteError
 from distbench.job import kind_of
@@ -17,8 +18,8 @@ from distbench.plan.naming import base_name, unique
 from distbench.plan.tasks import Task
 from distbench.suite import Suite
 from distbench.suite.cells import located
-from distbench.suite.checking import Finding
-from distbench.suite.plugins import Plugins
+from distbench.suite.checking import Finding, to_plain
+from distbench.suite.plugins import Plugin, Plugins
 from distbench.suite.reading import KeyPath, key_text
 from distbench.suite.suite import mistakes
 from distbench.suite.work import Work, WorkChecker
@@ -125,6 +126,7 @@ class _Planner:
         self._machine = machine
         self._checks = Checks(suite, machine)
         self._cells = cells(suite, machine)
+        self._decided: dict[str, Plugin] = {}
         self._threads = _auto_threads(machine, [cell.world_size for cell in self._cells])
 
     def cases(self) -> list[Planned]:
@@ -150,8 +152,18 @@ class _Planner:
             work, findings = checker.check(first.work)
             self._checks.findings += [located(finding, first.origins) for finding in findings]
             if work is not None:
-                drafts += [self._case(cell, work) for cell in (first, *others)]
+                here = self._on_machine(work)
+                drafts += [self._case(cell, here) for cell in (first, *others)]
         return drafts
+
+    def _on_machine(self, work: Work) -> Work:
+        """*work* with what its workload leaves to the machine decided."""
+        plugin = work.workload
+        if (decided := plugin.instance.on(self._machine)) is plugin.instance:
+            return work
+        key = json.dumps([plugin.choice.name, to_plain(decided)])
+        choice = Choice(plugin.choice.name, to_plain(decided))
+        return dataclasses.replace(work, workload=self._decided.setdefault(key, Plugin(choice, decided)))
 
     def _case(self, cell: Cell, work: Work) -> tuple[Cell, Case, str | None]:
         self._checks.work(cell, work)

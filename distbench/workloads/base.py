@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from distbench.env import Machine
+
 
 class Workload(ABC):
     """A model to train. A frozen dataclass: its fields are its options in YAML."""
@@ -28,6 +30,10 @@ class Workload(ABC):
     @abstractmethod
     def shape(self) -> Shape:
         """What the model wants of its data."""
+
+    def on(self, machine: Machine) -> Workload:
+        """The workload with what it leaves to the machine decided for *machine*; it is what cases have."""
+        return self
 
     @property
     def tokens_per_sample(self) -> int:

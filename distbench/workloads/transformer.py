@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from distbench.env import Machine
+
 
 @dataclass(frozen=True)
 class Dimensions:
@@ -73,6 +75,9 @@ PRESETS = {
     "70b": _llama(dim=8192, depth=80, heads=64, ffn_dim=28672, tied=False),
 }
 
+_STATES = 16
+"""Bytes that AdamW in mixed precision keeps of a parameter (Rajbhandari et al. 2020, section 3.1)."""
+
 _Size = Annotated[int | None, Bound(1)]
 _Real = Annotated[float | None, Bound(0, open_low=True)]
 
@@ -84,8 +89,9 @@ class Transformer(Workload):
     The model of every preset is drawn from the seed; no checkpoint is loaded.
     """
 
-    preset: Literal["tiny", "gpt2-small", "1b", "3b", "8b", "70b"] = "tiny"
-    """The dimensions to start from: tiny (1 M parameters, for CPUs), gpt2-small (124 M), or a Llama 3."""
+    preset: Literal["tiny", "gpt2-small", "1b", "3b", "8b", "70b", "auto"] = "tiny"
+    """The dimensions to start from: tiny (1 M parameters, for CPUs), gpt2-small (124 M), or a Llama 3. auto:
+    tiny on CPUs; on GPUs the largest whose states, at 16 bytes a parameter, take up to half of a GPU."""
     seq_len: Count = 128
     """Tokens in one sample."""
     dim: _Size = None
@@ -110,6 +116,14 @@ class Transformer(Workload):
     @property
     def shape(self) -> Shape:
         return Shape("tokens", self.seq_len, self._dimensions.vocab_size)
+
+    def on(self, machine: Machine) -> Transformer:
+        """The workload with the preset that ``auto`` is on *machine*.
+
+        A model of a million parameters keeps a GPU waiting for its next kernel: it would rank strategies by
+        how many they launch. gpt2-small is for GPUs of less memory, or of unknown (as a login node's are).
+        """
+        return replace(self, preset=_preset_on(machine)) if self.preset == "auto" else self
 
     def problem(self) -> str | None:
         return "; ".join(self._dimensions.problems()) or None
@@ -156,6 +170,15 @@ class Transformer(Workload):
 
     @property
     def _dimensions(self) -> Dimensions:
-        preset = PRESETS[self.preset]
+        # until the machine is known
+        preset = PRESETS["tiny" if self.preset == "auto" else self.preset]
         given = {name: getattr(self, name) for name in asdict(preset)}
         return replace(preset, **{name: value for name, value in given.items() if value is not None})
+
+
+def _preset_on(machine: Machine) -> Any:
+    if machine.device == "cpu":
+        return "tiny"
+    half = (machine.device_memory or 0) / 2
+    large = [name for name, shape in PRESETS.items() if shape.parameters() * _STATES <= half]
+    return max(["gpt2-small", *large], key=lambda name: PRESETS[name].parameters())
