@@ -89,7 +89,8 @@ class Laboratory:
         model = "-".join(map(str, case.workload.options.values())).replace("/", "-")
         file = self._folder / f"{model}-{case.seed}-{case.precision.compute}.safetensors"
         if not file.exists():
-            weights.save(workload, case.seed, file, case.precision.compute)
+            exact = case.initial_weights == "exact"
+            weights.save(workload, case.seed, file, case.precision.compute, exact=exact)
         trial = TrialFile("emulated", case, Measure(), Limits(), [], str(file), task.job)
         torch.manual_seed(case.seed)
         setting = Setting(case, workload, file, torch.device("cpu"), 0, 1, self._folder)

@@ -191,6 +191,7 @@ def test_what_only_one_arm_can_run_is_broken_or_incomparable_and_what_none_can_i
     ("axis", "changes"),
     [
         ("seed", {"seed": 2}),
+        ("initial_weights", {"initial_weights": "drawn"}),
         ("activation_checkpointing", {"activation_checkpointing": "full"}),
         ("optimizer.lr", {"optimizer": Optimizer(lr=0.5)}),
         ("batch.global_batch_size", {"batch": Batch(16, 8, 1)}),

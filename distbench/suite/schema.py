@@ -49,7 +49,7 @@ class Top:
     activation_checkpointing: Any = "none"
     threads: Any = "auto"
     seed: Any = 1234
-    initial_weights: Any = "exact"
+    initial_weights: Any = "drawn"
     world_sizes: Any = "auto"
     """Numbers of devices; auto: powers of two up to the device count, and the device count."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench import registry
-from distbench.case import Choice, Limits, Measure
+from distbench.case import Case, Choice, Limits, Measure
 from distbench.errors import Mistake, SuiteError
 from distbench.job import MEASURE, kind_of, kinds
 from distbench.suite import overrides as overriding
@@ -106,7 +106,9 @@ class Suite:
         Raises:
             SuiteError: a plug-in no longer exists or has other options now, or *overrides* are invalid.
         """
-        tree, places = dict(data), Places("the suite of the run")
+        # it names every key of its time, and before this one the weights were the constructor's
+        tree = {"initial_weights": Case.initial_weights, **data}
+        places = Places("the suite of the run")
         if wrong := overriding.apply(tree, places, overrides or Overrides()):
             raise SuiteError(wrong)
         return cls.from_tree(tree, places)

@@ -30,7 +30,7 @@ class Scalars:
     """Intra-op threads per rank; auto: the cores divided by the largest world size."""
     seed: Annotated[int, Bound(0)] = 1234
     """Seed of the weights and of the data."""
-    initial_weights: Literal["drawn", "exact"] = "exact"
+    initial_weights: Literal["drawn", "exact"] = "drawn"
     """drawn: by each rank in place, from the distributions that the model's constructor draws from, whatever
     the size. exact: just the constructor's own numbers, whole in one process and in a file."""
 

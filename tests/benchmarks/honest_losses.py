@@ -115,7 +115,8 @@ def setting_of(case: Case, folder: Path) -> Setting:
     options = "-".join(map(str, case.workload.options.values()))
     file = folder / f"{options}-{case.seed}-{case.precision.compute}.safetensors"
     if not file.exists():
-        weights.save(workload, case.seed, file, case.precision.compute)
+        exact = case.initial_weights == "exact"
+        weights.save(workload, case.seed, file, case.precision.compute, exact=exact)
     torch.manual_seed(case.seed)
     return Setting(case, workload, file, torch.device("cpu"), 0, 1, folder)
 
