@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from records import case
 from traces import Events
 
-from distbench.metrics.base import Absent
+from distbench.metrics.base import Absent, Session, Trial
+from distbench.metrics.communication import Communication
 from distbench.metrics.communication.traffic import Call, bus_factor, wire_factor
+from distbench.metrics.profile import Profile, timeline
 from distbench.metrics.profile.breakdown import PARTS, match, parts
 from distbench.metrics.profile.intervals import difference, intersection, length, union
 from distbench.metrics.profile.nodes import Transfer, busbw, of_nodes
@@ -143,6 +147,54 @@ def test_a_functional_collective_and_the_plain_one_inside_it_are_one() -> None:
 def test_a_trace_that_shows_other_collectives_than_were_counted_gives_no_times(calls: list[Call]) -> None:
     events = Events().op("c10d::allreduce_", 1, 2).gloo("all_reduce", 2, 9, 10)
     assert matched(events, calls) is None
+
+
+def test_a_group_of_one_rank_for_which_nccl_runs_nothing_is_left_out() -> None:
+    events = Events().op("c10d::allreduce_", 1, 2).op("c10d::_allgather_base_", 3, 4)
+    events.kernel("ncclDevKernel_AllGather_RING_LL", 3, 9, 12, stream=20)
+    alone = Call("all_reduce", "0", 1, "float32", 4, 1)
+    assert matched(events, [alone, call("all_gather", 8)]) == [("all_gather", 9)]
+
+
+def session(*, devices: int = 1, device: str = "cuda") -> Session:
+    """That of the only process of a trial on that many devices."""
+    rest: dict[str, Any] = dict.fromkeys(("workload", "strategy", "engine", "folder"))
+    of = case("ddp", devices, device=device)
+    kind = torch.device(device)
+    return Session(case=of, device=kind, rank=0, world_size=1, nodes=[0], pass_="profile", **rest)
+
+
+def two_steps() -> Events:
+    events = Events().mark("step", 0, 100).mark("forward", 4, 10).kernel("sgemm", 5, 10, 40)
+    return events.mark("step", 100, 130).mark("forward", 104, 110).kernel("sgemm", 105, 110, 125)
+
+
+def test_the_first_step_of_a_gpu_which_pays_for_the_profiler_is_left_out() -> None:
+    found = timeline.of(session(), None, two_steps().found)
+    assert found.values["profile_step_s"] == [pytest.approx(0.030)]
+    on_cpu = timeline.of(session(device="cpu"), None, two_steps().found)
+    assert on_cpu.values["profile_step_s"] == [pytest.approx(0.100), pytest.approx(0.030)]
+
+
+def test_a_gpu_whose_kernels_nobody_saw_is_not_taken_for_a_cpu() -> None:
+    found = timeline.of(session(), None, cpu_step().found)
+    assert "CUPTI" in found.unseen
+    assert found.rows == found.one_step == found.flags == []
+
+
+def test_what_one_process_moves_between_its_devices_is_not_told_as_nothing() -> None:
+    both = session(devices=2)
+    assert "2 devices" in timeline.of(both, None, two_steps().found).unseen
+    with pytest.raises(Absent, match="2 devices"):
+        Communication().values(both, None)
+
+
+def test_without_a_profile_its_numbers_are_absent_and_no_others() -> None:
+    samples: dict[str, Any] = {"step_s": [[3.0]], "unsynced_step_s": [[1.0]]}
+    found = Profile().summary(Trial(case("ddp"), 16, samples, {}))
+    assert found["comm_exposed_by_difference_s"] == 2.0
+    assert isinstance(found["profile_slowdown"], Absent)
+    assert isinstance(found["imbalance"], Absent)
 
 
 @dataclass(frozen=True)

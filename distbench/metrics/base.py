@@ -135,6 +135,11 @@ class Session:
     passed_on: dict[type[Left], Left] = field(default_factory=dict)
     """What metrics have left so far."""
 
+    @property
+    def drives(self) -> int:
+        """Number of devices that this rank drives: several with nn.DataParallel, else one."""
+        return self.case.world_size // self.world_size
+
     def leave(self, result: Left) -> None:
         """Leave *result* for metrics of later passes."""
         self.passed_on[type(result)] = result

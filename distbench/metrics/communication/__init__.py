@@ -102,6 +102,8 @@ class Communication(Metric):
         yield
 
     def values(self, session: Session, state: _State) -> Values:
+        if session.drives > 1:
+            raise Absent(f"what one process copies between its {session.drives} devices is no collective")
         steps = state.collectives.steps
         # groups of one rank move nothing
         moving = [[call for call in step if call.group_size > 1] for step in steps]

@@ -161,8 +161,6 @@ Books = CpuBooks | CudaBooks
 def books_of(session: Session) -> Books | None:
     """Books of the allocator that *session*'s rank uses; None if there are none."""
     if session.device.type == "cuda":
-        # with nn.DataParallel one process drives all devices
-        drives_all = session.world_size < session.case.world_size
-        return CudaBooks(list(range(session.case.world_size)) if drives_all else [session.device])
+        return CudaBooks(list(range(session.drives)) if session.drives > 1 else [session.device])
     counting = library()
     return CpuBooks(counting) if counting else None

@@ -43,6 +43,10 @@ PARTS = {
 }
 """Parts of a step, which add up to it."""
 
+WARM_STEPS = {"cuda": 1}
+"""Kind of device -> steps at the begin of the pass ``profile`` that are left out: on a GPU the first one pays
+for the start of CUPTI."""
+
 _FLAGS = TableSpec(
     "flags",
     "Reasons to look at the trace of a trial, one per row; left by rank 0 for all ranks.",
@@ -167,15 +171,17 @@ class Profile(Metric):
             # the first row of a rank is that of the step
             profiled.one_step[:1] = [{**row, "trace": trace.name} for row in profiled.one_step[:1]]
         session.tables["timeline"] = profiled.one_step
+        if profiled.unseen:
+            return {name: Absent(profiled.unseen) for name in self._of_trace()}
         return profiled.values
 
+    def _of_trace(self) -> list[str]:
+        """Columns that a trace gives."""
+        return [each.name for each in self.columns if each.per_step and each.name != "unsynced_step_s"]
+
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
-        if not trial.samples.get("profile_step_s"):
-            raise Absent("measure.profile_steps = 0")
         return {
-            "profile_slowdown": or_absent(
-                lambda: trial.slowest_mean("profile_step_s") / trial.slowest_mean("step_s")
-            ),
+            "profile_slowdown": or_absent(lambda: _slowdown(trial)),
             "imbalance": or_absent(lambda: _imbalance(trial)),
             "comm_exposed_by_difference_s": or_absent(lambda: _difference(trial)),
         }
@@ -189,6 +195,16 @@ def _mark(name: str) -> AbstractContextManager[Any]:
     return torch.profiler.record_function(MARK + name)
 
 
+def _slowdown(trial: Trial) -> float:
+    return _seen(trial).slowest_mean("profile_step_s") / trial.slowest_mean("step_s")
+
+
+def _seen(trial: Trial) -> Trial:
+    if not any(trial.samples.get("profile_step_s", [])):
+        raise Absent("no step was profiled (measure.profile_steps = 0), or profile_step_s says why not")
+    return trial
+
+
 def _difference(trial: Trial) -> float:
     if not any(trial.samples.get("unsynced_step_s", [])):
         raise Absent("measure.unsynced_steps = 0, or the strategy has no step without gradient reduction")
@@ -196,6 +212,6 @@ def _difference(trial: Trial) -> float:
 
 
 def _imbalance(trial: Trial) -> float:
-    if len(trial.samples["profile_step_s"]) < 2:
+    if len(_seen(trial).samples["profile_step_s"]) < 2:
         raise Absent("needs at least two ranks")
     return statistics.fmean(max(step) / statistics.median(step) for step in trial.by_step("work_s"))

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from distbench.grouping import gathered
 from distbench.metrics.base import Absent, Session, Values
 from distbench.metrics.communication.traffic import Call, Counted, wire_factor
-from distbench.metrics.profile import one_step
+from distbench.metrics.profile import WARM_STEPS, one_step
 from distbench.metrics.profile.breakdown import Done, match, parts
 from distbench.metrics.profile.intervals import Interval, difference, length, union
 from distbench.metrics.profile.nodes import Transfer, of_nodes
@@ -21,6 +21,10 @@ from distbench.metrics.profile.trace import Event, Trace, clipped, read, within
 from distbench.metrics.steptime import drift
 
 _UNMATCHED = "the collectives in the trace do not match those that were counted"
+_NO_KERNELS = (
+    "the profiler has seen no kernel of the GPU: another tool has CUPTI (Nsight, DCGM's profiling), or this "
+    "user may not use it (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES); the log of the rank may say which"
+)
 _IMBALANCED = 1.2
 _OUTLIER = 3.0
 
@@ -34,6 +38,8 @@ class Timeline:
     """One for each collective of each step; empty if they can't be matched with the trace."""
     flags: list[str] = field(default_factory=list)
     """Reasons to look at the trace; the same on every rank."""
+    unseen: str = ""
+    """Why the trace shows nothing of the steps; empty: it does."""
     one_step: list[dict[str, Any]] = field(default_factory=list)
     """Rows of the table ``timeline``; empty if those of this rank are not kept."""
 
@@ -56,7 +62,9 @@ def of(session: Session, counted: Counted | None, events: Iterable[Any]) -> Time
     """Timeline of this rank's profiler *events* with the *counted* collectives. A collective call."""
     trace = read(events)
     calls = counted.calls if counted else None
-    steps = [_step(trace, interval, calls or []) for interval in trace.marks.get("step", [])]
+    unseen = _unseen(session, trace)
+    profiled = [] if unseen else trace.marks.get("step", [])[WARM_STEPS.get(session.device.type, 0) :]
+    steps = [_step(trace, interval, calls or []) for interval in profiled]
     _compare_ranks(session, steps)
     columns: dict[str, list[float | None]] = {}
     for step in steps:
@@ -66,9 +74,16 @@ def of(session: Session, counted: Counted | None, events: Iterable[Any]) -> Time
     unknown = Absent(_UNMATCHED if calls is not None else "needs the metric communication")
     values: Values = {name: unknown if None in numbers else numbers for name, numbers in columns.items()}
     values |= of_nodes(session, [_transfers(step) for step in steps], trace.compute)
-    return Timeline(
-        values, _rows(trace, steps), flags, _one_step(session, trace, steps, columns.get("work_s", []))
-    )
+    kept = _one_step(session, trace, steps, columns.get("work_s", []))
+    return Timeline(values, _rows(trace, steps), flags, unseen, kept)
+
+
+def _unseen(session: Session, trace: Trace) -> str:
+    if session.drives > 1:
+        return f"one process drives {session.drives} devices, whose kernels are in one trace"
+    if session.device.type == "cuda" and not trace.kernels:
+        return _NO_KERNELS
+    return ""
 
 
 def _one_step(
@@ -200,7 +215,9 @@ def _agreed(session: Session, mine: list[str], work: list[float | None]) -> list
 
 
 def _of_all_ranks(session: Session, mine: object) -> list[Any]:
-    every: list[Any] = [None] * session.world_size
+    every: list[Any] = [mine] * session.world_size
+    if session.world_size == 1:
+        return every
     dist.all_gather_object(every, mine)
     return every
 
