@@ -71,7 +71,7 @@ def _reports(order: Order, report: Report, listener: int | None) -> Iterator[Rep
     member, size = (place.rank, place.world_size) if has_all else (place.node, place.nodes)
     device = _device(order, place)
     began = time.perf_counter()
-    join(member, size, device, listener, start_s=order.patience_s, step_s=order.patience_s)
+    join(member, size, device, listener, start_s=order.patience_s, patience_s=order.patience_s)
     meeting = Meeting(member, time.perf_counter() - began, interface, address, _speed(interface))
     report = replace(report, meeting=meeting, blocked_peers=_blocked(device))
     yield report

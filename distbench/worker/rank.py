@@ -31,7 +31,7 @@ from distbench.trial import (
     progress_file,
     result_file,
 )
-from distbench.worker.rendezvous import join
+from distbench.worker.rendezvous import connect, join
 from distbench.workloads.base import Workload
 
 # kernels that scaled dot-product attention may choose from; the flags apply to CPUs too
@@ -130,9 +130,10 @@ def _run(
     with phases.phase("start"):
         device = _device(case)
         place["device"] = _described(device)
-        # longer than the parent's own deadline: the parent knows which rank is behind and dumps the stacks
-        patience_s = 2 * trial.limits.step + 30
-        join(rank, processes, device, listener, start_s=trial.limits.start, step_s=patience_s)
+        # longer than the parent's own deadlines: the parent knows which rank is behind and dumps the stacks
+        patience_s = 2 * max(trial.limits.step, trial.limits.build) + 30
+        join(rank, processes, device, listener, start_s=trial.limits.start, patience_s=patience_s)
+        connect(device)
     kind = kind_of(trial.job.kind)
     if kind.deterministic:
         # kernels without a deterministic form still run; the job has to notice what they change

@@ -8,14 +8,14 @@ import torch.distributed as dist
 
 
 def join(
-    rank: int, size: int, device: torch.device, listener: int | None, *, start_s: float, step_s: float
+    rank: int, size: int, device: torch.device, listener: int | None, *, start_s: float, patience_s: float
 ) -> None:
     """Join the process group of *size* ranks, all of them.
 
     Args:
         listener: Descriptor of the listening socket of the rendezvous, if the launcher has already bound one.
         start_s: Seconds that the others may take to come.
-        step_s: Seconds that a collective call may take.
+        patience_s: Seconds that a rank may wait for others afterwards, in a collective call or to begin one.
     """
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"],
@@ -27,6 +27,19 @@ def join(
     )
     # gloo next to NCCL: offloaded parameters are reduced and gathered on the CPU
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    timeout = datetime.timedelta(seconds=step_s)
+    timeout = datetime.timedelta(seconds=patience_s)
+    # without device_id: groups that are split off would lack gloo then
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     dist.barrier()
+    # new groups meet over the store, too, when ranks may be far apart
+    store.set_timeout(timeout)
+
+
+def connect(device: torch.device) -> None:
+    """Have NCCL connect all ranks; gloo has done so.
+
+    It does it in its first call, which is in the build of some strategies and in the first step of others.
+    """
+    if device.type == "cuda":
+        dist.all_reduce(torch.zeros(1, device=device))
+        torch.cuda.synchronize(device)
