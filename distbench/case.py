@@ -162,6 +162,14 @@ class Precision:
     """Dtype of the optimizer's moments."""
     loss_scale: Positive | None = None
     """Constant loss scale, only for fp16; a step whose gradients overflow is skipped."""
+    matmul: Literal["highest", "high"] = field(default="highest", metadata={"since": 4})
+    """How matrices of fp32 are multiplied (torch.set_float32_matmul_precision); high: as TF32 on GPUs that
+    know it, with 10 bits instead of 23. Set in every rank, whatever a container has for a default."""
+
+    @property
+    def label(self) -> str:
+        """``bf16``: dtype of the computation, or ``tf32``, as which that in fp32 may be multiplied."""
+        return "tf32" if (self.compute, self.matmul) == ("fp32", "high") else self.compute
 
 
 @dataclass(frozen=True)

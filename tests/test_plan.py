@@ -328,6 +328,15 @@ def test_ninja_is_found_beside_a_python_whose_environment_is_not_activated(
     assert detect("cpu").has_ninja
 
 
+def test_tf32_is_other_work_with_a_name_of_its_own_and_nobody_elses_id_changes(suite):
+    (fp32,), (tf32,), (spelt,) = (
+        make(suite(f"{MINIMAL.replace('[1, 2]', '[1]')}precision: {precision}\n"), GPUS).cases
+        for precision in ("fp32", "{compute: fp32, matmul: high}", "{compute: fp32, matmul: highest}")
+    )
+    assert (fp32.case.name, tf32.case.name) == ("ddp/ws1/mb8/fp32", "ddp/ws1/mb8/tf32")
+    assert fp32.case.id == spelt.case.id != tf32.case.id
+
+
 def test_cuda_on_a_machine_without_one_is_a_mistake(suite):
     none = Machine("cuda", 0, ALL, has_libaio=False, has_compiler=True)
     (mistake,) = refusal(suite(MINIMAL, device="cuda"), none)

@@ -149,6 +149,12 @@ def test_a_trace_that_shows_other_collectives_than_were_counted_gives_no_times(c
     assert matched(events, calls) is None
 
 
+def test_the_kernel_that_attention_ran_is_told_and_not_those_that_it_might_have() -> None:
+    events = Events().op("aten::scaled_dot_product_attention", 1, 9)
+    events.op("aten::_scaled_dot_product_attention_math", 2, 8).op("aten::mm", 3, 4)
+    assert read(events.found).attention == {"math"}
+
+
 def test_a_group_of_one_rank_for_which_nccl_runs_nothing_is_left_out() -> None:
     events = Events().op("c10d::allreduce_", 1, 2).op("c10d::_allgather_base_", 3, 4)
     events.kernel("ncclDevKernel_AllGather_RING_LL", 3, 9, 12, stream=20)

@@ -6,16 +6,19 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import MODELS
 from records import case
 
 from distbench import registry
 from distbench.case import Choice
 from distbench.suite.checking import check
+from distbench.workloads._decoder import repeated
 from distbench.workloads.base import Workload
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -452,3 +455,10 @@ def test_a_loss_that_cannot_be_is_named(own: str, options: dict[str, str], told:
     one = workload("user", **{key: f"{own}:{name}" for key, name in options.items()}, **FEATURES)
     with pytest.raises(ValueError, match=told):
         one.loss(one.module(), random_batch(one))
+
+
+def test_heads_that_are_repeated_attend_as_grouped_ones_do() -> None:
+    query, key, value = (torch.randn(2, heads, 5, 4, dtype=torch.float64) for heads in (6, 2, 2))
+    attend = partial(torch.nn.functional.scaled_dot_product_attention, query, is_causal=True)
+    alone = attend(repeated(key, query), repeated(value, query))
+    torch.testing.assert_close(alone, attend(key, value, enable_gqa=True))

@@ -110,11 +110,13 @@ def cast_to_master(case: Case, to: str = "") -> str:
 
 
 def determinism(case: Case) -> str:
-    """Statements that fix the threads and the random numbers of *case*."""
+    """Statements that fix the threads, the random numbers and the products of fp32 of *case*."""
     seed = (
         f"torch.manual_seed({case.seed!r})  # before the model is built: all ranks start with equal weights"
     )
-    return f"torch.set_num_threads({case.threads!r})\n{seed}"
+    matmul = case.precision.matmul
+    products = f'torch.set_float32_matmul_precision("{matmul}")' if matmul != "highest" else ""
+    return lines(f"torch.set_num_threads({case.threads!r})", seed, products)
 
 
 def kept(case: Case) -> str:

@@ -174,6 +174,7 @@ def unnamed_layers(measured: Measured, advice: str) -> list[str]:
 def _settings(case: Case) -> dict[str, str]:
     """Every hyperparameter of *case* in words, for reference next to what the format expresses."""
     batch, precision, clip = case.batch, case.precision, case.optimizer.clip_grad_norm
+    matmul = precision.matmul
     options = {k: v for k, v in case.strategy.options.items() if v not in (None, "")}
     texts = [f"{k} = {v if isinstance(v, str) else json.dumps(v)}" for k, v in options.items()]
     return {
@@ -185,7 +186,8 @@ def _settings(case: Case) -> dict[str, str]:
         "clipping": "none" if clip is None else f"global L2 norm of the gradients to {clip!r}",
         "precision": f"compute {precision.compute}, reduce {precision.reduce}, master weights "
         f"{precision.master}, optimizer state {precision.optimizer_state}, loss scale "
-        f"{'none' if precision.loss_scale is None else repr(precision.loss_scale)}",
+        f"{'none' if precision.loss_scale is None else repr(precision.loss_scale)}"
+        + (f', torch.set_float32_matmul_precision("{matmul}")' if matmul != "highest" else ""),
         "activation checkpointing": case.activation_checkpointing,
         "seed": str(case.seed),
     }

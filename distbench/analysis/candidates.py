@@ -135,7 +135,7 @@ def _works(cases: Sequence[CaseSummary]) -> dict[str, str]:
 
 def _precision(precision: Precision) -> str:
     usual = Precision(compute=precision.compute)
-    words: list[str] = [precision.compute]
+    words: list[str] = [precision.label]
     for name in ("reduce", "master", "optimizer_state"):
         if getattr(precision, name) != getattr(usual, name):
             words.append(f"{name} {getattr(precision, name)}")

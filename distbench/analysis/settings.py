@@ -25,6 +25,7 @@ _PROCESS = {
     "tf32": _PRECISION,
     "matmul_precision": _PRECISION,
     "attention": Meaning("work", "may choose from different attention kernels"),
+    "attention_ran": Meaning("speed", "ran different attention kernels"),
     "deterministic": Meaning("speed", "different choice of algorithms"),
     "threads": Meaning("speed", "different number of threads per rank"),
     "warm": Meaning("speed", "ranks started differently"),

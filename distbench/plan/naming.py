@@ -12,13 +12,13 @@ from distbench.grouping import grouped
 from distbench.plan.cells import Cell
 
 # these are in every name
-_ALWAYS = {("precision",), ("precision", "compute"), ("batch", "micro_batch_size")}
+_ALWAYS = {("precision",), ("precision", "compute"), ("precision", "matmul"), ("batch", "micro_batch_size")}
 
 
 def base_name(cell: Cell, batch: Batch, precision: Precision) -> str:
     """``{label}/ws{n}/mb{micro}/{precision}`` plus ``/{key}={value}`` for anything else that varies."""
     label = cell.strategy.label
-    parts = [label, f"ws{cell.world_size}", f"mb{batch.micro_batch_size}", precision.compute]
+    parts = [label, f"ws{cell.world_size}", f"mb{batch.micro_batch_size}", precision.label]
     varied = [path for path in cell.varied if path not in _ALWAYS]
     keys = _short_keys(varied)
     parts += [f"{keys[path]}={_text(functools.reduce(operator.getitem, path, cell.work))}" for path in varied]

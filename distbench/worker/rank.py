@@ -153,6 +153,7 @@ def _device(case: Case) -> torch.device:
     torch.set_num_threads(case.threads)
     # what a model draws while it trains (dropout) must not depend on the process it was forked from
     torch.manual_seed(case.seed)
+    torch.set_float32_matmul_precision(case.precision.matmul)
     if case.device == "cpu":
         return torch.device("cpu")
     if torch.cuda._is_in_bad_fork():

@@ -10,7 +10,7 @@ import torch
 from distbench import registry, schedule
 from distbench.case import Case
 from distbench.metrics.base import Metric, Pass, Session
-from distbench.metrics.profile import WARM_STEPS
+from distbench.metrics.profile import WARM_STEPS, AttentionRan
 from distbench.strategies.base import Setting, Strategy
 from distbench.trial import DRAWS, LOSS_DTYPE, Phases, TrialFile
 from distbench.worker import checks
@@ -58,7 +58,10 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
     checks.check_effective(delivery.effective, setting, updates)
     delivery.effective = _before_the_window(delivery.effective, case, measure.steps)
     run_pass("count", 1)
-    run_pass("profile", measure.profile_steps and measure.profile_steps + WARM_STEPS.get(case.device, 0))
+    warm_steps = WARM_STEPS.get(case.device, 0)
+    profiled = run_pass("profile", measure.profile_steps and measure.profile_steps + warm_steps)
+    if (attention := profiled.left(AttentionRan)) and attention.kernels:
+        delivery.facts["attention_ran"] = attention.kernels
     norms = run_pass("check", measure.check_steps).grad_norms
     checks.check_same_norm(norms, setting.world_size)
     run_pass("unsynced", measure.unsynced_steps)

@@ -9,6 +9,7 @@ from typing import Any
 
 from distbench.metrics.base import (
     Absent,
+    Left,
     Metric,
     Session,
     TableColumn,
@@ -52,6 +53,13 @@ _FLAGS = TableSpec(
     "Reasons to look at the trace of a trial, one per row; left by rank 0 for all ranks.",
     (TableColumn("reason", "varchar", "What is unusual, and where."),),
 )
+
+
+@dataclass
+class AttentionRan(Left):
+    """Kernels that attention ran in the profiled steps."""
+
+    kernels: list[str]
 
 
 @dataclass
@@ -163,6 +171,7 @@ class Profile(Metric):
         if counted and profiled.rows:
             # the same collectives, with their times
             counted.rows[:] = profiled.rows
+        session.leave(AttentionRan(profiled.attention))
         if session.rank == 0:
             session.tables["flags"] = [{"reason": reason} for reason in profiled.flags]
         if session.keep_traces or profiled.flags:

@@ -38,6 +38,8 @@ class Timeline:
     """One for each collective of each step; empty if they can't be matched with the trace."""
     flags: list[str] = field(default_factory=list)
     """Reasons to look at the trace; the same on every rank."""
+    attention: list[str] = field(default_factory=list)
+    """Kernels that attention ran."""
     unseen: str = ""
     """Why the trace shows nothing of the steps; empty: it does."""
     one_step: list[dict[str, Any]] = field(default_factory=list)
@@ -75,7 +77,7 @@ def of(session: Session, counted: Counted | None, events: Iterable[Any]) -> Time
     values: Values = {name: unknown if None in numbers else numbers for name, numbers in columns.items()}
     values |= of_nodes(session, [_transfers(step) for step in steps], trace.compute)
     kept = _one_step(session, trace, steps, columns.get("work_s", []))
-    return Timeline(values, _rows(trace, steps), flags, unseen, kept)
+    return Timeline(values, _rows(trace, steps), flags, sorted(trace.attention), unseen, kept)
 
 
 def _unseen(session: Session, trace: Trace) -> str:

@@ -21,6 +21,14 @@ MARK = "distbench::"
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 # they hold Python and hooks beside computation, which stands inside them as operations of its own
 _WRAPPERS = ("autograd", "torch", "distbench")
+_ATTENTION = {
+    "_scaled_dot_product_flash_attention": "flash",
+    "_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "_scaled_dot_product_efficient_attention": "memory-efficient",
+    "_scaled_dot_product_cudnn_attention": "cudnn",
+    "_scaled_dot_product_attention_math": "math",
+}
+"""Operation behind torch's scaled_dot_product_attention -> the kernel that it chose."""
 _NO_TRAFFIC = ("barrier", "monitored_barrier_", "wait_tensor", "_wrap_tensor_autograd")
 
 
@@ -59,6 +67,8 @@ class Trace:
     """Computation on the device."""
     copies: list[Event] = field(default_factory=list)
     """Copies to, from and on the device."""
+    attention: set[str] = field(default_factory=set)
+    """Kernels that attention ran."""
     _operations: list[Event] = field(default_factory=list)
     _waits: list[Event] = field(default_factory=list)
 
@@ -129,6 +139,7 @@ def _sort_operation(trace: Trace, event: Event) -> None:
         (trace._waits if name in _NO_TRAFFIC else trace.issues).append(event)
     elif separator and namespace not in _WRAPPERS:
         trace._operations.append(event)
+        trace.attention |= {_ATTENTION[name]} if name in _ATTENTION else set()
 
 
 def _sort_annotation(trace: Trace, event: Event) -> None:
