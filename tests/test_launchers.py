@@ -14,12 +14,16 @@ from distbench.analysis.communication import moving
 from distbench.case import Limits
 from distbench.job import kind_of
 from distbench.launchers.base import Exit, Handle
+from distbench.launchers.visible import by_number
+from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.processes import Share
 from distbench.record import NODE_LOST, RankDevice, Status
 from distbench.record.store import Run as RunFolder
 from distbench.run.control import StopRequest
 from distbench.run.watch import Watch
 from distbench.trial import Progress, log_file, progress_file, read_progress, result_file
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @pytest.mark.train
@@ -171,3 +175,14 @@ def test_two_signs_of_the_same_step_differ(tmp_path: Path) -> None:
         signs.append(read_progress(progress_file(tmp_path, 0)))
     assert signs[0] != signs[1]
     assert read_progress(progress_file(tmp_path, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("visible", "numbers"),
+    [("GPU-bbbb,GPU-a", "1,0"), ("1,0", None), ("GPU-c", None), ("GPU-", None), ("MIG-a", None), ("", None)],
+)
+def test_gpus_named_by_uuid_are_told_to_ranks_by_number(visible: str, numbers: str | None) -> None:
+    told = by_number(FakeNvml(FakeGpu(uuid="GPU-aaaa"), FakeGpu(uuid="GPU-bbbb")), {VISIBLE: visible})
+    assert told.get(VISIBLE) == numbers
+    assert "CUDA_DEVICE_ORDER" in told or not told, "numbers are those of the bus"
+    assert by_number(FakeNvml(init_error="no driver"), {VISIBLE: visible}) == {}

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -592,3 +593,28 @@ def test_what_the_ranks_take_themselves_is_not_held_against_them(run_suite: Run)
     assert rows[-1]["own_s"] - rows[0]["own_s"] >= ranks
     assert record["degraded"] == ""
     assert record["absent"]["gpu_power"] == "no GPU was used"
+
+
+class Counting:
+    """NVML that counts its calls by name."""
+
+    def __init__(self, nvml: FakeNvml) -> None:
+        self._nvml, self.calls = nvml, Counter[str]()
+
+    def __getattr__(self, name: str) -> object:
+        self.calls[name] += 1
+        return getattr(self._nvml, name)
+
+
+def test_a_sample_asks_each_gpu_once_for_what_several_numbers_need() -> None:
+    nvml = Counting(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30})))
+    (row,) = Gpus(nvml, 1, {}).read()
+    assert (row["own_memory_bytes"], row["others"], row["slowdown"]) == (5 << 30, 0, 0)
+    assert nvml.calls["nvmlDeviceGetComputeRunningProcesses"] == 1
+    assert nvml.calls["nvmlDeviceGetCurrentClocksEventReasons"] == 1
+
+
+def test_a_kernel_that_lists_no_children_hides_whose_memory_it_is_and_nothing_else(tmp_path: Path) -> None:
+    rows = Gpus(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30})), 1, {}, proc=tmp_path).read()
+    assert rows[0]["power_w"] == 650
+    assert {row["absent"] for row in rows[1:]} == {"own_memory_bytes", "others"}

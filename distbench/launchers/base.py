@@ -319,5 +319,5 @@ class Launcher(ABC):
 
 
 PLUGIN_BASE = Launcher
-HELPERS = ("server", "agents", "cluster", "nodes", "preparing", "sharing", "trials")
+HELPERS = ("server", "agents", "cluster", "nodes", "preparing", "sharing", "trials", "visible")
 """Modules of this room that are shared code and no plug-ins."""

@@ -13,6 +13,7 @@ from distbench.bounds import Positive
 from distbench.env import RUN_ID, Machine
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
 from distbench.launchers.server import Server, exit_of, server_command
+from distbench.launchers.visible import by_number
 from distbench.processes import Share, kill_tagged
 
 # for a launch, and for the end of all ranks: both take a warm parent milliseconds
@@ -51,9 +52,12 @@ class Local(Launcher):
         )
 
     def environment(self) -> Mapping[str, str]:
+        import pynvml
+
+        gpus = by_number(pynvml, os.environ)
         if _LOOPBACK not in [name for _, name in socket.if_nameindex()]:
-            return {}
-        return {name: _LOOPBACK for name in INTERFACES if name not in os.environ}
+            return gpus
+        return {**gpus, **{name: _LOOPBACK for name in INTERFACES if name not in os.environ}}
 
     def commands(self, launch: Launch) -> list[list[str]]:
         """Commands of the warm parent and of each rank; a forked rank runs the same code."""

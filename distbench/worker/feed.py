@@ -46,13 +46,19 @@ class Feed:
 
 def placed(arrays: dict[str, np.ndarray], setting: Setting) -> Batch:
     """*arrays* on the device of the rank, in fp64 if the case trains in it."""
-    tensors = {
-        name: torch.from_numpy(array).to(setting.device, non_blocking=True) for name, array in arrays.items()
-    }
+    tensors = {name: _on(setting.device, array) for name, array in arrays.items()}
     if setting.case.precision.master != "fp64":
         # engines cast to the other dtypes themselves
         return tensors
     return {name: x.double() if x.is_floating_point() else x for name, x in tensors.items()}
+
+
+def _on(device: torch.device, array: np.ndarray) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        # a copy from pageable memory may wait for the device, so that the host could not run ahead of it
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def _reordered(batches: Batches, size: int, seed: int) -> Batches:

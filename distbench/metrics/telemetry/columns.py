@@ -34,7 +34,8 @@ GPU = (
     ),
     *alike("W", None, "first")(
         gpu_power="Power drawn by all GPUs of the trial together (nvmlDeviceGetPowerUsage), mean over "
-        f"{_IN}.",
+        f"{_IN}. From Ampere on (but for GA100) each reading is itself the mean of the second before, so "
+        "that of a window shorter than that much is of what came before it.",
     ),
     *alike("J", "lower", "first")(
         energy_per_token="Energy that all GPUs of the trial took in the timed window for each token "

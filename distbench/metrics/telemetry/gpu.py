@@ -7,6 +7,7 @@ instance is only a part of a GPU, there is no number rather than one of another 
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,7 +48,7 @@ class Gpus:
             if not self._handles:
                 self._nvml.nvmlInit()
                 self._handles = handles(self._nvml, self._world_size, self._environment)
-            own = own_processes(self._proc, self._kin)
+            own = self._own()
             return [row for i, handle in enumerate(self._handles) for row in self._device(i, handle, own)]
         except self._nvml.NVMLError as error:
             raise Absent(f"NVML: {error}") from error
@@ -56,6 +57,13 @@ class Gpus:
         if self._handles:
             self._nvml.nvmlShutdown()
         return []
+
+    def _own(self) -> Collection[int]:
+        try:
+            return own_processes(self._proc, self._kin)
+        except FileNotFoundError:
+            # then only whose memory it is stays unknown
+            return ()
 
     def _device(self, i: int, handle: Any, own: Collection[int]) -> list[Row]:
         row: Row = {"device": i}
@@ -72,6 +80,9 @@ class Gpus:
 
     def _readings(self, handle: Any, own: Collection[int]) -> dict[str, Callable[[], Any]]:
         nvml = self._nvml
+        # each call takes a lock of the driver: what two readings need is asked for once
+        reasons = functools.cache(lambda: _reasons(nvml, handle))
+        processes = functools.cache(lambda: _processes(nvml, handle, own))
         return {
             "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
             "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
@@ -79,12 +90,10 @@ class Gpus:
             "sm_clock_hz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
             "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
-            "slowdown": lambda: int(bool(_reasons(nvml, handle) & _SLOWDOWN)),
-            "power_cap": lambda: int(bool(_reasons(nvml, handle) & _POWER_CAP)),
-            "own_memory_bytes": lambda: sum(_mine(nvml, handle, own)),
-            "others": lambda: (
-                len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)) - len(_mine(nvml, handle, own))
-            ),
+            "slowdown": lambda: int(bool(reasons() & _SLOWDOWN)),
+            "power_cap": lambda: int(bool(reasons() & _POWER_CAP)),
+            "own_memory_bytes": lambda: sum(processes()[0]),
+            "others": lambda: processes()[1],
         }
 
 
@@ -143,14 +152,14 @@ def _reasons(nvml: Any, handle: Any) -> int:
         return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
-def _mine(nvml: Any, handle: Any, own: Collection[int]) -> list[int]:
-    """Bytes of each process in *own* that computes on the device."""
+def _processes(nvml: Any, handle: Any, own: Collection[int]) -> tuple[list[int], int]:
+    """Bytes of each process in *own* that computes on the device, and how many others do."""
     processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     used = [process.usedGpuMemory for process in processes if process.pid in own]
     if not used or None in used:
         # a rank that has not touched CUDA yet is not there either
         raise Absent("NVML lists no process of this trial, as in a container with its own process ids")
-    return used
+    return used, len(processes) - len(used)
 
 
 # NVML renews its energy counter some ten to fifty times a second
