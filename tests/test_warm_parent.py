@@ -227,6 +227,25 @@ def test_a_launch_that_is_given_up_does_not_wait_for_imports(
     assert not [each for each in psutil.Process().children() if slow.stem in each.cmdline()]
 
 
+SPOILT = """
+import sys
+from types import SimpleNamespace
+own = __import__("os").getpid()
+cuda = SimpleNamespace(_is_in_bad_fork=lambda: __import__("os").getpid() != own, is_initialized=lambda: False)
+sys.modules["torch"] = SimpleNamespace(cuda=cuda)
+"""
+
+
+def test_where_an_import_has_called_cuda_unseen_ranks_import_for_themselves(
+    ground: Ground, tmp_path: Path
+) -> None:
+    (tmp_path / "calls_cuda.py").write_text(SPOILT)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    place = Place(environment={"PYTHONPATH": path})
+    assert codes(ground.launch("true", imports=("calls_cuda",), place=place)) == [0]
+    assert "calls_cuda" not in ground.parent().cmdline()
+
+
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("Ctrl-C while torch is imported for the preparation")

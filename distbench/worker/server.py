@@ -76,10 +76,7 @@ class Server:
         adopt_orphans()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        # children of a process that has initialised CUDA can't use it
-        torch = sys.modules.get("torch")
-        cuda_touched = torch is not None and torch.cuda.is_initialized()
-        self._send({"ready": os.getpid(), "cuda_touched": cuda_touched, "answers": True})
+        self._send({"ready": os.getpid(), "cuda_touched": _spoils_children(), "answers": True})
         pending = b""
         while True:
             readable, _, _ = select.select([self._control.fileno(), self._wake_read], [], [])
@@ -204,6 +201,20 @@ class Server:
         except OSError:
             # the other end is closed, as the next read would show too
             self._die()
+
+
+def _spoils_children() -> bool:
+    """Whether what was imported has called CUDA, so that children can't use it: a child is asked.
+
+    This process itself may not know it: to count MIG instances torch calls CUDA without initialising itself.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    child = os.fork()
+    if child == 0:
+        os._exit(int(torch.cuda._is_in_bad_fork()))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
 
 
 def _redirect_output(log: Path) -> None:
