@@ -8,21 +8,12 @@ from typing import Any
 
 from distbench.adopt.base import Measured
 from distbench.strategies.zero import Zero
-from distbench.strategies.zero.config import open_sizes
+from distbench.strategies.zero.config import DEEPSPEED, open_sizes
 from distbench.units import number_text
 
 _SOURCE = "https://www.deepspeed.ai/docs/config-json"
-_DEEPSPEED = {
-    "reduce_bucket_size": 500_000_000,
-    "allgather_bucket_size": 500_000_000,
-    "prefetch_bucket_size": 50_000_000,
-    "max_live_parameters": 1_000_000_000,
-    "param_persistence_threshold": 100_000,
-    "max_reuse_distance": 1_000_000_000,
-}
-"""DeepSpeed's defaults, made for models of billions of parameters (``_SOURCE``)."""
-_ONLY_STAGE_3 = ("param_persistence_threshold", "max_reuse_distance")
-"""Sizes that are 0 unless a suite says otherwise: DeepSpeed's would leave a small model whole."""
+_ONCE_ZERO = ("param_persistence_threshold", "max_reuse_distance")
+"""Sizes that records of earlier versions have as 0 where the suite said nothing."""
 
 
 def rescaled(measured: Measured, parameters: float) -> Measured:
@@ -33,8 +24,7 @@ def rescaled(measured: Measured, parameters: float) -> Measured:
     """
     if not (zero := measured.zero):
         return measured
-    left_open = [key for key in _depending(zero) if not getattr(zero, key)]
-    sizes = {key: min(_DEEPSPEED[key], int(parameters)) for key in left_open}
+    sizes = {key: min(DEEPSPEED[key], int(parameters)) for key in _left_open(zero)}
     about = (
         f"{_listed(sizes)}: not measured, but DeepSpeed's defaults, at most the size of a model of "
         f"{number_text(parameters)} parameters ({_SOURCE}). They are numbers of elements, not of bytes."
@@ -48,8 +38,7 @@ def fitted(measured: Measured) -> Measured:
     """*measured*, saying which sizes fit the measured model alone."""
     if not (zero := measured.zero):
         return measured
-    sizes = {key: measured.size(key) for key in open_sizes(zero) if getattr(zero, key) is None}
-    sizes |= {key: 0 for key in _depending(zero) if getattr(zero, key) == 0}
+    sizes = {key: measured.size(key) for key in _left_open(zero)}
     known = {key: size for key, size in sizes.items() if size is not None}
     count = measured.effective.get("parameters")
     model = f"of {number_text(count)} parameters " if type(count) is int else ""
@@ -60,9 +49,10 @@ def fitted(measured: Measured) -> Measured:
     return dataclasses.replace(measured, about_sizes=(about,) if known else ())
 
 
-def _depending(zero: Zero) -> list[str]:
-    """Options of *zero* that depend on the size of the model."""
-    return [*open_sizes(zero), *(_ONLY_STAGE_3 if zero.stage == 3 else ())]
+def _left_open(zero: Zero) -> list[str]:
+    """Sizes that the suite didn't set, which depend on the model."""
+    values = {key: getattr(zero, key) for key in open_sizes(zero)}
+    return [key for key, size in values.items() if size is None or (size == 0 and key in _ONCE_ZERO)]
 
 
 def _listed(sizes: Mapping[str, int]) -> str:

@@ -172,15 +172,16 @@ def zero2_with_its_timer(setting: Setting, feed: Feed) -> Step:
 def zero2_by_hand(setting: Setting, feed: Feed, more: dict[str, Any] | None = None) -> Step:
     import deepspeed
 
-    from distbench.strategies.zero.config import configuration, for_layers
+    from distbench.strategies.zero.config import configuration, for_model
+    from distbench.strategies.zero.engine import elements
 
     model = weights.loaded(setting.workload, setting.weights, setting.device)
-    unit = max(sum(p.numel() for p in layer.parameters()) for layer in setting.workload.layers(model))
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
     strategy = registry.make("strategies", setting.case.strategy)
-    config = {**configuration(strategy, setting.case, for_layers(strategy, unit)), **(more or {})}
+    sizes = for_model(strategy, elements(setting.workload))
+    config = {**configuration(strategy, setting.case, sizes), **(more or {})}
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=config, dist_init_required=False
     )

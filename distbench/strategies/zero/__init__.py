@@ -65,7 +65,7 @@ class Zero(Strategy):
         **points(SHARDING, "zero_stage", "param_persistence_threshold"),
         **points(KEEPING, "max_live_parameters", "max_reuse_distance", "shared_parameters"),
         **points(PORTIONS, "reduce_bucket_size", "allgather_bucket_size", "prefetch_bucket_size"),
-        **points(TIMING, "overlap_comm"),
+        **points(TIMING, "overlap_comm", "throughput_timer"),
         **points(PLACE, "offload"),
     }
 
@@ -81,22 +81,36 @@ class Zero(Strategy):
     """torch: the suite's own optimizer, as in every other strategy. deepspeed: DeepSpeed's kernel
     (FusedAdam; DeepSpeedCPUAdam under offload), the same algorithm with other rounding."""
     reduce_bucket_size: Annotated[int | None, Bound(1, _MOST)] = None
-    """Elements of a gradient bucket, at least 1; null: the largest layer of the model. (DeepSpeed's own
-    default, 5e8, would dwarf a small model.)"""
+    """Elements of a gradient bucket, at least 1; null: the largest layer of a model of up to 1e9 parameters,
+    and for a larger one DeepSpeed's own, 5e8, which would dwarf a small model."""
     allgather_bucket_size: Annotated[int | None, Bound(1, _MOST)] = None
-    """Elements of a parameter gather in stages 1 and 2, at least 1; null: the largest layer."""
-    overlap_comm: bool = False
-    """Reduce gradients while the backward pass still runs (stages 1 and 2; on CUDA)."""
-    param_persistence_threshold: Annotated[int, Bound(0, _MOST)] = 0
-    """Stage 3 keeps parameters smaller than this many elements whole on every rank; 0: shards all.
-    (DeepSpeed's own default, 1e5, would leave most of a small model unsharded.)"""
+    """Elements of a parameter gather in stages 1 and 2, at least 1; null: as for ``reduce_bucket_size``."""
+    overlap_comm: bool | None = None
+    """Reduce gradients while the backward pass still runs, from stage 1 on, and gather parameters beside the
+    computation in stage 3; it takes streams, so it changes nothing on CPUs. null: DeepSpeed's own, true in
+    stage 3 alone."""
+    param_persistence_threshold: Annotated[int | None, Bound(0, _MOST)] = None
+    """Stage 3 keeps parameters smaller than this many elements whole on every rank; null: 0, which shards all
+    of a model of up to 1e9 parameters, and for a larger one DeepSpeed's own, 1e5."""
     max_live_parameters: Annotated[int | None, Bound(0, _MOST)] = None
-    """Stage 3 releases parameters beyond this many elements; null: three of the largest layer.
-    (DeepSpeed's own default, 1e9, would keep a small model whole between forward and backward.)"""
-    max_reuse_distance: Annotated[int, Bound(0, _MOST)] = 0
-    """Stage 3 keeps a parameter that is needed again within this many elements of computation."""
+    """Stage 3 releases parameters beyond this many elements; null: three of the largest layer, or two and a
+    larger embedding, of a model of up to 1e9 parameters, and for a larger one DeepSpeed's own, 1e9, which
+    would keep a small model whole between forward and backward."""
+    max_reuse_distance: Annotated[int | None, Bound(0, _MOST)] = None
+    """Stage 3 keeps a parameter that is needed again within this many elements of computation; null: 0 for a
+    model of up to 1e9 parameters, and for a larger one DeepSpeed's own, 1e9."""
     prefetch_bucket_size: Annotated[int | None, Bound(0, _MOST)] = None
-    """Elements that stage 3 gathers ahead; null: the largest layer."""
+    """Elements that stage 3 gathers ahead; null: the largest layer of a model of up to 1e9 parameters, and
+    for a larger one DeepSpeed's own, 5e7."""
+
+    def __post_init__(self) -> None:
+        # what the stage alone decides, the id of a case holds: null would hide that two do the same
+        decided: dict[str, int] = {"overlap_comm": self.stage == 3}
+        if self.stage != 3:
+            decided |= {"param_persistence_threshold": 0, "max_reuse_distance": 0}
+        for option, value in decided.items():
+            if getattr(self, option) is None:
+                object.__setattr__(self, option, value)
 
     @property
     def label(self) -> str:
@@ -107,6 +121,9 @@ class Zero(Strategy):
             name += f"+offload-params{_suffix(self.offload_parameters)}"
         elif self.offload_optimizer != "none":
             name += f"+offload{_suffix(self.offload_optimizer)}"
+        # the reverse, stage 3 without it, has no name of its own: earlier versions call that zero3
+        if self.overlap_comm and self.stage != 3:
+            name += "+overlap"
         return name if self.optimizer_kernel == "torch" else f"{name}+ds-adam"
 
     @property
@@ -137,6 +154,8 @@ class Zero(Strategy):
             return "stage = 0: DeepSpeed can offload the optimizer only from stage 1 on"
         if self.offload_parameters != "none" and self.stage != 3:
             return f"stage = {self.stage}: DeepSpeed can offload parameters only in stage 3"
+        if self.overlap_comm and self.stage == 0:
+            return "overlap_comm: in stage 0 DeepSpeed reduces gradients after the backward pass, never in it"
         if self.optimizer_kernel == "deepspeed" and case.optimizer.name != "adamw":
             return f"optimizer.name = {case.optimizer.name}: DeepSpeed's kernel supports only adamw"
         if precision.master != "fp32":

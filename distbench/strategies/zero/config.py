@@ -3,25 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from distbench.case import Case
 from distbench.strategies.zero import Zero
+
+DEEPSPEED = {
+    "reduce_bucket_size": 500_000_000,
+    "allgather_bucket_size": 500_000_000,
+    "prefetch_bucket_size": 50_000_000,
+    "max_live_parameters": 1_000_000_000,
+    "param_persistence_threshold": 100_000,
+    "max_reuse_distance": 1_000_000_000,
+}
+"""DeepSpeed's own sizes, in elements (https://www.deepspeed.ai/docs/config-json)."""
+SMALL = DEEPSPEED["max_live_parameters"]
+"""Parameters of the largest model of which stage 3, by DeepSpeed's own sizes, would never release one."""
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Elements of a model, by which its sizes are chosen."""
+
+    model: int
+    layer: int
+    """Of its largest layer."""
+    parameter: int
+    """Of its largest parameter, in a layer or not."""
 
 
 def open_sizes(strategy: Zero) -> dict[str, str]:
     """Sizes (in elements) that a suite may leave unset: our name -> DeepSpeed's."""
     names = {name: name for name in ("reduce_bucket_size", "allgather_bucket_size")}
     if strategy.stage == 3:
-        names |= {name: f"stage3_{name}" for name in ("max_live_parameters", "prefetch_bucket_size")}
+        names |= {name: f"stage3_{name}" for name in DEEPSPEED if name not in names}
     return names
 
 
-def for_layers(strategy: Zero, unit: int) -> dict[str, int]:
-    """Those sizes as set in the suite, or else in units of the model's largest layer."""
-    usual = {"max_live_parameters": 3 * unit}
+def for_model(strategy: Zero, elements: Elements) -> dict[str, int]:
+    """Those sizes as set in the suite, or else DeepSpeed's own; in layers for a small model."""
+    layer = elements.layer
+    in_layers = {
+        "max_live_parameters": 2 * layer + max(layer, elements.parameter),
+        "param_persistence_threshold": 0,
+        "max_reuse_distance": 0,
+    }
+    usual = in_layers if elements.model <= SMALL else DEEPSPEED
     given = {key: getattr(strategy, key) for key in open_sizes(strategy)}
-    return {key: usual.get(key, unit) if size is None else size for key, size in given.items()}
+    return {key: usual.get(key, layer) if size is None else size for key, size in given.items()}
 
 
 def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -43,6 +73,8 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "wall_clock_breakdown": False,
+        # on by default, to log a throughput: it waits for the device before and after each micro-batch
+        "timers": {"throughput": {"enabled": False}},
         "steps_per_print": None,
         "zero_optimization": _section(strategy, case, sizes),
     }
@@ -56,9 +88,6 @@ def _section(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[str, 
         "reduce_scatter": True,
     }
     section |= {theirs: sizes[key] for key, theirs in open_sizes(strategy).items() if key in sizes}
-    if strategy.stage == 3:
-        section["stage3_param_persistence_threshold"] = strategy.param_persistence_threshold
-        section["stage3_max_reuse_distance"] = strategy.max_reuse_distance
     places = {"offload_optimizer": strategy.offload_optimizer, "offload_param": strategy.offload_parameters}
     for theirs, place in places.items():
         if place != "none":

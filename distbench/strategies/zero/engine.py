@@ -17,10 +17,11 @@ from torch import nn
 from distbench import schedule
 from distbench.strategies.base import Engine, FullState, Setting
 from distbench.strategies.torch_engine import modules, optimizer, reading, recomputation
-from distbench.strategies.zero import Zero, checkpoint, gradients
-from distbench.strategies.zero.config import configuration, for_layers
+from distbench.strategies.zero import Zero, checkpoint, gradients, settings
+from distbench.strategies.zero.config import Elements, configuration, for_model
 from distbench.strategies.zero.memory import book
 from distbench.workloads import weights
+from distbench.workloads.base import Workload
 
 T = TypeVar("T")
 
@@ -106,7 +107,7 @@ class ZeroEngine(Engine):
             "dtypes": {
                 "parameters": reading.dtype_name(p.dtype for p in engine.module.parameters()),
                 "compute": self._compute.dtype,
-                "gradients": _gradients_dtype(engine),
+                "gradients": gradients.dtype(engine),
                 "reduce": reading.dtype_name([engine.communication_data_type]),
                 "master": reading.dtype_name(p.dtype for p in masters(engine)),
                 "optimizer_state": optimizer.state_dtype(engine.basic_optimizer),
@@ -118,7 +119,7 @@ class ZeroEngine(Engine):
             **recomputation.describe_checkpointing(engine.module),
             "parameters_on": reading.device_name(engine.module.parameters()),
             "optimizer_state_on": reading.device_name(masters(engine)),
-            **_describe_zero(engine),
+            **settings.describe(engine),
         }
 
     def close(self) -> None:
@@ -152,10 +153,7 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
     """DeepSpeed's engine of this rank."""
     # it adopts the existing process group; without this call it assumes one rank
     deepspeed.init_distributed(dist_init_required=False)
-    skeleton = weights.skeleton(setting.workload)
-    sizes = [sum(p.numel() for p in layer.parameters()) for layer in setting.workload.layers(skeleton)]
-    unit = max([*sizes, *(p.numel() for p in skeleton.parameters())])
-    config = configuration(strategy, setting.case, for_layers(strategy, unit))
+    config = configuration(strategy, setting.case, for_model(strategy, elements(setting.workload)))
     if strategy.stage == 3:
         module = _sharded(setting, config)
     else:
@@ -173,6 +171,14 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
     )
     _undo_trial_step(engine)
     return ZeroEngine(setting, engine, layers)
+
+
+def elements(workload: Workload) -> Elements:
+    """What DeepSpeed's sizes are chosen by."""
+    skeleton = weights.skeleton(workload)
+    parameters = [p.numel() for p in skeleton.parameters()]
+    layers = [sum(p.numel() for p in layer.parameters()) for layer in workload.layers(skeleton)]
+    return Elements(sum(parameters), max(layers, default=max(parameters)), max(parameters))
 
 
 def _undo_trial_step(engine: Any) -> None:
@@ -262,51 +268,3 @@ def _gathered(parameter: nn.Parameter) -> torch.Tensor:
         return parameter.detach()
     with deepspeed.zero.GatheredParameters([parameter]):
         return parameter.detach().clone()
-
-
-def _shared(module: Any) -> int:
-    """Elements of parameters that more than one module owns, for each owner but the first.
-
-    Each owner gathers its parameters and releases them: a tied embedding is gathered as the head, too.
-    """
-    owned = sum(p.ds_numel for part in module.modules() for p in part.parameters(recurse=False))
-    return int(owned - sum(p.ds_numel for p in module.parameters()))
-
-
-def _gradients_dtype(engine: Any) -> str:
-    """Dtype in which the live engine accumulates gradients; it has freed the tensors themselves."""
-    # stages 1 to 3 keep it, the optimizer of bf16 with fp32 gradients under another name; in
-    # stage 0 autograd adds up, in the dtype of the parameters
-    for name in ("gradient_accumulation_dtype", "grad_acc_dtype"):
-        if dtype := getattr(engine.optimizer, name, None):
-            return reading.dtype_name([dtype])
-    return reading.dtype_name(parameter.dtype for parameter in engine.module.parameters())
-
-
-_STAGE_3 = (
-    "param_persistence_threshold",
-    "max_live_parameters",
-    "max_reuse_distance",
-    "prefetch_bucket_size",
-)
-
-
-def _describe_zero(engine: Any) -> dict[str, Any]:
-    zero = engine._config.zero_config
-    offload = {
-        "optimizer": zero.offload_optimizer.device if zero.offload_optimizer else "none",
-        "parameters": zero.offload_param.device if zero.offload_param else "none",
-    }
-    settings: dict[str, Any] = {
-        "zero_stage": engine.zero_optimization_stage(),
-        "optimizer_wrapper": type(engine.optimizer).__qualname__,
-        "global_batch_size": engine.train_batch_size(),
-        "offload": {key: str(getattr(value, "value", value)) for key, value in offload.items()},
-        "reduce_bucket_size": engine.zero_reduce_bucket_size(),
-        "allgather_bucket_size": engine.zero_allgather_bucket_size(),
-        "overlap_comm": bool(engine.zero_overlap_comm()),
-    }
-    if engine.zero_optimization_stage() == 3:
-        settings |= {key: getattr(zero, key) for key in _STAGE_3}
-        settings["shared_parameters"] = _shared(engine.module)
-    return settings

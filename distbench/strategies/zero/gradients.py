@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from deepspeed.utils import safe_get_full_grad
 
+from distbench.strategies.torch_engine import reading
 from distbench.workloads.weights import plain_name
 
 
@@ -35,3 +36,13 @@ def each(engine: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in engine.module.named_parameters():
         if (gradient := safe_get_full_grad(parameter)) is not None:
             yield plain_name(name), gradient.detach()
+
+
+def dtype(engine: Any) -> str:
+    """Dtype in which the live engine accumulates gradients; it has freed the tensors themselves."""
+    # stages 1 to 3 keep it, the optimizer of bf16 with fp32 gradients under another name; in
+    # stage 0 autograd adds up, in the dtype of the parameters
+    for name in ("gradient_accumulation_dtype", "grad_acc_dtype"):
+        if accumulates_in := getattr(engine.optimizer, name, None):
+            return reading.dtype_name([accumulates_in])
+    return reading.dtype_name(parameter.dtype for parameter in engine.module.parameters())

@@ -1,0 +1,44 @@
+"""What DeepSpeed's live engine does by its own account, in our words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_STAGE_3 = (
+    "param_persistence_threshold",
+    "max_live_parameters",
+    "max_reuse_distance",
+    "prefetch_bucket_size",
+)
+
+
+def describe(engine: Any) -> dict[str, Any]:
+    """Settings of *engine* besides those that every engine reports."""
+    zero = engine._config.zero_config
+    offload = {
+        "optimizer": zero.offload_optimizer.device if zero.offload_optimizer else "none",
+        "parameters": zero.offload_param.device if zero.offload_param else "none",
+    }
+    settings: dict[str, Any] = {
+        "zero_stage": engine.zero_optimization_stage(),
+        "optimizer_wrapper": type(engine.optimizer).__qualname__,
+        "global_batch_size": engine.train_batch_size(),
+        "offload": {key: str(getattr(value, "value", value)) for key, value in offload.items()},
+        "reduce_bucket_size": engine.zero_reduce_bucket_size(),
+        "allgather_bucket_size": engine.zero_allgather_bucket_size(),
+        "overlap_comm": bool(engine.zero_overlap_comm()),
+        "throughput_timer": bool(engine.tput_timer.config.enabled),
+    }
+    if engine.zero_optimization_stage() == 3:
+        settings |= {key: getattr(zero, key) for key in _STAGE_3}
+        settings["shared_parameters"] = _shared(engine.module)
+    return settings
+
+
+def _shared(module: Any) -> int:
+    """Elements of parameters that more than one module owns, for each owner but the first.
+
+    Each owner gathers its parameters and releases them: a tied embedding is gathered as the head, too.
+    """
+    owned = sum(p.ds_numel for part in module.modules() for p in part.parameters(recurse=False))
+    return int(owned - sum(p.ds_numel for p in module.parameters()))

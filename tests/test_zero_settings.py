@@ -1,0 +1,57 @@
+"""What DeepSpeed is told where a suite says nothing: its own defaults, but for models too small for them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from records import case
+
+from distbench.case import Choice
+from distbench.env import Machine
+from distbench.strategies.zero import Zero
+from distbench.strategies.zero.config import DEEPSPEED, Elements, configuration, for_model
+from distbench.workloads.transformer import PRESETS
+
+MACHINE = Machine("cuda", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
+GPT2 = Elements(model=124_000_000, layer=7_000_000, parameter=38_000_000)
+LLAMA_1B = Elements(model=1_236_000_000, layer=61_000_000, parameter=263_000_000)
+
+
+def section(zero: Zero, elements: Elements) -> dict[str, Any]:
+    return dict(configuration(zero, case("zero"), for_model(zero, elements))["zero_optimization"])
+
+
+def test_sizes_of_a_small_model_are_in_layers_and_those_of_a_large_one_deepspeeds_own() -> None:
+    small = section(Zero(stage=3), GPT2)
+    assert small["reduce_bucket_size"] == small["stage3_prefetch_bucket_size"] == GPT2.layer
+    # so that the next layer is gathered while the embedding, which is larger than three layers, is there
+    assert small["stage3_max_live_parameters"] == 2 * GPT2.layer + GPT2.parameter
+    assert small["stage3_param_persistence_threshold"] == small["stage3_max_reuse_distance"] == 0
+    large = {key.removeprefix("stage3_"): size for key, size in section(Zero(stage=3), LLAMA_1B).items()}
+    assert large.items() >= DEEPSPEED.items()
+    assert PRESETS["1b"].parameters() > DEEPSPEED["max_live_parameters"] > PRESETS["gpt2-small"].parameters()
+
+
+@pytest.mark.parametrize("elements", [GPT2, LLAMA_1B])
+def test_a_size_that_the_suite_sets_is_taken_for_any_model(elements: Elements) -> None:
+    sizes: dict[str, Any] = dict.fromkeys(DEEPSPEED, 7) | {"max_reuse_distance": 0}
+    found = section(Zero(stage=3, **sizes), elements)
+    assert {key: found.get(key, found.get(f"stage3_{key}")) for key in sizes} == sizes
+
+
+def test_communication_overlaps_where_deepspeed_has_it_so_and_another_choice_is_in_the_name() -> None:
+    assert [Zero(stage=stage).overlap_comm for stage in (0, 1, 2, 3)] == [False, False, False, True]
+    assert [Zero(stage=stage, overlap_comm=True).label for stage in (2, 3)] == ["zero2+overlap", "zero3"]
+    # as runs of earlier versions have it
+    assert Zero(stage=3, overlap_comm=False).label == "zero3"
+    assert "never in it" in str(Zero(stage=0, overlap_comm=True).problem(case("zero"), MACHINE))
+
+
+def test_an_unset_choice_is_the_same_case_as_what_the_stage_makes_of_it() -> None:
+    def id_of(zero: Zero) -> str:
+        return case(strategy=Choice("zero", asdict(zero))).id
+
+    assert id_of(Zero(stage=2)) == id_of(Zero(stage=2, overlap_comm=False, max_reuse_distance=0))
+    assert id_of(Zero(stage=3)) == id_of(Zero(stage=3, overlap_comm=True)) != id_of(Zero(overlap_comm=False))
