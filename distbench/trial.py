@@ -62,6 +62,11 @@ def result_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.json"
 
 
+def interim_file(folder: Path, rank: int) -> Path:
+    """File of what *rank* had measured when it went on to what may fail; ``result_file`` in the end."""
+    return folder / f"rank{rank}.interim.json"
+
+
 def error_file(folder: Path, rank: int) -> Path:
     """File that *rank* writes when it raises."""
     return folder / f"rank{rank}.error.json"

@@ -38,8 +38,6 @@ def case(model: str, phase: str, told: str, drill: str) -> object:
     ("model", "phase", "told"),
     [
         case("KilledInWarmUp", "warmup", "SIGKILL", "rank 1: kill -9 in the warm-up"),
-        case("KilledInCount", "count", "SIGKILL", "rank 1: kill -9 in the count pass"),
-        case("KilledInProfile", "profile", "SIGKILL", "rank 1: kill -9 in the profile"),
         case("Segfaults", "time", "SIGSEGV", "rank 1: SIGSEGV"),
         case("Terminated", "time", "SIGTERM", "rank 1: SIGTERM"),
         case("Exits", "time", "SystemExit: 5", "rank 1: sys.exit(5)"),
@@ -55,6 +53,23 @@ def test_an_end_is_told_with_rank_and_phase(
     assert (record["status"], record["failure"]["rank"]) == ("crashed", 1)
     assert record["failure"]["phase"] == phase
     assert told in record["reason"]
+
+
+@pytest.mark.parametrize(
+    ("model", "phase", "kept"),
+    [
+        case("KilledInCount", "count", "tokens_per_s", "rank 1: kill -9 in the count pass"),
+        case("KilledInProfile", "profile", "comm_bytes", "rank 1: kill -9 in the profile"),
+    ],
+)
+def test_an_end_after_the_timed_steps_leaves_their_numbers(
+    ended: Finished, drill: Drill, model: str, phase: str, kept: str
+) -> None:
+    record = record_of(ended, f"ends:{model}")
+    drill.noticed(record["wall_s"])
+    drill.seen(record["reason"])
+    assert (record["status"], record["failure"]["rank"], record["failure"]["phase"]) == ("measured", 1, phase)
+    assert kept in record["values"] and "incomplete: rank 1" in record["absent"]["grad_norm"]
 
 
 def lacking(model: str, told: str, drill: str) -> object:

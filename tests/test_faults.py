@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MODELS, QUICK, Done, Finished, record_of, run_in
+from conftest import MODELS, PLUGINS, QUICK, Done, Finished, record_of, run_in
 from drills import Drill
 
 from distbench.env import RUN_ID
@@ -32,7 +32,24 @@ def suite(model: str, strategies: str = "[ddp]", **more: str) -> str:
 MODELS_IN_TROUBLE = (
     *("RaisesInRankOne", "LeavesInRankOne", "LeavesQuietlyInRankOne", "KilledInRankOne", "OutOfMemory"),
     *("LeavesQuietly", "NotANumber", "raises", "no_module", "LeavesAChildBehind", "RealTimeSignalInRankOne"),
+    "KilledAfterTheWindow",
 )
+# a suite that names no metrics takes all that are found, so that this one is found by this run alone
+FALTERS = """
+from dataclasses import dataclass
+
+from distbench.metrics.base import Column, Metric
+
+
+@dataclass(frozen=True)
+class Falters(Metric):
+    '''Raises in one rank.'''
+
+    columns = (Column("falters", "", None, "max", "Never told by rank 1."),)
+
+    def values(self, session, state):
+        return {"falters": 1.0 / (1 - session.rank)}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +57,10 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A run of all models that fail in their own way, one after another under the same warm parent."""
     axis = ", ".join(f"small:{model}" for model in MODELS_IN_TROUBLE)
     text = suite("Small", axes=f"{{workload.user.model: [{axis}]}}").replace("steps: 3", "steps: 5")
-    return run_in(tmp_path_factory.mktemp("troubled"), text)
+    folder = tmp_path_factory.mktemp("troubled")
+    (folder / "metrics").mkdir()
+    (folder / "metrics" / "falters.py").write_text(FALTERS)
+    return run_in(folder, text, DISTBENCH_PLUGINS=os.pathsep.join([PLUGINS, str(folder)]))
 
 
 def row_of(finished: Finished, model: str) -> dict[str, Any]:
@@ -146,6 +166,24 @@ def test_the_suite_goes_on_after_a_case_that_failed(run_suite: Run) -> None:
 def test_what_a_rank_has_started_does_not_outlive_its_trial(troubled: Finished) -> None:
     assert row_of(troubled, "LeavesAChildBehind")["status"] == "measured"
     assert alive(record_of(troubled, "small:LeavesAChildBehind")["run_id"]) == []
+
+
+@pytest.mark.drill("rank 1: kill -9 after the timed steps")
+def test_what_was_timed_stands_whatever_fails_after_it(troubled: Finished, drill: Drill) -> None:
+    record = record_of(troubled, "small:KilledAfterTheWindow")
+    drill.seen(record["reason"])
+    assert record["status"] == "measured"
+    assert record["values"]["tokens_per_s"] > 0 and len(record["samples"]["step_s"][1]) == 5
+    assert record["reason"].startswith("incomplete: rank 1 in count 0: ") and "SIGKILL" in record["reason"]
+    assert record["failure"]["rank"] == 1
+    assert record["absent"]["comm_bytes"] == record["absent"]["grad_norm"] == record["reason"]
+
+
+def test_a_metric_that_raises_in_a_rank_costs_its_own_numbers_alone(troubled: Finished) -> None:
+    record = record_of(troubled, "small:LeavesAChildBehind")
+    assert (record["status"], record["reason"]) == ("measured", "")
+    assert "rank 1 in time: ZeroDivisionError" in record["absent"]["falters"]
+    assert record["values"]["tokens_per_s"] > 0 and record["values"]["comm_bytes"] > 0
 
 
 class Started:

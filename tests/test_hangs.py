@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from distbench.record import Status
 from distbench.run.blame import Blame, halted, outside
 from distbench.run.control import StopRequest
 from distbench.run.watch import Watch
-from distbench.trial import Progress, log_file, progress_file, result_file
+from distbench.trial import Progress, error_file, interim_file, log_file, progress_file, result_file
 
 LIMITS = Limits(start=1, step=1, trial=30)
 
@@ -106,6 +107,27 @@ def test_a_clock_that_is_set_hides_no_hang_and_makes_none(
 
     ranks = TwoRanks(tmp_path, clock, during)
     assert watched(ranks).until_end().status is (Status.HANG if hangs else Status.MEASURED)
+
+
+@pytest.mark.parametrize(("delivered", "status"), [((0, 1), Status.MEASURED), ((0,), Status.HANG)])
+def test_a_hang_when_every_rank_has_delivered_what_was_timed_costs_only_what_is_missing(
+    tmp_path: Path, clock: Clock, delivered: tuple[int, ...], status: Status
+) -> None:
+    ranks = TwoRanks(tmp_path, clock)
+    for rank in delivered:
+        interim_file(tmp_path, rank).write_text("{}")
+    ending = watched(ranks).until_end()
+    assert ending.status is status
+    assert ending.reason.startswith("incomplete: exceeded limits.step" if len(delivered) == 2 else "exceeded")
+
+
+def test_a_mismatch_is_one_whatever_was_delivered_before(tmp_path: Path, clock: Clock) -> None:
+    ranks = TwoRanks(tmp_path, clock)
+    for rank in range(2):
+        interim_file(tmp_path, rank).write_text("{}")
+    told = {"at": 1.0, "phase": "check", "types": ["Mismatch"], "message": "gradients: not synchronised"}
+    error_file(tmp_path, 1).write_text(json.dumps(told))
+    assert watched(ranks).until_end().status is Status.MISMATCH
 
 
 WAITING = """

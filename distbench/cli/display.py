@@ -113,7 +113,7 @@ class Live(Display):
                 self.progress.console.print(plain(_built(event)))
         elif event.kind == "trial_ended":
             self.progress.advance(self._task)
-            if event.failed or event.noise:
+            if event.failed or event.noise or (event.status == "measured" and event.reason):
                 self._print(_ended(event), style="red" if event.failed else "yellow")
 
     def _at(self, done: int, total: int, **fields: Any) -> None:

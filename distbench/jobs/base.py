@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench.case import Case
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from distbench.trial import Phases, TrialFile
     from distbench.worker.trainer import Delivery
 
-    Ranks = Callable[[TrialFile, Setting, Phases], Delivery]
+    Ranks = Callable[[TrialFile, Setting, Phases], Delivery | Iterator[Delivery]]
 
 TRAINING = TableColumn("training", "varchar", "Training of the trial, which may have several.")
 STEP = TableColumn("step", "bigint", "Step of that training, from 0 on.")
@@ -165,7 +165,10 @@ class Kind(ABC):
         return False
 
     def in_rank(self) -> Ranks:
-        """What each rank calls: trial, setting and phases in, what the rank delivers out."""
+        """What each rank calls: trial, setting and phases in, what the rank delivers out.
+
+        An iterator delivers ever more: if a rank fails later, all that every rank had delivered stands.
+        """
         module, _, function = self.ranks.partition(":")
         called: Ranks = getattr(importlib.import_module(module, type(self).__module__), function)
         return called

@@ -154,7 +154,7 @@ class Record:
     """0 for the first trial of a case; in a gate also ``WARM_UP``, or ``SECOND_SERIES`` and up."""
     status: Status
     reason: str
-    """Empty when measured; otherwise one sentence."""
+    """Empty when measured to the end; otherwise one sentence."""
     started: Name
     """UTC, ISO 8601."""
     wall_s: Seconds
@@ -178,6 +178,7 @@ class Record:
     environment: dict[str, Any] = field(default_factory=dict)
     """Facts of the worker: versions, device, threads."""
     failure: Failure | None = None
+    """Of a measured trial: what failed after its timed steps, whose numbers are absent then."""
     job: Job = MEASURING
     """What the trial was launched for."""
     degraded: str = ""

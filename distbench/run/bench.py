@@ -29,7 +29,7 @@ from distbench.run.ledger import Ledger
 from distbench.run.prepare import Preparation, metric_item, strategy_item, weights_item
 from distbench.run.watch import Ending, Watch
 from distbench.suite import Suite
-from distbench.trial import result_file
+from distbench.trial import interim_file, result_file
 from distbench.units import count_text
 
 _TOO_LARGE = (Status.OOM_GPU, Status.OOM_HOST)
@@ -225,6 +225,7 @@ class Bench:
         for rank in range(task.case.world_size):
             # the record now contains all of it in a tenth of the size
             result_file(folder, rank).unlink(missing_ok=True)
+            interim_file(folder, rank).unlink(missing_ok=True)
         return record
 
     def _folder(self, task: Task) -> Path:

@@ -11,7 +11,7 @@ from distbench.job import kind_of
 from distbench.metrics.base import OVER_RANKS, Absent, Column, Metric, Trial
 from distbench.record import Failure, RankDevice, Record, Status
 from distbench.strategies.base import Strategy
-from distbench.trial import error_file, result_file
+from distbench.trial import error_file, interim_file, result_file
 from distbench.workloads.base import Workload
 
 Samples = dict[str, list[list[float | None]]]
@@ -32,14 +32,16 @@ def collect(
         launched: ``clock.now()`` at launch.
         sampled: The tables sampled outside the ranks.
     """
-    ranks = [_read(result_file(folder, rank)) for rank in range(processes)]
+    ranks = [
+        _read(result_file(folder, rank)) or _read(interim_file(folder, rank)) for rank in range(processes)
+    ]
     ended = dataclasses.replace(ended, devices=_devices(ranks, folder))
     kind = kind_of(ended.job.kind)
     described = [(name, column) for name, metric in metrics.items() for column in metric.columns]
     described += [(kind.name, column) for column in kind.columns]
     columns = {column.name: describe(name, column) for name, column in described}
     tables = [*kind.tables, *(spec for metric in metrics.values() for spec in metric.tables)]
-    if any(rank is None for rank in ranks):
+    if any(rank is None for rank in ranks) or ended.status is not Status.MEASURED:
         return dataclasses.replace(ended, columns=columns, tables=sampled)
     delivered = [rank for rank in ranks if rank is not None]
     workload: Workload = registry.make("workloads", ended.case.workload)
@@ -59,13 +61,14 @@ def collect(
         columns[name]["pass"] = delivered[0]["passes"][name]
     stated = dict.fromkeys(rank.get("degraded", "") for rank in delivered)
     values, absent = _values(metrics, [column for _, column in described], trial)
-    absent = {**absent, **delivered[0]["absent"]}
+    # the reason of rank 0, or of the first rank that has one
+    absent |= {name: why for rank in reversed(delivered) for name, why in rank["absent"].items()}
     strategy: Strategy = registry.make("strategies", ended.case.strategy)
     return dataclasses.replace(
         _unless_not_finite(ended, delivered),
         columns=columns,
         values=values,
-        absent={**{name: "not measured" for name in columns if name not in values}, **absent},
+        absent={**{name: ended.reason or "not measured" for name in columns if name not in values}, **absent},
         samples=trial.samples,
         warmup_losses=[rank["warmup_losses"] for rank in delivered],
         tables=trial.tables,
@@ -141,7 +144,9 @@ def _tables(ranks: list[dict[str, Any]]) -> Tables:
 
 
 def _phases(ranks: list[dict[str, Any]]) -> dict[str, list[float]]:
-    return {phase: [rank["phases"][phase] for rank in ranks] for phase in ranks[0]["phases"]}
+    # a rank that failed has not been in all of them
+    all_have = [phase for phase in ranks[0]["phases"] if all(phase in rank["phases"] for rank in ranks)]
+    return {phase: [rank["phases"][phase] for rank in ranks] for phase in all_have}
 
 
 def _unless_not_finite(ended: Record, ranks: list[dict[str, Any]]) -> Record:

@@ -21,7 +21,15 @@ from distbench.run import blame
 from distbench.run.blame import Blame
 from distbench.run.control import StopRequest
 from distbench.run.reasons import classify, is_symptom, killed_text, out_of_memory, reason_of
-from distbench.trial import Sign, error_file, log_file, progress_file, read_progress, result_file
+from distbench.trial import (
+    Sign,
+    error_file,
+    interim_file,
+    log_file,
+    progress_file,
+    read_progress,
+    result_file,
+)
 from distbench.units import duration_text
 
 if TYPE_CHECKING:
@@ -37,6 +45,8 @@ _END_S = 10.0
 _STACK_TAIL = 64_000
 # phases before the job itself, each with its own limit
 _SETTING_UP = ("start", "build")
+# what no earlier delivery changes; a mismatch says that what was measured is not what was requested
+_FINAL = (Status.MEASURED, Status.CANCELLED, Status.MISMATCH)
 
 
 @dataclass(frozen=True)
@@ -88,10 +98,19 @@ class Watch:
     def until_end(self) -> Ending:
         """How the trial ended; none of its processes is left then."""
         try:
-            return self._follow()
+            return self._spared(self._follow())
         finally:
             self._handle.stop()
             self._logs.cut()
+
+    def _spared(self, ending: Ending) -> Ending:
+        """*ending*, or that of a measured trial, if every rank had delivered what counts before it failed."""
+        kept = (
+            interim_file(self._folder, rank).is_file() or self._has_delivered(rank) for rank in self._ranks
+        )
+        if ending.status in _FINAL or not all(kept):
+            return ending
+        return replace(ending, status=Status.MEASURED, reason=f"incomplete: {ending.reason}")
 
     def _follow(self) -> Ending:
         while True:

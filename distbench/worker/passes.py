@@ -7,6 +7,7 @@ hooks that a metric really overrides.
 import itertools
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from distbench.clock import now
-from distbench.metrics.base import Absent, Left, Metric, Pass, Session
+from distbench.metrics.base import Absent, Left, Metric, Pass, Session, Values
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.torch_engine.reading import dtype_name
 from distbench.trial import Progress
@@ -115,11 +116,7 @@ class Loop:
     def _collect(self, session: Session, metrics: dict[str, Metric], states: dict[str, Any]) -> None:
         delivery = self.delivery
         for key, metric in metrics.items():
-            try:
-                values = metric.values(session, states[key])
-            except Absent as reason:
-                values = {column.name: reason for column in metric.columns}
-            for column, value in values.items():
+            for column, value in _values(key, metric, session, states[key]).items():
                 if isinstance(value, Absent):
                     delivery.absent[column] = str(value)
                 else:
@@ -167,6 +164,19 @@ def _overridden(name: str, metrics: dict[str, Metric], states: dict[str, Any]) -
         for key, metric in metrics.items()
         if getattr(type(metric), name) is not getattr(Metric, name)
     ]
+
+
+def _values(name: str, metric: Metric, session: Session, state: Any) -> Values:
+    """Values of *metric*, or why there are none: whatever it raises costs its own numbers, not the trial."""
+    try:
+        return metric.values(session, state)
+    except Absent as reason:
+        why = reason
+    except Exception as error:
+        traceback.print_exc()
+        told = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+        why = Absent(f"the metric {name} failed on rank {session.rank} in {session.pass_}: {told}")
+    return {column.name: why for column in metric.columns}
 
 
 def _mean(losses: Sequence[torch.Tensor]) -> float:

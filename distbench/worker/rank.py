@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,11 +28,13 @@ from distbench.trial import (
     Progress,
     TrialFile,
     error_file,
+    interim_file,
     log_file,
     progress_file,
     result_file,
 )
 from distbench.worker.rendezvous import connect, join
+from distbench.worker.trainer import Delivery
 from distbench.workloads.base import Workload
 
 # kernels that scaled dot-product attention may choose from; the flags apply to CPUs too
@@ -62,8 +65,8 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
     place: dict[str, Any] = {}
     try:
         trial = TrialFile.read(file)
-        result = _run(trial, folder, rank, phases, listener, place)
-        _deliver(result_file(folder, rank), {**result, **place, "began": began})
+        results = _results(trial, folder, rank, phases, listener, place)
+        _deliver(folder, rank, ({**result, **place, "began": began} for result in results))
         progress.at("done")
         code = 0
     except BaseException as error:
@@ -79,14 +82,27 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
     os._exit(code)
 
 
-def _deliver(file: Path, data: dict[str, Any]) -> None:
-    write_whole(file, json.dumps(finite(data), allow_nan=False))
+def _deliver(folder: Path, rank: int, results: Iterable[dict[str, Any]]) -> None:
+    """Write the last of *results*, each of which has more than the one before, and until then the latest."""
+    so_far, text = interim_file(folder, rank), ""
+    for result in results:
+        text = _json(result)
+        # not flushed to disk, which takes its time: it has to outlive the process alone
+        aside = so_far.with_suffix(".part")
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(so_far)
+    write_whole(result_file(folder, rank), text)
+    so_far.unlink(missing_ok=True)
+
+
+def _json(data: dict[str, Any]) -> str:
+    return json.dumps(finite(data), allow_nan=False)
 
 
 def _report(file: Path, data: dict[str, Any]) -> int:
     """Write *data*, why this rank fails, to *file*; the exit code, which says if the disk takes no more."""
     try:
-        _deliver(file, data)
+        write_whole(file, _json(data))
     except OSError as error:
         return error.errno if error.errno in FULL else 1
     return 1
@@ -117,15 +133,15 @@ def _device_free(error: BaseException) -> int | None:
     return None
 
 
-def _run(
+def _results(
     trial: TrialFile,
     folder: Path,
     rank: int,
     phases: Phases,
     listener: int | None,
     place: dict[str, Any],
-) -> dict[str, Any]:
-    """Result of this rank; what it runs on goes to *place* as soon as it is known."""
+) -> Iterator[dict[str, Any]]:
+    """Ever more of the result of this rank; what it runs on goes to *place* as soon as it is known."""
     case, processes = trial.case, int(os.environ["WORLD_SIZE"])
     with phases.phase("start"):
         device = _device(case)
@@ -141,12 +157,12 @@ def _run(
     workload: Workload = registry.make("workloads", case.workload)
     weights, nodes = Path(trial.weights), _nodes(processes)
     setting = Setting(case, workload, weights, device, rank, processes, scratch=folder, nodes=nodes)
-    delivery = kind.in_rank()(trial, setting, phases)
-    environment = {**_surroundings(device), "warm": os.getpid() != _IMPORTED_BY, **delivery.facts}
-    result = {**vars(delivery), "environment": environment, "phases": phases.seconds}
+    delivered = kind.in_rank()(trial, setting, phases)
+    for delivery in [delivered] if isinstance(delivered, Delivery) else delivered:
+        environment = {**_surroundings(device), "warm": os.getpid() != _IMPORTED_BY, **delivery.facts}
+        yield {**vars(delivery), "environment": environment, "phases": phases.seconds}
     # no rank may leave while another still communicates with it
     dist.barrier()
-    return result
 
 
 def _device(case: Case) -> torch.device:

@@ -105,6 +105,14 @@ class KilledInRankOne(Small):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class KilledAfterTheWindow(Small):
+    """Of a suite with one step of warm-up and five timed ones."""
+
+    def trouble(self, calls: int) -> None:
+        if RANK == 1 and calls == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 class HangsInRankOne(Small):
     def trouble(self, calls: int) -> None:
         if RANK == 1 and calls == 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from distbench import registry, schedule
 from distbench.case import Case
 from distbench.metrics.base import Metric, Pass, Session
 from distbench.metrics.profile import WARM_STEPS, AttentionRan
-from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.trial import DRAWS, LOSS_DTYPE, Phases, TrialFile
 from distbench.worker import checks
 from distbench.worker.feed import Feed
@@ -19,25 +20,15 @@ from distbench.worker.passes import Loop
 from distbench.worker.trainer import Delivery, first_not_finite
 
 
-def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
-    """Result of this rank.
+def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery]:
+    """Result of this rank: what was timed, and then with what each pass after the timed window adds.
 
     Raises:
         Mismatch: what runs is not what was requested.
     """
-    case, measure = trial.case, trial.measure
-    strategy: Strategy = registry.make("strategies", case.strategy)
+    measure = trial.measure
     metrics: dict[str, Metric] = {choice.name: registry.make("metrics", choice) for choice in trial.metrics}
-    with phases.phase("build"):
-        for metric in metrics.values():
-            metric.install()
-        engine = strategy.build(setting)
-        feed = Feed(setting)
-        if setting.device.type == "cuda":
-            _release()
-    loop = Loop(setting, strategy, engine, feed, keep_traces=measure.keep_traces)
-    checks.check_engine(strategy, engine, case)
-    checks.check_distinct_data(feed, setting.world_size)
+    engine, loop = _built(trial, setting, phases, metrics)
 
     def run_pass(name: Pass, steps: int) -> Session:
         with phases.phase(name):
@@ -56,18 +47,44 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
     delivery.effective = engine.effective()
     updates = measure.warmup + measure.steps - engine.skipped_steps
     checks.check_effective(delivery.effective, setting, updates)
-    delivery.effective = _before_the_window(delivery.effective, case, measure.steps)
+    delivery.effective = _before_the_window(delivery.effective, trial.case, measure.steps)
+    yield _so_far(loop)
     run_pass("count", 1)
-    warm_steps = WARM_STEPS.get(case.device, 0)
+    yield _so_far(loop)
+    warm_steps = WARM_STEPS.get(trial.case.device, 0)
     profiled = run_pass("profile", measure.profile_steps and measure.profile_steps + warm_steps)
     if (attention := profiled.left(AttentionRan)) and attention.kernels:
         delivery.facts["attention_ran"] = attention.kernels
+    yield _so_far(loop)
     norms = run_pass("check", measure.check_steps).grad_norms
     checks.check_same_norm(norms, setting.world_size)
+    yield _so_far(loop)
     run_pass("unsynced", measure.unsynced_steps)
+    yield _so_far(loop)
+
+
+def _built(
+    trial: TrialFile, setting: Setting, phases: Phases, metrics: Mapping[str, Metric]
+) -> tuple[Engine, Loop]:
+    """The requested engine, and the loop that will run the passes on it."""
+    strategy: Strategy = registry.make("strategies", trial.case.strategy)
+    with phases.phase("build"):
+        for metric in metrics.values():
+            metric.install()
+        engine = strategy.build(setting)
+        feed = Feed(setting)
+        if setting.device.type == "cuda":
+            _release()
+    checks.check_engine(strategy, engine, trial.case)
+    checks.check_distinct_data(feed, setting.world_size)
+    return engine, Loop(setting, strategy, engine, feed, keep_traces=trial.measure.keep_traces)
+
+
+def _so_far(loop: Loop) -> Delivery:
+    """Delivery of the passes that have ended."""
     if broken := first_not_finite(enumerate(loop.losses)):
-        delivery.not_finite = {**broken, "phase": "time"}
-    return delivery
+        loop.delivery.not_finite = {**broken, "phase": "time"}
+    return loop.delivery
 
 
 def _release() -> None:
