@@ -89,7 +89,7 @@ def test_the_table_is_ranked_in_groups_of_devices_and_marks_the_answer() -> None
             measured(case("ddp"), 700),
         )
     )
-    assert list(table.groups) == ["2 devices · mb4 fp32", "1 device · mb4 fp32"]
+    assert list(table.groups) == ["2 devices · micro-batch 4 · fp32", "1 device · micro-batch 4 · fp32"]
     assert [(line.name, line.standing, line.word) for line in lines(table)] == [
         ("ddp", "recommended", "measured"),
         ("fsdp", "", "measured"),

@@ -84,6 +84,27 @@ def test_a_case_can_be_copied_as_configuration_or_it_says_why_not(see: See) -> N
     assert seen.trouble == []
 
 
+def test_the_answer_its_reason_and_its_configuration_are_within_three_screens(see: See) -> None:
+    sizes = [(strategy, size) for strategy in ("ddp", "fsdp", "zero") for size in (1, 2, 4, 8)]
+    cases = [case(strategy, size, seed=seed) for strategy, size in sizes for seed in (1, 2, 3)][:33]
+    every = [replace(measured(each, 900 - i), effective=ENGINE) for i, each in enumerate(cases)]
+    seen = see(*every, permissions=["clipboard-read", "clipboard-write"])
+    page, drawer = seen.page, seen.page.locator("#drawer")
+    assert page.inner_text("#case-count") == "33 of 33 cases"
+    for what in (".lead", "li"):
+        box = page.locator(f"#answer {what}").first.bounding_box()
+        assert box, what
+        assert box["y"] + box["height"] < 900, "on the first screen"
+    page.locator("#cases tr.recommended a").first.click()
+    drawer.locator("summary", has_text="torch").first.click()
+    # after that of the launch line
+    drawer.get_by_role("button", name="Copy", exact=False).locator("visible=true").nth(1).click()
+    expect(drawer.get_by_text("Copied")).to_be_visible()
+    assert "as measured by distbench" in page.evaluate("navigator.clipboard.readText()")
+    scrolled = page.evaluate("scrollY + document.getElementById('drawer').scrollTop")
+    assert scrolled < 3 * 900
+
+
 def test_names_settings_and_logs_are_text_in_the_drawer_too(see: See) -> None:
     bad = failed(case(HOSTILE), HOSTILE, traceback=HOSTILE, log=HOSTILE)
     odd = replace(measured(DDP), effective={HOSTILE: HOSTILE, "optimizer": [HOSTILE]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from distbench.units import bytes_text, count_text, number_text
 _LONGEST_NAME = 44
 _PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
 _BUT: tuple[Axis, ...] = ("strategy",)
+_MICRO_BATCH = re.compile(r"^mb(?=\d+$)")
 _LOOKS: dict[Gravity, str] = {"ok": "good", "bad": "bad", "unknown": ""}
 """Gravity -> look of its badge."""
 
@@ -109,7 +111,8 @@ def _work(row: CaseSummary) -> object:
 
 def _title(size: int, rows: Sequence[CaseSummary]) -> str:
     shared = [part for part in shared_parts([row.case for row in rows]) if part != f"ws{size}"]
-    return " · ".join([count_text(size, "device"), *([" ".join(shared)] if shared else [])])
+    spelled = [_MICRO_BATCH.sub("micro-batch ", part) for part in shared]
+    return " · ".join([count_text(size, "device"), *spelled])
 
 
 def _lines(
