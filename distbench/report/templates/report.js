@@ -115,7 +115,9 @@
     plotly().react(element, figure.data.map((trace) => fitted(marked(trace, figure), look, narrow)), layout, {
       displaylogo: false,
       responsive: true,
-      modeBarButtonsToRemove: ["sendDataToCloud", "lasso2d", "select2d"],
+      // these alone: the library comes with more in each version, among them one that uploads a chart
+      modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"]],
+      plotlyServerURL: "",
     });
     if (!element.dataset.drawn) {
       element.dataset.drawn = "yes";
