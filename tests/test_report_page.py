@@ -51,6 +51,8 @@ def test_paper_has_whole_charts_beside_each_other_and_nothing_for_the_pointer(se
     seen = see(*two_sizes, measured(ZERO))
     page = seen.page
     assert page.locator("#failures").is_visible()
+    # A4 less its margins
+    page.set_viewport_size({"width": 703, "height": 1032})
     page.emulate_media(media="print")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert (
