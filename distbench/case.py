@@ -23,6 +23,8 @@ MOST_RANKS = 1_000_000
 """The largest world size of a case: records have lists as long as that."""
 
 Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
+Compile = Literal["none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+"""Not at all, or a mode of torch.compile."""
 Device = Literal["cpu", "cuda"]
 
 MODEL_STATES = ("parameters", "gradients", "optimizer_state", "master")
@@ -54,6 +56,7 @@ Axis = Literal[
     "optimizer.lr",
     "precision",
     "activation_checkpointing",
+    "compile",
     "threads",
 ]
 """What cases that are compared may differ in, where the caller says so: a field of a case, or of its part."""
@@ -66,8 +69,8 @@ MEANS: tuple[Axis, ...] = (
 )
 """How a case does its work on a given number of devices; it computes the same numbers whatever these are."""
 
-CHOICES: tuple[Axis, ...] = (*MEANS, "activation_checkpointing")
-"""What is chosen for a training on a given number of devices: the means, and whether to recompute."""
+CHOICES: tuple[Axis, ...] = (*MEANS, "activation_checkpointing", "compile")
+"""What is chosen for a training on a given number of devices: the means, whether to recompute and compile."""
 
 
 @functools.cache
@@ -238,6 +241,8 @@ class Case:
     initial_weights: Literal["exact", "drawn"] = field(default="exact", metadata={"since": 4})
     """exact: as the model's constructor draws them one after another. drawn: from the same distributions, but
     each by its tensor's name and its place there, so that a rank draws only what it keeps."""
+    compile: Compile = field(default="none", metadata={"since": 4})
+    """How torch.compile makes code of each layer; all else runs as it is written."""
 
     @functools.cached_property
     def id(self) -> str:

@@ -72,6 +72,36 @@ def test_single_takes_part_once_whatever_the_world_sizes(suite):
 
 
 @pytest.mark.parametrize(
+    ("mode", "machine", "said"),
+    [
+        ("true", CPU, None),
+        ("max-autotune", CPU, None),
+        ("reduce-overhead", CPU, "is for CUDA graphs, which a CPU does not have; use compile: true"),
+        ("true", dataclasses.replace(CPU, has_compiler=False), "torch.compile needs a C++ compiler, and"),
+        ("false", dataclasses.replace(CPU, has_compiler=False), None),
+    ],
+)
+def test_what_can_not_be_compiled_here_is_known_before_launch(suite, mode, machine, said):
+    (item,) = make(suite(f"{MINIMAL}compile: {mode}\n", world_sizes=[2]), machine).cases
+    assert said in item.problem if said else item.problem is None
+    assert item.case.compile == {"true": "default", "false": "none"}.get(mode, mode)
+
+
+def test_compile_is_an_axis_and_takes_no_part_in_the_name_or_id_of_a_case_without_it(suite):
+    plain = make(suite(MINIMAL, world_sizes=[2]), CPU)
+    both = make(suite(f"{MINIMAL}compile: [false, true]\n", world_sizes=[2]), CPU)
+    assert names(both) == ["ddp/ws2/mb4/fp32/compile=false", "ddp/ws2/mb4/fp32/compile=true"]
+    assert both.cases[0].case.id == plain.cases[0].case.id
+
+
+def test_an_unknown_mode_of_compile_is_refused(suite):
+    with pytest.raises(
+        SuiteError, match="compile = 'fast': expected true or false, or one of max-autotune, "
+    ):
+        suite(f"{MINIMAL}compile: fast\n")
+
+
+@pytest.mark.parametrize(
     ("devices", "nodes", "sizes"),
     [
         (1, 1, [1]),

@@ -140,6 +140,13 @@ def checkpoint(case: Case) -> str:
     return wrap and f"layers = wrap_layers(model, layers, {wrap})  # recompute activations"
 
 
+def compiled(case: Case) -> str:
+    """Statement by which ``layers`` are compiled; empty if they run as they are written."""
+    if case.compile == "none":
+        return ""
+    return f"for layer in layers:\n    layer.forward = torch.compile(layer.forward, mode={case.compile!r})"
+
+
 def checkpoint_imports(case: Case) -> str:
     """Imports for ``WRAP_LAYERS`` and ``checkpoint``."""
     own = "" if case.activation_checkpointing == "none" else ", checkpoint_wrapper"

@@ -220,7 +220,8 @@ def _prepare(measured: Measured, wraps: bool) -> str:
     if measured.zero:
         master = ""
         make = f"optimizer = DummyOptim(model.parameters())  # configured in {deepspeed_json.FILE}"
-    checkpoint = _python.checkpoint(measured.case) if wraps else ""
+    own = _python.checkpoint(measured.case) if wraps else ""
+    checkpoint = lines(own, _python.compiled(measured.case))
     body = lines(master, checkpoint, make, "return accelerator.prepare(model, optimizer, loader)")
     doc = "Return wrapped model, optimizer and loader; *loader* yields micro-batches of all ranks' data."
     return function("prepare(accelerator, model, layers, loader)", doc, body)

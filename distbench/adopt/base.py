@@ -189,6 +189,7 @@ def _settings(case: Case) -> dict[str, str]:
         f"{'none' if precision.loss_scale is None else repr(precision.loss_scale)}"
         + (f', torch.set_float32_matmul_precision("{matmul}")' if matmul != "highest" else ""),
         "activation checkpointing": case.activation_checkpointing,
+        "torch.compile": "no" if case.compile == "none" else f"each layer, in mode {case.compile}",
         "seed": str(case.seed),
     }
 

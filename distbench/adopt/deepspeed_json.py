@@ -102,6 +102,9 @@ def notes(measured: Measured) -> list[str]:
         f'deepspeed.zero.Init(config_dict_or_path="{FILE}").': zero.stage == 3,
         f"Activation checkpointing ({recomputes}): DeepSpeed leaves it to the model. Wrap each layer in "
         "torch's checkpoint_wrapper, as --as torch writes it.": recomputes != "none",
+        f"torch.compile ({case.compile}): compile each layer in the script, as --as torch writes it.": (
+            case.compile != "none"
+        ),
         "nvme_path is a folder on the measured machine; replace it with your own.": on_disk,
     }
     return [*always, *base.applying(sentences)]

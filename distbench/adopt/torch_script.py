@@ -89,7 +89,7 @@ def _imports(measured: Measured, wraps: bool, body: str) -> str:
 
 def _prepare(measured: Measured) -> str:
     case = measured.case
-    checkpoint = _python.checkpoint(case)
+    checkpoint = lines(_python.checkpoint(case), _python.compiled(case))
     make = _python.make_optimizer(case)
     if measured.zero:
         scheduled = schedule.is_scheduled(case.optimizer)

@@ -38,6 +38,9 @@ def problems(measured: Measured) -> list[str]:
         "torchtitan computes in fp32 or bf16, reduces in fp32 and keeps fp32 weights; the case has "
         "compute {}, reduce {}, master {}".format(*dtypes): dtypes not in _DTYPES,
         _EACH_MICRO_BATCH: fsdp and not fsdp.reduce_each_micro_batch,
+        f"torchtitan compiles in torch's default mode, not in {case.compile}": (
+            case.compile not in ("none", "default")
+        ),
         "torchtitan's learning rate does not fall with the inverse square root of the updates": (
             case.optimizer.schedule == "inverse_sqrt"
         ),
@@ -112,7 +115,7 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
             "mode": case.activation_checkpointing,
             **({"selective_ac_option": "op"} if case.activation_checkpointing == "selective" else {}),
         },
-        "compile": {"enable": False},
+        "compile": {"enable": case.compile != "none", "components": ["model"]},
         "debug": {"seed": case.seed},
     }
 

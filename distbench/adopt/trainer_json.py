@@ -38,6 +38,9 @@ def problems(measured: Measured) -> list[str]:
         "Trainer recomputes whole layers; the case kept matrix products and attention": (
             measured.case.activation_checkpointing == "selective"
         ),
+        "Trainer compiles the model as a whole; the case compiled it layer by layer": (
+            measured.case.compile != "none"
+        ),
         **base.fixed_loss_scale(measured, "Trainer"),
     }
     return base.applying(sentences)

@@ -62,7 +62,7 @@ class Checks:
         """Why *case* can't run on this machine, or None if it can."""
         missing = _missing(strategy.packages, self._machine, install_hint("train"))
         missing = missing or _missing(workload.instance.packages, self._machine)
-        return missing or strategy.problem(case, self._machine)
+        return missing or _uncompilable(case, self._machine) or strategy.problem(case, self._machine)
 
     def _is_new(self, *what: object) -> bool:
         # plug-ins are compared by identity: the same object means the same choice
@@ -104,6 +104,20 @@ def _is_divisible(work: Work, world_size: int) -> bool:
     except Indivisible:
         return False
     return True
+
+
+def _uncompilable(case: Case, machine: Machine) -> str | None:
+    """Why torch.compile can't do what *case* asks of it on *machine*, or None if it can."""
+    if case.compile == "none" or machine.device != "cpu":
+        return None
+    if case.compile == "reduce-overhead":
+        return "compile: reduce-overhead is for CUDA graphs, which a CPU does not have; use compile: true"
+    if not machine.has_compiler:
+        return (
+            "torch.compile needs a C++ compiler, and there is none; install one (Debian: apt-get install "
+            "g++), or name it in CXX"
+        )
+    return None
 
 
 def _missing(packages: Iterable[str], machine: Machine, hint: str = "") -> str | None:

@@ -5,9 +5,10 @@ import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from distbench import registry
-from distbench.case import Case, Choice
+from distbench.case import Case, Choice, Compile
 from distbench.env import Machine, no_gpu
 from distbench.errors import SuiteError
 from distbench.job import kind_of
@@ -184,6 +185,7 @@ class _Planner:
             optimizer=dataclasses.replace(work.optimizer, lr=lr),
             precision=work.precision,
             activation_checkpointing=work.scalars.activation_checkpointing,
+            compile=_compile(work.scalars.compile),
             threads=self._threads if threads == "auto" else threads,
             seed=work.scalars.seed,
             initial_weights=work.scalars.initial_weights,
@@ -201,6 +203,11 @@ class _Planner:
                 other = f"{key_text(there)}{f' (line {line})' if line else ''}"
                 message = f"duplicates {other}; remove one of them"
                 self._checks.findings.append(Finding(here, message, case.name))
+
+
+def _compile(asked: bool | str) -> Compile:
+    named: dict[bool | str, Compile] = {False: "none", True: "default"}
+    return named.get(asked) or cast(Compile, asked)
 
 
 def _auto_threads(machine: Machine, world_sizes: Sequence[int]) -> int:

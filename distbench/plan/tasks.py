@@ -50,7 +50,12 @@ def reference_of(case: Case) -> Case:
 def trusted(like: Case, strategy: Choice, world_size: int, batch: Batch) -> Case:
     """The training of *like* with *strategy*, one of torch's own, and its batch divided as *batch*."""
     case = dataclasses.replace(
-        like, strategy=strategy, world_size=world_size, batch=batch, activation_checkpointing="none"
+        like,
+        strategy=strategy,
+        world_size=world_size,
+        batch=batch,
+        activation_checkpointing="none",
+        compile="none",
     )
     label: str = registry.make("strategies", strategy).label
     name = f"reference/{label}/ws{world_size}/mb{batch.micro_batch_size}/{like.precision.compute}"

@@ -73,6 +73,7 @@ def _case_row(run_id: str, row: CaseSummary) -> Row:
         "lr": case.optimizer.lr,
         "optimizer_options": json.dumps(dataclasses.asdict(case.optimizer)),
         "activation_checkpointing": case.activation_checkpointing,
+        "compile": case.compile,
         "threads": case.threads,
         "seed": case.seed,
         "initial_weights": case.initial_weights,

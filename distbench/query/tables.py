@@ -94,6 +94,7 @@ CASES = Table(
         Column("lr", "double", "Learning rate."),
         Column("optimizer_options", "json", "All hyper-parameters of the optimizer."),
         Column("activation_checkpointing", "varchar", "none, selective or full."),
+        Column("compile", "varchar", "none, or the mode of torch.compile."),
         Column("threads", "bigint", "Intra-op threads of a rank."),
         Column("seed", "bigint", "Seed of weights and data."),
         Column("initial_weights", "varchar", "drawn or exact."),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from distbench import registry
 from distbench.case import Case
+from distbench.env import cache_folder
 from distbench.errors import InfrastructureError
 from distbench.job import Job, kind_of
 from distbench.launchers.base import HERE, Entry, Launch, Launcher, LaunchError, Place
@@ -64,11 +65,15 @@ def one_process(
         processes=1,
         device=case.device,
         environment={**launcher.environment(), **environment_of(strategy, case)},
-        imports=("distbench.worker.warm", *strategy.imports(case), *workload.imports),
+        imports=("distbench.worker.warm", *_compiler(case), *strategy.imports(case), *workload.imports),
         place=place,
         root=folder,
         given_up=lambda: stop is not None and stop.asked,
     )
+
+
+def _compiler(case: Case) -> tuple[str, ...]:
+    return () if case.compile == "none" else ("torch._inductor.compile_fx",)
 
 
 def missing_nodes(error: LaunchError, folder: Path | None) -> InfrastructureError:
@@ -86,7 +91,17 @@ def environment_of(strategy: Strategy, case: Case) -> dict[str, str]:
         "OMP_NUM_THREADS": str(case.threads),
         # lets torch count GPUs without initialising CUDA, which would break forking
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        **(_inductor() if case.compile != "none" else {}),
         **strategy.environment(case),
+    }
+
+
+def _inductor() -> dict[str, str]:
+    """Variables of torch.compile's backend: what it makes is kept, and made by the ranks themselves."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "inductor"),
+        # its own pool of processes would outlive ranks that are killed
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
 
 

@@ -101,6 +101,8 @@ _WORK = {
     "clip_grad_norm": "different gradient clipping",
     "activation_checkpointing": "recomputes a different part of the forward pass",
     "checkpointed_layers": "recomputes a different part of the forward pass",
+    "compile": "runs other kernels, made by torch.compile",
+    "compiled_layers": "runs other kernels, made by torch.compile",
     "loss_scale": "different loss scale",
     "dtypes": "different dtype",
     "dtypes.compute": "computes in a different dtype",
@@ -117,6 +119,7 @@ ENGINE_SETTINGS: Mapping[str, Meaning] = {
     **points(
         "how the same samples are divided", "world_size", "micro_batch_size", "gradient_accumulation_steps"
     ),
+    **points("how engines run around compiled code", "graph_breaks"),
     **points(PLACE, "parameters_on", "optimizer_state_on"),
 }
 """Meaning of the keys of ``effective`` that every engine reports."""

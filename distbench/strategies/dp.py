@@ -43,6 +43,10 @@ class DataParallel(Replicated):
     def problem(self, case: Case, machine: Machine) -> str | None:
         if case.device != "cuda" or machine.devices < 2 or case.world_size < 2:
             return "nn.DataParallel needs at least 2 CUDA devices"
+        if case.compile != "none":
+            return (
+                "nn.DataParallel copies the module in each step, and compiled layers would run the original"
+            )
         if case.precision.compute != case.precision.master:
             return (
                 "nn.DataParallel computes in the dtype of the parameters: precision.compute = "

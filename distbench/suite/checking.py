@@ -183,7 +183,8 @@ def _in_words(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: KeyP
 
 def _either(words: list[str]) -> str:
     first, *others = words
-    return " or ".join([first, *(other.removeprefix("expected ") for other in others)])
+    others = [other.removeprefix("expected ").replace("Allowed: ", "one of ") for other in others]
+    return ", or ".join([first, *others]) if " or " in first else " or ".join([first, *others])
 
 
 def _place(error: ErrorDetails, raw: Mapping[str, Any]) -> tuple[KeyPath, Any]:

@@ -47,6 +47,7 @@ class Top:
     precision: Any = field(default_factory=dict)
     """fp32, bf16, fp16, fp64, or the dtype of each part of a step."""
     activation_checkpointing: Any = "none"
+    compile: Any = False
     threads: Any = "auto"
     seed: Any = 1234
     initial_weights: Any = "drawn"

@@ -26,6 +26,9 @@ class Scalars:
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """full: recompute each layer in the backward pass instead of keeping its activations; selective: keep
     the outputs of its matrix products and of attention, and recompute the rest, which is cheap."""
+    compile: bool | Literal["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = False
+    """Make code of each layer with torch.compile: true, or one of its modes. What it takes is no part of the
+    timed window."""
     threads: Annotated[int, Bound(1, 4096)] | Literal["auto"] = "auto"
     """Intra-op threads per rank; auto: the cores divided by the largest world size."""
     seed: Annotated[int, Bound(0)] = 1234

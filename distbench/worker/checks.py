@@ -83,6 +83,9 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
         "dtypes.optimizer_state": case.precision.optimizer_state if keeps_state else None,
         "activation_checkpointing": case.activation_checkpointing,
     }
+    # only engines of compiled modules say so
+    if case.compile != "none" or "compile" in effective:
+        expected["compile"] = case.compile
     own = _HYPER_PARAMETERS[case.optimizer.name]
     expected |= {f"optimizer.{name}": getattr(case.optimizer, name) for name in own}
     # an engine that says so has a schedule, whether or not one was asked for

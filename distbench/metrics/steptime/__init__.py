@@ -32,6 +32,8 @@ class StepTime(Metric):
             first_step_s="Wall time of the very first step.",
             compile_s="Time that torch.compile spent in the warm-up (torch._dynamo's own clock). C++ ops "
             "are built before any trial and are not part of it.",
+            compile_in_window_s="Time that torch.compile spent within the timed window, where it has no "
+            "place; absent where it spent none.",
         ),
         *alike("", None, "first")(
             drift="Change of the step time from the last warm-up steps to the end of the timed window, "
@@ -42,24 +44,38 @@ class StepTime(Metric):
     )
 
     def start(self, session: Session) -> Any:
-        return time.process_time()
+        return time.process_time(), _compiling()
 
     def values(self, session: Session, state: Any) -> Values:
-        spent = time.process_time() - state
+        began, compiled = state
+        spent, compiling = time.process_time() - began, _compiling() - compiled
         steps: list[float | None] = [*session.steps]
         if session.pass_ == "warmup":
-            return {"warmup_step_s": steps, "first_step_s": steps[:1], "compile_s": _compile_s()}
-        return {"step_s": steps, "cpu_s": spent / max(1, len(steps))}
+            return {"warmup_step_s": steps, "first_step_s": steps[:1], "compile_s": _some(compiling)}
+        window = {"compile_in_window_s": _some(compiling)}
+        return {"step_s": steps, "cpu_s": spent / max(1, len(steps)), **window}
 
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
         return {"step_s": trial.slowest_mean("step_s"), **_drift_of(trial)}
 
+    def degraded(self, trial: Trial) -> str:
+        seconds = max(
+            (s for rank in trial.samples.get("compile_in_window_s", []) for s in rank if s), default=0
+        )
+        if not seconds:
+            return ""
+        return f"torch.compile worked for {seconds:.3g} s of the timed window; increase measure.warmup"
 
-def _compile_s() -> float | Absent:
+
+def _compiling() -> float:
+    """Seconds that torch.compile has spent in this process so far, by its own clock."""
     import torch._dynamo.utils as dynamo
 
-    seconds = dynamo.calculate_time_spent().get("total_wall_time", 0.0)
-    return float(seconds) if seconds else Absent("nothing was compiled: the model does not use torch.compile")
+    return float(dynamo.calculate_time_spent().get("total_wall_time", 0.0))
+
+
+def _some(seconds: float) -> float | Absent:
+    return seconds or Absent("nothing was compiled in it")
 
 
 def _drift_of(trial: Trial) -> dict[str, float | Absent]:

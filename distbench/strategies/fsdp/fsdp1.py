@@ -15,8 +15,8 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 from distbench.strategies import fsdp
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.engine import WrappedEngine
+from distbench.strategies.torch_engine.modules import prepared_layers
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
-from distbench.strategies.torch_engine.recomputation import checkpointed_layers
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES, plain_name
 
@@ -147,7 +147,7 @@ def _wrapped(
     """FSDP1 engine of *module*, whose layers *fill* makes one by one where they are on the meta device."""
     precision = setting.case.precision
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
+    layers = prepared_layers(setting.case, module, setting.workload.layers(module))
     chosen = {id(layer) for layer in layers}
     wrapped = FullyShardedDataParallel(
         module,

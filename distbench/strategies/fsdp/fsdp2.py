@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor
 from distbench.strategies import fsdp
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.engine import WrappedEngine
+from distbench.strategies.torch_engine.modules import prepared_layers
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
-from distbench.strategies.torch_engine.recomputation import checkpointed_layers
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES
 
@@ -110,7 +110,7 @@ def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fs
     }
     module = weights.cast(weights.skeleton(setting.workload), DTYPES[precision.master])
     tied = weights.tied_groups(module)
-    layers = checkpointed_layers(setting.case, module, setting.workload.layers(module))
+    layers = prepared_layers(setting.case, module, setting.workload.layers(module))
     again = strategy.sharding != "grad_op"
     for layer in layers:
         fully_shard(layer, reshard_after_forward=again, **shard)

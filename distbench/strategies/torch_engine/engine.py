@@ -12,7 +12,14 @@ import torch.distributed as dist
 from torch import nn
 
 from distbench.strategies.base import Engine, FullState, Setting
-from distbench.strategies.torch_engine import checkpoint, modules, optimizer, reading, recomputation
+from distbench.strategies.torch_engine import (
+    checkpoint,
+    compilation,
+    modules,
+    optimizer,
+    reading,
+    recomputation,
+)
 from distbench.workloads.weights import plain_name
 
 T = TypeVar("T")
@@ -110,6 +117,7 @@ class TorchEngine(Engine):
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": self._accumulation,
             **recomputation.describe_checkpointing(self.module),
+            **compilation.describe_compilation(self.module),
             "parameters_on": reading.device_name(self.module.parameters()),
             "optimizer_state_on": reading.device_name(optimizer.moments(self._optimizer)),
         }

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from distbench.case import Case
 from distbench.strategies.base import Setting
+from distbench.strategies.torch_engine.compilation import compile_layers
 from distbench.strategies.torch_engine.layers import wrap_layers
 from distbench.strategies.torch_engine.reading import dtype_name
 from distbench.strategies.torch_engine.recomputation import checkpointed_layers
@@ -23,10 +25,17 @@ def plain_module(setting: Setting) -> tuple[nn.Module, list[nn.Module]]:
     module = loaded(setting.workload, setting.weights, setting.device, DTYPES[precision.master])
     layers = setting.workload.layers(module)
     if precision.compute == precision.master:
-        return module, checkpointed_layers(setting.case, module, layers)
+        return module, prepared_layers(setting.case, module, layers)
     dtype = DTYPES[precision.compute]
     layers = wrap_layers(module, layers, lambda layer: CastCompute(layer, dtype))
-    return CastCompute(module, dtype), checkpointed_layers(setting.case, module, layers)
+    return CastCompute(module, dtype), prepared_layers(setting.case, module, layers)
+
+
+def prepared_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
+    """*layers* inside *module* as *case* asks for them: recomputing, and compiled with that."""
+    prepared = checkpointed_layers(case, module, layers)
+    compile_layers(case, prepared)
+    return prepared
 
 
 class CastCompute(nn.Module):

@@ -16,7 +16,7 @@ from torch import nn
 
 from distbench import schedule
 from distbench.strategies.base import Engine, FullState, Setting
-from distbench.strategies.torch_engine import modules, optimizer, reading, recomputation
+from distbench.strategies.torch_engine import compilation, modules, optimizer, reading, recomputation
 from distbench.strategies.zero import Zero, checkpoint, gradients, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model
 from distbench.strategies.zero.memory import book
@@ -117,6 +117,7 @@ class ZeroEngine(Engine):
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
             **recomputation.describe_checkpointing(engine.module),
+            **compilation.describe_compilation(engine.module),
             "parameters_on": reading.device_name(engine.module.parameters()),
             "optimizer_state_on": reading.device_name(masters(engine)),
             **settings.describe(engine),
@@ -160,7 +161,7 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
         # DeepSpeed makes it of this dtype, and master weights of that; the weights were rounded through it
         compute = weights.DTYPES[setting.case.precision.compute]
         module = weights.loaded(setting.workload, setting.weights, setting.device, compute)
-    layers = recomputation.checkpointed_layers(setting.case, module, setting.workload.layers(module))
+    layers = modules.prepared_layers(setting.case, module, setting.workload.layers(module))
     engine, *_ = deepspeed.initialize(
         model=module,
         optimizer=_optimizer(strategy, setting, module),
