@@ -42,3 +42,21 @@ def test_a_billion_parameters_use_a_good_part_of_it(check: Check, gpu_report: Re
     for name in ("mfu", "hfu", "tokens_per_s", "memory_peak", "memory_reserved_peak"):
         check.figure(name, record.values.get(name, record.absent.get(name, record.reason)))
     assert 0.3 < record.values["mfu"] < 0.6
+
+
+@pytest.mark.minutes(3)
+def test_tf32_is_as_fast_as_its_peak_lets_expect(check: Check, gpu_report: Report, tmp_path: Path) -> None:
+    ran = {}
+    for matmul in ("highest", "high"):
+        (tmp_path / matmul).mkdir()
+        suite = (
+            f"{work()}strategies: [single]\nprecision: {{matmul: {matmul}}}\n"
+            "measure: {steps: 10, trials: 1}\n"
+            "metrics: [steptime, convergence, {utilisation: {measure_peak: true}}]\n"
+        )
+        ran[matmul] = measured(tmp_path / matmul, suite, gpu_report)["single"].values
+        for name, unit in (("step_s", "s"), ("matmul_flops", "FLOP/s")):
+            check.figure(f"{matmul}: {name}", ran[matmul][name], unit)
+    assert ran["high"]["matmul_flops"] > 2 * ran["highest"]["matmul_flops"]
+    assert ran["high"]["step_s"] < ran["highest"]["step_s"]
+    assert ran["high"]["final_loss"] == pytest.approx(ran["highest"]["final_loss"], rel=1e-2)
