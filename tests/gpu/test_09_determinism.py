@@ -1,14 +1,16 @@
-"""In deterministic mode a training repeats itself bit for bit, whichever kernels its precision takes."""
+"""Whether a training repeats itself bit for bit in deterministic mode, whichever kernels it takes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from conftest import run_in
 from gpu_report import Check, Report
-from gpu_runs import PRECISIONS, records, work
+from gpu_runs import PRECISIONS, work
 
-from distbench.record import Record
+from distbench.record import Record, of_kind
+from distbench.record.store import Run
 
 HEADS = {"grouped": "kv_heads: 2", "all": "kv_heads: 8"}
 
@@ -16,7 +18,7 @@ HEADS = {"grouped": "kv_heads: 2", "all": "kv_heads: 8"}
 @pytest.mark.minutes(4)
 @pytest.mark.parametrize("heads", sorted(HEADS))
 @pytest.mark.parametrize("precision", sorted(PRECISIONS))
-def test_the_reference_repeats_itself(
+def test_a_reference_repeats_itself_or_the_verdict_says_less(
     precision: str, heads: str, check: Check, gpu_report: Report, tmp_path: Path
 ) -> None:
     shape = f"{{dim: 512, depth: 2, heads: 8, {HEADS[heads]}, seq_len: 256}}"
@@ -24,20 +26,26 @@ def test_the_reference_repeats_itself(
         f"{work(shape, 8)}strategies: [ddp]\nprecision: {PRECISIONS[precision]}\n"
         "measure: {trials: 0}\ncheck: {steps: 3, perturbed: 4, fp32: false}\n"
     )
-    checked = records(tmp_path, suite, gpu_report).get("check", [])
+    done = run_in(tmp_path, suite)
+    (verdict,) = (case["equivalence"]["verdict"] for case in done.cases.values())
+    checked = of_kind(Run(done.folder).records(), "check")
     references = [record for record in checked if record.job.options.role == "reference"]
     assert references and all(record.status == "measured" for record in references), [
         r.reason for r in checked
     ]
+    differing = {record.case.optimizer.name: unlike(record) for record in references}
+    check.figure("verdict", verdict)
     for record in references:
         arm = record.case.optimizer.name
-        differing = unlike(record)
-        check.figure(f"{arm}: tensors that differ in the repeat", len(differing))
+        gpu_report.note(record.environment)
+        check.figure(f"{arm}: tensors that differ in the repeat", len(differing[arm]))
         check.figure(
             f"{arm}: notes", "; ".join(row["text"] for row in record.tables["check_notes"]) or "none"
         )
-        told = record.environment["deterministic"] is not True or record.tables["check_notes"]
-        assert not differing or told, f"differs in silence: {sorted(differing)[:3]}"
+    # attention's backward pass may add in any order; what it is compared with then has that much room
+    assert verdict == "equivalent within rounding" or (
+        verdict == "equivalent" and not any(differing.values())
+    )
 
 
 def unlike(record: Record) -> set[tuple[int, str, str]]:
