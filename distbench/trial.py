@@ -27,6 +27,14 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more; also the exit code of a rank that can't write why it failed."""
 
 
+def law_of(digest: str) -> str:
+    """Law by which a fingerprint with that *digest* was made: those of one say nothing beside another's.
+
+    Empty: the first one, whose digests do not name it.
+    """
+    return digest.rpartition("-")[0]
+
+
 @dataclass(frozen=True)
 class TrialFile:
     """Instructions for every rank (``trial.json``)."""

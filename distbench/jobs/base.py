@@ -46,7 +46,11 @@ def training_tables(prefix: str) -> tuple[TableSpec, TableSpec]:
         TableColumn("of", "varchar", "gradient, parameter, update, buffer or optimizer state."),
         TableColumn("tensor", "varchar", "Name of the tensor."),
         TableColumn("norm", "double", "Its L2 norm."),
-        TableColumn("digest", "varchar", "Hash of its bits: equal for bit-identical tensors."),
+        TableColumn(
+            "digest",
+            "varchar",
+            "Hash of its bits, equal for identical ones; before a dash its law.",
+        ),
         *(TableColumn(name, "double", "One of the 16 sums of its CountSketch.") for name in SKETCH),
     )
     return (

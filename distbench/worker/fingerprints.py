@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from distbench.strategies.base import Engine, Setting
 from distbench.worker.moves import Moves
-from distbench.worker.sketch import describe, digest
+from distbench.worker.sketch import digests, rows, sketch
 from distbench.worker.trainer import Kept, Rows, Step, not_as_on_rank_0
 from distbench.workloads import weights
 
@@ -25,10 +23,9 @@ class Fingerprints(Kept):
         """Of each training the first copy on another rank that is not that of rank 0."""
         self.notes: Rows = []
 
-    def watch(self, training: str, start: Path, engine: Engine) -> None:
-        """Watch from now on the *training* of *engine* from the weights in the file *start*."""
+    def watch(self, training: str, engine: Engine) -> None:
+        """Watch from now on the *training* of *engine*, which has not taken any step."""
         self.training = training
-        self._moves = Moves(weights.read(start)) if self._is_first else None
         self._keep_state(-1, engine)
 
     def gradients(self, step: Step, engine: Engine) -> bool:
@@ -49,23 +46,25 @@ class Fingerprints(Kept):
         """Keep parameters and buffers after *step*, and the first rank whose copy differs from rank 0's."""
         state = engine.full_state()
         if step < 0:
-            digests = self.keep(step, "parameter", state, everywhere=True)
+            self._moves = Moves(state) if self._is_first else None
+            hashes = self.keep(step, "parameter", state, everywhere=True)
         else:
-            digests = {name: digest(tensor) for name, tensor in state.items()}
-            self._keep_updates(step, state, digests)
-        digests |= self.keep(step, "buffer", self._buffers(engine), everywhere=True)
-        rank, names = next(not_as_on_rank_0(digests), (0, []))
+            hashes = digests(state)
+            self._keep_updates(step, state, hashes)
+        hashes |= self.keep(step, "buffer", self._buffers(engine), everywhere=True)
+        rank, names = next(not_as_on_rank_0(hashes), (0, []))
         if names and not any(row["training"] == self.training for row in self.replicas):
             row = {"training": self.training, "step": step, "of_rank": rank, "tensor": names[0]}
             self.replicas.append(row)
 
-    def _keep_updates(self, step: int, state: dict[str, torch.Tensor], digests: dict[str, str]) -> None:
+    def _keep_updates(self, step: int, state: dict[str, torch.Tensor], hashes: dict[str, str]) -> None:
         if self._moves is None:
             return
-        for name, tensor in state.items():
-            place = {"training": self.training, "step": step, "of": "update", "tensor": name}
-            told = describe(name, self._moves.of(name, tensor))
-            self.tensors.append({**place, **told, "digest": digests[name]})
+        moved = rows({name: sketch(self._moves.parts(name, tensor)) for name, tensor in state.items()})
+        place = {"training": self.training, "step": step, "of": "update"}
+        self.tensors += [
+            {**place, "tensor": name, **row, "digest": hashes[name]} for name, row in moved.items()
+        ]
 
     def _buffers(self, engine: Engine) -> dict[str, torch.Tensor]:
         """Buffers of this rank's module, as real numbers; none, and a note, if the engine hides them."""

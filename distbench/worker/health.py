@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distbench.strategies.base import Engine, Setting
-from distbench.worker.sketch import describe
+from distbench.worker.sketch import digests
 from distbench.worker.spikes import Spikes
 from distbench.worker.trainer import not_as_on_rank_0
 from distbench.workloads.weights import plain_name
@@ -78,9 +78,9 @@ class Health:
 
     def replicas(self, step: int, engine: Engine) -> None:
         """Compare the full parameters of every rank that has its own copy with those of rank 0."""
-        digests = {name: describe(name, tensor)["digest"] for name, tensor in engine.full_state().items()}
-        for rank, names in not_as_on_rank_0(digests):
-            text = f"{len(names)} of {len(digests)} parameters differ from rank 0's"
+        own = digests(engine.full_state())
+        for rank, names in not_as_on_rank_0(own):
+            text = f"{len(names)} of {len(own)} parameters differ from rank 0's"
             self._add(step, rank, _module(names[0]), "ranks apart", text)
 
     def trace(self, step: int, rank: int, engine: Engine, batches: list[dict[str, torch.Tensor]]) -> str:

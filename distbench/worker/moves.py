@@ -5,9 +5,12 @@ size. Where a gradient is within rounding of zero that sign is a coin, and one c
 far as any mistake.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 
 import torch
+
+from distbench.worker.sketch import parts
 
 
 class Moves:
@@ -22,8 +25,8 @@ class Moves:
     """
 
     def __init__(self, start: Mapping[str, torch.Tensor]) -> None:
-        """*start* has the parameters before the first step, by name."""
-        self._start = start
+        """*start* has the parameters before the first step, by name; they are copied where they are."""
+        self._start = {name: parameter.detach().clone() for name, parameter in start.items()}
         self._steps = 0
         self._squares: dict[str, torch.Tensor] = {}
         """Sums of squared gradients."""
@@ -34,19 +37,36 @@ class Moves:
         """Take over the *gradients* of the next step; a parameter that has none keeps its weight."""
         self._steps += 1
         for name, gradient in gradients.items():
-            squared = gradient.detach().cpu().float().square()
-            # one that overflowed decides nothing
-            squared.nan_to_num_(nan=0.0, posinf=0.0)
             if name not in self._squares:
-                self._squares[name] = torch.zeros_like(squared)
-                self._doubts[name] = torch.zeros_like(squared)
-            self._squares[name] += squared
-            doubt = (squared.mean() * self._steps / self._squares[name]).sqrt_()
-            doubt.nan_to_num_(nan=0.0, posinf=0.0)
-            self._doubts[name] = torch.maximum(self._doubts[name], doubt)
+                self._squares[name] = torch.zeros_like(gradient, dtype=torch.float32).contiguous()
+                self._doubts[name] = torch.zeros_like(self._squares[name])
+            mean = self._add_squares(name, gradient)
+            self._raise_doubts(name, mean)
 
-    def of(self, name: str, now: torch.Tensor) -> torch.Tensor:
-        """Weighted move, in fp64, of the parameter *name* that is *now* so."""
-        moved = now.detach().cpu().double() - self._start[name].double()
+    def parts(self, name: str, now: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Parts of the weighted move of the parameter *name* that is *now* so, in the dtype of *now*.
+
+        In fp32 the difference of two numbers that are within a factor of two of each other is exact (Sterbenz
+        1974), and that of others is as exact as the parameter itself.
+        """
         doubts = self._doubts.get(name)
-        return moved if doubts is None else moved / (1 + doubts)
+        beside = itertools.repeat(None) if doubts is None else parts(doubts)
+        for after, before, doubt in zip(parts(now), parts(self._start[name]), beside, strict=False):
+            moved = after - before.to(after.dtype)
+            yield moved if doubt is None else moved.div_(doubt + 1)
+
+    def _add_squares(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+        """Add the squares of *gradient*; their mean (), in fp64."""
+        sums = []
+        for part, squares in zip(parts(gradient), parts(self._squares[name]), strict=True):
+            # one that overflowed decides nothing
+            squared = part.float().square().nan_to_num_(nan=0.0, posinf=0.0)
+            squares += squared
+            sums.append(squared.sum(dtype=torch.float64))
+        return (sums[0] if len(sums) == 1 else torch.stack(sums).sum()) / gradient.numel()
+
+    def _raise_doubts(self, name: str, mean: torch.Tensor) -> None:
+        square = (mean * self._steps).float()
+        for squares, doubts in zip(parts(self._squares[name]), parts(self._doubts[name]), strict=True):
+            doubt = (square / squares).sqrt_().nan_to_num_(nan=0.0, posinf=0.0)
+            torch.maximum(doubts, doubt, out=doubts)

@@ -1,6 +1,7 @@
 """One rank of one trial: joins the others, does its job with them, writes one file."""
 
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -157,7 +158,10 @@ def _results(
     workload: Workload = registry.make("workloads", case.workload)
     weights, nodes = Path(trial.weights), _nodes(processes)
     setting = Setting(case, workload, weights, device, rank, processes, scratch=folder, nodes=nodes)
-    delivered = kind.in_rank()(trial, setting, phases)
+    job = kind.in_rank()
+    # jobs that build many engines collect garbage before each, and what is imported by now is none
+    gc.freeze()
+    delivered = job(trial, setting, phases)
     for delivery in [delivered] if isinstance(delivered, Delivery) else delivered:
         environment = {**_surroundings(device), "warm": os.getpid() != _IMPORTED_BY, **delivery.facts}
         yield {**vars(delivery), "environment": environment, "phases": phases.seconds}

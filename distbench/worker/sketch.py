@@ -2,45 +2,149 @@
 
 A sketch is linear: the difference of two sketches is the sketch of the difference, and its length
 is, on average, the length of the difference itself. So records with sketches can be compared later, without
-the tensors.
+the tensors. They are made where the tensors are, in parts that stay in a cache, and are the same on every
+device but for the rounding of sums in fp64.
 """
 
-import hashlib
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
+from torch.nn import functional
 
 from distbench.trial import SKETCH
+from distbench.worker.hashing import hashed
+
+# named in each digest, which says by what law sums and digest were made (``law_of``)
+_LAW = 2
+# elements that share the bits of as many words of random signs, and words that share random factors
+_PERIOD = 2**16
+_BITS = 32
+# elements at once: what stays in the cache of a core, and what keeps another device busy
+_ON_CPU, _ELSEWHERE = _PERIOD, 256 * _PERIOD
+_SHORT = {1: torch.int8, 2: torch.int16}
+_ODD = 0x9E3779B97F4A7C15 - 2**64
 
 
-def describe(name: str, tensor: torch.Tensor) -> dict[str, Any]:
-    """Fingerprint of *tensor*: its L2 norm, a digest of its bits, and its sketch in ``SKETCH``.
+def described(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
+    """Fingerprint of each of *tensors*: its L2 norm, a digest of its bits, and its sketch in ``SKETCH``."""
+    hashes = digests(tensors)
+    sketches = rows({name: sketch(parts(tensor)) for name, tensor in tensors.items()})
+    return {name: {**row, "digest": hashes[name]} for name, row in sketches.items()}
 
-    Element i is added to number i mod 16 of the sketch with a random sign that depends on *name*
-    and i alone (CountSketch: Charikar, Chen & Farach-Colton 2002, with fixed buckets). The squared
-    length is unbiased, its relative standard deviation at most sqrt(2/16).
+
+def parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Consecutive parts (n,) of *tensor*, as ``sketch`` takes them."""
+    return iter(_split(_flat(tensor)))
+
+
+def sketch(of: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Sums and squared norm (17,), fp64, of the tensor with the ``parts`` *of*, on its device.
+
+    Element i is added to sum i mod 16 with a random sign that depends on i alone (CountSketch: Charikar,
+    Chen & Farach-Colton 2002, with fixed buckets). The squared length is unbiased, its relative standard
+    deviation sqrt(2/16) where the buckets hold as much each.
     """
-    values = tensor.detach().to("cpu").contiguous().flatten()
-    exact = values.double()
-    padded = torch.zeros(-(-exact.numel() // len(SKETCH)) * len(SKETCH), dtype=torch.float64)
-    torch.mul(exact, _signs(name, exact.numel()), out=padded[: exact.numel()])
-    sums = padded.view(-1, len(SKETCH)).sum(dim=0)
+    first, made = 0, []
+    for part in of:
+        signed = _signed(part, first)
+        rest = -signed.numel() % len(SKETCH)
+        padded = functional.pad(signed, (0, rest)) if rest else signed
+        made.append(torch.cat([padded.view(-1, len(SKETCH)).sum(0), torch.dot(signed, signed)[None]]))
+        first += signed.numel()
+    return made[0] if len(made) == 1 else torch.stack(made).sum(0)
+
+
+def rows(sketches: Mapping[str, torch.Tensor]) -> dict[str, dict[str, float]]:
+    """Norm and sums of each of *sketches*; waits for their device once."""
+    if not sketches:
+        return {}
+    told = torch.stack([*sketches.values()]).tolist()
     return {
-        "norm": float(exact.norm()),
-        "digest": digest(values),
-        **dict(zip(SKETCH, sums.tolist(), strict=True)),
+        name: {"norm": math.sqrt(square), **dict(zip(SKETCH, sums, strict=True))}
+        for name, (*sums, square) in zip(sketches, told, strict=True)
     }
 
 
-def digest(tensor: torch.Tensor) -> str:
-    """Hash of the bits of *tensor*."""
-    values = tensor.detach().to("cpu").contiguous().flatten()
-    return hashlib.blake2b(values.view(torch.uint8).numpy().data, digest_size=8).hexdigest()
+def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Hash of the bits of each of *tensors*; waits for their device once.
+
+    The sum of its words of 32 bits, each times a random number of 64 bits, modulo 2**64 (multilinear hashing:
+    Carter & Wegman 1979), which adds up in any order.
+    """
+    if not tensors:
+        return {}
+    sums = torch.stack([_digest(tensor) for tensor in tensors.values()]).tolist()
+    return {name: f"{_LAW}-{value % 2**64:016x}" for name, value in zip(tensors, sums, strict=True)}
 
 
-def _signs(name: str, count: int) -> torch.Tensor:
-    key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
-    random = np.random.Generator(np.random.Philox(key)).bytes(-(-count // 8))
-    bits = np.unpackbits(np.frombuffer(random, dtype=np.uint8), count=count)
-    return torch.from_numpy(bits.astype(np.float64) * 2 - 1)
+def _digest(tensor: torch.Tensor) -> torch.Tensor:
+    flat = _flat(tensor)
+    words = flat.view(_SHORT.get(flat.element_size(), torch.int32))
+    first, sums = 0, []
+    for part in _split(words):
+        sums.append(_weighed(part, first // _PERIOD))
+        first += part.numel()
+    total = sums[0] if len(sums) == 1 else torch.stack(sums).sum()
+    return total + words.numel()
+
+
+def _weighed(words: torch.Tensor, period: int) -> torch.Tensor:
+    """Sum () of *words* (n,), which begin in that *period* of their tensor, times their factors."""
+    factors = _factors(words.device)
+    if words.numel() <= _PERIOD:
+        sums = torch.mul(words, factors[: words.numel()]).sum()[None]
+    else:
+        whole = functional.pad(words, (0, -words.numel() % _PERIOD)).view(-1, _PERIOD)
+        sums = torch.mul(whole, factors).sum(1)
+    if period == 0 and len(sums) == 1:
+        return sums[0]
+    # the factors are the same in every period, and so each period has one of its own
+    return (sums * (hashed(period, len(sums), words.device).to(torch.int64) * _ODD + 1)).sum()
+
+
+def _signed(part: torch.Tensor, first: int) -> torch.Tensor:
+    """*part* (n,) in fp64 with random signs, where *first* is the place of its first element."""
+    if part.dtype is torch.float64 or not part.is_floating_point():
+        flips = _flips(first, part.numel(), part.device).to(torch.int64) << _BITS
+        return (part.double().view(torch.int64) ^ flips).view(torch.float64)
+    flips = _flips(first, part.numel(), part.device)
+    bits: torch.Tensor = part.float().view(torch.int32) ^ flips
+    return bits.view(torch.float32).double()
+
+
+def _flips(first: int, count: int, device: torch.device) -> torch.Tensor:
+    """Sign bits (count,), int32, by which elements from place *first* on are flipped; it begins a period."""
+    periods = -(-count // _PERIOD)
+    made = _first_flips(device) if (first, periods) == (0, 1) else _some_flips(first, periods, device)
+    return made[:count]
+
+
+@functools.cache
+def _first_flips(device: torch.device) -> torch.Tensor:
+    return _some_flips(0, 1, device)
+
+
+def _some_flips(first: int, periods: int, device: torch.device) -> torch.Tensor:
+    words = hashed(first // _BITS, periods * _PERIOD // _BITS, device).view(periods, 1, -1)
+    bits = torch.arange(_BITS, dtype=torch.int32, device=device)[:, None]
+    return (words << bits).bitwise_and_(-(2**31)).flatten()
+
+
+@functools.cache
+def _factors(device: torch.device) -> torch.Tensor:
+    """Random numbers of 64 bits (period,), each of two hashes that no period has."""
+    high, low = hashed(-2 * _PERIOD, 2 * _PERIOD, device).to(torch.int64).view(2, -1)
+    return torch.bitwise_left_shift(high, _BITS).bitwise_xor_(low)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().reshape(-1).contiguous()
+
+
+def _split(flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    size = _ON_CPU if flat.device.type == "cpu" else _ELSEWHERE
+    # most tensors of most models are small, and to cut them takes as long as to add them up
+    return (flat,) if flat.numel() <= size else flat.split(size)

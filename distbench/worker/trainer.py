@@ -20,7 +20,7 @@ from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.worker import checks
 from distbench.worker.checks import Refused
 from distbench.worker.feed import Batch, Feed
-from distbench.worker.sketch import describe
+from distbench.worker.sketch import described, digests
 from distbench.worker.spans import Spans
 from distbench.workloads import weights
 
@@ -94,8 +94,10 @@ class Trainer:
         Raises:
             Mismatch: the engine is not the requested one.
         """
-        # frees the previous engine: a device may hold only one
+        # frees the previous engine: a device may hold only one, and no cache of another's blocks
         gc.collect()
+        if setting.device.type == "cuda":
+            torch.cuda.empty_cache()
         case = setting.case
         torch.manual_seed(case.seed if seed is None else seed)
         strategy: Strategy = registry.make("strategies", case.strategy)
@@ -160,13 +162,12 @@ class Kept(Watcher):
 
         Return digests by name; on the other ranks none unless they are asked for *everywhere*.
         """
-        if not (self._is_first or everywhere):
-            return {}
-        described = {name: describe(name, tensor) for name, tensor in tensors.items()}
-        if self._is_first:
-            place = {"training": self.training, "step": step, "of": of}
-            self.tensors += [{**place, "tensor": name, **row} for name, row in described.items()]
-        return {name: row["digest"] for name, row in described.items()}
+        if not self._is_first:
+            return digests(tensors) if everywhere else {}
+        told = described(tensors)
+        place = {"training": self.training, "step": step, "of": of}
+        self.tensors += [{**place, "tensor": name, **row} for name, row in told.items()]
+        return {name: row["digest"] for name, row in told.items()}
 
     def delivered(self, kind: str, **more: Rows) -> Delivery:
         """The delivery of a *kind* of job with its tables, of rank 0 alone, and what was not finite."""

@@ -24,7 +24,7 @@ from distbench.analysis.verdict import Gravity, Verdict
 from distbench.case import Case, Precision
 from distbench.grouping import grouped
 from distbench.record import Record, Row, Status
-from distbench.trial import SKETCH
+from distbench.trial import SKETCH, law_of
 
 Tensors = dict[str, Row]
 """Fingerprints by the names of tensors."""
@@ -201,17 +201,21 @@ class _Training:
         self.tensors: dict[tuple[int, str], Tensors] = defaultdict(dict)
         for row in tensors:
             self.tensors[row["step"], row["of"]][row["tensor"]] = row
+        self.laws = {law_of(row["digest"]) for row in tensors}
+        """Laws of its fingerprints, of which there is one."""
 
 
 def _continuation(record: Record, part: Row, saved: _Training | None) -> Continuation:
     training, source = part["training"], part["source"]
     resumed = partial(Continuation, record.case, _about(record), training, source)
     lacking = part["lacking"] or ("" if saved else f"{source} has no result")
+    loaded = _Training(record, training)
+    if not lacking and saved and saved.laws != loaded.laws:
+        lacking = f"{source} was saved by another version of distbench; start a new run"
     if lacking or saved is None:
         return resumed("lacking", reason=lacking)
     limits = {name: limit.of(record.case.precision) for name, limit in LIMITS.items()}
     largest = 0.0
-    loaded = _Training(record, training)
     for step, what, apart in _differences(saved, loaded, sees_moments=not part["unseen"]):
         if not apart <= limits.get(what, 0.0):
             return resumed("differs", step, what, apart)

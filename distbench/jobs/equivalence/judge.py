@@ -44,7 +44,7 @@ class Judge:
     def judge(self, record: Record, false_alarm: float) -> Arm:
         """Verdict on the training in *record*."""
         training, reference = trainings(record)["case"], self.envelope.reference
-        if training.is_weighted != reference.is_weighted:
+        if (training.is_weighted, training.laws) != (reference.is_weighted, reference.laws):
             return arm_of(record, NOT_CHECKED, reason=_OTHER_VERSION)
         limits = self.envelope.limits(false_alarm)
         remarks = [row["text"] for row in record.tables.get("check_notes", [])]

@@ -104,7 +104,7 @@ class _Check(Fingerprints):
 
     def _train_moved(self, number: int, **changes: Any) -> None:
         """Train from weights that are moved by rounding, with the rows of each batch in another order."""
-        file = moved(self._setting, number)
+        file = moved(self._setting, number, lambda: self._phases.progress.at("check"))
         self.train(weights=file, order=number, **changes)
         if self._setting.rank == 0:
             file.unlink()
@@ -118,7 +118,7 @@ class _Check(Fingerprints):
             trainer = Trainer(setting, feed, seed=training.seed)
         self._rounds = training.case.precision.compute if training.rounds else ""
         with self._phases.phase("check"):
-            self.watch(training.name, training.weights, trainer.engine)
+            self.watch(training.name, trainer.engine)
             trainer.train(range(training.steps), self)
         if training.name in ("case", "reference"):
             self.delivery.effective = trainer.engine.effective()

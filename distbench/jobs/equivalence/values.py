@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distbench.record import Record
-from distbench.trial import SKETCH
+from distbench.trial import SKETCH, law_of
 
 FAMILIES = {
     "loss": "loss",
@@ -48,6 +48,11 @@ class Training:
     """Place of a tensor -> digest of its bits."""
     is_weighted: bool = True
     """Whether moves are weighted as ``worker.moves`` says; in records from before that they are not."""
+
+    @property
+    def laws(self) -> set[str]:
+        """Laws of its fingerprints, of which there is one."""
+        return {law_of(digest) for digest in self.digests.values()}
 
     def distance(self, other: Training, place: Place) -> float:
         """Distance of the two at *place*; infinite where one of them has no value."""

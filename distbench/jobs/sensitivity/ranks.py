@@ -31,7 +31,7 @@ def _train(setting: Setting, number: int, steps: int, watcher: _Losses) -> None:
     Where the batch is computed in one part, its rows are in another order too, which rounds anew in every
     step; in several parts another order could be another loss, if that is not the mean over the parts.
     """
-    file = moved(setting, number)
+    file = moved(setting, number, lambda: watcher.begins(0))
     case = setting.case
     is_whole = case.world_size * case.batch.gradient_accumulation_steps == 1
     with watcher.phases.phase("build"):
