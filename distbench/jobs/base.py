@@ -160,6 +160,14 @@ class Kind(ABC):
         """
         return "", ()
 
+    def predicted(self, task: Task) -> float | None:
+        """Seconds that *task* will take, by what is known before it is launched; None: nothing is known."""
+        return None
+
+    def foretold(self, tasks: Sequence[Task]) -> str:
+        """What ``plan`` says of *tasks* of this kind beside their number; by default nothing."""
+        return ""
+
     def problems(self, section: Any, cases: Sequence[Case]) -> list[Finding]:
         """Mistakes in *section* that show only beside the cases of the suite."""
         return []

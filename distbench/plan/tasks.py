@@ -47,14 +47,17 @@ def reference_of(case: Case) -> Case:
     return trusted(case, Choice(SINGLE), 1, Batch(size, size, 1))
 
 
-def trusted(like: Case, strategy: Choice, world_size: int, batch: Batch) -> Case:
-    """The training of *like* with *strategy*, one of torch's own, and its batch divided as *batch*."""
+def trusted(like: Case, strategy: Choice, world_size: int, batch: Batch, *, recomputes: bool = False) -> Case:
+    """The training of *like* with *strategy*, one of torch's own, and its batch divided as *batch*.
+
+    *recomputes*: activations are computed again in the backward pass, which takes less memory.
+    """
     case = dataclasses.replace(
         like,
         strategy=strategy,
         world_size=world_size,
         batch=batch,
-        activation_checkpointing="none",
+        activation_checkpointing="full" if recomputes else "none",
         compile="none",
     )
     label: str = registry.make("strategies", strategy).label

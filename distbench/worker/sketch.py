@@ -109,7 +109,8 @@ def _signed(part: torch.Tensor, first: int) -> torch.Tensor:
     """*part* (n,) in fp64 with random signs, where *first* is the place of its first element."""
     if part.dtype is torch.float64 or not part.is_floating_point():
         flips = _flips(first, part.numel(), part.device).to(torch.int64) << _BITS
-        return (part.double().view(torch.int64) ^ flips).view(torch.float64)
+        long: torch.Tensor = part.double().view(torch.int64) ^ flips
+        return long.view(torch.float64)
     flips = _flips(first, part.numel(), part.device)
     bits: torch.Tensor = part.float().view(torch.int32) ^ flips
     return bits.view(torch.float32).double()
@@ -130,7 +131,7 @@ def _first_flips(device: torch.device) -> torch.Tensor:
 def _some_flips(first: int, periods: int, device: torch.device) -> torch.Tensor:
     words = hashed(first // _BITS, periods * _PERIOD // _BITS, device).view(periods, 1, -1)
     bits = torch.arange(_BITS, dtype=torch.int32, device=device)[:, None]
-    return (words << bits).bitwise_and_(-(2**31)).flatten()
+    return torch.bitwise_left_shift(words, bits).bitwise_and_(-(2**31)).flatten()
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench.data.base import Shape
 
@@ -47,6 +48,13 @@ class Workload(ABC):
     def parameters(self) -> int | None:
         """Number of trainable parameters by formula, or None if there is no formula."""
         return None
+
+    def smaller(self) -> Iterator[dict[str, Any]]:
+        """Yield options that make it less work, each less than the one before, by the same code.
+
+        Fewer layers of the same kinds, shorter rows; what remains is compared. Empty: there is none.
+        """
+        return iter(())
 
     def flops_per_sample(self) -> int | None:
         """Model FLOPs of forward and backward for one sample, or None if there is no formula.

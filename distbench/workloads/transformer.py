@@ -78,6 +78,9 @@ PRESETS = {
 _STATES = 16
 """Bytes that AdamW in mixed precision keeps of a parameter (Rajbhandari et al. 2020, section 3.1)."""
 
+# how far a check may shorten its work: two layers have a first, a last and what is between them
+_SHORT_ROW, _SHORTEST_ROW, _FEW_LAYERS, _FEW_IDS = 128, 16, 2, 1024
+
 _Size = Annotated[int | None, Bound(1)]
 _Real = Annotated[float | None, Bound(0, open_low=True)]
 
@@ -131,6 +134,19 @@ class Transformer(Workload):
     def parameters(self) -> int:
         return self._dimensions.parameters()
 
+    def smaller(self) -> Iterator[dict[str, int]]:
+        """Shorter rows, then fewer layers, then fewer token ids: the width is what kernels and shards see."""
+        shape = self._dimensions
+        seq_len, depth, vocab_size = self.seq_len, shape.depth, shape.vocab_size
+        for length in _halved(seq_len, _SHORT_ROW):
+            yield {"seq_len": (seq_len := length)}
+        for layers in _halved(depth, _FEW_LAYERS):
+            yield {"seq_len": seq_len, "depth": (depth := layers)}
+        for length in _halved(seq_len, _SHORTEST_ROW):
+            yield {"seq_len": (seq_len := length), "depth": depth}
+        for ids in _halved(vocab_size, _FEW_IDS):
+            yield {"seq_len": seq_len, "depth": depth, "vocab_size": ids}
+
     def flops_per_sample(self) -> int:
         """``T * (6 N + 12 L H Q T)`` (PaLM, arXiv 2204.02311, appendix B).
 
@@ -182,3 +198,10 @@ def _preset_on(machine: Machine) -> Any:
     half = (machine.device_memory or 0) / 2
     large = [name for name, shape in PRESETS.items() if shape.parameters() * _STATES <= half]
     return max(["gpt2-small", *large], key=lambda name: PRESETS[name].parameters())
+
+
+def _halved(size: int, least: int) -> Iterator[int]:
+    """Halves of *size*, again and again, down to *least*."""
+    while size > least:
+        size = max(least, size // 2)
+        yield size

@@ -20,6 +20,7 @@ from distbench.cli.output import columns, say, say_json, wrapped
 from distbench.cli.stopping import ended
 from distbench.env import Machine
 from distbench.errors import UsageError
+from distbench.grouping import grouped
 from distbench.job import MEASURE, kind_of
 from distbench.plan import Plan, Planned, machine_of, make
 from distbench.run import launch_for
@@ -80,7 +81,12 @@ def plan(
                 "repeats_at_most_s": expected.repeats_s,
                 "at_most_s": limit,
                 "trials": [
-                    {"job": task.job.kind, "case_id": task.case.id, "round": task.round}
+                    {
+                        "job": task.job.kind,
+                        "case_id": task.case.id,
+                        "round": task.round,
+                        "predicted_s": kind_of(task.job.kind).predicted(task),
+                    }
                     for task in planned.trials
                 ],
                 "launches": list(_launches(loaded, planned, out)),
@@ -91,6 +97,7 @@ def plan(
     say(wrapped(f"expected time: {expected.text()}", 0, 2))
     if expected.repeats:
         say(wrapped(expected.repeats_text(), 0, 2))
+    _print_foretold(planned)
     say(wrapped(_limit_text(loaded, limit), 0, 2))
     _print_cases(loaded, planned, expected)
     if commands:
@@ -139,6 +146,12 @@ def _print_size(suite: Suite, machine: Machine, planned: Plan) -> None:
         f"({suite.measure.trials} per case, {suite.measure.order}), "
         f"{others}{machine.device} x {machine.devices}"
     )
+
+
+def _print_foretold(planned: Plan) -> None:
+    for word, tasks in grouped(planned.trials, lambda task: task.job.kind).items():
+        if foretold := kind_of(word).foretold(tasks):
+            say(wrapped(f"{word}: {foretold}", 0, 2))
 
 
 def _print_cases(suite: Suite, planned: Plan, expected: Expected) -> None:

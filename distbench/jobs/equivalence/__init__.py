@@ -6,18 +6,21 @@ import dataclasses
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from distbench import registry
 from distbench.bounds import Bound, Positive
 from distbench.case import Batch, Case, Choice, Optimizer, Precision
 from distbench.env import Machine
+from distbench.grouping import gathered
 from distbench.job import REFERENCE, Job, Options
 from distbench.jobs.base import STEP, TRAINING, Kind, training_tables
+from distbench.jobs.equivalence.cost import Work, reduced, seconds_of
 from distbench.metrics.base import TableColumn, TableSpec
 from distbench.plan.tasks import Task, reference_of, trusted
 from distbench.schedule import corners
 from distbench.strategies.base import SHARDED, SINGLE, Strategy
+from distbench.units import count_text, duration_text
 
 if TYPE_CHECKING:
     from distbench.analysis.loss_deviation import Expected
@@ -41,6 +44,11 @@ class Check:
     fp32: bool = True
     """Train a case in 16 bits in fp32 as well: a mistake of logic, which the rounding of 16 bits hides,
     shows there."""
+    work: Literal["auto", "full"] = "auto"
+    """auto: where the check of a case would take more than ``minutes`` by prediction, it is made on reduced
+    work: the same strategy, options and batch, with shorter rows, fewer layers and fewer token ids."""
+    minutes: Positive = 10.0
+    """Minutes that the check of one case may take by prediction, with its references."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,12 @@ class CheckOptions(Options):
     """Of a reference: its trainings with rounding-sized changes."""
     parts: list[int] | None = None
     """Of a reference: the numbers of parts in which the cases compute a global batch."""
+    work: str = ""
+    """How the work is reduced, in words; empty: it is not."""
+    asked: str = ""
+    """On reduced work: id of the case of the suite that is trained as this one is; empty: none."""
+    also: str = ""
+    """On reduced work: id of the suite's own case in fp32, whose trainings are trainings of this case too."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +107,11 @@ class Equivalence(Kind):
         groups: dict[str, list[Task]] = {}
         asked = {case.id for case in cases}
         for case in cases:
-            for armed in trainings(case, section, asked):
+            arms = trainings(case, section, asked)
+            work = _work(case, section, arms)
+            again = in_fp32(case) if work else None
+            for full in arms:
+                armed = dataclasses.replace(full, workload=work.choice) if work else full
                 reference = reference_of(armed)
                 options = CheckOptions(
                     role="case",
@@ -102,14 +120,35 @@ class Equivalence(Kind):
                     steps=_steps(section, case),
                     arm=armed.optimizer.name,
                     precision="" if armed.precision == case.precision else armed.precision.compute,
+                    work=work.text if work else "",
+                    asked=case.id if work and full == case else "",
+                    also=again.id if again and again.id in asked else "",
                 )
                 if reference.id not in groups:
                     groups[reference.id] = [_reference(section, reference, options, cases, machine)]
                 # the suite's own training has been asked about
-                problem = _strategy(armed).problem(armed, machine) if armed != case else None
+                problem = _strategy(armed).problem(armed, machine) if full != case else None
                 task = Task(armed, job=Job("check", options), needs=reference.id, problem=problem)
                 groups[reference.id].append(task)
         return [task for group in groups.values() for task in group]
+
+    def predicted(self, task: Task) -> float | None:
+        options = task.job.options_as(CheckOptions)
+        return seconds_of(task.case, options.steps, options.perturbed)
+
+    def foretold(self, tasks: Sequence[Task]) -> str:
+        seconds = [self.predicted(task) for task in tasks]
+        known = [each for each in seconds if each is not None]
+        told = [f"about {duration_text(sum(known))} by prediction ({_BASIS})"] if known else []
+        if unknown := len(seconds) - len(known):
+            told.append(f"{count_text(unknown, 'trial')} of unknown cost: the workload has no formulas")
+        works = gathered(
+            (options.work, task.case.label)
+            for task in tasks
+            if (options := task.job.options_as(CheckOptions)).work and options.role == "case"
+        )
+        told += [f"on reduced work ({work}): {', '.join(dict.fromkeys(of))}" for work, of in works.items()]
+        return "; ".join(told)
 
     def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
         from distbench.jobs.equivalence.verdict import verdicts
@@ -122,6 +161,7 @@ class Equivalence(Kind):
         return expected_losses(records)
 
 
+_BASIS = "the workload's formulas and the rates in docs/equivalence.md; nothing was timed here"
 MOST_STEPS = 200
 """The last corner of a learning-rate schedule that a check is made longer for."""
 # an update by the new law, a loss that shows it, and one more
@@ -161,6 +201,13 @@ def _with_sgd(case: Case, check: Check) -> list[Case]:
     return [case, dataclasses.replace(case, optimizer=sgd)]
 
 
+def _work(case: Case, check: Check, arms: Sequence[Case]) -> Work | None:
+    """Reduced work on which *case* is checked; None: the full work."""
+    if check.work == "full":
+        return None
+    return reduced(case, arms, _steps(check, case), check.perturbed, check.minutes * 60)
+
+
 def _steps(check: Check, case: Case) -> int:
     """Steps to train: those asked for, or more that lead past the corners of a schedule within reach."""
     within = [corner for corner in corners(case.optimizer) if corner <= MOST_STEPS]
@@ -174,15 +221,15 @@ def _reference(
     alike = [case for case in cases if case.batch.global_batch_size == size]
     parts = sorted({case.world_size * case.batch.gradient_accumulation_steps for case in alike})
     own = dataclasses.replace(options, role=REFERENCE, perturbed=check.perturbed, parts=parts)
-    # if it doesn't fit: with micro-batches, then sharded over a few devices
+    # if it doesn't fit: with micro-batches that are computed again, then sharded over a few devices too
     micro = min(case.batch.micro_batch_size for case in alike)
-    smaller = [trusted(reference, Choice(SINGLE), 1, Batch(size, micro, size // micro))]
+    smaller = [trusted(reference, Choice(SINGLE), 1, Batch(size, micro, size // micro), recomputes=True)]
     for world_size in sorted({case.world_size for case in cases} - {1}):
         if size % world_size == 0:
             share = size // world_size
             part = math.gcd(share, micro)
             cut = Batch(size, part, share // part)
-            smaller.append(trusted(reference, Choice(SHARDED), world_size, cut))
+            smaller.append(trusted(reference, Choice(SHARDED), world_size, cut, recomputes=True))
     instead = (
         case for case in smaller if case.id != reference.id and not _strategy(case).problem(case, machine)
     )

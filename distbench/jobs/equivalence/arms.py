@@ -77,6 +77,8 @@ class Arm:
     """Remarks: a different optimizer kernel, a reference that is not deterministic."""
     sights: tuple[Sight, ...] = ()
     """The smallest error that would have been seen, by family."""
+    work: str = ""
+    """What the work is that it was trained on, in words; empty: the case's own."""
 
     @property
     def counts(self) -> bool:
@@ -116,7 +118,7 @@ class Equivalence:
         decisive = [arm for arm in self.arms if arm.word == self.word]
         arm = max(decisive, key=lambda arm: (arm.counts, arm.furthest))
         if arm.word == DIFFERS:
-            difference = _difference(arm, self.named(arm))
+            difference = _difference(arm, self.named(arm)) + _reduced([arm])
             return f"{difference}; {one_line(arm.cause)}" if arm.cause else difference
         if arm.word == NOT_CHECKED:
             which = f"{self.named(arm)}: " if self.checked else ""
@@ -130,7 +132,7 @@ class Equivalence:
         """The arms that the verdict rests on, and those that it does without."""
         rests = self._listed(self.checked)
         without = self._listed([arm for arm in self.arms if not arm.counts])
-        return f"{rests}, without {without}" if without else rests
+        return (f"{rests}, without {without}" if without else rests) + _reduced(self.checked)
 
     def _listed(self, arms: Sequence[Arm]) -> str:
         """The names of *arms*, those of one dtype together."""
@@ -164,6 +166,12 @@ class Equivalence:
     def to_json(self) -> dict[str, Any]:
         """The arms."""
         return {"arms": [dataclasses.asdict(arm) for arm in self.arms]}
+
+
+def _reduced(arms: Sequence[Arm]) -> str:
+    """On which reduced work *arms* were trained; empty: on that of the case."""
+    works = dict.fromkeys(arm.work for arm in arms if arm.work)
+    return f", on reduced work ({'; '.join(works)})" if works else ""
 
 
 def place_text(worst: Worst) -> str:

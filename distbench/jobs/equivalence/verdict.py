@@ -48,8 +48,9 @@ def verdicts(records: Sequence[Record], false_alarm: float) -> dict[str, Verdict
 
 def _lent(first: Record, of_case: Mapping[str, list[Record]]) -> list[Record]:
     """Records of the same case in fp32, where the suite of a case in 16 bits asks for that as well."""
+    options: Any = first.job.options
     again = in_fp32(first.case)
-    return of_case.get(again.id, []) if again else []
+    return of_case.get(options.also or again.id, []) if again else []
 
 
 def _order(record: Record) -> tuple[bool, bool]:
@@ -91,7 +92,9 @@ class _Court:
             arm = judge.judge(record, false_alarm)
         else:
             arm = arm_of(record, NOT_CHECKED, reason=NO_REFERENCE)
-        return dataclasses.replace(arm, is_asked=record.case.id == case_id)
+        options: Any = record.job.options
+        is_asked = case_id in (record.case.id, options.asked)
+        return dataclasses.replace(arm, is_asked=is_asked, work=options.work)
 
     def divides(self, record: Record) -> bool:
         """Whether the training in *record* computes a global batch in smaller parts than its reference."""

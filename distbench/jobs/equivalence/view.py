@@ -68,6 +68,7 @@ class EquivalenceView(View):
             "verdict", "", "equivalent, equivalent within rounding, differs or not checked.", type="varchar"
         ),
         Field("reference", "", "Name of the reference.", type="varchar"),
+        Field("work", "", "full, or what the reduced work is that was trained.", type="varchar"),
         _error("loss", "loss", "Largest relative error of the loss."),
         _error("grad_norm", "norm", "Largest relative error of the gradient norm."),
         _error("gradient", "gradient", "Largest relative error of the first step's gradients."),
@@ -138,6 +139,7 @@ def _row(row: CaseSummary, name: str, arm: Arm) -> Row:
             "compute": arm.compute,
             "verdict": arm.word,
             "reference": arm.reference,
+            "work": arm.work or "full",
             **{family: absent if unchecked else errors.get(family) for family in _FAMILIES},
             "envelope": absent if unchecked else arm.furthest,
             "seen_gradient": absent if unchecked else seen.get("gradient"),
@@ -161,6 +163,10 @@ def _notes(checked: Sequence[tuple[CaseSummary, Equivalence]], names: dict[str, 
     references = dict.fromkeys(one_line(arm.reference) for arm in arms if arm.reference)
     remarks = dict.fromkeys(one_line(note) for arm in arms for note in arm.notes)
     tolerances = dict.fromkeys(row.case.precision.compute for row, _ in checked)
+    works = gathered((arm.work, names[row.case.id]) for row, found in checked for arm in found.arms)
+    for work, of in works.items():
+        if work:
+            notes.append(f"On reduced work ({work}): {', '.join(dict.fromkeys(of))}.")
     if references:
         notes.append(f"Compared with: {', '.join(references)}.")
         notes.append(

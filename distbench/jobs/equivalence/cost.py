@@ -1,0 +1,87 @@
+"""What a check costs, before it begins: from the formulas of the workload and rates that were measured.
+
+It decides how much work is checked, so it must be the same whenever it is asked: nothing is timed here. The
+rates are those of docs/equivalence.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from distbench import registry
+from distbench.case import Case, Choice
+from distbench.data.base import Source
+from distbench.plan.tasks import reference_of
+from distbench.workloads.base import Workload
+
+# operations a second of a CPU's core, and of a GPU, in fp32
+_RATES = {"cpu": 4e10, "cuda": 1e13}
+# seconds an element of the parameters in each step, for updates, fingerprints, and the starts of trainings
+_STATES = {"cpu": 55e-9, "cuda": 2e-9}
+# a training in fp64 takes about two of them
+_FP64 = 2
+# the reference as it is, and once more
+_PLAIN = 2
+
+
+@dataclass(frozen=True)
+class Work:
+    """Reduced work."""
+
+    choice: Choice
+    text: str
+    """What it is, in words: ``seq_len 128, depth 2: 53 of 124 million parameters``."""
+
+
+def seconds_of(case: Case, steps: int, perturbed: int | None = None) -> float | None:
+    """Predicted seconds of a training of *case*; None where its workload has no formulas.
+
+    Of a reference, with its trainings that are *perturbed*: in fp64, as it is, once more, and those.
+    """
+    workload: Workload = registry.make("workloads", case.workload)
+    parameters, flops = workload.parameters(), workload.flops_per_sample()
+    if parameters is None or flops is None:
+        return None
+    devices = case.world_size * (case.threads if case.device == "cpu" else 1)
+    computed = flops * case.batch.global_batch_size / _RATES[case.device] / devices
+    trainings = 1 if perturbed is None else perturbed + _FP64 + _PLAIN
+    return trainings * steps * (computed + parameters * _STATES[case.device])
+
+
+def reduced(case: Case, arms: Sequence[Case], steps: int, perturbed: int, limit_s: float) -> Work | None:
+    """The most work on which *case* is checked within *limit_s* by prediction, with its references.
+
+    *arms* are the trainings of the case. The least work there is where all of it takes longer; None: the full
+    work, which is short enough, of unknown cost, or the least.
+    """
+    found = None
+    for choice in (case.workload, *_smaller(case)):
+        found = choice
+        seconds = [_seconds(dataclasses.replace(arm, workload=choice), steps, perturbed) for arm in arms]
+        if None in seconds or sum(filter(None, seconds)) <= limit_s:
+            break
+    return None if found in (None, case.workload) else Work(found, _text(case.workload, found))
+
+
+def _seconds(arm: Case, steps: int, perturbed: int) -> float | None:
+    own, reference = seconds_of(arm, steps), seconds_of(reference_of(arm), steps, perturbed)
+    return None if own is None or reference is None else own + reference
+
+
+def _smaller(case: Case) -> Iterator[Choice]:
+    """Workloads that are less and less work, of those that the data can feed."""
+    workload: Workload = registry.make("workloads", case.workload)
+    data: Source = registry.make("data", case.data)
+    for changes in workload.smaller():
+        choice = Choice(case.workload.name, {**case.workload.options, **changes})
+        if data.problem(registry.make("workloads", choice).shape) is None:
+            yield choice
+
+
+def _text(full: Choice, less: Choice) -> str:
+    changed = {key: value for key, value in less.options.items() if full.options.get(key) != value}
+    what = ", ".join(f"{key} {value:,}" for key, value in changed.items())
+    sizes = [registry.make("workloads", choice).parameters() / 1e6 for choice in (less, full)]
+    return f"{what}: {sizes[0]:,.3g} of {sizes[1]:,.3g} million parameters"
