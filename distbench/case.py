@@ -144,9 +144,9 @@ class Optimizer:
     """Updates over which the learning rate rises linearly, the first of them included."""
     total_steps: Annotated[int, Bound(1)] | None = field(default=None, metadata={"since": 4})
     """Update at which linear, cosine and wsd have fallen to final_lr_fraction, where they stay. That of the
-    real training: what is timed or checked is its beginning."""
+    real training: what is timed or checked is its beginning. Only those have it, and need it."""
     decay_steps: Annotated[int, Bound(1)] | None = field(default=None, metadata={"since": 4})
-    """Updates over which wsd falls, the last of total_steps."""
+    """Updates over which wsd falls, the last of total_steps. Only wsd has it, and needs it."""
     final_lr_fraction: Annotated[float, Bound(0, 1)] = field(default=0.0, metadata={"since": 4})
     """Fraction of the learning rate that linear, cosine and wsd end with."""
 
@@ -164,7 +164,8 @@ class Precision:
     optimizer_state: Dtype = "fp32"
     """Dtype of the optimizer's moments."""
     loss_scale: Positive | None = None
-    """Constant loss scale, only for fp16; a step whose gradients overflow is skipped."""
+    """Constant loss scale, only for fp16, where it is 1024 by default (null: none); a step whose gradients
+    overflow is skipped."""
     matmul: Literal["highest", "high"] = field(default="highest", metadata={"since": 4})
     """How matrices of fp32 are multiplied (torch.set_float32_matmul_precision); high: as TF32 on GPUs that
     know it, with 10 bits instead of 23. Set in every rank, whatever a container has for a default."""

@@ -155,7 +155,9 @@ def test_a_wrong_result_is_a_bad_verdict_on_the_cases_on_as_many_devices(
     rules, _ = gate_rules({"links": "required"})
     assert rules is not None
     assert [found.word for found in demanded(shown, rules)] == [finding]
-    assert ("WRONG RESULT" in views()["links"].sheet(run).as_text(80)) == (wrong == 3)
+    shown = views()["links"].sheet(run)
+    assert ("WRONG RESULT" in shown.as_text(80)) == (wrong == 3)
+    assert [each.tone for each in shown.rows] == ["bad" if wrong else "best"]
 
 
 def test_a_gate_compares_the_columns_of_both_arms() -> None:

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from conftest import call
 from histories import stored
-from records import case, measured
+from records import case, failed, measured
 
 from distbench import plan
 from distbench.cli.forewarning import Neighbours
+from distbench.cli.repeating import Repeating
+from distbench.run import Observer
 from distbench.suite import load
 
 SUITE = """
@@ -64,6 +66,19 @@ def test_noisy_trials_are_repeated_as_often_as_allowed(run: Run, way: list[str])
 def test_the_option_has_the_last_word_on_what_the_suite_repeats(run: Run) -> None:
     results, _ = run("--set", "measure.repeat_noisy=2", "--repeat-noisy", "0")
     assert [each["trials"] for each in results["cases"]] == [1, 1]
+
+
+def test_only_cases_that_lack_quiet_trials_are_repeated(tmp_path: Path) -> None:
+    run = stored(
+        tmp_path,
+        1,
+        *(noisy(DDP, 1000), measured(DDP, 1000, round_=1)),
+        *(measured(FSDP, 900), measured(FSDP, 900, round_=1), replace(noisy(FSDP, 900), round=2)),
+        *(failed(ZERO), failed(ZERO, round_=1)),
+    )
+    # the second has its two quiet trials, and the last was never disturbed
+    assert Repeating(Observer(), 2, most=2)(run) == [DDP.id]
+    assert Repeating(Observer(), 2, most=0)(run) == []
 
 
 def test_a_resumed_run_repeats_no_more_than_is_allowed_in_all(run: Run) -> None:

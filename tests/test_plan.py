@@ -224,6 +224,28 @@ def test_only_keeps_labels_and_names(suite):
     ]
 
 
+GATED = MINIMAL.replace("[ddp]", "[ddp, {zero: {stage: [1, 2]}}]")
+
+
+@pytest.mark.parametrize("glob", ["zreo*", "*offlaod", "zreo2/ws2", "zreo*/ws2/*"])
+def test_tolerances_for_no_case_at_all_are_a_mistake(suite, glob):
+    (mistake,) = refusal(suite(f"{GATED}gate: {{strategies: {{'{glob}': {{tokens_per_s: 5%}}}}}}\n"))
+    assert mistake.endswith(f"'{glob}': matches no case; labels: ddp, zero1, zero2")
+
+
+@pytest.mark.parametrize("glob", ["zero*", "*", "*ero2", "zero2/ws2", "*/ws2/*", "zero2/ws2/mb4/fp32"])
+def test_tolerances_for_some_case_are_taken(suite, glob):
+    text = f"{GATED}gate: {{strategies: {{'{glob}': {{tokens_per_s: 5%}}}}}}\n"
+    assert make(suite(text), CPU).cases
+    assert suite(text).gate.of("zero2", "zero2/ws2/mb4/fp32").tokens_per_s == 0.05
+
+
+@pytest.mark.parametrize("glob", ["zero2/ws64", "*/ws64/*", "*ws64*", "zero2/*/bf16"])
+def test_tolerances_may_be_for_other_machines_and_precisions(suite, glob):
+    text = f"{GATED}gate: {{strategies: {{'{glob}': {{tokens_per_s: 5%}}}}}}\n"
+    assert make(suite(text, world_sizes=[1]), CPU).cases
+
+
 def test_a_case_has_the_same_id_whatever_stands_beside_it(suite):
     alone = make(suite(MINIMAL, world_sizes=[2]), CPU).cases[0].case
     beside = make(suite(MINIMAL.replace("[ddp]", "[single, fsdp, ddp]")), CPU).cases[-1].case
@@ -413,7 +435,7 @@ def test_tolerances_of_no_strategy_are_a_mistake(suite):
     gate = "gate: {strategies: {%s: {tokens_per_s: 5%%}}}\n"
     (mistake,) = refusal(suite(MINIMAL + gate % "dpp*"))
     assert mistake.startswith("mine.yaml:5: gate.strategies.dpp*")
-    assert mistake.endswith("matches no strategy; labels: ddp")
+    assert mistake.endswith("matches no case; labels: ddp")
     for glob in ("dd*", '"*/ws64/*"'):
         assert make(suite(MINIMAL + gate % glob), CPU).cases
 

@@ -235,6 +235,40 @@ def test_every_column_that_a_kind_of_job_leaves_is_documented() -> None:
     assert {column.name: column.unit for column in tables["converge_curve"].columns}["seconds"] == "s"
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "drop table trials",
+        "select 1; delete from trials",
+        "create table mine as select * from trials",
+        "set threads = 1",
+        "update trials set round = 1",
+    ],
+)
+def test_what_is_no_query_is_refused(keep: Keep, query: Query, sql: str) -> None:
+    keep(trial())
+    code, output, errors = query(sql)
+    assert (code, output) == (2, "")
+    assert "is not a query: the tables are made from the files of the runs each time" in errors
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "from trials",
+        "describe trials",
+        "show tables",
+        "summarize trials",
+        "explain select 1",
+        "with a as (select 1) select * from a; select 2",
+        "pivot cases on status using count(*)",
+    ],
+)
+def test_what_only_reads_is_answered(keep: Keep, query: Query, sql: str) -> None:
+    keep(trial())
+    assert query(sql)[0] == 0
+
+
 HOSTILE = ['x"; drop table runs; --', "", "Runs", "select", "strategy", "it's", "a\0b", "\x1b[31m", "é" * 300]
 
 
@@ -283,7 +317,7 @@ def test_a_query_reaches_no_file_no_network_and_nothing_of_the_process(
 ) -> None:
     run = keep(trial())
     there = next(run.folder.rglob("*.parquet"))
-    with pytest.raises(UsageError, match=r"disabled|locked|no table"):
+    with pytest.raises(UsageError, match=r"disabled|locked|no table|not a query"):
         rows(run, sql.format(file=tmp_path / "out", there=there))
     assert not (tmp_path / "out").exists()
 

@@ -76,7 +76,7 @@ def test_options_of_a_plugin_of_ones_own_are_in_the_schema(monkeypatch):
 def test_list_suite_has_every_key_with_type_default_and_doc(command):
     code, output, _ = command("list", "suite")
     assert code == 0
-    assert "measure.steps: whole number from 1 to 1,000,000; default 10" in output
+    assert "measure.steps: whole number from 1 to 1,000,000; default: 10" in output
     rows = {row["key"]: row for row in json.loads(command("list", "suite", "--json")[1])}
     assert {key.partition(".")[0] for key in rows} == set(json_schema()["properties"])
     assert all(row["doc"] and row["type"] for row in rows.values())

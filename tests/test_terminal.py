@@ -19,6 +19,8 @@ from records import case, failed, measured
 from distbench.cli import main
 from distbench.cli.display import Live
 from distbench.errors import did_you_mean
+from distbench.gate.calibration import Calibrated
+from distbench.gate.view import calibration_sheet
 from distbench.record.progress import Event
 from distbench.report.folding import folded
 from distbench.report.sheet import Cell, Field, Row, Sheet
@@ -118,6 +120,46 @@ def test_worse_is_red_and_better_green_where_runs_are_compared(tmp_path: Path) -
     text = printed("compare", *folders)
     assert f"{RED}0.5" in line(text, "ddp ")
     assert f"{GREEN}2.0" in line(text, "fsdp ") or f"{GREEN}1.9" in line(text, "fsdp ")
+
+
+def test_a_step_in_a_history_is_red_or_green(tmp_path: Path) -> None:
+    for day in range(1, 13):
+        pace = (1000 if day < 7 else 500) + day
+        stored(tmp_path / str(day), day, *(measured(DDP, pace + i, round_=i) for i in range(3)))
+    text = printed("history", tmp_path)
+    assert f"{RED}-" in line(text, "ddp") and "worse" in line(text, "ddp")
+    assert RED not in printed("history", tmp_path, NO_COLOR="1")
+
+
+def test_one_run_is_said_to_have_no_history(tmp_path: Path) -> None:
+    stored(tmp_path / "1", 1, measured(DDP, 1000), measured(FSDP, 900))
+    text = " ".join(call("history", str(tmp_path)).stdout.split())
+    assert text.startswith(
+        "tokens_per_s (tokens/s, higher is better) over runs One run has no history: steps are"
+    )
+    assert "–" not in text
+    stored(tmp_path / "2", 2, measured(ZERO, 950))
+    assert "No case is in two of these 2 runs: steps" in " ".join(
+        call("history", str(tmp_path)).stdout.split()
+    )
+
+
+def test_what_a_calibration_can_resolve_is_green_and_what_it_can_not_red() -> None:
+    quiet = Calibrated("ddp", {"tokens_per_s": 0.02}, 10, 0.1, 10, "2026-01-01")
+    loud = replace(quiet, case="fsdp", deviations={"tokens_per_s": 0.4})
+    text = calibration_sheet([quiet, loud]).as_text(
+        120, lambda text, tone: f"<{tone}>{text}" if tone else text
+    )
+    # pairs for 3%, 5% and 10%: more than a gate makes are no good
+    tones = {name: re.findall("<(.*?)>", line(text, name)) for name in ("ddp", "fsdp")}
+    assert tones == {"ddp": ["good"] * 3, "fsdp": ["bad"] * 3}
+
+
+def test_the_list_of_commands_says_what_each_does_in_whole_sentences() -> None:
+    done = call("--help", COLUMNS="80")
+    _, _, listed = done.stdout.partition("Commands:\n")
+    assert "  plan " in listed
+    assert "..." not in listed
 
 
 def test_a_name_can_not_colour_itself(tmp_path: Path) -> None:

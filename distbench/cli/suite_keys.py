@@ -34,8 +34,13 @@ def suite_keys(schema: Schema, inside: str = "") -> Iterator[dict[str, Any]]:
 
 def heading(row: Mapping[str, Any]) -> str:
     """Key, type and default of a *row* on one line."""
-    default = f"; default {json.dumps(row['default'])}" if "default" in row else ""
+    default = f"; default: {_word(row['default'])}" if "default" in row else ""
     return f"{row['key']}: {row['type']}{'; required' if row['required'] else default}"
+
+
+def _word(default: Any) -> str:
+    # the doc says what that means
+    return "none" if default is None else json.dumps(default)
 
 
 def _type(node: Schema) -> str:

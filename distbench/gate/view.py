@@ -198,7 +198,8 @@ def _stopped(deviation: float, pairs: int) -> float:
 
 def _pairs(item: Calibrated, deviation: float, effect: float) -> Cell:
     pairs = pairs_for(deviation, effect)
-    return Cell(pairs, f"{pairs} ({duration_text(pairs * item.minutes_per_pair * 60)})")
+    text = f"{pairs} ({duration_text(pairs * item.minutes_per_pair * 60)})"
+    return Cell(pairs, text, tone="good" if pairs <= _MOST_PAIRS else "bad")
 
 
 def forecast_text(forecast: Forecast, width: int) -> str:

@@ -16,6 +16,8 @@ from distbench.record.parquet import encodable, first_line
 from distbench.record.store import Run
 from distbench.report.view import views
 
+_ASKING = ("SELECT", "EXPLAIN", "PRAGMA", "CALL", "MULTI")
+"""Kinds of statement that only read, as DuckDB calls them; a pivot is several."""
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
 _NO_COLUMN = re.compile(r'column(?: named)? "(.+?)"')
 
@@ -75,6 +77,7 @@ class Database:
             raise UsageError("query: not valid UTF-8")
         self._fill_views(self._named(sql))
         try:
+            self._check_asks(sql)
             result = self._database.execute(sql)
             if result is None or result.description is None:
                 raise UsageError('query: missing SQL, such as "select * from cases"')
@@ -82,6 +85,16 @@ class Database:
             return Answer(columns, types, result.fetchall())
         except duckdb.Error as error:
             raise UsageError(f"query: {self._message(error, sql)}") from error
+
+    def _check_asks(self, sql: str) -> None:
+        """Refuse what is no query: it would change the copy in memory and leave the runs as they were."""
+        for statement in self._database.extract_statements(sql):
+            if (kind := statement.type.name) not in _ASKING:
+                raise UsageError(
+                    f"query: {kind.replace('_', ' ')} is not a query: the tables are made from the files of "
+                    "the runs each time, and nothing is written back; use select, from, with, describe, "
+                    "show, summarize or explain"
+                )
 
     def tables(self) -> list[Table]:
         """The tables with all of their columns, documented where a record or a view describes them."""

@@ -22,7 +22,7 @@ from distbench.report import markup
 from distbench.report.folding import folded
 from distbench.report.markup import bullets, document, escaped
 from distbench.report.sheet import Cell, Field, Row, Sheet
-from distbench.report.tone import Paint, Tone, unpainted
+from distbench.report.tone import OF_WORDS, Paint, unpainted
 from distbench.report.view import CASE, case_cells
 from distbench.units import value_text
 
@@ -35,7 +35,6 @@ _HEADINGS = {
     "final_loss": "loss",
 }
 _SIGNS = {"better": "+", "worse": "!", "other": "~", "same": "", "unknown": "?"}
-_TONES: dict[str, Tone] = {"better": "good", "worse": "bad"}
 _CAPTION = (
     "Ratio of the second run to the first, with its 95% interval. +: better, !: worse, ~: changed, ?: spread "
     "unknown; no sign: within the noise. efficiency: of scaling from one device; slower devices raise it "
@@ -219,7 +218,7 @@ def _cell(change: Change | None) -> Cell:
         return Cell(ratio.value, "=")
     range_ = f" ({ratio.low:.3f}–{ratio.high:.3f})" if ratio.half else ""
     text = f"{ratio.value:.3f}{range_} {_SIGNS[change.word]}".rstrip()
-    return Cell(ratio.value, text, tone=_TONES.get(change.word, ""))
+    return Cell(ratio.value, text, tone=OF_WORDS.get(change.word, ""))
 
 
 def _count(pairs: Sequence[Pair]) -> str:

@@ -16,8 +16,10 @@ from distbench.analysis.history import CaseHistory, LevelChange, Occasion, histo
 from distbench.analysis.since import Since, since
 from distbench.analysis.text import listed, one_line, short_names
 from distbench.grouping import gathered
+from distbench.report.folding import folded
 from distbench.report.history_words import break_text, effect_text, since_sentences, step_sentences, when
 from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.tone import OF_WORDS, Paint, unpainted
 from distbench.report.view import CASE, case_cells
 from distbench.units import count_text, value_text
 
@@ -78,6 +80,24 @@ def sheet(made: History) -> Sheet:
     rows = tuple(_row(each, made.names[each.case.id], since.get(each.case.id)) for each in made.series)
     fields = (*_FIELDS, _SINCE) if made.start else _FIELDS
     return Sheet(f"{title(made)} over runs", _caption(made), fields, rows, (*sentences(made, since),))
+
+
+def text(made: History, width: int, paint: Paint = unpainted) -> str:
+    """The table and what changed, or why there is nothing to compare."""
+    if made.series and all(len(each.points) == 1 for each in made.series):
+        lines = [f"{title(made)} over runs", *folded(_no_history(made), width)]
+        return "\n".join([*lines, *(line for note in _left_out(made) for line in ["", *folded(note, width)])])
+    return sheet(made).as_text(width, paint)
+
+
+def _no_history(made: History) -> str:
+    """Why there is none, in one sentence."""
+    runs = len(made.occasions)
+    lead = "One run has no history" if runs == 1 else f"No case is in two of these {runs} runs"
+    return (
+        f"{lead}: steps are looked for from {2 * LEAST_POINTS} runs of a case in the same environment on; "
+        "distbench show RUN prints the numbers of one."
+    )
 
 
 def title(made: History) -> str:
@@ -199,11 +219,16 @@ def _row(series: CaseHistory, name: str, since: Since | None) -> Row:
             "now": Cell(last, value_text(last, unit)),
             "breaks": len(series.breaks) or None,
             "steps": len(series.changes) or None,
-            "last_step": Cell(step.step.effect, f"{effect_text(step)} {step.word}") if step else None,
+            "last_step": _change(step) if step else None,
             "last_word": step.word if step else None,
-            "since": Cell(in_all.step.effect, f"{effect_text(in_all)} {in_all.word}") if in_all else None,
+            "since": _change(in_all) if in_all else None,
         }
     )
+
+
+def _change(change: LevelChange) -> Cell:
+    text = f"{effect_text(change)} {change.word}"
+    return Cell(change.step.effect, text, tone=OF_WORDS.get(change.word, ""))
 
 
 def _count(made: History) -> str:

@@ -16,13 +16,15 @@ class BatchSpec:
     """The batch as given in a suite; missing fields are derived."""
 
     global_batch_size: _Count | None = None
-    """Samples per optimizer step over all devices, however many there are: strong scaling."""
+    """Samples per optimizer step over all devices, however many there are: strong scaling. Give this or
+    per_device_batch_size."""
     per_device_batch_size: _Count | None = None
-    """Samples per optimizer step and device: weak scaling."""
+    """Samples per optimizer step and device: weak scaling. Give this or global_batch_size."""
     micro_batch_size: _Count | None = None
-    """Samples per forward and backward pass of a device."""
+    """Samples per forward and backward pass of a device; by default those of the device, divided by
+    gradient_accumulation_steps."""
     gradient_accumulation_steps: _Count | None = None
-    """Forward and backward passes per optimizer step; 1 if micro_batch_size is not given either."""
+    """Forward and backward passes per optimizer step; by default 1, or what micro_batch_size makes of it."""
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     """How optimizer.lr scales with the global batch: not at all, with its square root (usual for Adam:
     Malladi et al. 2022, arXiv 2205.10287), or linearly (SGD: Goyal et al. 2017, arXiv 1706.02677)."""

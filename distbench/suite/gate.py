@@ -58,7 +58,7 @@ class GateRules:
     max_pairs: _Pairs = 20
     """Maximum pairs of trials per case, in each of the two series."""
     minutes: Positive | None = None
-    """Time after which no new pair starts."""
+    """Time after which no new pair starts; null: no limit."""
 
     @property
     def demands(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class GateRules:
     def of(self, label: str, name: str) -> Tolerances:
         """Tolerances of the case with that label and name."""
         for glob, own in self.strategies.items():
-            if fnmatch.fnmatchcase(label, glob) or fnmatch.fnmatchcase(name, glob):
+            if matches(glob, label, name):
                 return own
         return self.tolerances
 
@@ -97,6 +97,13 @@ class GateRules:
         shown = {**_shown(plain.pop("tolerances")), **dict.fromkeys(plain.pop("required"), "required")}
         strategies = {glob: _shown(own) for glob, own in plain.pop("strategies").items()}
         return {**shown, **plain.pop("columns"), **plain, "strategies": strategies}
+
+
+def matches(glob: str, label: str, name: str) -> bool:
+    """Whether the tolerances of *glob* are meant for the case with that label and name."""
+    # the first parts of a name too, as in ``only``
+    whole = fnmatch.fnmatchcase(label, glob) or fnmatch.fnmatchcase(name, glob)
+    return whole or fnmatch.fnmatchcase(name, f"{glob}/*")
 
 
 _NOISY = ("tokens_per_s", "efficiency")

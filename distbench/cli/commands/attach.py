@@ -22,7 +22,10 @@ def attach(
     cancel: Annotated[bool, flag("--cancel", text="First cancel its job.")] = False,
     quiet: Quiet = False,
 ) -> int:
-    """Follow a run that goes on elsewhere; Ctrl-C leaves it going on."""
+    """Follow a run that goes on elsewhere.
+
+    Ctrl-C leaves it going on.
+    """
     run = runs.find(name, out)
     if cancel:
         _cancel(run)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from distbench.cli import options
+from distbench.cli.colour import paint
 from distbench.cli.output import note, say, say_json, width
 from distbench.cli.progress import observer
 from distbench.cli.stopping import ended
@@ -47,7 +48,7 @@ def calibrate(
     if as_json:
         say_json({"cases": {case_id: dataclasses.asdict(case) for case_id, case in calibrated.items()}})
     else:
-        say(view.calibration_sheet(list(calibrated.values())).as_text(width()))
+        say(view.calibration_sheet(list(calibrated.values())).as_text(width(), paint))
     note(f"calibration: {file}; records: {result.folder}")
     if result.stopped:
         return ended(result.stopped, "")

@@ -36,7 +36,7 @@ def check(
     out: Out = REPORTS,
     as_json: Json = False,
 ) -> int:
-    """Say which files of a run are sound, damaged, missing or foreign."""
+    """Say which files of a run are sound, and which are not."""
     run = runs.find(name, out)
     found = inspect(run)
     moved: list[str] = []

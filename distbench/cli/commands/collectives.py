@@ -11,6 +11,7 @@ import typer
 
 from distbench.analysis.run import AnalysedRun
 from distbench.cli import options
+from distbench.cli.colour import paint
 from distbench.cli.finishing import exit_code, reported
 from distbench.cli.forewarning import forewarn
 from distbench.cli.options import argument, option
@@ -63,7 +64,7 @@ def collectives(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
-    """Measure all-reduce, all-gather and the like between ranks, as nccl-tests does."""
+    """Measure all-reduce and the like, as nccl-tests does."""
     changes = [f"launcher={launcher}"] if launcher else []
     listed = {"operations": operations, "dtypes": dtypes, "groups": groups}
     changes += [f"{_KIND}.{key}=[{text}]" for key, text in listed.items() if text]
@@ -106,4 +107,4 @@ def _only_collectives(file: Path | None, changed: Overrides) -> Suite:
 
 
 def _shown(run: AnalysedRun) -> str:
-    return views()["links"].sheet(run).as_text(width())
+    return views()["links"].sheet(run).as_text(width(), paint)

@@ -46,7 +46,7 @@ Options = dict[str, str]
 def completion(
     shell: Annotated[str, argument("SHELL", f"{', '.join(_HOW)}.")],
 ) -> int:
-    """Print a script that completes commands and options in a shell."""
+    """Print a script with which a shell completes commands."""
     check_word("SHELL", shell, _HOW)
     commands = _commands()
     say(f"# To use it: {_HOW[shell]}")

@@ -14,6 +14,7 @@ from distbench.analysis import change_points
 from distbench.analysis.history import LEAST, Occasion, metrics
 from distbench.analysis.summary import THROUGHPUT
 from distbench.analysis.text import listed, one_line
+from distbench.cli.colour import paint
 from distbench.cli.copies import once
 from distbench.cli.occasions import occasions as read
 from distbench.cli.options import REPORTS, Json, Out, argument, check_word, option, parsed
@@ -23,7 +24,7 @@ from distbench.cli.reading import damage
 from distbench.errors import UsageError, did_you_mean
 from distbench.record import runs
 from distbench.report import history_page
-from distbench.report.history_view import History, sheet, to_json
+from distbench.report.history_view import History, text, to_json
 from distbench.temporary import temporary_folder
 from distbench.units import parse_fraction
 
@@ -71,7 +72,7 @@ def history(
     if as_json:
         say_json([to_json(shown) for shown in histories])
     else:
-        say("\n\n".join(sheet(shown).as_text(width()) for shown in histories))
+        say("\n\n".join(text(shown, width(), paint) for shown in histories))
     return 0
 
 

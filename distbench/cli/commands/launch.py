@@ -23,7 +23,7 @@ def launch(
     device: options.Device = "",
     check: options.Check = False,
 ) -> int:
-    """Hand a run to an engine (Slurm, Kubernetes) and leave it there."""
+    """Hand a run to an engine, such as Slurm, and leave it there."""
     if not on:
         raise UsageError("launch: missing --on LAUNCHER, such as --on slurm")
     loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check, on=on))

@@ -21,7 +21,7 @@ def list_(
         bool, flag("--json-schema", text="suite: print its JSON Schema, for editors.")
     ] = False,
 ) -> int:
-    """List plug-ins with their options and docs, or the keys of a suite."""
+    """List plug-ins with their options, or the keys of a suite."""
     from distbench import registry
 
     check_forms("list", **{"json": as_json, "json-schema": as_schema})

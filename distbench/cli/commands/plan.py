@@ -51,7 +51,10 @@ def plan(
     ] = False,
     as_json: options.Json = False,
 ) -> int:
-    """Show what a run would do and how long it takes; nothing is launched without --estimate."""
+    """Show what a run would do, and how long it takes.
+
+    Nothing is launched without --estimate.
+    """
     if on and estimate:
         raise UsageError("--estimate runs trials here, and --on elsewhere; leave one of them out")
     loaded = load(suite, options.overrides(set_, only, world_sizes, device, check=check, on=on))

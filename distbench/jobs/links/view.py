@@ -89,7 +89,8 @@ class CollectivesView(View):
             *_missing(missing(records)),
             *(f"{record.case.name}: {record.status}: {one_line(record.reason)}." for record in failed),
         ]
-        return self.made([_row(result) for result in made], notes)
+        best = {top.key for _, tops in _tops(made) for top in tops}
+        return self.made([_row(result, is_best=result.key in best) for result in made], notes)
 
     def charts(self, run: AnalysedRun) -> Iterator[Chart]:
         """Bus bandwidth by size, one line per operation; a chart for each group and dtype."""
@@ -102,7 +103,7 @@ class CollectivesView(View):
         return bool(of_kind(run.records, KIND))
 
 
-def _row(result: Result) -> Row:
+def _row(result: Result, *, is_best: bool) -> Row:
     key, busbw = result.key, result.busbw
     has_spread = busbw.half is not None
     form = _FORMS.get(key.op, "out of place")
@@ -131,20 +132,23 @@ def _row(result: Result) -> Row:
             "case_id": result.case.id,
         },
         group=f"{key.op}, {form}, {key.among}",
+        tone="bad" if result.wrong else "best" if is_best else "",
     )
 
 
-def _best(made: Sequence[Result]) -> Iterator[str]:
-    """The highest bus bandwidth of each operation, for each group."""
+def _tops(made: Sequence[Result]) -> Iterator[tuple[str, list[Result]]]:
+    """Among which ranks, and the result with the highest bus bandwidth of each operation there."""
     for same in grouped(made, lambda result: (result.key.world_size, result.key.group)).values():
-        tops = [
-            max(of, key=lambda result: result.busbw.value)
-            for of in grouped(same, lambda result: result.key.op).values()
-        ]
+        by_op = grouped(same, lambda result: result.key.op).values()
+        yield same[0].key.among, [max(of, key=lambda result: result.busbw.value) for of in by_op]
+
+
+def _best(made: Sequence[Result]) -> Iterator[str]:
+    for among, tops in _tops(made):
         text = ", ".join(
             f"{top.key.op} {_giga(top.busbw.value)} ({bytes_text(top.key.bytes)})" for top in tops
         )
-        yield f"Highest busbw among {same[0].key.among}, GB/s: {text}."
+        yield f"Highest busbw among {among}, GB/s: {text}."
 
 
 def _wrong(made: Sequence[Result]) -> Iterator[str]:
