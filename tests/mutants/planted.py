@@ -133,8 +133,8 @@ MUTANTS = (
     ),
     Mutant(
         "gloo listens on a network",
-        "return {name: _LOOPBACK for name in INTERFACES if name not in os.environ}",
-        "return {}",
+        "return {**gpus, **{name: _LOOPBACK for name in INTERFACES if name not in os.environ}}",
+        "return gpus",
         _in("test_loopback"),
     ),
     Mutant(
