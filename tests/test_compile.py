@@ -12,28 +12,32 @@ from distbench.metrics.base import Trial
 from distbench.metrics.steptime import StepTime
 
 SUITE = """
-workload: {mlp: {hidden: 64, depth: 2}}
+workload: {MODEL}
 batch: {global_batch_size: 16}
 world_sizes: [2]
 measure: {warmup: 2, steps: 3, trials: 1, profile_steps: 0}
 metrics: [steptime, throughput, convergence]
 """
+# quick to compile; ZeRO-3 leaves nothing of its layers to be compiled
+MLP = "mlp: {hidden: 64, depth: 2}"
+DECODER = "transformer: {dim: 32, depth: 2, heads: 2, kv_heads: 2, seq_len: 32}"
 EVERY = "ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 2, 3]}}"
 
 
 @pytest.mark.train
 @pytest.mark.parametrize(
-    ("strategies", "more"),
+    ("model", "strategies", "more"),
     [
-        ("ddp", "compile: [false, true]"),
-        pytest.param(EVERY, "compile: [false, true]\nactivation_checkpointing: full", marks=pytest.mark.deep),
-        pytest.param(EVERY, "compile: [false, true]\nprecision: bf16", marks=pytest.mark.deep),
+        (MLP, "ddp", ""),
+        pytest.param(DECODER, EVERY, "activation_checkpointing: full", marks=pytest.mark.deep),
+        pytest.param(DECODER, EVERY, "precision: bf16", marks=pytest.mark.deep),
     ],
 )
 def test_compiled_layers_train_alike_and_are_compiled_before_the_window(
-    run_suite: Callable[..., Finished], strategies: str, more: str
+    run_suite: Callable[..., Finished], model: str, strategies: str, more: str
 ) -> None:
-    done = run_suite(f"{SUITE}strategies: [{strategies}]\n{more}\n")
+    suite = SUITE.replace("MODEL", model)
+    done = run_suite(f"{suite}strategies: [{strategies}]\ncompile: [false, true]\n{more}\n")
     assert done.code == 0, done.errors
     for label in {each["label"] for each in done.cases.values()}:
         plain, compiled = (done.record(f"{label}-*compile-{kind}*") for kind in ("false", "true"))
@@ -49,9 +53,22 @@ def test_compiled_layers_train_alike_and_are_compiled_before_the_window(
 @pytest.mark.train
 @pytest.mark.deep
 def test_a_compiled_case_is_checked_against_one_that_is_not(run_suite: Callable[..., Finished]) -> None:
-    done = run_suite(f"{SUITE}strategies: [{EVERY}]\ncompile: true\ncheck: {{steps: 5}}\n")
+    suite = SUITE.replace("MODEL", DECODER)
+    done = run_suite(f"{suite}strategies: [{EVERY}]\ncompile: true\ncheck: {{steps: 5}}\n")
     told = {name: each["equivalence"]["verdict"] for name, each in done.cases.items()}
     assert set(told.values()) <= {"equivalent", "equivalent within rounding"}, told
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_case_of_which_nothing_could_be_compiled_is_not_what_was_asked_for(
+    run_suite: Callable[..., Finished],
+) -> None:
+    suite = SUITE.replace("MODEL", MLP)
+    done = run_suite(f"{suite}strategies: [{{zero: {{stage: 3}}}}]\ncompile: true\n")
+    record = done.record("zero3")
+    assert record["status"] == "mismatch"
+    assert "compile: expected 'default', found 'none'" in record["reason"]
 
 
 def test_a_trial_that_compiles_in_its_window_is_not_compared() -> None:

@@ -29,14 +29,16 @@ def compile_layers(case: Case, layers: list[nn.Module]) -> None:
 
 
 def describe_compilation(module: nn.Module) -> dict[str, Any]:
-    """How the live module was compiled, in how many layers, and graph breaks; empty if it was not.
+    """How the live module was compiled, in how many layers, and graph breaks; empty if it was not to be.
 
-    It was if torch has compiled something: what it can't trace it runs as it is written.
+    What torch can't trace it runs as it is written, so a mode is told only if there is code.
     """
     modes = [mode for layer in module.modules() if (mode := getattr(vars(layer).get("forward"), _MARK, None))]
     graphs, breaks = _counted()
-    if not modes or not graphs:
+    if not modes:
         return {}
+    if not graphs:
+        return {"compile": "none"}
     return {"compile": "+".join(sorted(set(modes))), "compiled_layers": len(modes), "graph_breaks": breaks}
 
 
