@@ -217,3 +217,23 @@ world_sizes: [2]
             assert curve(record, column) == pytest.approx(curve(single, column), rel=2e-3), stage
     assert curve(single, "grad_norm") > [0.5], "the limit clips"
     assert curve(single)[-1] < curve(single)[0] - 0.2, "the loss falls, so that agreeing means something"
+
+
+FLOATS = """
+workload: {mlp: {hidden: 64, depth: 2}}
+batch: {global_batch_size: 16}
+world_sizes: [2]
+precision: bf16
+measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}
+metrics: [steptime, throughput, convergence]
+strategies: [ddp, {zero: {stage: [1, 3]}}]
+"""
+
+
+def test_a_batch_of_floats_is_computed_in_16_bits_under_every_engine(
+    run_suite: Callable[..., Finished],
+) -> None:
+    done = run_suite(FLOATS)
+    assert done.code == 0, done.errors
+    losses = {label: done.record(label)["values"]["final_loss"] for label in ("ddp", "zero1", "zero3")}
+    assert list(losses.values()) == pytest.approx([losses["ddp"]] * 3, rel=1e-2), losses

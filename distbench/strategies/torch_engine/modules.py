@@ -61,9 +61,14 @@ class CastCompute(nn.Module):
         """``module(*inputs)`` computed in the dtype; floating inputs are cast too."""
         module = self._cast_module
         parameters = {name: module.get_parameter(name).to(self._dtype) for name in self._names}
-        cast = [x.to(self._dtype) if x.is_floating_point() else x for x in inputs]
-        result: torch.Tensor = torch.func.functional_call(module, parameters, tuple(cast))
+        cast = cast_floats(inputs, self._dtype)
+        result: torch.Tensor = torch.func.functional_call(module, parameters, cast)
         return result
+
+
+def cast_floats(inputs: tuple[torch.Tensor, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """*inputs*, those of floating point as *dtype*."""
+    return tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
 
 
 class ComputeProbe:

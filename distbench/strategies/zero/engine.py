@@ -155,12 +155,14 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
     # it adopts the existing process group; without this call it assumes one rank
     deepspeed.init_distributed(dist_init_required=False)
     config = configuration(strategy, setting.case, for_model(strategy, elements(setting.workload)))
+    compute = weights.DTYPES[setting.case.precision.compute]
     if strategy.stage == 3:
         module = _sharded(setting, config)
     else:
         # DeepSpeed makes it of this dtype, and master weights of that; the weights were rounded through it
-        compute = weights.DTYPES[setting.case.precision.compute]
         module = weights.loaded(setting.workload, setting.weights, setting.device, compute)
+    # DeepSpeed gives the parameters that dtype, and leaves a batch of floats as it is
+    module.register_forward_pre_hook(lambda _, inputs: modules.cast_floats(inputs, compute))
     layers = modules.prepared_layers(setting.case, module, setting.workload.layers(module))
     engine, *_ = deepspeed.initialize(
         model=module,
