@@ -90,7 +90,7 @@ def test_every_view_is_the_same_table_as_text_json_csv_and_markdown(view: str) -
     assert caption
 
 
-@pytest.mark.parametrize("view", sorted(set(views()) - NOT_ASKED - {"scaling", "timeline", "cost"}))
+@pytest.mark.parametrize("view", sorted(set(views()) - NOT_ASKED - {"scaling", "cost"}))
 def test_every_view_of_the_sample_has_rows(view: str) -> None:
     done = call("show", str(SAMPLE), "--view", view, "--json")
     assert done.returncode == 0, done.stderr
