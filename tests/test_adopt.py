@@ -447,6 +447,8 @@ batch: {global_batch_size: 8, micro_batch_size: 2}
 measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}
 limits: {step: 60}
 world_sizes: [2]
+# what is written is a script of the user's own, whose model draws its weights itself
+initial_weights: exact
 # no biases or norms without decay, no other clipping, no other rate could pass for these
 optimizer:
   {lr: 0.01, betas: [0.8, 0.9], weight_decay: 2.0, clip_grad_norm: 0.5, schedule: cosine, total_steps: 4}

@@ -111,6 +111,7 @@ def test_losses_on_reduced_work_say_nothing_about_the_timed_trials() -> None:
     assert Equivalence().expected_losses([reference(), trained(rounding)])
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(("keys", "expected"), [("", True), ("work: full", False)])
 def test_a_plan_tells_what_a_check_costs_and_whether_its_work_is_reduced(
     keys: str, expected: bool, tmp_path: Path

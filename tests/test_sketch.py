@@ -9,6 +9,8 @@ import pytest
 
 from distbench.trial import SKETCH, law_of
 
+pytestmark = pytest.mark.train
+
 # a few elements, one period of the signs, and several with a rest
 SIZES = (3, 65_536, 200_003)
 
