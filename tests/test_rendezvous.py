@@ -5,13 +5,15 @@ from __future__ import annotations
 import datetime
 
 import pytest
-import torch
-import torch.distributed as dist
-
-from distbench.worker.rendezvous import join
 
 
+@pytest.mark.train
 def test_after_the_start_ranks_may_wait_longer_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from distbench.worker.rendezvous import join
+
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "0")
     join(0, 1, torch.device("cpu"), None, start_s=5, patience_s=50)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from records import case
@@ -16,7 +15,7 @@ from traces import Events
 from distbench.metrics.base import Absent, Session, Trial
 from distbench.metrics.communication import Communication
 from distbench.metrics.communication.traffic import Call, bus_factor, wire_factor
-from distbench.metrics.profile import Profile, timeline
+from distbench.metrics.profile import Profile
 from distbench.metrics.profile.breakdown import PARTS, match, parts
 from distbench.metrics.profile.intervals import difference, intersection, length, union
 from distbench.metrics.profile.nodes import Transfer, busbw, of_nodes
@@ -164,6 +163,8 @@ def test_a_group_of_one_rank_for_which_nccl_runs_nothing_is_left_out() -> None:
 
 def session(*, devices: int = 1, device: str = "cuda") -> Session:
     """That of the only process of a trial on that many devices."""
+    import torch
+
     rest: dict[str, Any] = dict.fromkeys(("workload", "strategy", "engine", "folder"))
     of = case("ddp", devices, device=device)
     kind = torch.device(device)
@@ -175,20 +176,29 @@ def two_steps() -> Events:
     return events.mark("step", 100, 130).mark("forward", 104, 110).kernel("sgemm", 105, 110, 125)
 
 
+@pytest.mark.train
 def test_the_first_step_of_a_gpu_which_pays_for_the_profiler_is_left_out() -> None:
+    from distbench.metrics.profile import timeline
+
     found = timeline.of(session(), None, two_steps().found)
     assert found.values["profile_step_s"] == [pytest.approx(0.030)]
     on_cpu = timeline.of(session(device="cpu"), None, two_steps().found)
     assert on_cpu.values["profile_step_s"] == [pytest.approx(0.100), pytest.approx(0.030)]
 
 
+@pytest.mark.train
 def test_a_gpu_whose_kernels_nobody_saw_is_not_taken_for_a_cpu() -> None:
+    from distbench.metrics.profile import timeline
+
     found = timeline.of(session(), None, cpu_step().found)
     assert "CUPTI" in found.unseen
     assert found.rows == found.one_step == found.flags == []
 
 
+@pytest.mark.train
 def test_what_one_process_moves_between_its_devices_is_not_told_as_nothing() -> None:
+    from distbench.metrics.profile import timeline
+
     both = session(devices=2)
     assert "2 devices" in timeline.of(both, None, two_steps().found).unseen
     with pytest.raises(Absent, match="2 devices"):

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from records import case
 
 from distbench.case import Precision
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.utilisation import Utilisation, published
-from distbench.metrics.utilisation.matmul import best_rate, fp32_precision
 from distbench.workloads.transformer import Transformer
 
 
@@ -120,25 +118,42 @@ def test_a_dtype_that_its_source_has_no_peak_for_has_none(
 @pytest.fixture
 def restored() -> Iterator[None]:
     """Settings of torch's matmuls are of the whole process."""
+    import torch
+
     yield
     torch.backends.cuda.matmul.fp32_precision = "none"
     torch.backends.mkldnn.matmul.fp32_precision = "none"
 
 
+@pytest.mark.train
 @pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize(("set_to", "told"), [("tf32", "high"), ("ieee", "highest"), ("none", "highest")])
 def test_the_precision_of_fp32_is_told_whichever_way_a_model_has_set_it(set_to: str, told: str) -> None:
+    import torch
+
+    from distbench.metrics.utilisation.matmul import fp32_precision
+
     torch.backends.cuda.matmul.fp32_precision = set_to
     assert fp32_precision(torch.device("cuda")) == told
     assert fp32_precision(torch.device("cpu")) == "highest", "each kind of device has its own"
 
 
+@pytest.mark.train
 @pytest.mark.usefixtures("restored")
 def test_tf32_that_the_environment_forbids_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from distbench.metrics.utilisation.matmul import fp32_precision
+
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     assert fp32_precision(torch.device("cuda")) == "highest"
 
 
+@pytest.mark.train
 def test_a_matmul_on_a_cpu_has_a_rate() -> None:
+    import torch
+
+    from distbench.metrics.utilisation.matmul import best_rate
+
     assert best_rate(64, "fp32", torch.device("cpu")) > 0

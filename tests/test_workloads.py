@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import MODELS
 from records import case
 
 from distbench import registry
 from distbench.case import Choice
 from distbench.suite.checking import check
-from distbench.workloads._decoder import repeated
 from distbench.workloads.base import Workload
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -457,7 +455,12 @@ def test_a_loss_that_cannot_be_is_named(own: str, options: dict[str, str], told:
         one.loss(one.module(), random_batch(one))
 
 
+@pytest.mark.train
 def test_heads_that_are_repeated_attend_as_grouped_ones_do() -> None:
+    import torch
+
+    from distbench.workloads._decoder import repeated
+
     query, key, value = (torch.randn(2, heads, 5, 4, dtype=torch.float64) for heads in (6, 2, 2))
     attend = partial(torch.nn.functional.scaled_dot_product_attention, query, is_causal=True)
     alone = attend(repeated(key, query), repeated(value, query))
