@@ -212,11 +212,17 @@ def test_plan_takes_the_expected_time_from_earlier_runs_of_the_same_cases(comman
     assert json.loads(output)["expected_s"] == 3 * (2 + 3)
 
 
-def test_list_shows_options_with_type_default_and_doc(command):
+def test_list_shows_options_with_default_and_doc_in_the_words_of_a_suite(command):
     code, output, _ = command("list", "strategies")
     assert code == 0
-    assert "bucket_cap_mb: float = 25.0" in output
+    assert "bucket_cap_mb: number; default: 25.0" in output
+    assert "overlap_comm: true or false or null; default: null" in output
     assert "workloads" not in output
+    everything = command("list")[1]
+    assert 'preset: tiny, gpt2-small, 1b, 3b, 8b, 70b, auto; default: "tiny"' in everything
+    assert "model_type: text; required" in everything
+    for word in ("None", "Literal", "Optional", "tuple", "()", "dict["):
+        assert word not in everything
 
 
 def test_list_as_json_has_the_columns_of_metrics(command):

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from distbench.cli.option_words import in_words
 from distbench.cli.options import Json, argument, check_forms, flag
 from distbench.cli.output import say, say_json, wrapped
 from distbench.errors import UsageError, did_you_mean
@@ -110,7 +111,7 @@ def _print(plugin: dict[str, Any]) -> None:
         say(wrapped(f"{plugin['name']}: can't be used: {plugin['problem']}", 2, 4))
         return
     say(wrapped(f"{plugin['name']}: {plugin['summary']}", 2, 4))
-    _rows([(o["name"], f"{o['type']} = {o['default']}", o["doc"]) for o in plugin["options"]])
+    _rows([(o["name"], in_words(o["type"], o["default"]), o["doc"]) for o in plugin["options"]])
     _rows([(c["name"], _unit(c), c["doc"]) for c in plugin.get("columns", ())])
 
 

@@ -1,0 +1,49 @@
+"""Python's types and defaults of a plug-in's options, in the words of a suite file."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+
+_WORDS = {
+    "Any": "any value",
+    "None": "null",
+    "bool": "true or false",
+    "dict": "mapping",
+    "float": "number",
+    "int": "whole number",
+    "str": "text",
+}
+_LISTS = {"list", "tuple"}
+REQUIRED = "required"
+"""What stands in place of a default where there is none."""
+
+
+def in_words(kind: str, default: str) -> str:
+    """Return the type *kind* and the *default*, both as Python writes them, as a suite file has them."""
+    told = _type(ast.parse(re.sub(r"\bOptional\[(.*)\]", r"\1 | None", kind), mode="eval").body)
+    return f"{told}; {REQUIRED}" if default == REQUIRED else f"{told}; default: {_value(default)}"
+
+
+def _type(node: ast.expr) -> str:
+    match node:
+        case ast.BinOp(left, ast.BitOr(), right):
+            return f"{_type(left)} or {_type(right)}"
+        case ast.Subscript(ast.Name("Literal"), chosen):
+            values = ast.literal_eval(chosen)
+            return ", ".join(map(str, values if isinstance(values, tuple) else (values,)))
+        case ast.Subscript(ast.Name(name), inside) if name in _LISTS:
+            return f"list of {_type(inside.elts[0] if isinstance(inside, ast.Tuple) else inside)}"
+        case ast.Subscript(ast.Name(name)):
+            return _WORDS.get(name, name)
+        case _:
+            return _WORDS.get(ast.unparse(node), ast.unparse(node))
+
+
+def _value(default: str) -> str:
+    try:
+        return json.dumps(ast.literal_eval(default))
+    except (SyntaxError, ValueError):
+        # a plug-in may have a default that only Python can write
+        return default
