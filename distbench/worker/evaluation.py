@@ -14,6 +14,9 @@ from distbench.strategies.base import Engine, Setting
 from distbench.worker.checks import Refused
 from distbench.worker.feed import Batch, placed
 
+AT_ONCE = 2**24
+"""Logits in fp64 at a time: 128 MiB, where those of 8,192 tokens over 128,256 classes are 8.4 GB."""
+
 
 class Evaluation:
     """The figure of merit over the held-out rows, of which this rank evaluates its share."""
@@ -45,7 +48,7 @@ class Evaluation:
         return float((nats / labels - self._merit.floor) * self._merit.scale)
 
     def _sums(self, part: Batch, module: nn.Module) -> torch.Tensor:
-        """Sums over labels: cross-entropy in nats, correct predictions, and their number."""
+        """Sums over the labels of *part*, as `sums_over` has them."""
         outputs: list[Any] = []
         with module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output)):
             self._loss(module, part)
@@ -53,7 +56,22 @@ class Evaluation:
         if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != labels.shape:
             output = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
             raise Refused(f"the model returns {output}, not logits for labels of shape {tuple(labels.shape)}")
-        exact = logits.double().flatten(0, -2)
-        nats = functional.cross_entropy(exact, labels.flatten(), reduction="sum")
-        correct = (exact.argmax(-1) == labels.flatten()).sum()
-        return torch.tensor([float(nats), float(correct), labels.numel()], dtype=torch.float64)
+        return sums_over(logits.flatten(0, -2), labels.flatten()).cpu()
+
+
+def sums_over(logits: torch.Tensor, labels: torch.Tensor, at_once: int = AT_ONCE) -> torch.Tensor:
+    """Cross-entropy in nats, correct predictions and their number, summed over *labels* in fp64.
+
+    Args:
+        logits: (labels, classes), of any floating dtype
+        labels: (labels,), the right class of each
+        at_once: logits that are made exact together
+    """
+    sums = logits.new_zeros(3, dtype=torch.float64)
+    rows = max(1, at_once // logits.shape[-1])
+    for part, right in zip(logits.split(rows), labels.split(rows), strict=True):
+        exact = part.double()
+        sums[0] += functional.cross_entropy(exact, right, reduction="sum")
+        sums[1] += (exact.argmax(-1) == right).sum()
+    sums[2] = len(labels)
+    return sums
