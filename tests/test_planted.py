@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from emulated import BIASED, CLASSIFIER, DECODER, KEEPING, Laboratory, emulated, laboratory
@@ -159,13 +160,35 @@ def test_a_cast_to_fp32_in_a_loss_is_no_cause(loss: str, cause: str, lab: Labora
     assert all(cause in note for note in notes)
 
 
+# without fp64
+
+
+def test_without_room_for_fp64_a_check_takes_fp32_and_says_so(lab: Laboratory) -> None:
+    cases = [emulated("none"), emulated("gradients-one-step-late")]
+    found = by_bug(lab.verdicts(cases, dataclasses.replace(SHORT, fp64=False)))
+    assert found["none"].word == ROUNDING, found["none"].sentence
+    assert finders(found["gradients-one-step-late"]) == "adamw, sgd"
+    for arm in found["none"].detail.arms:
+        assert arm.from_fp64 is None
+        assert "nothing was trained in fp64: the suite asks for none (check.fp64)" in arm.notes
+        assert arm.cause == ""
+
+
 # how moves are weighted
+
+
+def started(name: str, start: Any, gradient: Any) -> Any:
+    from distbench.worker.moves import Moves
+
+    moves = Moves()
+    moves.start(name, start)
+    moves.step()
+    moves.see(name, gradient)
+    return moves
 
 
 def test_a_sign_that_rounding_flips_moves_nothing_far() -> None:
     import torch
-
-    from distbench.worker.moves import Moves
 
     random = torch.Generator().manual_seed(1)
     exact = torch.randn(100, 16, generator=random)
@@ -177,8 +200,7 @@ def test_a_sign_that_rounding_flips_moves_nothing_far() -> None:
         noisy += 1e-3 * torch.randn(16, generator=random)
         told = []
         for seen in (gradient, noisy):
-            moves = Moves({"bias": torch.zeros(16)})
-            moves.see({"bias": seen})
+            moves = started("bias", torch.zeros(16), seen)
             told.append(torch.cat([*moves.parts("bias", -seen.sign())]))
         plain.append(float((gradient.sign() - noisy.sign()).norm()))
         weighted.append(float((told[0] - told[1]).norm() / told[0].norm()))
@@ -189,10 +211,7 @@ def test_a_sign_that_rounding_flips_moves_nothing_far() -> None:
 def test_an_element_without_any_gradient_counts_whole() -> None:
     import torch
 
-    from distbench.worker.moves import Moves
-
-    moves = Moves({"embedding": torch.ones(4)})
-    moves.see({"embedding": torch.tensor([0.0, 0.0, 1.0, -1.0])})
+    moves = started("embedding", torch.ones(4), torch.tensor([0.0, 0.0, 1.0, -1.0]))
     moved = torch.cat([*moves.parts("embedding", torch.full((4,), 0.9))])
     assert torch.allclose(moved[:2], torch.full((2,), -0.1), atol=1e-7)
     assert (moved[2:].abs() < 0.1).all()

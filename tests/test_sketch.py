@@ -24,7 +24,7 @@ def random(size: int, dtype: Any = None) -> Any:
 def described(tensor: Any) -> dict[str, Any]:
     from distbench.worker import sketch
 
-    return sketch.described({"weight": tensor})["weight"]
+    return sketch.described([("weight", tensor)])["weight"]
 
 
 def length(row: dict[str, Any]) -> float:

@@ -7,7 +7,7 @@ inside ``build``, so that planning and listing need no torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,6 +120,17 @@ class Engine(ABC):
         Raises:
             NotImplementedError: it can't be gathered; the message is the reason.
         """
+
+    def whole_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """``full_gradients`` one at a time, by name, where they are, so that no copy of all is made.
+
+        Each is valid until the next is asked for. Every rank goes through all of them.
+        """
+        yield from self.full_gradients().items()
+
+    def whole_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """``full_state`` in the same way."""
+        yield from self.full_state().items()
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Every buffer of this rank's module, on the CPU, by plain name; nothing is gathered.

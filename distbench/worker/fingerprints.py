@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from distbench.strategies.base import Engine, Setting
 from distbench.worker.moves import Moves
-from distbench.worker.sketch import digests, rows, sketch
-from distbench.worker.trainer import Kept, Rows, Step, not_as_on_rank_0
+from distbench.worker.sketch import Named
+from distbench.worker.trainer import Kept, Rows, Step, exhaust, not_as_on_rank_0
 from distbench.workloads import weights
 
 
@@ -31,11 +33,14 @@ class Fingerprints(Kept):
     def gradients(self, step: Step, engine: Engine) -> bool:
         """Keep the curve, and the gradients of the first step; the others only weight the moves."""
         super().gradients(step, engine)
-        gradients = engine.full_gradients()
+        gradients: Named = engine.whole_gradients()
+        if self._moves:
+            self._moves.step()
+            gradients = self._passing(gradients, self._moves.see)
         if step.number == 0:
             self.keep(0, "gradient", gradients)
-        if self._moves:
-            self._moves.see(gradients)
+        else:
+            exhaust(gradients)
         return True
 
     def updated(self, step: Step, engine: Engine, seconds: float) -> None:
@@ -44,27 +49,27 @@ class Fingerprints(Kept):
 
     def _keep_state(self, step: int, engine: Engine) -> None:
         """Keep parameters and buffers after *step*, and the first rank whose copy differs from rank 0's."""
-        state = engine.full_state()
+        state: Named = engine.whole_parameters()
         if step < 0:
-            self._moves = Moves(state) if self._is_first else None
+            self._moves = Moves() if self._is_first else None
+            if self._moves:
+                state = self._passing(state, self._moves.start)
             hashes = self.keep(step, "parameter", state, everywhere=True)
         else:
-            hashes = digests(state)
-            self._keep_updates(step, state, hashes)
-        hashes |= self.keep(step, "buffer", self._buffers(engine), everywhere=True)
+            moved = self._moves.parts if self._moves else None
+            hashes = self.keep(step, "update", state, everywhere=True, parts_of=moved)
+        hashes |= self.keep(step, "buffer", self._buffers(engine).items(), everywhere=True)
         rank, names = next(not_as_on_rank_0(hashes), (0, []))
         if names and not any(row["training"] == self.training for row in self.replicas):
             row = {"training": self.training, "step": step, "of_rank": rank, "tensor": names[0]}
             self.replicas.append(row)
 
-    def _keep_updates(self, step: int, state: dict[str, torch.Tensor], hashes: dict[str, str]) -> None:
-        if self._moves is None:
-            return
-        moved = rows({name: sketch(self._moves.parts(name, tensor)) for name, tensor in state.items()})
-        place = {"training": self.training, "step": step, "of": "update"}
-        self.tensors += [
-            {**place, "tensor": name, **row, "digest": hashes[name]} for name, row in moved.items()
-        ]
+    @staticmethod
+    def _passing(tensors: Named, to: Callable[[str, torch.Tensor], None]) -> Named:
+        """*tensors*, each of which is shown to *to* on its way."""
+        for name, tensor in tensors:
+            to(name, tensor)
+            yield name, tensor
 
     def _buffers(self, engine: Engine) -> dict[str, torch.Tensor]:
         """Buffers of this rank's module, as real numbers; none, and a note, if the engine hides them."""

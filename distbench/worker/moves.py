@@ -6,7 +6,7 @@ far as any mistake.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 
@@ -24,24 +24,29 @@ class Moves:
     by decay alone, which has no sign to flip.
     """
 
-    def __init__(self, start: Mapping[str, torch.Tensor]) -> None:
-        """*start* has the parameters before the first step, by name; they are copied where they are."""
-        self._start = {name: parameter.detach().clone() for name, parameter in start.items()}
+    def __init__(self) -> None:
+        self._start: dict[str, torch.Tensor] = {}
+        """Parameters before the first step."""
         self._steps = 0
         self._squares: dict[str, torch.Tensor] = {}
         """Sums of squared gradients."""
         self._doubts: dict[str, torch.Tensor] = {}
         """Largest r / v so far."""
 
-    def see(self, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Take over the *gradients* of the next step; a parameter that has none keeps its weight."""
+    def start(self, name: str, parameter: torch.Tensor) -> None:
+        """Copy the *parameter* called *name*, which has not moved yet, where it is."""
+        self._start[name] = parameter.detach().clone()
+
+    def step(self) -> None:
+        """The gradients that are seen from now on are those of the next step."""
         self._steps += 1
-        for name, gradient in gradients.items():
-            if name not in self._squares:
-                self._squares[name] = torch.zeros_like(gradient, dtype=torch.float32).contiguous()
-                self._doubts[name] = torch.zeros_like(self._squares[name])
-            mean = self._add_squares(name, gradient)
-            self._raise_doubts(name, mean)
+
+    def see(self, name: str, gradient: torch.Tensor) -> None:
+        """Take over the *gradient* of the parameter *name*; one that has none keeps its weight."""
+        if name not in self._squares:
+            self._squares[name] = torch.zeros_like(gradient, dtype=torch.float32).contiguous()
+            self._doubts[name] = torch.zeros_like(self._squares[name])
+        self._raise_doubts(name, self._add_squares(name, gradient))
 
     def parts(self, name: str, now: torch.Tensor) -> Iterator[torch.Tensor]:
         """Parts of the weighted move of the parameter *name* that is *now* so, in the dtype of *now*.

@@ -8,7 +8,7 @@ device but for the rounding of sums in fp64.
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -28,11 +28,40 @@ _SHORT = {1: torch.int8, 2: torch.int16}
 _ODD = 0x9E3779B97F4A7C15 - 2**64
 
 
-def described(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
-    """Fingerprint of each of *tensors*: its L2 norm, a digest of its bits, and its sketch in ``SKETCH``."""
-    hashes = digests(tensors)
-    sketches = rows({name: sketch(parts(tensor)) for name, tensor in tensors.items()})
-    return {name: {**row, "digest": hashes[name]} for name, row in sketches.items()}
+Named = Iterable[tuple[str, torch.Tensor]]
+"""Tensors by name, which may be gathered one at a time."""
+
+
+def described(
+    tensors: Named, parts_of: Callable[[str, torch.Tensor], Iterable[torch.Tensor]] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Fingerprint of each of *tensors*: its L2 norm, a digest of its bits, and its sketch in ``SKETCH``.
+
+    *parts_of* gives the ``parts`` of which norm and sketch are made in place of the tensor's own. The
+    device is waited for once.
+    """
+    names, sums, sketches = [], [], []
+    for name, tensor in tensors:
+        names.append(name)
+        sums.append(_digest(tensor))
+        sketches.append(sketch(parts_of(name, tensor) if parts_of else parts(tensor)))
+    if not names:
+        return {}
+    told = zip(names, torch.stack(sketches).tolist(), _texts(sums), strict=True)
+    return {
+        name: {"norm": math.sqrt(square), **dict(zip(SKETCH, numbers, strict=True)), "digest": text}
+        for name, (*numbers, square), text in told
+    }
+
+
+def digests(tensors: Named) -> dict[str, str]:
+    """Hash of the bits of each of *tensors*; waits for their device once.
+
+    The sum of its words of 32 bits, each times a random number of 64 bits, modulo 2**64 (multilinear hashing:
+    Carter & Wegman 1979), which adds up in any order.
+    """
+    sums = {name: _digest(tensor) for name, tensor in tensors}
+    return dict(zip(sums, _texts([*sums.values()]), strict=True))
 
 
 def parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -57,27 +86,8 @@ def sketch(of: Iterable[torch.Tensor]) -> torch.Tensor:
     return made[0] if len(made) == 1 else torch.stack(made).sum(0)
 
 
-def rows(sketches: Mapping[str, torch.Tensor]) -> dict[str, dict[str, float]]:
-    """Norm and sums of each of *sketches*; waits for their device once."""
-    if not sketches:
-        return {}
-    told = torch.stack([*sketches.values()]).tolist()
-    return {
-        name: {"norm": math.sqrt(square), **dict(zip(SKETCH, sums, strict=True))}
-        for name, (*sums, square) in zip(sketches, told, strict=True)
-    }
-
-
-def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Hash of the bits of each of *tensors*; waits for their device once.
-
-    The sum of its words of 32 bits, each times a random number of 64 bits, modulo 2**64 (multilinear hashing:
-    Carter & Wegman 1979), which adds up in any order.
-    """
-    if not tensors:
-        return {}
-    sums = torch.stack([_digest(tensor) for tensor in tensors.values()]).tolist()
-    return {name: f"{_LAW}-{value % 2**64:016x}" for name, value in zip(tensors, sums, strict=True)}
+def _texts(sums: list[torch.Tensor]) -> list[str]:
+    return [f"{_LAW}-{value % 2**64:016x}" for value in torch.stack(sums).tolist()] if sums else []
 
 
 def _digest(tensor: torch.Tensor) -> torch.Tensor:

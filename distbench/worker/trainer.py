@@ -7,7 +7,7 @@ result of a rank is a ``Delivery``. The timed loop (``passes.py``) is separate: 
 import gc
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.worker import checks
 from distbench.worker.checks import Refused
 from distbench.worker.feed import Batch, Feed
-from distbench.worker.sketch import described, digests
+from distbench.worker.sketch import Named, described, digests
 from distbench.worker.spans import Spans
 from distbench.workloads import weights
 
@@ -156,15 +156,22 @@ class Kept(Watcher):
         return True
 
     def keep(
-        self, step: int, of: str, tensors: dict[str, torch.Tensor], *, everywhere: bool = False
+        self,
+        step: int,
+        of: str,
+        tensors: Named,
+        *,
+        everywhere: bool = False,
+        parts_of: Callable[[str, torch.Tensor], Iterable[torch.Tensor]] | None = None,
     ) -> dict[str, str]:
-        """Keep *tensors* as of the end of *step*, on rank 0.
+        """Keep *tensors* as of the end of *step*, on rank 0, which sketches what *parts_of* gives of them.
 
-        Return digests by name; on the other ranks none unless they are asked for *everywhere*.
+        Return digests by name; on the other ranks none unless they are asked for *everywhere*. All ranks go
+        through the tensors, as to gather one is a collective call.
         """
         if not self._is_first:
-            return digests(tensors) if everywhere else {}
-        told = described(tensors)
+            return digests(tensors) if everywhere else exhaust(tensors)
+        told = described(tensors, parts_of)
         place = {"training": self.training, "step": step, "of": of}
         self.tensors += [{**place, "tensor": name, **row} for name, row in told.items()]
         return {name: row["digest"] for name, row in told.items()}
@@ -176,6 +183,13 @@ class Kept(Watcher):
             self.delivery.tables = {f"{kind}_{name}": rows for name, rows in tables.items()}
         self.delivery.not_finite = first_not_finite((row["step"], row["loss"]) for row in self.curve)
         return self.delivery
+
+
+def exhaust(tensors: Named) -> dict[str, str]:
+    """Go through *tensors*, of which nothing is kept."""
+    for _ in tensors:
+        pass
+    return {}
 
 
 def not_as_on_rank_0(digests: dict[str, str]) -> Iterator[tuple[int, list[str]]]:

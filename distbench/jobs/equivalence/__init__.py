@@ -44,6 +44,8 @@ class Check:
     fp32: bool = True
     """Train a case in 16 bits in fp32 as well: a mistake of logic, which the rounding of 16 bits hides,
     shows there."""
+    fp64: bool = True
+    """Train each reference in fp64 as well, which anchors the scale, where the device has room for that."""
     work: Literal["auto", "full"] = "auto"
     """auto: where the check of a case would take more than ``minutes`` by prediction, it is made on reduced
     work: the same strategy, options and batch, with shorter rows, fewer layers and fewer token ids."""
@@ -64,6 +66,8 @@ class CheckOptions(Options):
     """Of a reference: its trainings with rounding-sized changes."""
     parts: list[int] | None = None
     """Of a reference: the numbers of parts in which the cases compute a global batch."""
+    fp64: bool = True
+    """Of a reference: whether it is trained in fp64 as well where that fits."""
     work: str = ""
     """How the work is reduced, in words; empty: it is not."""
     asked: str = ""
@@ -220,7 +224,9 @@ def _reference(
     size = reference.batch.global_batch_size
     alike = [case for case in cases if case.batch.global_batch_size == size]
     parts = sorted({case.world_size * case.batch.gradient_accumulation_steps for case in alike})
-    own = dataclasses.replace(options, role=REFERENCE, perturbed=check.perturbed, parts=parts)
+    own = dataclasses.replace(
+        options, role=REFERENCE, perturbed=check.perturbed, parts=parts, fp64=check.fp64
+    )
     # if it doesn't fit: with micro-batches that are computed again, then sharded over a few devices too
     micro = min(case.batch.micro_batch_size for case in alike)
     smaller = [trusted(reference, Choice(SINGLE), 1, Batch(size, micro, size // micro), recomputes=True)]

@@ -14,6 +14,8 @@ from distbench.jobs.equivalence.values import Place, Training, trainings
 from distbench.record import Record
 from distbench.schedule import corners
 
+# of a remark that is no cause of a difference
+_EXACT = "exact"
 _OTHER_VERSION = "its reference was trained by another version of distbench; start a new run"
 
 
@@ -39,7 +41,8 @@ class Judge:
     def cause(self, *, disproved: bool = False) -> str:
         """Why other trainings of this work must differ; *disproved*: one that divides its batches doesn't."""
         rows = self._record.tables.get("check_notes", [])
-        return "; ".join(row["text"] for row in rows if not (disproved and row["training"] == "fp64"))
+        left_out = (_EXACT, "fp64") if disproved else (_EXACT,)
+        return "; ".join(row["text"] for row in rows if row["training"] not in left_out)
 
     def judge(self, record: Record, false_alarm: float) -> Arm:
         """Verdict on the training in *record*."""
@@ -109,6 +112,8 @@ class Judge:
         beyond = [corner for corner in corners(record.case.optimizer) if corner > MOST_STEPS]
         if beyond:
             notes.append(f"the learning rate changes its law at update {beyond[0]}, which no check reaches")
+        rows = self._record.tables.get("check_notes", [])
+        notes += [row["text"] for row in rows if row["training"] == _EXACT]
         if not _is_same(self._repeat, self.envelope.reference):
             notes.append("the reference is not bit-reproducible")
         return notes

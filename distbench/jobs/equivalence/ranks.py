@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch.distributed as dist
 from torch import nn
@@ -23,10 +23,11 @@ from distbench.worker.checks import Refused
 from distbench.worker.feed import Feed
 from distbench.worker.fingerprints import Fingerprints
 from distbench.worker.perturb import moved, round_gradients
+from distbench.worker.room import lacking_for_fp64
 from distbench.worker.trainer import Delivery, Trainer, modules_of, refuse_dropout
 
-# far above the rounding of fp64, far below any other difference
-_SAME_IN_FP64 = 1e-9
+# far above the rounding of the dtype, far below any other difference
+_SAME: dict[str, float] = {"fp64": 1e-9, "fp32": 1e-5}
 # how many times further than rounding takes the fp64 training something must be to be a cause of its own
 _BEYOND_ROUNDING = 10.0
 _PROBES = 2
@@ -62,7 +63,8 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
     check = _Check(setting, phases, plain)
     try:
         if options.role == REFERENCE:
-            check.reference(options.perturbed or 0, options.parts or [1])
+            lacking = lacking_for_fp64(setting) if options.fp64 else "the suite asks for none (check.fp64)"
+            check.reference(options.perturbed or 0, options.parts or [1], lacking)
         else:
             check.train()
     except NotImplementedError as error:
@@ -77,16 +79,22 @@ class _Check(Fingerprints):
         self._phases, self._plain = phases, plain
         self._rounds = ""
         """Dtype to which gradients are rounded now."""
+        self._exact: Literal["fp64", "fp32"] = "fp64"
+        """Dtype of the most exact training."""
 
-    def reference(self, perturbed: int, parts: list[int]) -> None:
+    def reference(self, perturbed: int, parts: list[int], no_fp64: str) -> None:
         """Train the reference: in fp64, as it is, once more, and *perturbed* times with tiny perturbations.
 
-        *parts* are the numbers of parts into which the cases divide a global batch.
+        *parts* are the numbers of parts into which the cases divide a global batch; *no_fp64* says why fp32
+        has to do for what is asked of fp64, if it has: then only its first step is trained.
         """
-        case, seed = self._plain.case, self._plain.seed
-        self.train(name="fp64", case=_in_fp64(case))
-        self.train(name="fp64 reseeded", case=_in_fp64(case), steps=1, seed=seed + 1)
-        if self._from_fp64("fp64 reseeded")[0] > _SAME_IN_FP64:
+        steps, seed = self._plain.steps, self._plain.seed
+        if no_fp64:
+            self._exact, steps = "fp32", 1
+            self._note("exact", f"nothing was trained in fp64: {no_fp64}")
+        self.train(name=self._exact, case=self._exactly(), steps=steps)
+        self.train(name="reseeded", case=self._exactly(), steps=1, seed=seed + 1)
+        if self._from_exact("reseeded")[0] > _SAME[self._exact]:
             raise Refused(
                 "the model draws random numbers while it trains (the first step depends on the seed): every "
                 "rank draws different ones, so nothing can be compared; turn that off"
@@ -98,7 +106,7 @@ class _Check(Fingerprints):
             self._train_moved(
                 number,
                 name=f"perturbed {number + 1}",
-                case=_in_parts(case, parts[number % len(parts)]),
+                case=_in_parts(self._plain.case, parts[number % len(parts)]),
                 rounds=number % 2 == 1,
             )
 
@@ -136,60 +144,65 @@ class _Check(Fingerprints):
         most = max(parts)
         if most == 1:
             return [1]
-        self.train(name="fp64 parts", case=_in_parts(_in_fp64(self._plain.case), most), steps=1)
-        distance, buffer = self._from_fp64("fp64 parts")
-        if max(distance, buffer) <= _SAME_IN_FP64:
+        self.train(name="exact parts", case=_in_parts(self._exactly(), most), steps=1)
+        distance, buffer = self._from_exact("exact parts")
+        if max(distance, buffer) <= _SAME[self._exact]:
             return parts
-        rounding = _BEYOND_ROUNDING * self._rounding_in_fp64()
+        rounding = _BEYOND_ROUNDING * self._rounding()
         split = f"if the batch is split into {most} equal parts"
         norm = _batch_norm(self._setting)
         if buffer > rounding and not norm:
             self._note(
                 "fp64 parts",
-                f"in fp64 a buffer changes by {buffer:.1e} of itself {split}: it keeps what it has seen, so "
-                "no training is equivalent that accumulates gradients, or whose ranks don't average it",
+                f"in {self._exact} a buffer changes by {buffer:.1e} of itself {split}: it keeps what it has "
+                "seen, so no training is equivalent that accumulates gradients, or whose ranks don't average "
+                "it",
             )
         elif distance > rounding:
             why = norm or "parts of unequal weight, as when tokens are masked, or a loss that joins rows"
             self._note(
                 "fp64",
-                f"in fp64 the first step changes by {distance:.1e} of itself {split}: the loss of a batch is "
-                f"not the mean of the losses of its parts ({why}), so no data-parallel training is "
-                "equivalent",
+                f"in {self._exact} the first step changes by {distance:.1e} of itself {split}: the loss of "
+                f"a batch is not the mean of the losses of its parts ({why}), so no data-parallel training "
+                "is equivalent",
             )
         return parts if max(distance, buffer) <= rounding else [1]
 
     def _note(self, training: str, text: str) -> None:
         self.notes.append({"training": training, "text": text})
 
-    def _rounding_in_fp64(self) -> float:
-        """How far rounding takes the first step of the fp64 training.
+    def _exactly(self) -> Case:
+        """The case in the most exact dtype that there is room for."""
+        precision = Precision(self._exact, self._exact, self._exact, self._exact)
+        return dataclasses.replace(self._plain.case, precision=precision)
 
-        More than fp64's own where the model or the loss casts to a shorter dtype, as ``.float()`` does: then
-        weights moved by an ulp of fp32, or rows in another order, change the step as much as a split does.
+    def _rounding(self) -> float:
+        """How far rounding takes the first step of the most exact training.
+
+        More than that of its dtype where the model or the loss casts to a shorter one, as ``.float()``
+        does: then weights moved by an ulp of fp32, or rows in another order, change the step as much as a
+        split does.
         """
         distances: list[float] = []
         for number in range(_PROBES):
-            self._train_moved(
-                number, name=f"fp64 moved {number + 1}", case=_in_fp64(self._plain.case), steps=1
-            )
-            distances += self._from_fp64(self.training)
+            self._train_moved(number, name=f"exact moved {number + 1}", case=self._exactly(), steps=1)
+            distances += self._from_exact(self.training)
         return max(distances)
 
-    def _from_fp64(self, training: str) -> tuple[float, float]:
-        """Largest relative difference of the first step from that of the fp64 training.
+    def _from_exact(self, training: str) -> tuple[float, float]:
+        """Largest relative difference of the first step from that of the most exact training.
 
         In the loss and in norms of gradients, relative to the largest of these; and in norms of buffers, each
         relative to itself. A collective call: rank 0 alone has the norms, and all ranks must decide alike.
         """
         # of the first step, which is read last
         losses: dict[str, float] = {row["training"]: row["loss"] for row in reversed(self.curve)}
-        exact, other = self._norms("fp64", "gradient"), self._norms(training, "gradient")
+        exact, other = self._norms(self._exact, "gradient"), self._norms(training, "gradient")
         largest = max(exact.values(), default=0.0) or 1.0
-        apart = [_relative(losses[training], losses["fp64"])]
+        apart = [_relative(losses[training], losses[self._exact])]
         apart += [abs(norm - other[name]) / largest for name, norm in exact.items()]
         buffers = self._norms(training, "buffer")
-        kept = [_relative(buffers[name], norm) for name, norm in self._norms("fp64", "buffer").items()]
+        kept = [_relative(buffers[name], norm) for name, norm in self._norms(self._exact, "buffer").items()]
         shared = [(max(apart), max(kept, default=0.0))]
         dist.broadcast_object_list(shared, src=0)
         both: tuple[float, float] = shared[0]
@@ -203,11 +216,6 @@ class _Check(Fingerprints):
 
 def _relative(value: float, exact: float) -> float:
     return abs(value - exact) / max(abs(exact), 1e-300)
-
-
-def _in_fp64(case: Case) -> Case:
-    exact = Precision(compute="fp64", reduce="fp64", master="fp64", optimizer_state="fp64")
-    return dataclasses.replace(case, precision=exact)
 
 
 def _in_parts(case: Case, parts: int) -> Case:

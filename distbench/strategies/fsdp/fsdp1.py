@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -59,27 +59,25 @@ class Fsdp1Engine(WrappedEngine):
     def clip(self, limit: float) -> None:
         self.module.clip_grad_norm_(limit)
 
-    def full_gradients(self) -> dict[str, torch.Tensor]:
-        whole = self._gathered(lambda handle: handle.sharded_grad)
-        return {name: gradient / self._scale for name, gradient in whole.items()}
+    def whole_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, gradient in self._gathered(lambda handle: handle.sharded_grad):
+            yield name, gradient if self._scale == 1 else gradient / self._scale
 
-    def full_state(self) -> dict[str, torch.Tensor]:
+    def whole_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self._gathered(lambda handle: getattr(handle.flat_param, "_local_shard", handle.flat_param))
 
-    def _gathered(self, shard_of: Callable[[Any], torch.Tensor | None]) -> dict[str, torch.Tensor]:
-        """Whole tensors of which each unit keeps a flat shard. A collective call.
+    def _gathered(self, shard_of: Callable[[Any], torch.Tensor | None]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Whole tensors of which each unit keeps a flat shard. A collective call for each unit.
 
         FSDP's own state_dict on rank 0 only ends in a segmentation fault on the CPU (torch 2.13,
         two ranks: it copies what the other hook has freed).
         """
         names = {id(parameter): plain_name(name) for name, parameter in self.module.named_parameters()}
-        whole = {}
         for handle in self._handles:
             if (shard := shard_of(handle)) is not None:
                 parts = handle._get_unflat_views(_whole(handle, shard.detach()))
                 for parameter, part in zip(handle.flat_param._params or (), parts, strict=True):
-                    whole[names[id(parameter)]] = part.cpu()
-        return whole
+                    yield names[id(parameter)], part
 
     @property
     def _units(self) -> list[FullyShardedDataParallel]:

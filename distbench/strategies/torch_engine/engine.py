@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,17 +74,20 @@ class TorchEngine(Engine):
         return float(reading.full(self.total_norm())) / self._scale
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
-        return {
-            plain_name(name): reading.full(parameter.grad).cpu() / self._scale
-            for name, parameter in self.module.named_parameters()
-            if parameter.grad is not None
-        }
+        return {name: gradient.cpu() for name, gradient in self.whole_gradients()}
 
     def full_state(self) -> dict[str, torch.Tensor]:
-        return {
-            plain_name(name): reading.full(parameter.detach()).cpu()
-            for name, parameter in self.module.named_parameters()
-        }
+        return {name: parameter.cpu() for name, parameter in self.whole_parameters()}
+
+    def whole_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, parameter in self.module.named_parameters():
+            if parameter.grad is not None:
+                gradient = reading.full(parameter.grad)
+                yield plain_name(name), gradient if self._scale == 1 else gradient / self._scale
+
+    def whole_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, parameter in self.module.named_parameters():
+            yield plain_name(name), reading.full(parameter.detach())
 
     def buffers(self) -> dict[str, torch.Tensor]:
         return {plain_name(name): buffer.detach().cpu() for name, buffer in self.module.named_buffers()}

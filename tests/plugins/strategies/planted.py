@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -70,10 +71,10 @@ class Planted(Strategy):
                     if bug == "one-rank-alone" and setting.rank == 1:
                         parameter.grad = mine
 
-            def full_state(self) -> dict[str, torch.Tensor]:
+            def whole_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
                 if bug == "keeps-its-state":
                     raise NotImplementedError("this strategy can't gather its parameters")
-                return super().full_state()
+                return super().whole_parameters()
 
             def grad_norm(self) -> float:
                 return super().grad_norm() / (ranks**0.5 if bug == "norm-of-a-shard" else 1)

@@ -112,9 +112,9 @@ class Unwatched(Strategy):
                 self._look()
                 return super().grad_norm()
 
-            def full_state(self) -> dict[str, torch.Tensor]:
+            def whole_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
                 self.watched = True
-                return super().full_state()
+                return super().whole_parameters()
 
             def effective(self) -> dict[str, Any]:
                 return {**super().effective(), "spans": sorted(self.spans)}
