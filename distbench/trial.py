@@ -23,6 +23,9 @@ DRAWS = "draws_random_numbers"
 """Key of a record's environment: true if the model drew random numbers while it trained, as dropout does."""
 LOSS_DTYPE = "loss_dtype"
 """Key of a record's environment: dtype of the loss that the model's micro-batches gave."""
+DETERMINISM = "determinism"
+"""Key of the environment where algorithms are deterministic: ``STRICT``, or what is excepted."""
+STRICT = "strict"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more; also the exit code of a rank that can't write why it failed."""
 

@@ -109,6 +109,15 @@ def test_another_kernel_and_a_reference_that_is_not_repeatable_are_told() -> Non
     assert "not bit-reproducible" in repeat
 
 
+def test_operations_without_a_deterministic_form_are_told() -> None:
+    loose = {"determinism": "not strict: torch has no deterministic form of put_ here"}
+    assert verdict(reference(), trained(rounding, environment=loose)).detail.arms[0].notes == (
+        loose["determinism"],
+    )
+    both = dataclasses.replace(reference(), environment=loose), trained(rounding, environment=loose)
+    assert verdict(*both).detail.arms[0].notes == (loose["determinism"],)
+
+
 SMALL = """
 workload: {user: {model: "small:Small", length: 32}}
 data: text

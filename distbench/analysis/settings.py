@@ -27,6 +27,7 @@ _PROCESS = {
     "attention": Meaning("work", "may choose from different attention kernels"),
     "attention_ran": Meaning("speed", "ran different attention kernels"),
     "deterministic": Meaning("speed", "different choice of algorithms"),
+    "determinism": Meaning("speed", "refuses other operations that are not deterministic"),
     "threads": Meaning("speed", "different number of threads per rank"),
     "warm": Meaning("speed", "ranks started differently"),
 }

@@ -85,7 +85,8 @@ class Kind(ABC):
     trains: ClassVar[bool] = True
     """Whether its ranks train, or need anything else that is built before: initial weights, C++ ops."""
     deterministic: ClassVar[bool] = False
-    """Whether its ranks switch on deterministic algorithms."""
+    """Whether its ranks switch on deterministic algorithms; what they call is called again without those that
+    torch lacks. Of an iterator only the call itself is."""
     reads_of_others: ClassVar[bool] = False
     """Whether ranks read files that other ranks write, which takes a file system that their nodes share."""
     phases: ClassVar[tuple[str, ...]] = ()

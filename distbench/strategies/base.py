@@ -7,7 +7,7 @@ inside ``build``, so that planning and listing need no torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,11 +100,13 @@ class Engine(ABC):
         and ``step``. Never called in the ``time`` pass.
         """
 
-    def full_gradients(self) -> dict[str, torch.Tensor]:
-        """Reduced gradient of every trained parameter, gathered on the CPU, by plain name.
+    def full_gradients(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """Plain name and whole reduced gradient of every trained parameter, gathered where they are.
 
-        The mean over the global batch, before clipping, without a loss scale. A collective call at
-        the same moment as ``grad_norm``; rank 0 gets them all, the others may get nothing.
+        The mean over the global batch, before clipping, without a loss scale. One after another, so that
+        no rank need hold all: each is valid until the next is asked for. Every rank goes through all of them,
+        at the same moment as ``grad_norm``, as to gather one is a collective call; rank 0 gets them all, the
+        others may get nothing.
 
         Raises:
             NotImplementedError: they can't be gathered; the message is the reason.
@@ -112,25 +114,14 @@ class Engine(ABC):
         raise NotImplementedError(f"{type(self).__name__} can't gather its gradients")
 
     @abstractmethod
-    def full_state(self) -> dict[str, torch.Tensor]:
-        """Every parameter, gathered on the CPU, under the plain module's names.
+    def full_state(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """Name and whole value of every parameter, under the plain module's names; see ``full_gradients``.
 
-        A collective call; rank 0 gets the whole state, the others may get nothing.
+        As the optimizer updates them: master weights where there are some.
 
         Raises:
             NotImplementedError: it can't be gathered; the message is the reason.
         """
-
-    def whole_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """``full_gradients`` one at a time, by name, where they are, so that no copy of all is made.
-
-        Each is valid until the next is asked for. Every rank goes through all of them.
-        """
-        yield from self.full_gradients().items()
-
-    def whole_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """``full_state`` in the same way."""
-        yield from self.full_state().items()
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Every buffer of this rank's module, on the CPU, by plain name; nothing is gathered.

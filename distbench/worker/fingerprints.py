@@ -33,7 +33,7 @@ class Fingerprints(Kept):
     def gradients(self, step: Step, engine: Engine) -> bool:
         """Keep the curve, and the gradients of the first step; the others only weight the moves."""
         super().gradients(step, engine)
-        gradients: Named = engine.whole_gradients()
+        gradients: Named = engine.full_gradients()
         if self._moves:
             self._moves.step()
             gradients = self._passing(gradients, self._moves.see)
@@ -49,7 +49,7 @@ class Fingerprints(Kept):
 
     def _keep_state(self, step: int, engine: Engine) -> None:
         """Keep parameters and buffers after *step*, and the first rank whose copy differs from rank 0's."""
-        state: Named = engine.whole_parameters()
+        state: Named = engine.full_state()
         if step < 0:
             self._moves = Moves() if self._is_first else None
             if self._moves:

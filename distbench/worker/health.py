@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distbench.strategies.base import Engine, Setting
+from distbench.strategies.torch_engine import reading
 from distbench.worker.sketch import digests
 from distbench.worker.spikes import Spikes
 from distbench.worker.trainer import not_as_on_rank_0
@@ -58,12 +59,13 @@ class Health:
         To be called between the last ``forward_backward`` and ``step``.
         """
         try:
-            whole = engine.full_gradients()
+            squares = {name: reading.sum_of_squares(tensor) for name, tensor in engine.full_gradients()}
         except NotImplementedError:
             # the norm is absent then, and the training continues
             return None, None
-        norms = {name: float(tensor.double().norm()) for name, tensor in whole.items()}
-        # rank 0 has them all, the others may have none
+        # rank 0 has them all, the others may have none; the device is waited for once
+        roots = torch.stack([*squares.values()]).sqrt().tolist() if squares else []
+        norms = dict(zip(squares, roots, strict=True))
         shared: list[Any] = [norms]
         dist.broadcast_object_list(shared, src=0)
         norms = shared[0]
@@ -78,7 +80,7 @@ class Health:
 
     def replicas(self, step: int, engine: Engine) -> None:
         """Compare the full parameters of every rank that has its own copy with those of rank 0."""
-        own = digests(engine.whole_parameters())
+        own = digests(engine.full_state())
         for rank, names in not_as_on_rank_0(own):
             text = f"{len(names)} of {len(own)} parameters differ from rank 0's"
             self._add(step, rank, _module(names[0]), "ranks apart", text)

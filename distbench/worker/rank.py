@@ -1,6 +1,7 @@
 """One rank of one trial: joins the others, does its job with them, writes one file."""
 
 import faulthandler
+import functools
 import gc
 import json
 import os
@@ -24,6 +25,7 @@ from distbench.job import kind_of
 from distbench.metrics.utilisation.matmul import fp32_precision
 from distbench.strategies.base import Setting
 from distbench.trial import (
+    DETERMINISM,
     FULL,
     Phases,
     Progress,
@@ -34,6 +36,7 @@ from distbench.trial import (
     progress_file,
     result_file,
 )
+from distbench.worker.determinism import deterministically
 from distbench.worker.rendezvous import connect, join
 from distbench.worker.trainer import Delivery
 from distbench.workloads.base import Workload
@@ -152,18 +155,19 @@ def _results(
         join(rank, processes, device, listener, start_s=trial.limits.start, patience_s=patience_s)
         connect(device)
     kind = kind_of(trial.job.kind)
-    if kind.deterministic:
-        # kernels without a deterministic form still run; the job has to notice what they change
-        torch.use_deterministic_algorithms(True, warn_only=True)
     workload: Workload = registry.make("workloads", case.workload)
     weights, nodes = Path(trial.weights), _nodes(processes)
     setting = Setting(case, workload, weights, device, rank, processes, scratch=folder, nodes=nodes)
-    job = kind.in_rank()
+    job = functools.partial(kind.in_rank(), trial, setting, phases)
     # jobs that build many engines collect garbage before each, and what is imported by now is none
     gc.freeze()
-    delivered = job(trial, setting, phases)
+    facts: dict[str, Any] = {"warm": os.getpid() != _IMPORTED_BY}
+    if kind.deterministic:
+        delivered, facts[DETERMINISM] = deterministically(job)
+    else:
+        delivered = job()
     for delivery in [delivered] if isinstance(delivered, Delivery) else delivered:
-        environment = {**_surroundings(device), "warm": os.getpid() != _IMPORTED_BY, **delivery.facts}
+        environment = {**_surroundings(device), **facts, **delivery.facts}
         yield {**vars(delivery), "environment": environment, "phases": phases.seconds}
     # no rank may leave while another still communicates with it
     dist.barrier()

@@ -4,6 +4,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from distbench import oom
 from distbench.strategies.base import Setting
 from distbench.workloads import weights
 
@@ -34,4 +35,8 @@ def _free(setting: Setting) -> float:
     if setting.device.type == "cuda":
         return float(torch.cuda.mem_get_info(setting.device)[0])
     nodes = setting.nodes or [0] * setting.world_size
-    return float(psutil.virtual_memory().available) / list(nodes).count(nodes[setting.rank])
+    free, account = psutil.virtual_memory().available, oom.account()
+    if account and account.limit:
+        # in a container: what the kernel gives at most, whatever the machine has
+        free = min(free, account.limit)
+    return float(free) / list(nodes).count(nodes[setting.rank])

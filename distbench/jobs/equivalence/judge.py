@@ -13,6 +13,7 @@ from distbench.jobs.equivalence.envelope import Envelope
 from distbench.jobs.equivalence.values import Place, Training, trainings
 from distbench.record import Record
 from distbench.schedule import corners
+from distbench.trial import DETERMINISM, STRICT
 
 # of a remark that is no cause of a difference
 _EXACT = "exact"
@@ -114,6 +115,9 @@ class Judge:
             notes.append(f"the learning rate changes its law at update {beyond[0]}, which no check reaches")
         rows = self._record.tables.get("check_notes", [])
         notes += [row["text"] for row in rows if row["training"] == _EXACT]
+        # a record of an earlier version does not say
+        modes = [each.environment.get(DETERMINISM, STRICT) for each in (self._record, record)]
+        notes += dict.fromkeys(mode for mode in modes if mode != STRICT)
         if not _is_same(self._repeat, self.envelope.reference):
             notes.append("the reference is not bit-reproducible")
         return notes

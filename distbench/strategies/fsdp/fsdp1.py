@@ -59,11 +59,11 @@ class Fsdp1Engine(WrappedEngine):
     def clip(self, limit: float) -> None:
         self.module.clip_grad_norm_(limit)
 
-    def whole_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, gradient in self._gathered(lambda handle: handle.sharded_grad):
             yield name, gradient if self._scale == 1 else gradient / self._scale
 
-    def whole_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self._gathered(lambda handle: getattr(handle.flat_param, "_local_shard", handle.flat_param))
 
     def _gathered(self, shard_of: Callable[[Any], torch.Tensor | None]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -73,19 +73,13 @@ class TorchEngine(Engine):
     def grad_norm(self) -> float:
         return float(reading.full(self.total_norm())) / self._scale
 
-    def full_gradients(self) -> dict[str, torch.Tensor]:
-        return {name: gradient.cpu() for name, gradient in self.whole_gradients()}
-
-    def full_state(self) -> dict[str, torch.Tensor]:
-        return {name: parameter.cpu() for name, parameter in self.whole_parameters()}
-
-    def whole_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.module.named_parameters():
             if parameter.grad is not None:
                 gradient = reading.full(parameter.grad)
                 yield plain_name(name), gradient if self._scale == 1 else gradient / self._scale
 
-    def whole_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.module.named_parameters():
             yield plain_name(name), reading.full(parameter.detach())
 
@@ -133,7 +127,7 @@ class TorchEngine(Engine):
 
     def consolidate(self) -> FullState:
         return FullState(
-            self.full_state(),
+            reading.on_host(self.full_state()),
             self.buffers(),
             checkpoint.gather_optimizer(self.module, self._optimizer),
             optimizer.scheduled_updates(self._scheduler),

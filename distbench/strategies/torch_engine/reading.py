@@ -32,6 +32,15 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, dist.tensor.DTensor) else tensor
 
 
+def on_host(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Copies of named *tensors* in the memory of the host of rank 0; the other ranks keep none.
+
+    A collective call where *tensors* are gathered one after another: every rank goes through all of them.
+    """
+    is_first = dist.get_rank() == 0
+    return {name: tensor.to("cpu", copy=True) for name, tensor in tensors if is_first}
+
+
 def sum_of_squares(tensor: torch.Tensor) -> torch.Tensor:
     """Sum of the squares of all elements in fp64, on the device of *tensor*.
 

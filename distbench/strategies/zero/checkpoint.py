@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from deepspeed.utils import (
 )
 
 from distbench.strategies.base import FullState
+from distbench.strategies.torch_engine.reading import on_host
 from distbench.workloads.weights import plain_name
 
 _TAG = "checkpoint"
@@ -43,14 +44,15 @@ def load(engine: Any, folder: Path) -> None:
 
 
 def gather_optimizer(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
-    """Optimizer's whole state on the CPU, by the plain names of the parameters."""
+    """Optimizer's whole state on the CPU of rank 0, by the parameters' plain names; a collective call."""
     states = list(engine.basic_optimizer.state.values())
     moments = [name for name in _MOMENTS if any(name in state for state in states)]
     if not moments:
         return {}
     _link(engine)
+    step = _step(states)
     return {
-        plain_name(name): {moment: _moment(engine, parameter, moment) for moment in moments} | _step(states)
+        plain_name(name): on_host(_whole_moments(engine, parameter, moments)) | step
         for name, parameter in engine.module.named_parameters()
         if parameter.requires_grad
     }
@@ -72,11 +74,14 @@ def whole_masters(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
     return {parameter: parameter for parameter in engine.module.parameters()}
 
 
-def _moment(engine: Any, parameter: torch.Tensor, name: str) -> torch.Tensor:
-    whole: torch.Tensor | None = safe_get_full_optimizer_state(parameter, name)
-    if whole is None:
-        whole = engine.basic_optimizer.state[whole_masters(engine)[parameter]][name]
-    return whole.detach().to("cpu", torch.float32, copy=True)
+def _whole_moments(
+    engine: Any, parameter: torch.Tensor, moments: Iterable[str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    for name in moments:
+        whole: torch.Tensor | None = safe_get_full_optimizer_state(parameter, name)
+        if whole is None:
+            whole = engine.basic_optimizer.state[whole_masters(engine)[parameter]][name]
+        yield name, whole.detach().float()
 
 
 def _step(states: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,16 +61,14 @@ class ZeroEngine(Engine):
         squares = [reading.sum_of_squares(gradient) for _, gradient in gradients.each(self._engine)]
         return math.sqrt(torch.stack(squares).sum()) / gradients.loss_scale(self._engine)
 
-    def full_gradients(self) -> dict[str, torch.Tensor]:
+    def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         scale = gradients.loss_scale(self._engine)
-        return {
+        for name, gradient in gradients.each(self._engine):
             # not in 16 bits, in which a small one without its scale would be 0
-            name: gradient.to("cpu", torch.float32) / scale
-            for name, gradient in gradients.each(self._engine)
-        }
+            exact = gradient.float()
+            yield name, exact if scale == 1 else exact / scale
 
-    def full_state(self) -> dict[str, torch.Tensor]:
-        state = {}
+    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
         masters = _masters_of_stage_0(self._engine)
         for name, parameter in self._engine.module.named_parameters():
             whole = masters.get(parameter)
@@ -78,8 +76,7 @@ class ZeroEngine(Engine):
                 whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
             if whole is None:
                 whole = _gathered(parameter)
-            state[weights.plain_name(name)] = whole.to("cpu", torch.float32, copy=True)
-        return state
+            yield weights.plain_name(name), whole.float()
 
     def buffers(self) -> dict[str, torch.Tensor]:
         buffers = self._engine.module.named_buffers()
@@ -134,7 +131,7 @@ class ZeroEngine(Engine):
 
     def consolidate(self) -> FullState:
         return FullState(
-            self.full_state(),
+            reading.on_host(self.full_state()),
             self.buffers(),
             checkpoint.gather_optimizer(self._engine),
             optimizer.scheduled_updates(self._engine.lr_scheduler),

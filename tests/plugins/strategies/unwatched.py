@@ -112,9 +112,9 @@ class Unwatched(Strategy):
                 self._look()
                 return super().grad_norm()
 
-            def whole_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+            def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
                 self.watched = True
-                return super().whole_parameters()
+                return super().full_state()
 
             def effective(self) -> dict[str, Any]:
                 return {**super().effective(), "spans": sorted(self.spans)}
