@@ -6,11 +6,13 @@ import dataclasses
 import errno
 import json
 import os
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from distbench.case import Case, Choice, Limits, Measure
 from distbench.decode import decoded
@@ -26,6 +28,10 @@ LOSS_DTYPE = "loss_dtype"
 DETERMINISM = "determinism"
 """Key of the environment where algorithms are deterministic: ``STRICT``, or what is excepted."""
 STRICT = "strict"
+_SLOW_S = 0.005
+"""Seconds of a write from which on a file system is slow: a local one takes some microseconds."""
+_SLOW_WRITES = 3
+"""So many in a row: a rank gives as many signs before its first step."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more; also the exit code of a rank that can't write why it failed."""
 
@@ -94,16 +100,42 @@ def progress_file(folder: Path, rank: int) -> Path:
 
 
 class Progress:
-    """Writes a rank's signs of life: a few bytes overwritten in place, cheap enough for every step."""
+    """Writes a rank's signs of life: a few bytes overwritten in place, cheap enough for every step.
 
-    def __init__(self, file: Path) -> None:
+    Where several writes in a row were slow, as on file systems of networks, a thread writes the latest from
+    then on: a step must not wait for it, and what is read there is late anyway.
+    """
+
+    def __init__(self, file: Path, write: Callable[[int, bytes, int], int] = os.pwrite) -> None:
+        """Write to *file* with *write*, a function like ``os.pwrite``."""
         self._descriptor = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
-        self._count = 0
+        self._write, self._count, self._slow = write, 0, 0
+        self._left: SimpleQueue[bytes] | None = None
 
     def at(self, phase: str, step: int = 0) -> None:
         """Report that *step* of *phase* begins."""
         self._count += 1
-        os.pwrite(self._descriptor, _line(Sign(phase, step, self._count)), 0)
+        line = _line(Sign(phase, step, self._count))
+        if self._left is not None:
+            self._left.put(line)
+            return
+        began = time.perf_counter()
+        self._write(self._descriptor, line, 0)
+        # a single one may have been a process that was given no CPU
+        self._slow = self._slow + 1 if time.perf_counter() - began > _SLOW_S else 0
+        if self._slow == _SLOW_WRITES:
+            self._left = SimpleQueue()
+            threading.Thread(target=self._go_on, args=[self._left], name="progress", daemon=True).start()
+
+    def _go_on(self, left: SimpleQueue[bytes]) -> None:
+        while True:
+            line = left.get()
+            with suppress(Empty):
+                while True:
+                    line = left.get_nowait()
+            # the next one may get through
+            with suppress(OSError):
+                self._write(self._descriptor, line, 0)
 
 
 @dataclass(frozen=True)

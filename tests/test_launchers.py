@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Semaphore
 
 import pytest
 from conftest import QUICK, Finished
@@ -21,7 +22,7 @@ from distbench.record import NODE_LOST, RankDevice, Status
 from distbench.record.store import Run as RunFolder
 from distbench.run.control import StopRequest
 from distbench.run.watch import Watch
-from distbench.trial import Progress, log_file, progress_file, read_progress, result_file
+from distbench.trial import Progress, Sign, log_file, progress_file, read_progress, result_file
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -175,6 +176,29 @@ def test_two_signs_of_the_same_step_differ(tmp_path: Path) -> None:
         signs.append(read_progress(progress_file(tmp_path, 0)))
     assert signs[0] != signs[1]
     assert read_progress(progress_file(tmp_path, 1)) is None
+
+
+def test_a_rank_waits_for_no_slow_file_system_once_three_signs_were_slow(tmp_path: Path) -> None:
+    file, opened, written = progress_file(tmp_path, 0), Event(), Semaphore(0)
+
+    def write(descriptor: int, line: bytes, offset: int) -> int:
+        time.sleep(0.02)
+        if b"time" in line:
+            opened.wait()
+        size = os.pwrite(descriptor, line, offset)
+        written.release()
+        return size
+
+    progress = Progress(file, write)
+    for phase in ("start", "build", "warmup"):
+        progress.at(phase)
+    # nobody lets these through, so a rank that waited for them would never be at the last
+    for step in range(50):
+        progress.at("time", step)
+    assert (read_progress(file) or Sign()).phase == "warmup"
+    opened.set()
+    while (read_progress(file) or Sign()).step != 49:
+        assert written.acquire(timeout=60)
 
 
 @pytest.mark.parametrize(
