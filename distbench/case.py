@@ -205,19 +205,37 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Time limits in seconds; a trial that exceeds one ends with status ``hang`` or ``init_timeout``."""
+class Deadlines:
+    """Time limits in seconds; a trial that exceeds one ends with status ``hang`` or ``init_timeout``.
 
-    prepare: Positive = 900.0
-    """Building C++ ops and the initial weights, once per run."""
-    start: Positive = 120.0
-    """From launch until all ranks have joined the process group."""
-    build: Positive = 600.0
-    """Building model, engine and optimizer, or saving or loading a checkpoint."""
-    step: Positive = 120.0
-    """One step (the first may compile)."""
-    trial: Positive = 3600.0
-    """A whole trial."""
+    null: by the size of the case, as plan shows, and never less than what is said below.
+    """
+
+    prepare: Positive | None = None
+    """Building C++ ops and the initial weights, once per run; null: at least 900."""
+    start: Positive | None = None
+    """From launch until all ranks have joined the process group; null: at least 120."""
+    build: Positive | None = None
+    """Building model, engine and optimizer, or saving or loading a checkpoint; null: at least 600."""
+    step: Positive | None = None
+    """One step (the first may compile); null: at least 120."""
+    trial: Positive | None = None
+    """A whole trial; null: at least 3600."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The time limits of one trial, in seconds; by default the least that a suite leaves open."""
+
+    prepare: float = 900.0
+    start: float = 120.0
+    build: float = 600.0
+    step: float = 120.0
+    trial: float = 3600.0
+
+    def with_(self, asked: Deadlines) -> "Limits":
+        """These, but for those that are *asked* for."""
+        return dataclasses.replace(self, **{k: v for k, v in vars(asked).items() if v is not None})
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from distbench import registry
-from distbench.case import Batch
+from distbench.case import Batch, Deadlines, Limits
 from distbench.env import Machine, detect, no_gpu, ops_folder
 from distbench.errors import SuiteError
 from distbench.plan import Plan, make
+from distbench.plan.deadlines import limits_of_all, prepare_limit
 from distbench.strategies.zero import Zero
 from distbench.suite import Overrides, Suite, load
 
@@ -538,3 +540,54 @@ def test_a_stand_in_that_can_not_run_here_is_left_out(suite):
     plan = make(suite("workload: transformer\nstrategies: [ddp]\n" + text), CPU)
     # FSDP2 has no fused SGD
     assert [case.strategy.name for case in plan.trials[0].instead] == ["single"]
+
+
+LARGE = """\
+workload: {transformer: {preset: 1b, seq_len: 128}}
+batch: {global_batch_size: 8}
+strategies: [{zero: {stage: 3}}]
+world_sizes: [2]
+threads: 1
+"""
+
+
+def limits(suite: Suite) -> Limits:
+    (own,) = set(limits_of_all(suite.limits, make(suite, CPU).trials, suite.measure))
+    return own
+
+
+def test_limits_that_a_suite_leaves_open_follow_the_size_of_the_case(suite):
+    assert limits(suite(MINIMAL, world_sizes=[2])) == Limits()
+    large = limits(suite(LARGE))
+    # 6 operations a parameter and token of 1.24e9 and 1,024, at 4e10 a second and core
+    assert large.step > 10 * 6 * 1.24e9 * 1024 / 2 / 4e10
+    assert large.trial > 17 * large.step
+    assert large.start == Limits().start
+    larger = limits(suite(LARGE.replace("1b", "70b")))
+    assert larger.step > 10 * large.step
+    assert larger.build > Limits().build
+    assert larger.trial < float("inf")
+
+
+def test_a_limit_that_a_suite_sets_stays_as_it_is(suite):
+    asked = suite(LARGE + "limits: {step: 7, trial: 50}\n")
+    assert (limits(asked).step, limits(asked).trial) == (7, 50)
+    assert limits(asked).build == limits(suite(LARGE)).build
+
+
+def test_only_weights_that_a_constructor_draws_make_preparing_long(suite):
+    drawn, exact = suite(LARGE), suite(LARGE + "initial_weights: exact\n")
+    seconds = [prepare_limit(s.limits, [item.case for item in make(s, CPU).cases]) for s in (drawn, exact)]
+    assert seconds[0] == Limits().prepare
+    assert seconds[1] > seconds[0] + 300
+    assert prepare_limit(Deadlines(prepare=3), [item.case for item in make(exact, CPU).cases]) == 3
+
+
+@pytest.mark.train
+def test_the_limits_that_follow_the_size_are_shown(suite, distbench):
+    file = suite(LARGE.replace("[2]", "[1]").replace("{zero: {stage: 3}}", "single")).file
+    text = " ".join(distbench("plan", file).stdout.split())
+    assert "start 2 min 00 s, build 10 min 18 s, step " in text
+    shown = json.loads(distbench("plan", file, "--json").stdout)
+    assert {trial["limits"]["start"] for trial in shown["trials"]} == {120}
+    assert sum(trial["limits"]["trial"] for trial in shown["trials"]) < shown["at_most_s"] < float("inf")

@@ -17,6 +17,7 @@ from distbench.job import kind_of
 from distbench.launchers.base import HERE, LaunchError, NodesMissingError, Place, Site, UnsupportedError
 from distbench.metrics.base import Metric, Sampler
 from distbench.plan import Plan, Task, check_startable
+from distbench.plan.deadlines import limits_of
 from distbench.record import NO_REFERENCE, Failure, Record, Status
 from distbench.record.contents import RECORD_FILE, damage_text
 from distbench.record.setting_aside import set_aside
@@ -256,7 +257,7 @@ class Bench:
                 handle,
                 folder,
                 launch.processes,
-                self._suite.limits,
+                limits_of(self._suite.limits, task, self._suite.measure),
                 self._stop,
                 kind,
                 stacks_tell=task.case.device == "cpu",

@@ -12,6 +12,7 @@ from distbench.errors import InfrastructureError
 from distbench.job import Job, kind_of
 from distbench.launchers.base import HERE, Entry, Launch, Launcher, LaunchError, Place
 from distbench.plan import Task
+from distbench.plan.deadlines import limits_of
 from distbench.record.store import RUN_FILE, Run, resume_command
 from distbench.run.control import StopRequest
 from distbench.strategies.base import Strategy
@@ -118,7 +119,7 @@ def trial_file(run_id: str, folder: Path, suite: Suite, task: Task) -> TrialFile
         run_id=run_id,
         case=case,
         measure=suite.measure,
-        limits=suite.limits,
+        limits=limits_of(suite.limits, task, suite.measure),
         metrics=list(suite.metrics),
         weights=str(weights_file(folder, case)),
         job=task.job,

@@ -16,6 +16,7 @@ from distbench.launchers.base import HERE, Exit, Launch, LaunchError, NodesMissi
 from distbench.logs import Logs
 from distbench.metrics.base import Metric
 from distbench.plan import Plan, check_startable
+from distbench.plan.deadlines import prepare_limit
 from distbench.preparation import Event, Item, Journal, write_items
 from distbench.processes import ending
 from distbench.record.store import storing
@@ -25,6 +26,7 @@ from distbench.run.reasons import killed_text
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.trial import log_file
+from distbench.units import duration_text
 
 _POLL_S = 0.25
 _LONG_S = 5.0
@@ -82,11 +84,12 @@ class Preparation:
         groups = list(grouped(cases, _environment).values())
         todo = self._items(groups)
         progress = Progress(self.observer, sum(map(len, todo)))
+        limit_s = prepare_limit(self.suite.limits, cases)
         for number, (group, items) in enumerate(zip(groups, todo, strict=True)):
             if not self.stop.ends:
                 launch = self._launch(group[0], number, items)
                 progress.starting()
-                _Builder(launch, self.site, self.stop, progress, self.suite.limits.prepare).build(items)
+                _Builder(launch, self.site, self.stop, progress, limit_s).build(items)
         return progress.failed
 
     def _items(self, groups: Iterable[list[Case]]) -> list[list[Item]]:
@@ -189,7 +192,7 @@ class _Builder:
                 return None
             culprit = self._progress.building
             if why is None:
-                return self._give_up(left, f"exceeded limits.prepare = {self._limit_s:g} s")
+                return self._give_up(left, f"exceeded limits.prepare = {duration_text(self._limit_s)}")
             if not culprit:
                 return self._give_up(left, why)
             del left[culprit]

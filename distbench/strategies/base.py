@@ -334,6 +334,13 @@ class Strategy(ABC):
         """
         return None
 
+    def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
+        """Bytes that a rank should read from a disk (``read``) and write there (``written``) in a step.
+
+        None: nothing is moved to a disk, or the strategy has no such theory.
+        """
+        return None
+
     @abstractmethod
     def build(self, setting: Setting) -> Engine:
         """Engine of this rank, its weights loaded. Runs in the worker."""

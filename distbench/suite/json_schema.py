@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from distbench import registry
-from distbench.case import MOST_RANKS, Limits
+from distbench.case import MOST_RANKS, Deadlines
 from distbench.errors import UsageError
 from distbench.job import kinds
 from distbench.suite import gate
@@ -79,7 +79,7 @@ def _rest() -> dict[str, Schema]:
         "include": {"type": "array", "items": part},
         "exclude": {"type": "array", "items": part},
         "only": {"type": "array", "items": _TEXT},
-        "limits": _section(Limits),
+        "limits": _section(Deadlines),
         **{kind.name: _job(kind.section, always=kind.always) for kind in kinds()},
         "gate": _gate(),
         "cost": _section(Cost),

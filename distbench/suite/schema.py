@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from distbench import registry
-from distbench.case import Choice, Limits
+from distbench.case import Choice, Deadlines
 from distbench.job import kinds
 from distbench.suite import gate as gating
 from distbench.suite.axes import AxisReader, sizes
@@ -124,9 +124,9 @@ class Reader:
             self.findings.append(Finding(("strategies",), "empty; list at least one strategy"))
         return tuple(choices)
 
-    def limits(self) -> Limits:
+    def limits(self) -> Deadlines:
         """Time limits."""
-        return self._kept(check(Limits, self.top.limits, ("limits",))) or Limits()
+        return self._kept(check(Deadlines, self.top.limits, ("limits",))) or Deadlines()
 
     def jobs(self) -> dict[str, Any]:
         """Sections of the kinds of job that are asked for, in the order of a run."""

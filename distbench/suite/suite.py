@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench import registry
-from distbench.case import Case, Choice, Limits, Measure
+from distbench.case import Case, Choice, Deadlines, Measure
 from distbench.errors import Mistake, SuiteError
 from distbench.job import MEASURE, kind_of, kinds
 from distbench.suite import overrides as overriding
@@ -41,7 +41,7 @@ class Suite:
     exclude: tuple[Part, ...]
     only: tuple[str, ...]
     """Globs on the label or name; empty: all."""
-    limits: Limits
+    limits: Deadlines
     jobs: Mapping[str, Any]
     """Word of a kind of job -> its section; those that are not asked for are missing."""
     gate: GateRules

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from distbench import env, registry
+from distbench.case import Limits
 from distbench.cli import handing, options
 from distbench.cli.estimating import short_trials
 from distbench.cli.expecting import Expected
@@ -23,12 +25,14 @@ from distbench.errors import UsageError
 from distbench.grouping import grouped
 from distbench.job import MEASURE, kind_of
 from distbench.plan import Plan, Planned, machine_of, make
+from distbench.plan.deadlines import limits_of_all, prepare_limit
 from distbench.run import launch_for
 from distbench.suite import Suite, load
 from distbench.units import ABSENT, count_text, duration_text
 
 # stands for the folder and the ID, which a run gets when it starts
 _RUN = "RUN"
+_OF_TRIALS = ("start", "build", "step", "trial")
 
 
 def plan(
@@ -70,7 +74,8 @@ def plan(
         if short.stopped:
             return ended(short.stopped, "")
         expected = expected.with_short(short)
-    limit = loaded.limits.prepare + (len(planned.trials) + expected.repeats) * loaded.limits.trial
+    limits = limits_of_all(loaded.limits, planned.trials, loaded.measure)
+    limit = _at_most(loaded, planned, limits, expected.repeats)
     if as_json:
         say_json(
             {
@@ -89,8 +94,9 @@ def plan(
                         "case_id": task.case.id,
                         "round": task.round,
                         "predicted_s": kind_of(task.job.kind).predicted(task),
+                        "limits": {key: getattr(own, key) for key in _OF_TRIALS},
                     }
-                    for task in planned.trials
+                    for task, own in zip(planned.trials, limits, strict=True)
                 ],
                 "launches": list(_launches(loaded, planned, out)),
             }
@@ -101,7 +107,7 @@ def plan(
     if expected.repeats:
         say(wrapped(expected.repeats_text(), 0, 2))
     _print_foretold(planned)
-    say(wrapped(_limit_text(loaded, limit), 0, 2))
+    say(wrapped(_limit_text(limits, limit), 0, 2))
     _print_cases(loaded, planned, expected)
     if commands:
         say(f"\nlaunch of each trial ({_RUN} stands for the run's folder and ID; round 0 of each case):")
@@ -116,12 +122,23 @@ def _code(expected: Expected) -> int:
     return 1 if expected.has_failed else 0
 
 
-def _limit_text(suite: Suite, limit: float) -> str:
-    hang = duration_text(suite.limits.trial)
-    return (
-        f"stopped at the latest after {duration_text(limit)}: only if everything hangs, as each trial is "
-        f"stopped after {hang} (limits.trial)"
-    )
+def _at_most(suite: Suite, planned: Plan, limits: Sequence[Limits], repeats: int) -> float:
+    """Seconds after which a run is over, if everything hangs."""
+    cases = [item.case for item in planned.cases if item.problem is None]
+    longest = max((own.trial for own in limits), default=0.0)
+    return prepare_limit(suite.limits, cases) + math.fsum(own.trial for own in limits) + repeats * longest
+
+
+def _limit_text(limits: Sequence[Limits], limit: float) -> str:
+    text = f"stopped at the latest after {duration_text(limit)}: only if everything hangs"
+    if not limits:
+        return text
+    spans = []
+    for key in _OF_TRIALS:
+        least, most = (duration_text(end(getattr(own, key) for own in limits)) for end in (min, max))
+        spans.append(f"{key} {least if least == most else f'{least} to {most}'}")
+    how = "by its size; limits in the suite sets them"
+    return f"{text}, as the limits of a trial are {', '.join(spans)} ({how})"
 
 
 def _show_submission(

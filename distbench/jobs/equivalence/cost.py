@@ -1,7 +1,6 @@
-"""What a check costs, before it begins: from the formulas of the workload and rates that were measured.
+"""What a check costs, before it begins.
 
-It decides how much work is checked, so it must be the same whenever it is asked: nothing is timed here. The
-rates are those of docs/equivalence.md.
+It decides how much work is checked, so it must be the same whenever it is asked: nothing is timed here.
 """
 
 from __future__ import annotations
@@ -13,13 +12,10 @@ from dataclasses import dataclass
 from distbench import registry
 from distbench.case import Case, Choice
 from distbench.data.base import Source
+from distbench.plan.pace import computed_s, updated_s
 from distbench.plan.tasks import reference_of
 from distbench.workloads.base import Workload
 
-# operations a second of a CPU's core, and of a GPU, in fp32
-_RATES = {"cpu": 4e10, "cuda": 1e13}
-# seconds an element of the parameters in each step, for updates, fingerprints, and the starts of trainings
-_STATES = {"cpu": 55e-9, "cuda": 2e-9}
 # a training in fp64 takes about two of them
 _FP64 = 2
 # the reference as it is, and once more
@@ -41,13 +37,11 @@ def seconds_of(case: Case, steps: int, perturbed: int | None = None) -> float | 
     Of a reference, with its trainings that are *perturbed*: in fp64, as it is, once more, and those.
     """
     workload: Workload = registry.make("workloads", case.workload)
-    parameters, flops = workload.parameters(), workload.flops_per_sample()
-    if parameters is None or flops is None:
+    parameters, computed = workload.parameters(), computed_s(case)
+    if parameters is None or computed is None:
         return None
-    devices = case.world_size * (case.threads if case.device == "cpu" else 1)
-    computed = flops * case.batch.global_batch_size / _RATES[case.device] / devices
     trainings = 1 if perturbed is None else perturbed + _FP64 + _PLAIN
-    return trainings * steps * (computed + parameters * _STATES[case.device])
+    return trainings * steps * (computed + updated_s(case, parameters))
 
 
 def reduced(case: Case, arms: Sequence[Case], steps: int, perturbed: int, limit_s: float) -> Work | None:

@@ -1,0 +1,29 @@
+"""How long steps take, before any has run: from the formulas of the workload and rates that were measured.
+
+The rates are those of docs/equivalence.md. What is decided by them must be the same whenever it is asked.
+"""
+
+from __future__ import annotations
+
+from distbench import registry
+from distbench.case import Case
+from distbench.workloads.base import Workload
+
+# operations a second of a CPU's core, and of a GPU, in fp32
+_RATES = {"cpu": 4e10, "cuda": 1e13}
+# seconds an element of the parameters in each step, for updates, fingerprints, and the starts of trainings
+_STATES = {"cpu": 55e-9, "cuda": 2e-9}
+
+
+def computed_s(case: Case) -> float | None:
+    """Seconds of forward and backward pass in a step of *case*; None where its workload has no formula."""
+    workload: Workload = registry.make("workloads", case.workload)
+    if (flops := workload.flops_per_sample()) is None:
+        return None
+    devices = case.world_size * (case.threads if case.device == "cpu" else 1)
+    return flops * case.batch.global_batch_size / _RATES[case.device] / devices
+
+
+def updated_s(case: Case, parameters: int) -> float:
+    """Seconds of a step for the update, and in a check for fingerprints, of so many *parameters*."""
+    return parameters * _STATES[case.device]
