@@ -105,7 +105,7 @@ def _head(goal: Goal, file: str) -> str:
 #
 # distbench list suite shows every key. To have an editor complete and check this file:
 #   distbench list suite --json-schema > suite.schema.json
-# and as the first line here:  yaml-language-server: $schema=suite.schema.json
+# and as the first line of this file:  # yaml-language-server: $schema=suite.schema.json
 
 description: {QUESTIONS[goal]}
 """
