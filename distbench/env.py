@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench.case import Device
+from distbench.gpu_facts import gpu_facts
 
 RUN_ID = "DISTBENCH_RUN_ID"
 """Environment variable that every process of a run carries."""
@@ -182,6 +183,7 @@ def describe() -> dict[str, Any]:
         "gpus": list(_gpu_names()),
         "gpu_memory_bytes": _gpu_memory(),
         "gpu_driver": _gpu_driver(),
+        **_gpu_facts(),
         "packages": packages(),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }
@@ -230,6 +232,12 @@ def _gpu_driver() -> str | None:
     import pynvml
 
     return pynvml.nvmlSystemGetDriverVersion() if _gpu_names() else None
+
+
+def _gpu_facts() -> dict[str, Any]:
+    import pynvml
+
+    return gpu_facts(pynvml) if _gpu_names() else {}
 
 
 @functools.cache

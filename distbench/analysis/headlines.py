@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from distbench.analysis import border, idle
 from distbench.analysis.candidates import noises
@@ -15,7 +15,8 @@ from distbench.analysis.settings import offloads_in_vain
 from distbench.analysis.summary import MEMORY, PENDING, THROUGHPUT, CaseSummary, comparable
 from distbench.analysis.text import listed, one_line, parts, shared_parts
 from distbench.analysis.verdict import Verdict
-from distbench.grouping import grouped
+from distbench.gpu_facts import lowered
+from distbench.grouping import gathered, grouped
 from distbench.metrics.steptime.drift import are_unsettled
 from distbench.metrics.telemetry import EFFECT
 from distbench.record import Status, round_text
@@ -61,7 +62,25 @@ def findings(run: AnalysedRun) -> list[str]:
         where, names = _where(rows, groups), run.names(rows)
         best += [_fastest(run, rows, where, names), _lowest_memory(run, rows, where, names)]
     best.append(border.sentence(run.scaling))
-    return [*filter(None, best), *_diagnosis(run), *_notes(run), *_retried(run), *_damage(run)]
+    return [
+        *filter(None, best),
+        *_diagnosis(run),
+        *_notes(run),
+        *_lowered(run),
+        *_retried(run),
+        *_damage(run),
+    ]
+
+
+def _lowered(run: AnalysedRun) -> Iterator[str]:
+    """GPUs that may take less power than they are made for, which the records' machines tell."""
+    told = [record.environment for record in run.measured if record.case.device == "cuda"]
+    found = {gpu: powers for facts in told for gpu, powers in lowered(facts).items()}
+    for (limit, usual), gpus in gathered((powers, str(gpu)) for gpu, powers in found.items()).items():
+        yield (
+            f"GPU {listed(gpus)}: the power limit is {number_text(limit)} W, below the default of "
+            f"{number_text(usual)} W; at full load the clocks are lower than those of others of this model."
+        )
 
 
 def failures(run: AnalysedRun) -> list[str]:

@@ -50,12 +50,22 @@ class FakeGpu:
     """Width of its PCIe link, of 16."""
     links: list[bool] = field(default_factory=list)
     """Whether each NVLink is up."""
+    power_limit_mw: int | None = 700_000
+    """Of 700 W by default."""
+    ecc: int | None = 1
+    """Whether it has error correction."""
+    path: int = 50
+    """Level of the topology at which its way to any other GPU without NVLinks meets."""
 
 
 class FakeNvml:
     """Stands for the module ``pynvml`` on a machine with *gpus*."""
 
     NVML_CLOCK_SM = 1
+    NVML_CLOCK_MEM = 2
+    NVML_MEMORY_ERROR_TYPE_CORRECTED = 0
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+    NVML_P2P_STATUS_OK = 0
     NVML_TEMPERATURE_GPU = 0
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
@@ -121,8 +131,32 @@ class FakeNvml:
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in handle.processes.items()]
 
     def nvmlDeviceGetTotalEccErrors(self, handle: FakeGpu, kind: int, counter: int) -> int:
+        if kind == self.NVML_MEMORY_ERROR_TYPE_CORRECTED:
+            return 0
         is_known = (kind, counter) == (self.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self.NVML_VOLATILE_ECC)
         return _supported(handle.uncorrected_errors if is_known else None)
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: FakeGpu) -> int:
+        return _supported(handle.power_limit_mw)
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: FakeGpu) -> int:
+        return 700_000
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: FakeGpu, kind: int) -> int:
+        return {self.NVML_CLOCK_SM: 1_980, self.NVML_CLOCK_MEM: 2_619}[kind]
+
+    def nvmlDeviceGetEccMode(self, handle: FakeGpu) -> list[int]:
+        return [_supported(handle.ecc)] * 2
+
+    def nvmlDeviceGetPersistenceMode(self, handle: FakeGpu) -> int:
+        return 1
+
+    def nvmlDeviceGetP2PStatus(self, handle: FakeGpu, other: FakeGpu, index: int) -> int:
+        # NVML_P2P_STATUS_OK, or that there is no such link
+        return 0 if any(handle.links) and any(other.links) else 5
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, handle: FakeGpu, other: FakeGpu) -> int:
+        return max(handle.path, other.path)
 
     def nvmlDeviceGetCurrPcieLinkWidth(self, handle: FakeGpu) -> int:
         return handle.lanes
