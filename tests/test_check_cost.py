@@ -72,7 +72,12 @@ def test_the_most_work_is_taken_that_the_minutes_allow() -> None:
 
 
 def test_the_least_work_still_has_several_layers_rows_and_token_ids() -> None:
-    least = tasks(LARGE, minutes=0.001)[0].case.workload.options
+    made = tasks(LARGE, minutes=0.001)
+    least = made[0].case.workload.options
+    assert {options_of(task).work for task in made} == {
+        "seq_len 16, depth 2, vocab_size 1,024: 14.9 of 124 million parameters, the least there is"
+    }
+    assert not any("the least" in options_of(task).work for task in tasks(LARGE))
     assert (least["depth"], least["seq_len"], least["vocab_size"]) == (2, 16, 1024)
 
 

@@ -111,6 +111,7 @@ def check_limits(lab: Laboratory, cases: list[Case], check: Check) -> str:
 
 def test_adam_in_bf16_hides_no_momentum_that_is_lost(lab: Laboratory) -> None:
     """One element whose gradient is within rounding of zero once widened every limit to 12,000 and more."""
+    # not with any draw of the weights: bf16 alone shows it with 21 of 24 (docs/equivalence.md)
     assert check_limits(lab, zeroed(BIASED, seed=1), Check(steps=6, fp32=False)) == "adamw"
 
 

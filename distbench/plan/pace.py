@@ -12,7 +12,7 @@ from distbench.workloads.base import Workload
 # operations a second of a CPU's core, and of a GPU, in fp32
 _RATES = {"cpu": 4e10, "cuda": 1e13}
 # seconds an element of the parameters in each step, for updates, fingerprints, and the starts of trainings
-_STATES = {"cpu": 55e-9, "cuda": 2e-9}
+_STATES = {"cpu": 20e-9, "cuda": 2e-9}
 
 
 def computed_s(case: Case) -> float | None:

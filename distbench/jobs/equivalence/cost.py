@@ -50,13 +50,15 @@ def reduced(case: Case, arms: Sequence[Case], steps: int, perturbed: int, limit_
     *arms* are the trainings of the case. The least work there is where all of it takes longer; None: the full
     work, which is short enough, of unknown cost, or the least.
     """
-    found = None
-    for choice in (case.workload, *_smaller(case)):
-        found = choice
-        seconds = [_seconds(dataclasses.replace(arm, workload=choice), steps, perturbed) for arm in arms]
-        if None in seconds or sum(filter(None, seconds)) <= limit_s:
+    fits, found = False, case.workload
+    for found in (case.workload, *_smaller(case)):
+        seconds = [_seconds(dataclasses.replace(arm, workload=found), steps, perturbed) for arm in arms]
+        fits = None in seconds or sum(filter(None, seconds)) <= limit_s
+        if fits:
             break
-    return None if found in (None, case.workload) else Work(found, _text(case.workload, found))
+    if found == case.workload:
+        return None
+    return Work(found, _text(case.workload, found) + ("" if fits else ", the least there is"))
 
 
 def _seconds(arm: Case, steps: int, perturbed: int) -> float | None:
@@ -78,4 +80,5 @@ def _text(full: Choice, less: Choice) -> str:
     changed = {key: value for key, value in less.options.items() if full.options.get(key) != value}
     what = ", ".join(f"{key} {value:,}" for key, value in changed.items())
     sizes = [registry.make("workloads", choice).parameters() / 1e6 for choice in (less, full)]
-    return f"{what}: {sizes[0]:,.3g} of {sizes[1]:,.3g} million parameters"
+    some, all_ = (f"{size:,.0f}" if size >= 100 else f"{size:.3g}" for size in sizes)
+    return f"{what}: {some} of {all_} million parameters"
