@@ -18,7 +18,7 @@ from distbench.processes import ending
 
 
 class LibraryError(Exception):
-    """A library that was just built can't be loaded."""
+    """A library can't be built for what this machine lacks, or was just built and can't be loaded."""
 
 
 def provide(library: Path, build: Callable[[], object], parts: Path) -> list[str]:

@@ -132,3 +132,29 @@ def test_without_a_compiler_memory_is_absent_with_the_reason(distbench: Command,
     done = distbench("run", str(suite), "--out", str(tmp_path / "out"), "--json", **nowhere)
     assert done.returncode == 0, done.stderr
     assert '"memory_peak": "exact bytes on a CPU need a C++ compiler' in done.stdout
+
+
+def test_a_login_node_prepares_for_as_many_gpus_as_the_suite_asks_for(
+    distbench: Command, tmp_path: Path
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(QUICK + "launcher: pretend\nstrategies: [ddp]\n")
+    done = distbench("prepare", str(suite), "--device", "cuda")
+    assert (done.returncode, "for 2 GPUs elsewhere" in done.stderr) == (0, True), done.stderr
+    refused = distbench("run", str(suite), "--device", "cuda", "--out", str(tmp_path))
+    assert (refused.returncode, "no CUDA device on this machine" in refused.stderr) == (2, True)
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_what_deepspeed_builds_only_where_it_sees_a_gpu_is_said(distbench: Command, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    zero = "zero: {stage: 1, optimizer_kernel: [torch, deepspeed]}"
+    suite.write_text(QUICK + f"launcher: kept\nstrategies: [ddp, {zero}]\n")
+    done = distbench("prepare", str(suite), "--device", "cuda", CUDA_VISIBLE_DEVICES="")
+    (failed,) = [line for line in done.stderr.splitlines() if "DeepSpeed builds" in line]
+    assert "DS_BUILD_FUSED_ADAM=1 TORCH_CUDA_ARCH_LIST=" in failed
+    assert done.returncode == 1
+    text = suite.read_text().replace(", deepspeed]", "]")
+    suite.write_text(text)
+    assert distbench("prepare", str(suite), "--device", "cuda", CUDA_VISIBLE_DEVICES="").returncode == 0

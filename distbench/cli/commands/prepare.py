@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from distbench import env, plan
 from distbench.cli.options import Device, Only, Quiet, Set, Suite, WorldSizes, overrides
 from distbench.cli.output import complain, note
 from distbench.cli.progress import observer
+from distbench.env import Machine
 from distbench.record.store import new_run_id
 from distbench.run import prepare as build
+from distbench.suite import Suite as Loaded
 from distbench.suite import load
 from distbench.temporary import temporary_folder
-from distbench.units import duration_text
+from distbench.units import count_text, duration_text
 
 
 def prepare(
@@ -25,7 +28,7 @@ def prepare(
 ) -> int:
     """Build in advance what a suite needs (C++ ops)."""
     loaded = load(suite, overrides(set_, only, world_sizes, device))
-    planned = plan.make(loaded)
+    planned = plan.make(loaded, _machine(loaded))
     began = time.monotonic()
     with observer(quiet=quiet) as watcher, temporary_folder() as folder:
         failed = build(loaded, planned, folder, new_run_id(), watcher)
@@ -37,3 +40,13 @@ def prepare(
     if not (failed or quiet):
         note(f"ready in {duration_text(time.monotonic() - began)}; C++ libraries: {env.cache_folder()}")
     return 1 if failed else 0
+
+
+def _machine(suite: Loaded) -> Machine:
+    """Where the cases of *suite* will run: a login node, or who makes an image, has no GPU for them."""
+    machine = plan.machine_of(suite)
+    if machine.device == "cpu" or machine.devices:
+        return machine
+    asked = max(suite.world_sizes or (1,))
+    note(f"there is no GPU here: this prepares for {count_text(asked, 'GPU')} elsewhere")
+    return dataclasses.replace(machine, devices=asked)

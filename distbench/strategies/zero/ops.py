@@ -11,6 +11,7 @@ from pathlib import Path
 
 from distbench import libraries
 from distbench.env import Machine
+from distbench.libraries import LibraryError
 
 OF_KERNELS = {"DeepSpeedCPUAdam": ["CPUAdamBuilder"], "FusedAdam": ["FusedAdamBuilder"]}
 """Kernel of an optimizer -> DeepSpeed's builders of its ops."""
@@ -21,6 +22,8 @@ _NAMES = {
     "ShareMemCommBuilder": "deepspeed_shm_comm",
 }
 """DeepSpeed's builder -> name of the op that it builds, and of its library."""
+_VARIABLES = {name: name.upper() for name in _NAMES.values()} | {"async_io": "AIO"}
+"""Op -> what follows ``DS_BUILD_`` in the variable by which DeepSpeed is installed with it."""
 _RELEASE = 0.5
 """Seconds within which a builder that has closed its lock file has removed it."""
 
@@ -57,10 +60,25 @@ def provide(builders: Sequence[str], folder: Path) -> list[str]:
             continue
         load = partial(builder.load, verbose=False)
         if not _is_shipped(name):
+            _check_device(name, get_accelerator().device_name())
             notes += libraries.provide(_library(folder, name), load, parts=folder / name)
         # of what was there: ninja builds it anew if it is out of date, which no rank should have to wait for
         load()
     return notes
+
+
+def _check_device(name: str, device: str) -> None:
+    """Raise LibraryError where DeepSpeed would build the op *name* otherwise than where it is used."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        # its flags and the architectures follow the GPUs that it sees, so the ranks would build it once more
+        raise LibraryError(
+            f"DeepSpeed builds {name} for the GPUs that it sees, and there is none here. The first run where "
+            f"there is one builds it; or install DeepSpeed with it: DS_BUILD_{_VARIABLES[name]}=1 "
+            "TORCH_CUDA_ARCH_LIST='9.0' pip install --no-build-isolation deepspeed (the list: your GPUs' "
+            "compute capabilities; it needs nvcc)"
+        )
 
 
 def _library(folder: Path, name: str) -> Path:
