@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from emulated import BIASED, CLASSIFIER, DECODER, KEEPING, Laboratory, emulated, laboratory
 
+from distbench import registry
 from distbench.analysis.verdict import Verdict
 from distbench.case import Batch, Case, Choice, Optimizer
 from distbench.jobs.equivalence import Check
@@ -173,6 +174,23 @@ def test_without_room_for_fp64_a_check_takes_fp32_and_says_so(lab: Laboratory) -
         assert arm.from_fp64 is None
         assert "nothing was trained in fp64: the suite asks for none (check.fp64)" in arm.notes
         assert arm.cause == ""
+
+
+@pytest.mark.parametrize(("preset", "told"), [("tiny", ""), ("70b", "GiB on rank 0, where ")])
+def test_whether_fp64_fits_is_known_before_it_is_tried(
+    preset: str, told: str, lab: Laboratory, tmp_path: Path
+) -> None:
+    import torch
+
+    from distbench.strategies.base import Setting
+    from distbench.worker.room import lacking_for_fp64
+
+    case = emulated(workload=Choice("transformer", {"preset": preset}))
+    workload = registry.make("workloads", case.workload)
+    setting = Setting(case, workload, tmp_path / "none", torch.device("cpu"), 0, 1, tmp_path)
+    lacking = lacking_for_fp64(setting)
+    assert told in lacking
+    assert bool(lacking) == bool(told)
 
 
 # how moves are weighted

@@ -34,4 +34,5 @@ def deterministically(job: Callable[[], T]) -> tuple[T, str]:
             raise
     # out of the handler, as the error holds the engine in which it was raised
     torch.use_deterministic_algorithms(True, warn_only=True)
-    return job(), f"not strict: torch has no deterministic form of {lacking[1]} here"
+    needed = f"the training needs {lacking[1]}, of which torch has none here"
+    return job(), f"operations without a deterministic form were allowed: {needed}"
