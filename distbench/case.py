@@ -26,6 +26,7 @@ Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 """Not at all, or a mode of torch.compile."""
 Device = Literal["cpu", "cuda"]
+OptimizerName = Literal["adamw", "adam", "sgd", "adafactor", "muon", "lion", "lamb"]
 
 MODEL_STATES = ("parameters", "gradients", "optimizer_state", "master")
 """What a training keeps between steps, by ZeRO's table: the kinds of memory that have a theory."""
@@ -119,22 +120,25 @@ class Batch:
 class Optimizer:
     """The optimizer, with every hyperparameter explicit so that no framework default applies."""
 
-    name: Literal["adamw", "sgd"] = "adamw"
-    """AdamW (decoupled weight decay, Loshchilov & Hutter 2019) or SGD."""
+    name: OptimizerName = "adamw"
+    """AdamW (decoupled weight decay, Loshchilov & Hutter 2019), Adam, SGD, Adafactor, Lion, LAMB, or Muon for
+    the matrices of the model's layers and AdamW for the rest. Lion and LAMB need pytorch-optimizer."""
     lr: Positive = 1e-3
     """Learning rate; with a schedule the largest of it."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """AdamW's decay rates of the first and second moment."""
+    """Decay rates of the first and second moment of AdamW, Adam and LAMB; of Lion's update and momentum."""
     eps: Positive = 1e-8
-    """AdamW's epsilon."""
+    """Epsilon of AdamW, Adam and LAMB, and the first of Adafactor's."""
     momentum: Fraction = 0.0
-    """SGD's momentum."""
+    """Momentum of SGD, and of Muon, where it is 0.95 by default."""
     weight_decay: Annotated[float, Bound(0)] = 0.0
-    """Weight decay of all parameters (decoupled for AdamW, L2 for SGD)."""
+    """Weight decay of all parameters: L2 for Adam and SGD, part of the update that LAMB scales, decoupled for
+    the others."""
     clip_grad_norm: Positive | None = None
     """Clip the global L2 norm of the gradients to this; null: no clipping."""
     kernel: Literal["fused", "foreach", "loop"] = "fused"
-    """Which of torch's implementations steps the parameters, the same in every strategy."""
+    """Which implementation steps the parameters, the same in every strategy. Adafactor, Lion and LAMB have no
+    fused one, so that they are foreach by default, and Muon has only the loop."""
     schedule: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"] = field(
         default="constant", metadata={"since": 4}
     )

@@ -21,7 +21,10 @@ from distbench.gpu_facts import gpu_facts
 RUN_ID = "DISTBENCH_RUN_ID"
 """Environment variable that every process of a run carries."""
 
-_PACKAGES = ("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors", "accelerate")
+_PACKAGES = (
+    *("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors", "accelerate"),
+    "pytorch-optimizer",
+)
 
 # Exact names only: a prefix such as NCCL_ or TORCH_ guarantees nothing about the value, and dumps of the
 # environment in published records have leaked keys before.

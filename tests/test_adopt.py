@@ -63,6 +63,8 @@ def stored(folder: Path, *records: Record) -> str:
     return str(run.folder)
 
 
+ADAM = Optimizer("adam", 0.00321, (0.71, 0.83), 3e-7, 0.0, 0.0453, 0.67, "foreach")
+ADAFACTOR = dataclasses.replace(ADAM, name="adafactor")
 ALL = {
     "single": of("single", 1),
     "ddp": of("ddp", options={"bucket_cap_mb": 7.0, "gradient_as_bucket_view": True}),
@@ -88,6 +90,10 @@ ALL = {
     ),
     "zero2": of("zero", options={"stage": 2, "offload_optimizer": "cpu", "optimizer_kernel": "deepspeed"}),
     "zero3": of("zero", options={"stage": 3, "offload_parameters": "nvme", "nvme_path": "/fast"}),
+    "adam": of("fsdp", optimizer=ADAM),
+    "zero0-adam": of("zero", options={"stage": 0}, optimizer=ADAM),
+    "adafactor": of("ddp", optimizer=ADAFACTOR),
+    "zero0-adafactor": of("zero", options={"stage": 0}, optimizer=ADAFACTOR),
     "sgd": of("ddp", optimizer=Optimizer("sgd", 0.00321, momentum=0.87, weight_decay=0.0453, kernel="loop")),
 }
 SAID = [(name, format_) for name, each in ALL.items() for format_ in formats_for(Measured.of(each, {}))]
@@ -103,7 +109,8 @@ def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: s
     one = ALL[name]
     text = everything(adopt(format_, one, LIVE | SHARDED))
     wanted = ["0.00321", "0.0453", "98765", str(one.batch.micro_batch_size), "OMP_NUM_THREADS=1"]
-    wanted += ["momentum", "0.87"] if one.optimizer.name == "sgd" else ["0.71", "0.83", "3e-07", "0.67"]
+    momentum, betas, own = ["momentum", "0.87"], ["0.71", "0.83"], ["3e-07", "0.67"]
+    wanted += {"sgd": momentum, "adafactor": own}.get(one.optimizer.name, betas + own)
     wanted += [str(one.batch.global_batch_size)] if format_ in ("deepspeed", "torchtitan") else []
     wanted += ["4096"] if one.precision.loss_scale == 4096 else []
     wanted += [one.activation_checkpointing, "fp32"]

@@ -125,7 +125,7 @@ def test_in_16_bits_more_is_rounding_but_never_a_lost_moment() -> None:
     case = records.case("ddp", 2, precision=precision)
     assert judged(case, saved, weights=(5.0, 5.1, 5.2 + 0.2 * 0.09)).word == "rounding"
     assert judged(case, saved, weights=(5.0, 5.1, 5.2 + 0.2 * 0.3)).word == "differs"
-    assert LIMITS["parameters"].of(precision) == 0.1
+    assert LIMITS["parameters"].of(case) == 0.1
 
 
 def test_what_was_not_tried_says_why() -> None:

@@ -112,7 +112,7 @@ MISTAKES = [
     ("world_sizes: 2", "mine.yaml:4: world_sizes = 2: expected a list of whole numbers"),
     ("precision: fp8", "mine.yaml:4: precision.compute = 'fp8': did you mean 'fp64'?"),
     ("precision: {compute: bf16, loss_scale: 2}", "only fp16 has a loss scale"),
-    ("optimizer: {name: adamw, momentum: 0.9}", "only sgd has momentum, not adamw"),
+    ("optimizer: {name: adamw, momentum: 0.9}", "only sgd and muon have momentum, not adamw"),
     ("optimizer: {lr: true}", "mine.yaml:4: optimizer.lr = True: expected a number"),
     ("optimizer: {betas: [0.9]}", "optimizer.betas = [0.9]: has the wrong number of items"),
     ("launcher: locale", "mine.yaml:4: launcher = 'locale': unknown; did you mean 'local'?"),

@@ -13,6 +13,7 @@ from typing import Any
 
 from distbench.adopt import (
     accelerate_yaml,
+    base,
     deepspeed_json,
     sizes,
     skeleton,
@@ -38,7 +39,12 @@ FORMATS: dict[str, ModuleType] = {
 
 def formats_for(measured: Measured) -> list[str]:
     """Formats that can express the measured case."""
-    return [name for name, module in FORMATS.items() if not module.problems(measured)]
+    return [name for name in FORMATS if not _problems(name, measured)]
+
+
+def _problems(format_: str, measured: Measured) -> list[str]:
+    problems: list[str] = FORMATS[format_].problems(measured)
+    return [*base.problems(measured), *problems]
 
 
 def adopt(
@@ -60,7 +66,7 @@ def adopt(
     """
     measured, module = Measured.of(case, effective), FORMATS[format_]
     measured = sizes.fitted(measured) if parameters is None else sizes.rescaled(measured, parameters)
-    if problems := module.problems(measured):
+    if problems := _problems(format_, measured):
         others = formats_for(measured)
         advice = f"; for this case use --as {' or '.join(others)}" if others else ""
         raise UsageError(f"--as {format_}: {problems[0]}{advice}")

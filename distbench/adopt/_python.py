@@ -62,10 +62,10 @@ def dtype(name: str) -> str:
 
 
 def optimizer(spec: Optimizer) -> tuple[str, str]:
-    """torch's optimizer class, and its keyword arguments, all of them explicit."""
-    name, hyperparameters, kernel = base.optimizer(spec)
+    """The optimizer's class, and its keyword arguments, all of them explicit."""
+    class_, hyperparameters, kernel = base.optimizer(spec)
     arguments = {**hyperparameters, **kernel}
-    return f"torch.optim.{name}", ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    return class_, ", ".join(f"{key}={value!r}" for key, value in arguments.items())
 
 
 def make_optimizer(case: Case) -> str:

@@ -111,8 +111,10 @@ def notes(measured: Measured) -> list[str]:
 
 
 def _optimizer(measured: Measured, zero: Zero) -> dict[str, Any]:
-    name, hyperparameters, kernel = base.optimizer(measured.case.optimizer)
+    class_, hyperparameters, kernel = base.optimizer(measured.case.optimizer)
+    name = class_.rpartition(".")[2]
     if name == "AdamW" and zero.optimizer_kernel == "deepspeed":
         return {"type": name, "params": hyperparameters}
-    own = {"torch_adam": True} if name == "AdamW" else {}
+    # DeepSpeed's Adam is AdamW unless it is told
+    own = {"AdamW": {"torch_adam": True}, "Adam": {"torch_adam": True, "adam_w_mode": False}}.get(name, {})
     return {"type": name, "params": {**hyperparameters, **own, **kernel}}

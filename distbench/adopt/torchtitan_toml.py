@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from distbench import schedule
+from distbench import optimizers, schedule
 from distbench.adopt import base
 from distbench.adopt.base import Adopted, Measured
 from distbench.case import TORCH_NAMES, Optimizer
@@ -34,7 +34,9 @@ def problems(measured: Measured) -> list[str]:
         "torchtitan trains only on accelerators; the case was measured on CPUs": case.device == "cpu",
         "torchtitan supports only FSDP2": fsdp and fsdp.version != 2,
         f"torchtitan supports FSDP2 and DDP, not {case.strategy.name}": not (fsdp or measured.ddp),
-        "torchtitan supports Adam and AdamW, not SGD": case.optimizer.name != "adamw",
+        f"torchtitan supports Adam and AdamW, not {case.optimizer.name}": (
+            case.optimizer.name not in ("adamw", "adam")
+        ),
         "torchtitan computes in fp32 or bf16, reduces in fp32 and keeps fp32 weights; the case has "
         "compute {}, reduce {}, master {}".format(*dtypes): dtypes not in _DTYPES,
         _EACH_MICRO_BATCH: fsdp and not fsdp.reduce_each_micro_batch,
@@ -82,7 +84,7 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
         reshard = "never" if fsdp.sharding == "grad_op" else "always" if fsdp.reshard_root else "default"
     return {
         "optimizer": {
-            "name": "AdamW",
+            "name": optimizers.kind_of(spec).name,
             "lr": spec.lr,
             "beta1": spec.betas[0],
             "beta2": spec.betas[1],

@@ -41,6 +41,9 @@ def problems(measured: Measured) -> list[str]:
         "Trainer compiles the model as a whole; the case compiled it layer by layer": (
             measured.case.compile != "none"
         ),
+        "Trainer wants one eps in DeepSpeed's file, its own, and Adafactor has two": (
+            measured.zero and case.optimizer.name == "adafactor"
+        ),
         **base.fixed_loss_scale(measured, "Trainer"),
     }
     return base.applying(sentences)

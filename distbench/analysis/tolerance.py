@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distbench import optimizers
 from distbench.record import Record
 from distbench.trial import LOSS_DTYPE
 
@@ -98,13 +99,14 @@ def resolved(limits: np.ndarray, losses: np.ndarray, records: Iterable[Record]) 
 
 
 def coarsest(records: Iterable[Record], *, of_updates: bool) -> str:
-    """The coarsest dtype in which any of *records* multiplies; or, *of_updates*, reduces or keeps states."""
+    """The coarsest dtype in which any of *records* multiplies; *of_updates*: or reduces, updates or keeps."""
     found: set[str] = set()
     for record in records:
         precision, facts = record.case.precision, record.environment
         found.add(precision.compute)
         if of_updates:
             found |= {precision.reduce, precision.master, precision.optimizer_state}
+            found |= {optimizers.kind_of(record.case.optimizer).computes_in} - {""}
         # matrices of fp32 may be multiplied with fewer bits
         if facts.get("tf32") or facts.get("matmul_precision") in ("high", "medium"):
             found.add("tf32")

@@ -14,7 +14,7 @@ from distbench.suite.batch import BatchSpec, Indivisible
 from distbench.suite.cells import Axis, Origins, Part, StrategyChoice, selections
 from distbench.suite.checking import defaults
 from distbench.suite.reading import KeyPath
-from distbench.suite.work import PLUGIN_ROOTS, SECTION_ROOTS, Raw, with_loss_scale
+from distbench.suite.work import PLUGIN_ROOTS, SECTION_ROOTS, Raw, with_derived
 
 MAX_CASES = 100_000
 
@@ -172,8 +172,7 @@ def _with_defaults(work: Raw, root: str, world_size: int) -> Any:
 
 
 def _section(root: str, raw: Raw) -> Raw:
-    section = with_loss_scale(raw) if root == "precision" else raw
-    return {**defaults(SECTION_ROOTS[root]), **section}
+    return {**defaults(SECTION_ROOTS[root]), **with_derived(root, raw)}
 
 
 def _plugin(work: Raw, root: str) -> Raw:

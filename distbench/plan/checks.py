@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from distbench import registry
+from distbench import optimizers, registry
 from distbench.case import Batch, Case
 from distbench.env import Machine, install_hint
 from distbench.plan.cells import Cell
@@ -62,6 +62,7 @@ class Checks:
         """Why *case* can't run on this machine, or None if it can."""
         missing = _missing(strategy.packages, self._machine, install_hint("train"))
         missing = missing or _missing(workload.instance.packages, self._machine)
+        missing = missing or _missing([optimizers.kind_of(case.optimizer).package], self._machine)
         return missing or _uncompilable(case, self._machine) or strategy.problem(case, self._machine)
 
     def _is_new(self, *what: object) -> bool:

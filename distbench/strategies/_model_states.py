@@ -1,9 +1,11 @@
-"""Model states: ZeRO's table for the dtypes in use, and what torch's optimizers can keep. Without torch."""
+"""Model states: ZeRO's table for the dtypes in use, and what optimizers can keep. Without torch."""
 
 from __future__ import annotations
 
-from distbench.case import BYTES, Case, Dtype, Optimizer
+from distbench import optimizers
+from distbench.case import BYTES, Case, Dtype
 from distbench.env import Machine
+from distbench.optimizers import Cut, Weight
 from distbench.strategies.base import Strategy
 
 
@@ -20,10 +22,11 @@ def zero_table(
     *stored* is the dtype of the parameters and of their gradients, *master* that of a second copy
     which the optimizer updates, and *shards* over how many ranks parameters, gradients, and optimizer
     states with the master weights are spread. Rajbhandari et al. 2020 (arXiv:1910.02054, figure 1)
-    have 2 + 2 + K bytes an element, K = 12: 4 of master weights and 2 x 4 of Adam's moments.
+    have 2 + 2 + K bytes an element, K = 12: 4 of master weights and 2 x 4 of Adam's moments. Of an optimizer
+    that keeps less for a matrix it is what it would keep for vectors; whoever knows the shapes counts anew.
     """
     of_parameters, of_gradients, of_optimizer = shards
-    state = moments(case.optimizer) * BYTES[case.precision.optimizer_state]
+    state = optimizers.state_bytes(case.optimizer, _ELEMENT, BYTES[case.precision.optimizer_state])
     return {
         "parameters": parameters * BYTES[stored] / of_parameters,
         "gradients": parameters * BYTES[stored] / of_gradients,
@@ -32,22 +35,21 @@ def zero_table(
     }
 
 
-def moments(optimizer: Optimizer) -> int:
-    """Numbers that *optimizer* keeps per parameter."""
-    if optimizer.name == "adamw":
-        return 2
-    return 1 if optimizer.momentum else 0
+def state_problem(case: Case, cut: Cut = "whole", who: str = "") -> str | None:
+    """Why the optimizer of *case* can't be what is asked for, or None.
 
-
-def state_problem(case: Case) -> str | None:
-    """Why torch's optimizers can't keep the dtypes that *case* asks for, or None."""
+    *cut* is what *who*, the strategy, hands to it of a tensor.
+    """
     precision = case.precision
     if precision.optimizer_state != precision.master:
         return (
             "torch's optimizers keep their state in the dtype of the parameters: precision."
             f"optimizer_state = {precision.optimizer_state} needs the same precision.master"
         )
-    return None
+    return optimizers.problem(case.optimizer, cut, who)
+
+
+_ELEMENT = [Weight((1,))]
 
 
 class Replicated(Strategy):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from distbench import optimizers
 from distbench.case import MODEL_STATES, Case
 from distbench.env import Machine
 from distbench.strategies.description import ENGINE_SETTINGS, Card, Description, Deviation, Meaning
@@ -55,7 +56,8 @@ class FullState:
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     optimizer: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     """Parameter -> torch's names of its optimizer state: ``exp_avg``, ``exp_avg_sq`` (of the parameter's
-    shape) and ``step`` (a number) of AdamW, ``momentum_buffer`` of SGD; none of SGD without momentum."""
+    shape) and ``step`` (a number) of AdamW, ``momentum_buffer`` of SGD and Muon, ``row_var`` and ``col_var``
+    (of a row's or a column's means) or ``variance`` of Adafactor; none of SGD without momentum."""
     updates: int = 0
     """Updates that a learning-rate schedule has counted; 0 without one."""
 
@@ -322,8 +324,7 @@ class Strategy(ABC):
 
     def optimizer(self, case: Case) -> tuple[str, str]:
         """Class and kernel of the optimizer that the live engine must have."""
-        classes = {"adamw": "torch.optim.adamw.AdamW", "sgd": "torch.optim.sgd.SGD"}
-        return classes[case.optimizer.name], case.optimizer.kernel
+        return optimizers.kind_of(case.optimizer).cls, case.optimizer.kernel
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Expected bytes of a rank's collectives per step, by operation.

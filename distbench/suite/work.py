@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from distbench import schedule
+from distbench import optimizers, schedule
 from distbench.bounds import Bound
 from distbench.case import Optimizer, Precision, newer
 from distbench.suite.batch import BatchSpec
@@ -125,22 +125,23 @@ class WorkChecker:
             return self._plugins.check(PLUGIN_ROOTS[root], plugin, (root,))
         if not isinstance(raw, dict):
             return None, [Finding((root,), "expected a mapping", raw)]
-        if root == "precision":
-            raw = with_loss_scale(raw)
+        raw = with_derived(root, raw)
         value, findings = check(SECTION_ROOTS[root], raw, (root,))
         findings = findings or _crosswise(value)
         return (None if findings else value), findings
 
 
-def with_loss_scale(precision: Raw) -> Raw:
-    """*precision* with the loss scale that fp16 needs, unless it sets one or null."""
-    if precision.get("compute") == "fp16" and "loss_scale" not in precision:
-        return {**precision, "loss_scale": 1024.0}
-    return precision
+def with_derived(root: str, section: Raw) -> Raw:
+    """*section* with defaults that follow from its other fields: fp16's loss scale, an optimizer's kernel."""
+    if root == "optimizer":
+        return {**optimizers.usual(section.get("name")), **section}
+    if root == "precision" and section.get("compute") == "fp16":
+        return {"loss_scale": 1024.0, **section}
+    return section
 
 
 # if missing, these follow from other fields of a case, so there is no default to fill in
-_DERIVED = {"loss_scale", *(field.name for field in dataclasses.fields(BatchSpec))}
+_DERIVED = {"loss_scale", "kernel", "momentum", *(field.name for field in dataclasses.fields(BatchSpec))}
 
 
 def with_default_work(work: Mapping[str, Any]) -> Raw:
@@ -171,11 +172,11 @@ def _crosswise(value: Any) -> list[Finding]:
 
 
 def _of_optimizer(value: Optimizer) -> list[Finding]:
-    findings = []
-    if value.name != "sgd" and value.momentum:
-        message = f"only sgd has momentum, not {value.name}"
-        findings.append(Finding(("optimizer", "momentum"), message, value.momentum, ("momentum", "name")))
-    return findings + [
-        Finding(("optimizer", key), message, getattr(value, key), (key, "schedule"))
-        for key, message in schedule.problems(value)
+    return [
+        Finding(("optimizer", key), message, getattr(value, key), (key, together))
+        for together, problems in (
+            ("name", optimizers.mistakes(value)),
+            ("schedule", schedule.problems(value)),
+        )
+        for key, message in problems
     ]

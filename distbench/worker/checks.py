@@ -4,20 +4,16 @@ Today's tools start one process instead of two, run DDP instead of FSDP, feed al
 clip gradients by a hidden default, all with exit code 0.
 """
 
+import dataclasses
 import os
 from typing import Any
 
 import torch.distributed as dist
 
-from distbench import registry, schedule
-from distbench.case import Case
+from distbench import optimizers, registry, schedule
+from distbench.case import Case, Optimizer
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.worker.feed import Feed
-
-_HYPER_PARAMETERS = {
-    "adamw": ("lr", "betas", "eps", "weight_decay"),
-    "sgd": ("lr", "momentum", "weight_decay"),
-}
 
 # far above rounding, which hardly differs between ranks, and far below ranks that are not synchronised
 _SAME_NORM = 1e-3
@@ -65,8 +61,7 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
     """
     case = setting.case
     optimizer, kernel = registry.make("strategies", case.strategy).optimizer(case)
-    # SGD without momentum keeps no state
-    keeps_state = case.optimizer.name == "adamw" or case.optimizer.momentum != 0
+    keeps_state = optimizers.keeps_state(case.optimizer)
     expected: dict[str, Any] = {
         "world_size": case.world_size,
         "global_batch_size": case.batch.global_batch_size,
@@ -86,8 +81,7 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
     # only engines of compiled modules say so
     if case.compile != "none" or "compile" in effective:
         expected["compile"] = case.compile
-    own = _HYPER_PARAMETERS[case.optimizer.name]
-    expected |= {f"optimizer.{name}": getattr(case.optimizer, name) for name in own}
+    expected |= _of_optimizer(case.optimizer)
     # an engine that says so has a schedule, whether or not one was asked for
     is_told = _look_up(effective, "optimizer.next_lr") is not _NOT_REPORTED
     if is_told or schedule.is_scheduled(case.optimizer):
@@ -98,6 +92,17 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
         # a single device reduces nothing
         del expected["dtypes.reduce"]
     _require({key: (value, _look_up(effective, key)) for key, value in expected.items()})
+
+
+def _of_optimizer(spec: Optimizer, place: str = "optimizer") -> dict[str, Any]:
+    """Hyper-parameters of the optimizer that *spec* names, and of the one of its rest, under *place*."""
+    kind = optimizers.kind_of(spec)
+    own = {f"{place}.{k}": v for k, v in kind.arguments(spec).items() if k not in optimizers.VARIANTS}
+    if not kind.rest:
+        return own
+    rest = dataclasses.replace(spec, name=kind.rest)
+    own[f"{place}.rest.class"] = optimizers.kind_of(rest).cls
+    return own | _of_optimizer(rest, f"{place}.rest")
 
 
 def check_same_norm(norms: list[float], processes: int) -> None:

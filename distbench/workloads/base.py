@@ -99,5 +99,5 @@ def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 PLUGIN_BASE = Workload
-HELPERS = ("weights",)
+HELPERS = ("shapes", "weights")
 """Modules of this room that are shared code and no plug-ins."""

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from distbench import optimizers
 from distbench.analysis.verdict import Gravity, Verdict
-from distbench.case import Case, Precision
+from distbench.case import Case
 from distbench.grouping import grouped
 from distbench.record import Record, Row, Status
 from distbench.trial import SKETCH, law_of
@@ -48,9 +49,12 @@ class Limit:
     most: float
     """Upper bound of the limit: in 16 bits that many eps would hide anything."""
 
-    def of(self, precision: Precision) -> float:
-        """Largest relative difference that is rounding."""
-        dtypes = (precision.compute, precision.reduce, precision.master, precision.optimizer_state)
+    def of(self, case: Case) -> float:
+        """Largest relative difference of trainings of *case* that is rounding."""
+        precision = case.precision
+        dtypes = {precision.compute, precision.reduce, precision.master, precision.optimizer_state}
+        # Muon's updates, as FSDP2 adds up their products in parts: 3 eps of bf16 in a case in fp32
+        dtypes |= {optimizers.kind_of(case.optimizer).computes_in or precision.compute}
         return min(self.per_eps * max(_EPS[dtype] for dtype in dtypes), self.most)
 
 
@@ -214,7 +218,7 @@ def _continuation(record: Record, part: Row, saved: _Training | None) -> Continu
         lacking = f"{source} was saved by another version of distbench; start a new run"
     if lacking or saved is None:
         return resumed("lacking", reason=lacking)
-    limits = {name: limit.of(record.case.precision) for name, limit in LIMITS.items()}
+    limits = {name: limit.of(record.case) for name, limit in LIMITS.items()}
     largest = 0.0
     for step, what, apart in _differences(saved, loaded, sees_moments=not part["unseen"]):
         if not apart <= limits.get(what, 0.0):

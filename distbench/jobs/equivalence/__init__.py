@@ -199,6 +199,7 @@ def _with_sgd(case: Case, check: Check) -> list[Case]:
         lr=check.sgd_lr,
         kernel="foreach",
         betas=Optimizer.betas,
+        momentum=Optimizer.momentum,
         eps=Optimizer.eps,
         weight_decay=Optimizer.weight_decay,
     )

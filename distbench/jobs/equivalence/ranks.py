@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch.distributed as dist
 from torch import nn
 
+from distbench import optimizers
 from distbench.case import Batch, Case, Precision
 from distbench.job import REFERENCE
 from distbench.jobs.equivalence import CheckOptions
@@ -47,7 +48,7 @@ class Training:
     """Seed of what the model itself draws."""
     rounds: bool = False
     """Round the gradients to the compute dtype after each micro-batch, as do frameworks that accumulate
-    them in it."""
+    them in it; to that of an optimizer which computes in less, as another order of sums does there."""
 
 
 def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
@@ -100,6 +101,7 @@ class _Check(Fingerprints):
                 "rank draws different ones, so nothing can be compared; turn that off"
             )
         parts = self._parts(parts)
+        always = bool(optimizers.kind_of(self._plain.case.optimizer).computes_in)
         self.train(name="reference")
         self.train(name="repeat")
         for number in range(perturbed):
@@ -107,7 +109,7 @@ class _Check(Fingerprints):
                 number,
                 name=f"perturbed {number + 1}",
                 case=_in_parts(self._plain.case, parts[number % len(parts)]),
-                rounds=number % 2 == 1,
+                rounds=always or number % 2 == 1,
             )
 
     def _train_moved(self, number: int, **changes: Any) -> None:
@@ -124,7 +126,8 @@ class _Check(Fingerprints):
         feed = Feed(setting, training.order)
         with self._phases.phase("build"):
             trainer = Trainer(setting, feed, seed=training.seed)
-        self._rounds = training.case.precision.compute if training.rounds else ""
+        coarse = optimizers.kind_of(training.case.optimizer).computes_in or training.case.precision.compute
+        self._rounds = coarse if training.rounds else ""
         with self._phases.phase("check"):
             self.watch(training.name, trainer.engine)
             trainer.train(range(training.steps), self)

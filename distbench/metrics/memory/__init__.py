@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distbench import optimizers
+from distbench.case import BYTES
 from distbench.metrics.base import Absent, Metric, Session, TableColumn, TableSpec, Values, alike
 
 KINDS = {
@@ -140,12 +143,27 @@ class Memory(Metric):
 
 def _theory(session: Session) -> float | Absent:
     """Expected model states in total; adds them by kind to the table."""
-    kinds = session.strategy.model_states(session.case, session.effective["parameters"])
+    case, strategy = session.case, session.strategy
+    kinds = strategy.model_states(case, session.effective["parameters"])
     if kinds is None:
-        return Absent(f"{session.case.label} has no memory model")
+        return Absent(f"{case.label} has no memory model")
+    if optimizers.is_by_shape(case.optimizer):
+        # a strategy knows no shapes, but what it keeps of a state of one number for each parameter
+        one = dataclasses.replace(case.optimizer, name="sgd", momentum=0.9)
+        alike = strategy.model_states(dataclasses.replace(case, optimizer=one), _state_numbers(session))
+        kinds = {**kinds, "optimizer_state": (alike or kinds)["optimizer_state"]}
     states = float(sum(kinds.values()))
     session.tables["memory"].append({"phase": "theory", **kinds, "states": states})
     return states
+
+
+def _state_numbers(session: Session) -> int:
+    """Numbers that the optimizer keeps for the model, by its shapes, in the dtype of its states."""
+    from distbench.workloads.shapes import shapes_of
+
+    element = BYTES[session.case.precision.optimizer_state]
+    kept = optimizers.state_bytes(session.case.optimizer, shapes_of(session.workload), element)
+    return round(kept / element)
 
 
 def _kilobytes(file: Path, name: str) -> int | Absent:

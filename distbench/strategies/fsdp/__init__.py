@@ -126,7 +126,7 @@ class FullyShardedDataParallel(Strategy):
             return "FSDP1 with CPU offload needs an accelerator"
         if self.version == 2 and case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
             return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
-        return state_problem(case)
+        return state_problem(case, "rows" if self.version == 2 else "flat", self.label)
 
     def _group_problem(self, world_size: int, machine: Machine) -> str | None:
         """Why the groups of a hybrid shard can't be formed of *world_size* ranks."""

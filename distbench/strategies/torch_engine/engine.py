@@ -33,7 +33,7 @@ class TorchEngine(Engine):
         self._case = setting.case
         self._loss = setting.workload.loss
         self.module = module
-        self._optimizer = optimizer.make_optimizer(module.parameters(), self._case.optimizer)
+        self._optimizer = optimizer.make_optimizer(module, layers, self._case.optimizer)
         self._scheduler = optimizer.make_scheduler(self._optimizer, self._case.optimizer)
         self._accumulation = self._case.batch.gradient_accumulation_steps
         self._micro = 0

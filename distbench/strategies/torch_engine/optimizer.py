@@ -1,29 +1,63 @@
-"""torch's optimizers: made with every hyper-parameter, and read back."""
+"""Optimizers: made with every hyper-parameter, and read back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+import importlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
-from distbench import schedule
+from distbench import optimizers, schedule
 from distbench.case import Optimizer
+from distbench.optimizers import VARIANTS
+from distbench.strategies.torch_engine.joined import Joined
 from distbench.strategies.torch_engine.reading import dtype_name
+from distbench.workloads.shapes import hidden_matrices
 
-# options that change the algorithm
-_VARIANTS = ("amsgrad", "maximize", "nesterov", "dampening", "decoupled_weight_decay")
+_HYPER_PARAMETERS = (
+    *("lr", "initial_lr", "betas", "eps", "momentum", "weight_decay"),
+    # of Adafactor, of Muon, and of pytorch-optimizer's
+    *("beta2_decay", "d", "ns_coefficients", "ns_steps", "adjust_lr_fn"),
+    *("weight_decouple", "fixed_decay", "rectify", "grad_averaging", "adam"),
+)
 
 
-def make_optimizer(parameters: Iterable[torch.Tensor], spec: Optimizer) -> torch.optim.Optimizer:
-    """Torch's optimizer with every hyper-parameter given."""
-    shared: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay}
-    shared |= {kernel: spec.kernel == kernel for kernel in ("fused", "foreach")}
-    if spec.name == "adamw":
-        return torch.optim.AdamW(parameters, betas=spec.betas, eps=spec.eps, **shared)
-    return torch.optim.SGD(parameters, momentum=spec.momentum, **shared)
+_COUNTED = ("steps", "next_lr")
+
+
+def make_optimizer(module: nn.Module, layers: Sequence[nn.Module], spec: Optimizer) -> torch.optim.Optimizer:
+    """Optimizer of the parameters of *module*, with every hyper-parameter given; *layers* are its layers.
+
+    Raises:
+        ValueError: it is one of matrices, and the layers have none.
+    """
+    rest = optimizers.kind_of(spec).rest
+    if not rest:
+        return _make(module.parameters(), spec)
+    hidden = hidden_matrices(layers)
+    mine = [parameter for parameter in module.parameters() if id(parameter) in hidden]
+    if not mine:
+        raise ValueError(
+            f"optimizer.name = {spec.name} updates the matrices of a model's layers, and this model's layers "
+            "have none; use adamw, or name the layers in workload.user.layer_classes"
+        )
+    others = [parameter for parameter in module.parameters() if id(parameter) not in hidden]
+    parts = [_make(mine, spec)]
+    if others:
+        parts.append(_make(others, dataclasses.replace(spec, name=rest)))
+    return Joined(parts)
+
+
+def _make(parameters: Iterable[torch.Tensor], spec: Optimizer) -> torch.optim.Optimizer:
+    kind = optimizers.kind_of(spec)
+    cls: Any = getattr(importlib.import_module(kind.public.rpartition(".")[0]), kind.name)
+    made: torch.optim.Optimizer = cls(parameters, **kind.arguments(spec), **kind.flags(spec))
+    return made
 
 
 def make_scheduler(optimizer: torch.optim.Optimizer, spec: Optimizer) -> LambdaLR | None:
@@ -56,7 +90,12 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     Raises:
         ValueError: its parameter groups differ, so there is no one answer.
     """
-    names = ("lr", "initial_lr", "betas", "eps", "momentum", "weight_decay", "fused", "foreach", *_VARIANTS)
+    if isinstance(optimizer, Joined):
+        first, *others = map(describe_optimizer, optimizer.parts)
+        # which updates were counted, and what a scheduler makes of the rate, is the same in both
+        rest = {key: value for one in others for key, value in one.items() if key not in _COUNTED}
+        return {**first, "rest": rest or None}
+    names = (*_HYPER_PARAMETERS, "fused", "foreach", *VARIANTS)
     groups = [{k: group[k] for k in names if k in group} for group in optimizer.param_groups]
     if any(group != groups[0] for group in groups):
         raise ValueError(f"parameter groups with different hyper-parameters: {groups}")
@@ -64,11 +103,12 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     if "initial_lr" in settings:
         # a scheduler keeps there what it multiplies
         settings |= {"lr": settings.pop("initial_lr"), "next_lr": settings["lr"]}
-    kernel = _kernel(optimizer, settings.pop("fused", None), settings.pop("foreach", None))
-    variants = [name for name in _VARIANTS if settings.pop(name, None)]
+    kernel = _kernel(optimizer, settings)
+    variants = [name for name in VARIANTS if settings.pop(name, None)]
     if "betas" in settings:
         # AdamW's weight decay; DeepSpeed keeps its choice beside the groups
-        decoupled = getattr(optimizer, "adam_w_mode", "decoupled_weight_decay" in variants)
+        own = settings.get("weight_decouple", "decoupled_weight_decay" in variants)
+        decoupled = getattr(optimizer, "adam_w_mode", own)
         settings["decoupled_weight_decay"] = bool(decoupled)
     return {
         "class": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
@@ -79,11 +119,14 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     }
 
 
-def _kernel(optimizer: torch.optim.Optimizer, fused: bool | None, foreach: bool | None) -> str:
-    if not type(optimizer).__module__.startswith("torch."):
+def _kernel(optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> str:
+    """Implementation that *optimizer* steps with; takes its flags out of *settings*."""
+    has_several = "foreach" in settings
+    fused, foreach = settings.pop("fused", None), settings.pop("foreach", None)
+    if not type(optimizer).__module__.startswith(("torch.", "pytorch_optimizer.")):
         # its own kernel, whatever its groups say in torch's words
         return type(optimizer).__qualname__
-    if fused is None and foreach is None:
+    if has_several and fused is None and foreach is None:
         # neither was set, so torch chooses by device
         fused, foreach = _default_to_fused_or_foreach(optimized(optimizer), differentiable=False)
     return "fused" if fused else "foreach" if foreach else "loop"

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from distbench.bounds import Bound
 from distbench.case import BYTES, Case
 from distbench.env import Machine, ops_folder, packages
+from distbench.optimizers import Cut
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.description import (
@@ -166,7 +167,8 @@ class Zero(Strategy):
             return "offload to NVMe needs libaio (Debian: apt-get install libaio-dev)"
         if uses_nvme and not self.nvme_path:
             return "offload to NVMe needs nvme_path: a folder on the disk"
-        return state_problem(case) or self._tools_problem(case, machine)
+        cut: Cut = "flat" if self.stage else "whole"
+        return state_problem(case, cut, f"ZeRO {self.stage}") or self._tools_problem(case, machine)
 
     def imports(self, case: Case) -> tuple[str, ...]:
         # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves

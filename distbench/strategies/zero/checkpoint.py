@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from distbench.strategies.torch_engine.reading import on_host
 from distbench.workloads.weights import plain_name
 
 _TAG = "checkpoint"
-_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "row_var", "col_var", "variance")
 
 
 def save(engine: Any, folder: Path) -> None:
@@ -46,16 +46,26 @@ def load(engine: Any, folder: Path) -> None:
 def gather_optimizer(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
     """Optimizer's whole state on the CPU of rank 0, by the parameters' plain names; a collective call."""
     states = list(engine.basic_optimizer.state.values())
-    moments = [name for name in _MOMENTS if any(name in state for state in states)]
-    if not moments:
+    if not any(name in state for state in states for name in _MOMENTS):
         return {}
     _link(engine)
-    step = _step(states)
     return {
-        plain_name(name): on_host(_whole_moments(engine, parameter, moments)) | step
+        plain_name(name): _state_of(engine, parameter, states[0])
         for name, parameter in engine.module.named_parameters()
         if parameter.requires_grad
     }
+
+
+def _state_of(engine: Any, parameter: torch.Tensor, example: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Whole state of one parameter; *example* is that of any piece, where a parameter has none of its own."""
+    is_flat = bool(engine.zero_optimization_stage())
+    own = example if is_flat else engine.basic_optimizer.state[whole_masters(engine)[parameter]]
+    whole = (
+        (name, (safe_get_full_optimizer_state(parameter, name) if is_flat else own[name]).detach().float())
+        for name in _MOMENTS
+        if name in own
+    )
+    return on_host(whole) | ({"step": torch.tensor(float(own["step"]))} if "step" in own else {})
 
 
 def whole_masters(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
@@ -74,24 +84,10 @@ def whole_masters(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
     return {parameter: parameter for parameter in engine.module.parameters()}
 
 
-def _whole_moments(
-    engine: Any, parameter: torch.Tensor, moments: Iterable[str]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    for name in moments:
-        whole: torch.Tensor | None = safe_get_full_optimizer_state(parameter, name)
-        if whole is None:
-            whole = engine.basic_optimizer.state[whole_masters(engine)[parameter]][name]
-        yield name, whole.detach().float()
-
-
-def _step(states: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    steps = [state["step"] for state in states if "step" in state]
-    return {"step": torch.tensor(float(steps[0]))} if steps else {}
-
-
 def spread(engine: Any, updated: list[torch.Tensor], state: FullState) -> None:
     """Put *state*, which every rank has whole, in its places; *updated* are what the optimizer updates."""
-    _make_room(engine.basic_optimizer, updated, state)
+    if engine.zero_optimization_stage():
+        _make_room(engine.basic_optimizer, updated, state)
     _link(engine)
     put = _put_shards if engine.zero_optimization_stage() == 3 else _put_whole
     for name, parameter in engine.module.named_parameters():
@@ -108,7 +104,7 @@ def _link(engine: Any) -> None:
 
 
 def _make_room(optimizer: Any, updated: list[torch.Tensor], state: FullState) -> None:
-    """Give a fresh *optimizer* the state that torch's make in their first step, its steps counted."""
+    """Give a fresh *optimizer* of flat tensors the state that its first step makes, and its steps counted."""
     example = next(iter(state.optimizer.values()), {})
     for tensor in updated:
         kept = optimizer.state[tensor]
@@ -116,9 +112,12 @@ def _make_room(optimizer: Any, updated: list[torch.Tensor], state: FullState) ->
             if name in example and name not in kept:
                 kept[name] = torch.zeros_like(tensor)
         if "step" in example:
-            # DeepSpeed's own Adam counts in a plain number
-            is_plain = "DeepSpeed" in type(optimizer).__name__
-            kept["step"] = int(example["step"]) if is_plain else example["step"].clone().to(tensor.device)
+            kept["step"] = _counted(optimizer, example["step"], tensor.device)
+
+
+def _counted(optimizer: Any, step: torch.Tensor, device: torch.device) -> int | torch.Tensor:
+    """*step* as *optimizer* counts: DeepSpeed's own Adam in a plain number."""
+    return int(step) if "DeepSpeed" in type(optimizer).__name__ else step.clone().to(device)
 
 
 def _put_whole(
@@ -133,8 +132,11 @@ def _put_whole(
     else:
         master = whole_masters(engine).get(parameter, parameter)
         master.data.copy_(value)
+        kept = engine.basic_optimizer.state[master]
         for name, moment in given.items():
-            engine.basic_optimizer.state[master][name].copy_(moment)
+            kept[name] = moment.to(master, copy=True)
+        if "step" in moments:
+            kept["step"] = _counted(engine.basic_optimizer, moments["step"], master.device)
 
 
 def _put_shards(_engine: Any, parameter: Any, value: torch.Tensor, moments: dict[str, torch.Tensor]) -> None:

@@ -14,7 +14,7 @@ from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from torch import nn
 
-from distbench import schedule
+from distbench import optimizers, schedule
 from distbench.strategies.base import Engine, FullState, Setting
 from distbench.strategies.torch_engine import compilation, modules, optimizer, reading, recomputation
 from distbench.strategies.zero import Zero, checkpoint, gradients, settings
@@ -163,7 +163,7 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
     layers = modules.prepared_layers(setting.case, module, setting.workload.layers(module))
     engine, *_ = deepspeed.initialize(
         model=module,
-        optimizer=_optimizer(strategy, setting, module),
+        optimizer=_optimizer(strategy, setting, module, layers),
         # it steps it after each update that it takes, and after no other
         lr_scheduler=_scheduler(setting),
         config=config,
@@ -226,11 +226,11 @@ def _fill(parameter: Any, initial: weights.Initial, name: str) -> None:
     initial.fill(shard.view(-1)[:own], name, start)
 
 
-def _optimizer(strategy: Zero, setting: Setting, module: nn.Module) -> Any:
+def _optimizer(strategy: Zero, setting: Setting, module: nn.Module, layers: list[nn.Module]) -> Any:
     spec = setting.case.optimizer
     if strategy.optimizer_kernel == "torch":
-        return optimizer.make_optimizer(module.parameters(), spec)
-    shared = {"lr": spec.lr, "betas": spec.betas, "eps": spec.eps, "weight_decay": spec.weight_decay}
+        return optimizer.make_optimizer(module, layers, spec)
+    shared = optimizers.kind_of(spec).arguments(spec)
     if strategy.offload_optimizer != "none" or setting.device.type == "cpu":
         return deepspeed.ops.adam.DeepSpeedCPUAdam(module.parameters(), adamw_mode=True, **shared)
     return deepspeed.ops.adam.FusedAdam(module.parameters(), adam_w_mode=True, **shared)

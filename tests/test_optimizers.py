@@ -1,0 +1,168 @@
+"""Optimizers: which strategies keep each of them the same training, and what the others are told."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Finished
+
+from distbench.case import Optimizer
+from distbench.env import Machine
+from distbench.errors import SuiteError
+from distbench.optimizers import KINDS, Weight, state_bytes
+from distbench.plan import Plan, make
+from distbench.suite import load
+
+ALL = dict.fromkeys(("torch", "deepspeed", "pytorch-optimizer"), "1")
+CPU = Machine(device="cpu", devices=2, packages=ALL, has_libaio=False, has_compiler=True)
+PLAN = """
+workload: transformer
+batch: {global_batch_size: 8}
+world_sizes: [2]
+strategies: [ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 1, 2, 3]}}]
+"""
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Callable[..., Plan]:
+    def plan(optimizer: str, machine: Machine = CPU) -> Plan:
+        file = tmp_path / "mine.yaml"
+        file.write_text(f"{PLAN}optimizer: {optimizer}\n")
+        return make(load(file), machine)
+
+    return plan
+
+
+def test_a_suite_may_name_just_the_optimizers_of_the_table() -> None:
+    assert typing.get_args(typing.get_type_hints(Optimizer)["name"]) == tuple(KINDS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_one_that_needs_whole_tensors_is_refused_where_it_gets_flat_pieces(
+    planned: Callable[..., Plan], name: str
+) -> None:
+    problems = {item.case.label: item.problem for item in planned(f"{{name: {name}, kernel: loop}}").cases}
+    refused = {label for label, problem in problems.items() if problem}
+    flat = {"fsdp1", "zero1", "zero2", "zero3"} if KINDS[name].needs else set()
+    assert refused == flat | ({"fsdp"} if KINDS[name].fails_on_rows else set())
+    for label in flat:
+        assert problems[label].startswith(f"optimizer.name = {name} needs {KINDS[name].needs}, and "), label
+
+
+def test_what_a_suite_leaves_out_is_what_the_optimizer_has(planned: Callable[..., Plan]) -> None:
+    cases = [item.case.optimizer for item in planned("{name: [adamw, adafactor, muon]}").cases[::7]]
+    assert [(each.kernel, each.momentum) for each in cases] == [("fused", 0), ("foreach", 0), ("loop", 0.95)]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "mistake"),
+    [
+        (
+            "{name: muon, kernel: fused}",
+            "optimizer.kernel = 'fused': muon has no fused kernel. Allowed: loop",
+        ),
+        ("{name: adafactor, momentum: 0.9}", "only sgd and muon have momentum, not adafactor"),
+        ("addam", "optimizer.name = 'addam': did you mean 'adam'?"),
+    ],
+)
+def test_a_key_that_an_optimizer_lacks_is_a_mistake(
+    planned: Callable[..., Plan], optimizer: str, mistake: str
+) -> None:
+    with pytest.raises(SuiteError, match=r"mine\.yaml:6: ") as refused:
+        planned(optimizer)
+    assert mistake in str(refused.value)
+
+
+def test_one_whose_package_is_missing_says_how_to_get_it(planned: Callable[..., Plan]) -> None:
+    bare = dataclasses.replace(CPU, packages={"torch": "1", "deepspeed": "1"})
+    problems = {item.problem for item in planned("{name: lion}", bare).cases}
+    assert problems == {"pytorch-optimizer is not installed; install it with: pip install pytorch-optimizer"}
+
+
+def test_states_are_counted_by_shape() -> None:
+    weights = [Weight((6, 10), is_hidden=True), Weight((6, 10)), Weight((10,))]
+    counted = {name: state_bytes(Optimizer(name, momentum=0.9), weights, 4) / 4 for name in KINDS}
+    by_shape = {"adafactor": 2 * 16 + 10, "muon": 60 + 2 * 70}
+    alike = {"adamw": 260, "adam": 260, "sgd": 130, "lion": 130, "lamb": 260}
+    assert counted == by_shape | alike
+
+
+SUITE = """
+workload: {user: {model: "small:Uneven", length: 32}}
+data: text
+batch: {global_batch_size: 8}
+world_sizes: [2]
+measure: {trials: 0}
+check: {steps: 2, perturbed: 4, fp32: false}
+limits: {start: 300}
+"""
+THEORY = "memory_states_theory"
+EQUIVALENT = {"equivalent", "equivalent within rounding"}
+
+
+def verdicts(done: Finished) -> dict[tuple[str, str], tuple[str, str]]:
+    """Verdict on each case with its sentence, by label and optimizer; of one that can't run its status."""
+    found = {}
+    for name, each in done.cases.items():
+        told = each["verdicts"].get("equivalence")
+        key = each["label"], name.rpartition("name=")[2]
+        found[key] = (told["word"], told["sentence"]) if told else (each["status"], each["reason"])
+    return found
+
+
+FEW = "ddp, fsdp, {flat_fsdp: {version: 1}}"
+MORE = """
+  {zero: {stage: 0}}, {fsdp: {sharding: hybrid}}, {flat_fsdp: {version: 2}}, {flat_zero: {stage: [1, 2, 3]}}
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("strategies", "names"),
+    [
+        (FEW, "adafactor, muon"),
+        pytest.param(MORE, "adafactor, muon", marks=pytest.mark.deep),
+        pytest.param(f"{FEW}, {MORE.strip()}", "lion, lamb", marks=pytest.mark.deep),
+    ],
+)
+def test_the_check_finds_what_the_plan_refuses_and_nothing_else(
+    run_suite: Callable[..., Finished], strategies: str, names: str
+) -> None:
+    text = f"{SUITE}strategies: [{strategies.strip()}]\noptimizer: {{name: [{names}], lr: 0.01}}\n"
+    for (label, optimizer), (word, sentence) in verdicts(run_suite(text)).items():
+        kind = KINDS[optimizer]
+        if label in ("fsdp", "fsdp-hybrid") and kind.fails_on_rows:
+            assert word == "unsupported", (label, optimizer, sentence)
+        elif label == "flat-fsdp" and kind.fails_on_rows:
+            assert "in-place operations that require placement changes" in sentence, optimizer
+        elif not label.startswith("flat-") or label == "flat-fsdp" or not kind.needs:
+            assert word in EQUIVALENT, (label, optimizer, sentence)
+        elif optimizer == "muon":
+            assert re.search("must be a 2D matrix|the matrices of a model's layers", sentence), label
+        else:
+            # a piece is a vector with a norm of its own, of which nobody makes factors of rows and columns
+            assert word == "differs", (label, optimizer, sentence)
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_states_of_every_shape_are_counted_and_resumed_in_other_strategies(
+    run_suite: Callable[..., Finished],
+) -> None:
+    text = SUITE.replace("measure: {trials: 0}\ncheck: {steps: 2, perturbed: 4, fp32: false}\n", "")
+    done = run_suite(
+        f"{text}strategies: [ddp, fsdp, {{zero: {{stage: 0}}}}]\n"
+        "measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}\ncheckpoint: true\n"
+        "optimizer: {name: [adafactor, muon, lamb], lr: 0.01, warmup_steps: 2}\nmetrics: [steptime, memory]\n"
+    )
+    assert done.code == 0, done.errors
+    assert {each["verdict"] for each in done.checkpoints} == {"same", "rounding"}
+    for each in done.cases.values():
+        if each["status"] != "unsupported":
+            states, theory = (each["values"][name]["value"] for name in ("memory_states", THEORY))
+            assert states == pytest.approx(theory, rel=0.01), each["case"]
