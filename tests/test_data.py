@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from records import case
 
 from distbench import registry
 from distbench.case import Choice
@@ -333,3 +334,33 @@ def test_the_held_out_samples_of_the_synthetic_source_are_judged_from_its_entrop
     one = source("synthetic", states=8)
     merit = one.merit(TOKENS)
     assert merit and merit.floor == pytest.approx(one.entropy_rate(256))  # type: ignore[attr-defined]
+
+
+@pytest.mark.train
+def test_batches_made_ahead_are_those_of_their_steps_all_of_a_pass_or_none() -> None:
+    import torch
+
+    from distbench.strategies.base import Setting
+    from distbench.worker.feed import AHEAD, Feed
+
+    trained = case("ddp", data=Choice("synthetic"), workload=Choice("transformer", {"seq_len": 16}))
+    workload = registry.make("workloads", trained.workload)
+    setting = Setting(trained, workload, Path(), torch.device("cpu"), 1, 2, Path())
+    asked: list[int] = []
+
+    def batches(step: int, rows: range) -> dict[str, np.ndarray]:
+        asked.append(step)
+        return {"input_ids": np.full((len(rows), lengths[step > 5]), 100 * step + rows.start)}
+
+    # the second are so large that two of them are too many
+    lengths = (3, AHEAD // 8 // 4 // 2 + 1)
+    feed = Feed(setting, batches=batches)
+    feed.make_ahead(range(2, 5))
+    assert asked == [2, 3, 4]
+    seen = [int(feed.micro_batches(step)[0]["input_ids"][0, 0]) for step in (2, 3, 4, 5, 3)]
+    assert seen == [204, 304, 404, 504, 304]
+    assert asked == [2, 3, 4, 5, 3], "made once and used once"
+    feed.make_ahead(range(6, 8))
+    assert asked[5:] == [6], "nothing more is made"
+    assert int(feed.micro_batches(6)[0]["input_ids"][0, 0]) == 604
+    assert asked[5:] == [6, 6]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from conftest import PLUGINS, QUICK, Done
 
 from distbench import plan, registry
-from distbench.case import Choice
+from distbench.case import Choice, Device
 from distbench.env import Machine
 from distbench.preparation import Event, Item, read_items
 from distbench.record.store import new_run_id
@@ -61,11 +62,11 @@ def test_ops_of_two_environments_do_not_share_a_folder() -> None:
     assert zero.extensions_folder("cpu") != zero.extensions_folder("cuda")
 
 
-def items(folder: Path, text: str) -> list[Item]:
+def items(folder: Path, text: str, machine: Machine = MACHINE, work: str = WORK) -> list[Item]:
     """What the preparation of a suite is asked to build."""
-    (folder / "suite.yaml").write_text(f"{WORK}launcher: pretend\n{text}")
+    (folder / "suite.yaml").write_text(f"{work}launcher: pretend\n{text}")
     suite = load(folder / "suite.yaml")
-    assert prepare(suite, plan.make(suite, MACHINE), folder, new_run_id(), Observer()) == {}
+    assert prepare(suite, plan.make(suite, machine), folder, new_run_id(), Observer()) == {}
     return read_items(folder / "prepare" / "0" / "prepare.json")
 
 
@@ -76,6 +77,15 @@ def test_each_case_for_which_a_strategy_builds_something_else_is_prepared(
     built = items(tmp_path, "strategies: [compiled]\naxes: {optimizer.name: [adamw, sgd]}\n")
     asked = [item.data["optimizer"]["name"] for item in built if item.kind == "strategy"]
     assert asked == ["adamw", "sgd"]
+
+
+@pytest.mark.parametrize(("device", "built"), [("cpu", ["metric memory"]), ("cuda", [])])
+def test_an_allocator_that_counts_is_built_for_cpus_alone(
+    tmp_path: Path, device: Device, built: list[str]
+) -> None:
+    machine, work = dataclasses.replace(MACHINE, device=device), WORK.replace("steptime", "steptime, memory")
+    asked = items(tmp_path, "strategies: [ddp]\n", machine, work)
+    assert [item.name for item in asked if item.kind == "metric"] == built
 
 
 class Notes(Observer):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from distbench.case import Case
+from distbench.case import Case, Device
 
 if TYPE_CHECKING:
     import torch
@@ -226,6 +226,9 @@ class Metric(ABC):
     """The tables that it leaves."""
     early: ClassVar[tuple[str, ...]] = ()
     """Modules that every warm parent of ranks imports once: they need torch alone and take long."""
+
+    devices: ClassVar[frozenset[Device]] = frozenset({"cpu", "cuda"})
+    """On which devices ``prepare`` and ``install`` have something to do; elsewhere they are not called."""
 
     def prepare(self) -> list[str]:
         """Build once, in a process of its own, what trials need; return what users should know."""

@@ -97,14 +97,16 @@ class Preparation:
         known: set[str] = set()
         todo = []
         for cases in groups:
-            items = {item.name: item for item in (*self._of_metrics(), *self._of_cases(cases))}
+            items = {item.name: item for item in (*self._of_metrics(cases), *self._of_cases(cases))}
             todo.append([item for name, item in items.items() if name not in known])
             known |= items.keys()
         return todo
 
-    def _of_metrics(self) -> Iterable[Item]:
+    def _of_metrics(self, cases: list[Case]) -> Iterable[Item]:
+        devices = {case.device for case in cases}
         for choice in self.suite.metrics:
-            if type(registry.make("metrics", choice)).prepare is not Metric.prepare:
+            metric: Metric = registry.make("metrics", choice)
+            if type(metric).prepare is not Metric.prepare and devices.intersection(metric.devices):
                 yield Item("metric", metric_item(choice.name), dataclasses.asdict(choice))
 
     def _of_cases(self, cases: list[Case]) -> Iterable[Item]:

@@ -1,6 +1,7 @@
 """The micro-batches of one rank: its rows of the global batch, the same at every world size."""
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,6 +11,8 @@ from distbench.data.base import Batches, Source
 from distbench.strategies.base import Setting
 
 Batch = dict[str, torch.Tensor]
+AHEAD = 256 << 20
+"""Bytes of host memory that batches which are made ahead take at most."""
 
 
 class Feed:
@@ -28,10 +31,24 @@ class Feed:
         # one process may drive several devices (nn.DataParallel); it then gets the rows of all of them
         share = size // setting.world_size
         self._rows = range(rank * share, (rank + 1) * share)
+        self._made: dict[int, dict[str, np.ndarray]] = {}
+
+    def make_ahead(self, steps: Sequence[int]) -> None:
+        """Make the batches of *steps*, so that only copying them is left: all, or none if they are large.
+
+        A GPU's host has to run ahead of it, and what it computes for a batch is in the way of launching
+        kernels, in another thread as well: Python runs one at a time. All or none, so that no step differs.
+        """
+        for step in steps:
+            self._made[step] = arrays = self._batches(step, self._rows)
+            if sum(array.nbytes for array in arrays.values()) * len(steps) > AHEAD:
+                self._made.clear()
+                return
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Micro-batches of *step*, on the device."""
-        whole = placed(self._batches(step, self._rows), self._setting)
+        made = self._made.pop(step, None)
+        whole = placed(made or self._batches(step, self._rows), self._setting)
         size = len(self._rows) // self._accumulation
         return [
             {name: tensor[i * size : (i + 1) * size] for name, tensor in whole.items()}

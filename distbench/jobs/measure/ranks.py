@@ -70,7 +70,8 @@ def _built(
     strategy: Strategy = registry.make("strategies", trial.case.strategy)
     with phases.phase("build"):
         for metric in metrics.values():
-            metric.install()
+            if setting.device.type in metric.devices:
+                metric.install()
         engine = strategy.build(setting)
         feed = Feed(setting)
         if setting.device.type == "cuda":

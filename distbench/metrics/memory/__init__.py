@@ -93,6 +93,9 @@ class Memory(Metric):
         ),
     )
 
+    # a GPU's allocator counts by itself
+    devices = frozenset({"cpu"})
+
     def prepare(self) -> list[str]:
         from distbench.metrics.memory import allocators
 
