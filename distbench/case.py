@@ -25,6 +25,10 @@ MOST_RANKS = 1_000_000
 Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 """Not at all, or a mode of torch.compile."""
+Float8 = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
+"""Not at all, or a recipe of torchao: how many scales a matrix has, and which products are in float8."""
+FLOAT8_MULTIPLE = 16
+"""Of what every size of a matrix product in float8 is a multiple, as torch._scaled_mm demands."""
 Device = Literal["cpu", "cuda"]
 OptimizerName = Literal["adamw", "adam", "sgd", "adafactor", "muon", "lion", "lamb"]
 
@@ -174,9 +178,20 @@ class Precision:
     """How matrices of fp32 are multiplied (torch.set_float32_matmul_precision); high: as TF32 on GPUs that
     know it, with 10 bits instead of 23. Set in every rank, whatever a container has for a default."""
 
+    float8: Float8 = field(default="none", metadata={"since": 4})
+    """Recipe of torchao by which the linear layers inside the model's layers multiply in float8; all else is
+    in compute: bf16. tensorwise: one scale a matrix, the fastest; rowwise: one a row, closer to bf16;
+    rowwise_with_gw_hp: that, with the gradients of weights in bf16."""
+    float8_emulated: bool = field(default=False, metadata={"since": 4})
+    """Round to float8 and multiply in fp32, on any device: to check a training where no GPU knows float8.
+    Such a case is not timed."""
+
     @property
     def label(self) -> str:
-        """``bf16``: dtype of the computation, or ``tf32``, as which that in fp32 may be multiplied."""
+        """``bf16``: dtype of the computation, or what it multiplies in: ``tf32``, ``float8-rowwise``."""
+        if self.float8 != "none":
+            recipe = "" if self.float8 == "tensorwise" else f"-{self.float8}"
+            return f"float8{recipe}{'-emulated' if self.float8_emulated else ''}"
         return "tf32" if (self.compute, self.matmul) == ("fp32", "high") else self.compute
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distbench import oom
 from distbench.case import Device
 from distbench.gpu_facts import gpu_facts
 
@@ -22,8 +23,8 @@ RUN_ID = "DISTBENCH_RUN_ID"
 """Environment variable that every process of a run carries."""
 
 _PACKAGES = (
-    *("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors", "accelerate"),
-    "pytorch-optimizer",
+    *("torch", "torchao", "deepspeed", "transformers", "accelerate", "pytorch-optimizer"),
+    *("scikit-learn", "numpy", "safetensors"),
 )
 
 # Exact names only: a prefix such as NCCL_ or TORCH_ guarantees nothing about the value, and dumps of the
@@ -92,6 +93,10 @@ class Machine:
     nodes: int = 1
     device_memory: int | None = None
     """Bytes of the smallest CUDA device; None: unknown, or computing on CPUs."""
+    compute_capability: float | None = None
+    """NVIDIA's number for what the oldest CUDA device can do; None: unknown, or computing on CPUs."""
+    memory: int | None = None
+    """Bytes of host memory of one node that ranks may use; None: unknown."""
 
 
 def detect(device: str = "auto") -> Machine:
@@ -106,7 +111,16 @@ def detect(device: str = "auto") -> Machine:
         has_compiler=compiler() is not None,
         has_ninja=shutil.which("ninja", path=search_path()) is not None,
         device_memory=min(_gpu_memory(), default=None) if chosen == "cuda" else None,
+        compute_capability=min(_capabilities(), default=None) if chosen == "cuda" else None,
+        memory=memory(),
     )
+
+
+def memory() -> int:
+    """Bytes of host memory that processes may use: what the machine has, or the limit of the cgroup."""
+    own = oom.account()
+    limit = own.limit if own else None
+    return _installed() if limit is None else min(limit, _installed())
 
 
 def gpu_count() -> int:
@@ -182,7 +196,7 @@ def describe() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "cpu": _cpu_name(),
         "cpu_cores": core_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": _installed(),
         "gpus": list(_gpu_names()),
         "gpu_memory_bytes": _gpu_memory(),
         "gpu_driver": _gpu_driver(),
@@ -210,6 +224,10 @@ def ops_folder(prefix: str, installed: Mapping[str, str], device: str, cpus: Pat
     return cache_folder() / "ops" / f"{versions}-{place}" / device
 
 
+def _installed() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 @functools.cache
 def _gpu_names() -> tuple[str, ...]:
     import pynvml
@@ -229,6 +247,15 @@ def _gpu_memory() -> list[int]:
 
     handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(len(_gpu_names()))]
     return [int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles]
+
+
+def _capabilities() -> list[float]:
+    """Compute capability of each GPU, in the order of their names."""
+    import pynvml
+
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(len(_gpu_names()))]
+    pairs = [pynvml.nvmlDeviceGetCudaComputeCapability(handle) for handle in handles]
+    return [float(f"{major}.{minor}") for major, minor in pairs]
 
 
 def _gpu_driver() -> str | None:

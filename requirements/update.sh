@@ -16,8 +16,9 @@ lock pyproject.toml --extra test --output-file requirements/light.txt
 # of the others what these lack
 known=$(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package \1/p' requirements/light.txt)
 # shellcheck disable=SC2086
-lock pyproject.toml --extra train --extra huggingface --extra optimizers --extra trackers --extra ray \
-    --extra test --extra lint --excludes - $known --output-file requirements/py.txt <<< $'torch\nhttpx2-jsfetch'
+lock pyproject.toml --extra train --extra float8 --extra huggingface --extra optimizers --extra trackers \
+    --extra ray --extra test --extra lint --excludes - $known --output-file requirements/py.txt \
+    <<< $'torch\nhttpx2-jsfetch'
 known=$(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package \1/p' requirements/light.txt requirements/py.txt)
 # shellcheck disable=SC2086
 lock pyproject.toml --extra train --extra test --extra ray --extra spark --extra cluster \

@@ -34,6 +34,7 @@ LIVE = {"reduce_bucket_size": 1234, "allgather_bucket_size": 2345, "prefetch_buc
 LIVE |= {"max_live_parameters": 4567}
 SHARDED = {"engine": "FSDPDecoder", "unit_classes": ["FSDPBlock", "FSDPDecoder"]}
 BF16 = Precision("bf16", "fp32", "fp32", "fp32")
+FLOAT8 = dataclasses.replace(BF16, float8="rowwise")
 HOSTILE = 'evil\n"""; import evil  # \u202e\x1b[31m</script>' + "x" * 10_000
 
 
@@ -72,6 +73,9 @@ ALL = {
     "ddp-fp16": of("ddp", precision=Precision("fp16", "fp16", "fp32", "fp32", 4096.0)),
     "ddp-compiled": of("ddp", activation_checkpointing="selective", compile="default"),
     "fsdp-compiled": of("fsdp", activation_checkpointing="selective", compile="max-autotune"),
+    "ddp-float8": of("ddp", precision=FLOAT8),
+    "fsdp-float8": of("fsdp", precision=FLOAT8, compile="default"),
+    "zero2-float8": of("zero", options={"stage": 2}, precision=FLOAT8),
     "dp": of("dp"),
     "fsdp": of("fsdp", precision=BF16),
     "fsdp-fp16": of("fsdp", precision=Precision("fp16", "fp32", "fp32", "fp32", 4096.0)),
@@ -114,6 +118,7 @@ def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: s
     wanted += [str(one.batch.global_batch_size)] if format_ in ("deepspeed", "torchtitan") else []
     wanted += ["4096"] if one.precision.loss_scale == 4096 else []
     wanted += [one.activation_checkpointing, "fp32"]
+    wanted += ["float8", "rowwise"] if one.precision.float8 != "none" else []
     assert [each for each in wanted if each not in text] == []
 
 

@@ -338,6 +338,27 @@ def problem_of(suite: Suite, machine: Machine) -> str:
     return item.problem or ""
 
 
+HUGE = MINIMAL.replace("transformer", "{transformer: {preset: 70b}}")
+
+
+def test_a_model_whose_states_fit_nowhere_is_unsupported_before_anything_is_built(suite):
+    def problem(strategy: str, ranks: int, **machine) -> str:
+        text = HUGE.replace("[ddp]", f"[{strategy}]").replace("[1, 2]", f"[{ranks}]").replace("8}", "64}")
+        return problem_of(suite(text), dataclasses.replace(GPUS, devices=ranks, **machine))
+
+    # weights, gradients and two moments in fp32 are 16 bytes a parameter
+    assert problem("ddp", 2, device="cpu", memory=24 << 30) == (
+        "the model does not fit: by theory the model states of 70,553,706,496 parameters take 1.03 TiB on each of "
+        "2 ranks, and this machine has 24.0 GiB of memory; use a smaller model, more devices, or a strategy that "
+        "shards or offloads more"
+    )
+    assert problem("fsdp", 4, device="cpu", memory=1 << 40) != "", "on a CPU the ranks share the memory"
+    assert problem("fsdp", 4, device="cpu", memory=1100 << 30) == problem("fsdp", 4, device="cpu") == ""
+    assert "a GPU of this machine has 80.0 GiB" in problem("fsdp", 8, device_memory=80 << 30)
+    assert problem("fsdp", 16, device_memory=80 << 30) == ""
+    assert problem("{fsdp: {cpu_offload: true}}", 8, device_memory=80 << 30) == ""
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache."""
@@ -585,7 +606,9 @@ def test_only_weights_that_a_constructor_draws_make_preparing_long(suite):
 
 @pytest.mark.train
 def test_the_limits_that_follow_the_size_are_shown(suite, distbench):
-    file = suite(LARGE.replace("[2]", "[1]").replace("{zero: {stage: 3}}", "single")).file
+    # with Adam's states it would not fit everywhere
+    alone = LARGE.replace("[2]", "[1]").replace("{zero: {stage: 3}}", "single")
+    file = suite(f"{alone}optimizer: sgd\n").file
     text = " ".join(distbench("plan", file).stdout.split())
     assert "start 2 min 00 s, build 10 min 18 s, step " in text
     shown = json.loads(distbench("plan", file, "--json").stdout)

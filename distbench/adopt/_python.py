@@ -7,7 +7,9 @@ from textwrap import dedent, indent
 from distbench import schedule
 from distbench.adopt import base
 from distbench.adopt.base import Measured
-from distbench.case import KEPT_OPERATIONS, TORCH_NAMES, Case, Optimizer
+from distbench.case import FLOAT8_MULTIPLE, KEPT_OPERATIONS, TORCH_NAMES, Case, Optimizer
+
+FLOAT8_IMPORT = "from torchao.float8 import Float8LinearConfig, convert_to_float8_training"
 
 CAST = '''
 class Cast(nn.Module):
@@ -138,6 +140,21 @@ def checkpoint(case: Case) -> str:
         ),
     }[case.activation_checkpointing]
     return wrap and f"layers = wrap_layers(model, layers, {wrap})  # recompute activations"
+
+
+def float8(case: Case) -> str:
+    """Statement by which the linear layers inside ``layers`` multiply in float8; empty if none does."""
+    if case.precision.float8 == "none":
+        return ""
+    return block(f"""
+        for layer in layers:
+            convert_to_float8_training(
+                layer,
+                config=Float8LinearConfig.from_recipe_name({case.precision.float8!r}),
+                # GPUs multiply only these sizes
+                module_filter_fn=lambda part, _: all(n % {FLOAT8_MULTIPLE} == 0 for n in part.weight.shape),
+            )
+    """)
 
 
 def compiled(case: Case) -> str:

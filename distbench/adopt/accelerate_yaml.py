@@ -154,6 +154,7 @@ def _script(measured: Measured) -> str:
             "from functools import partial\n" if _python.kept(measured.case) else "",
             "import torch",
             "from accelerate import Accelerator",
+            _python.FLOAT8_IMPORT if _python.float8(measured.case) else "",
             f"from accelerate.utils import {', '.join([*_names(measured), 'GradientAccumulationPlugin'])}",
             f"from torch.distributed.fsdp import {_policy_class(measured.fsdp)}" if measured.fsdp else "",
             _python.checkpoint_imports(measured.case) if wraps else "",
@@ -221,7 +222,7 @@ def _prepare(measured: Measured, wraps: bool) -> str:
         master = ""
         make = f"optimizer = DummyOptim(model.parameters())  # configured in {deepspeed_json.FILE}"
     own = _python.checkpoint(measured.case) if wraps else ""
-    checkpoint = lines(own, _python.compiled(measured.case))
+    checkpoint = lines(_python.float8(measured.case), own, _python.compiled(measured.case))
     body = lines(master, checkpoint, make, "return accelerator.prepare(model, optimizer, loader)")
     doc = "Return wrapped model, optimizer and loader; *loader* yields micro-batches of all ranks' data."
     return function("prepare(accelerator, model, layers, loader)", doc, body)

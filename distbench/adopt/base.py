@@ -195,7 +195,8 @@ def _settings(case: Case) -> dict[str, str]:
         "precision": f"compute {precision.compute}, reduce {precision.reduce}, master weights "
         f"{precision.master}, optimizer state {precision.optimizer_state}, loss scale "
         f"{'none' if precision.loss_scale is None else repr(precision.loss_scale)}"
-        + (f', torch.set_float32_matmul_precision("{matmul}")' if matmul != "highest" else ""),
+        + (f', torch.set_float32_matmul_precision("{matmul}")' if matmul != "highest" else "")
+        + (f", linear layers in float8 ({precision.float8})" if precision.float8 != "none" else ""),
         "activation checkpointing": case.activation_checkpointing,
         "torch.compile": "no" if case.compile == "none" else f"each layer, in mode {case.compile}",
         "seed": str(case.seed),

@@ -105,6 +105,9 @@ def notes(measured: Measured) -> list[str]:
         f"torch.compile ({case.compile}): compile each layer in the script, as --as torch writes it.": (
             case.compile != "none"
         ),
+        f"float8 ({precision.float8}): convert the linear layers in the script, as --as torch writes it.": (
+            precision.float8 != "none"
+        ),
         "nvme_path is a folder on the measured machine; replace it with your own.": on_disk,
     }
     return [*always, *base.applying(sentences)]

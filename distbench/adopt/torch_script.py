@@ -70,6 +70,7 @@ _FOREIGN = {
     "torch.": "import torch",
     "dist.": "import torch.distributed as dist",
     "nn.": "from torch import nn",
+    "convert_to_float8_training(": _python.FLOAT8_IMPORT,
 }
 
 
@@ -89,6 +90,7 @@ def _imports(measured: Measured, wraps: bool, body: str) -> str:
 
 def _prepare(measured: Measured) -> str:
     case = measured.case
+    float8 = _python.float8(case)
     checkpoint = lines(_python.checkpoint(case), _python.compiled(case))
     make = _python.make_optimizer(case)
     if measured.zero:
@@ -100,10 +102,11 @@ def _prepare(measured: Measured) -> str:
             f"    lr_scheduler={rate}," if scheduled else "",
             ")",
         )
-        return lines(checkpoint, initialize)
+        return lines(float8, checkpoint, initialize)
     if measured.fsdp:
-        return lines(_python.cast_to_master(case), checkpoint, _fsdp.wrap(case, measured.fsdp), make)
-    to = _python.cast_to_master(case, "device, ")
+        wrap = _fsdp.wrap(case, measured.fsdp)
+        return lines(_python.cast_to_master(case), float8, checkpoint, wrap, make)
+    to = lines(_python.cast_to_master(case, "device, "), float8)
     if not _python.casts(measured):
         return lines(to, checkpoint, _replicate(measured), make)
     compute = _python.dtype(case.precision.compute)

@@ -8,7 +8,7 @@ from typing import Any
 from distbench import optimizers, schedule
 from distbench.adopt import base
 from distbench.adopt.base import Adopted, Measured
-from distbench.case import TORCH_NAMES, Optimizer
+from distbench.case import TORCH_NAMES, Optimizer, Precision
 
 FILE = "torchtitan.toml"
 
@@ -119,6 +119,18 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
         },
         "compile": {"enable": case.compile != "none", "components": ["model"]},
         "debug": {"seed": case.seed},
+        **_float8(case.precision),
+    }
+
+
+def _float8(precision: Precision) -> dict[str, dict[str, Any]]:
+    """Sections of the converter to torchao's float8; none if the case has none."""
+    if precision.float8 == "none":
+        return {}
+    return {
+        "model": {"converters": ["quantize.linear.float8"]},
+        # the head is in none of the case's layers
+        "quantize.linear.float8": {"recipe_name": precision.float8, "filter_fqns": ["output"]},
     }
 
 

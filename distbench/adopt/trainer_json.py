@@ -44,6 +44,9 @@ def problems(measured: Measured) -> list[str]:
         "Trainer wants one eps in DeepSpeed's file, its own, and Adafactor has two": (
             measured.zero and case.optimizer.name == "adafactor"
         ),
+        f"no argument of Trainer converts layers to torchao's float8 ({measured.case.precision.float8})": (
+            measured.case.precision.float8 != "none"
+        ),
         **base.fixed_loss_scale(measured, "Trainer"),
     }
     return base.applying(sentences)

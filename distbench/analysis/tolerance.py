@@ -32,7 +32,7 @@ from distbench import optimizers
 from distbench.record import Record
 from distbench.trial import LOSS_DTYPE
 
-_COARSER = ("fp64", "fp32", "tf32", "fp16", "bf16")
+_COARSER = ("fp64", "fp32", "tf32", "fp16", "bf16", "float8")
 # a loss that is itself a number of so many bits is rounded by half of this, and so is the one beside it
 _RESOLUTION = {"fp64": 2.0**-52, "fp32": 2.0**-20, "fp16": 2.0**-10, "bf16": 2.0**-7}
 _SHORT = ("fp16", "bf16")
@@ -61,7 +61,14 @@ class Rounding:
 
 
 BETWEEN_STRATEGIES = Rounding(
-    {"fp64": (1e-13, 2.0), "fp32": (4e-6, 2.0), "tf32": (2e-4, 1.5), "fp16": (5e-4, 1.4), "bf16": (1e-3, 1.3)}
+    {
+        "fp64": (1e-13, 2.0),
+        "fp32": (4e-6, 2.0),
+        "tf32": (2e-4, 1.5),
+        "fp16": (5e-4, 1.4),
+        "bf16": (1e-3, 1.3),
+        "float8": (2e-3, 1.3),
+    }
 )
 BETWEEN_ARMS = Rounding(
     {
@@ -70,6 +77,7 @@ BETWEEN_ARMS = Rounding(
         "tf32": (5e-4, 1.6),
         "fp16": (5e-4, 1.6),
         "bf16": (2e-3, 1.4),
+        "float8": (4e-3, 1.4),
     },
     # twice that of honest trainings that have parted altogether
     most=0.1,
@@ -103,7 +111,7 @@ def coarsest(records: Iterable[Record], *, of_updates: bool) -> str:
     found: set[str] = set()
     for record in records:
         precision, facts = record.case.precision, record.environment
-        found.add(precision.compute)
+        found.add("float8" if precision.float8 != "none" else precision.compute)
         if of_updates:
             found |= {precision.reduce, precision.master, precision.optimizer_state}
             found |= {optimizers.kind_of(record.case.optimizer).computes_in} - {""}

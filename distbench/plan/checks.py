@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable
 
-from distbench import optimizers, registry
+from distbench import registry
 from distbench.case import Batch, Case
-from distbench.env import Machine, install_hint
+from distbench.env import Machine
 from distbench.plan.cells import Cell
+from distbench.plan.support import unsupported
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.suite.batch import Indivisible
@@ -60,10 +61,7 @@ class Checks:
 
     def unsupported(self, case: Case, strategy: Strategy, workload: Plugin) -> str | None:
         """Why *case* can't run on this machine, or None if it can."""
-        missing = _missing(strategy.packages, self._machine, install_hint("train"))
-        missing = missing or _missing(workload.instance.packages, self._machine)
-        missing = missing or _missing([optimizers.kind_of(case.optimizer).package], self._machine)
-        return missing or _uncompilable(case, self._machine) or strategy.problem(case, self._machine)
+        return unsupported(case, strategy, workload.instance, self._machine)
 
     def _is_new(self, *what: object) -> bool:
         # plug-ins are compared by identity: the same object means the same choice
@@ -105,25 +103,3 @@ def _is_divisible(work: Work, world_size: int) -> bool:
     except Indivisible:
         return False
     return True
-
-
-def _uncompilable(case: Case, machine: Machine) -> str | None:
-    """Why torch.compile can't do what *case* asks of it on *machine*, or None if it can."""
-    if case.compile == "none" or machine.device != "cpu":
-        return None
-    if case.compile == "reduce-overhead":
-        return "compile: reduce-overhead is for CUDA graphs, which a CPU does not have; use compile: true"
-    if not machine.has_compiler:
-        return (
-            "torch.compile needs a C++ compiler, and there is none; install one (Debian: apt-get install "
-            "g++), or name it in CXX"
-        )
-    return None
-
-
-def _missing(packages: Iterable[str], machine: Machine, hint: str = "") -> str | None:
-    """Which of *packages* is missing on *machine*, and how to install it."""
-    absent = [package for package in packages if package not in machine.packages]
-    if not absent:
-        return None
-    return f"{absent[0]} is not installed; install it {hint or f'with: pip install {absent[0]}'}"

@@ -12,7 +12,11 @@ from distbench.grouping import grouped
 from distbench.plan.cells import Cell
 
 # these are in every name
-_ALWAYS = {("precision",), ("precision", "compute"), ("precision", "matmul"), ("batch", "micro_batch_size")}
+_ALWAYS = {
+    ("precision",),
+    *(("precision", part) for part in ("compute", "matmul", "float8", "float8_emulated")),
+    ("batch", "micro_batch_size"),
+}
 
 
 def base_name(cell: Cell, batch: Batch, precision: Precision) -> str:

@@ -61,5 +61,5 @@ def trusted(like: Case, strategy: Choice, world_size: int, batch: Batch, *, reco
         compile="none",
     )
     label: str = registry.make("strategies", strategy).label
-    name = f"reference/{label}/ws{world_size}/mb{batch.micro_batch_size}/{like.precision.compute}"
+    name = f"reference/{label}/ws{world_size}/mb{batch.micro_batch_size}/{like.precision.label}"
     return dataclasses.replace(case, label=label, name=f"{name}/{like.optimizer.name}")

@@ -35,7 +35,7 @@ def facts(run: AnalysedRun) -> dict[str, str]:
     return {
         "model": f"{_models(cases)}, {_parameters(run)}",
         "batch": f"{_among(case.batch.global_batch_size for case in cases)} samples{_length(cases)} per step",
-        "precision": listed(_words(case.precision.compute for case in cases)),
+        "precision": listed(_words(case.precision.label for case in cases)),
         "devices": _devices(run, cases),
         "software": _software(run),
         "trials": _trials(run),

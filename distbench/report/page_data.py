@@ -75,7 +75,7 @@ _FACTS: dict[str, Callable[[CaseSummary], Any]] = {
     "global_batch_size": lambda row: row.case.batch.global_batch_size,
     "micro_batch_size": lambda row: row.case.batch.micro_batch_size,
     "gradient_accumulation_steps": lambda row: row.case.batch.gradient_accumulation_steps,
-    "precision": lambda row: row.case.precision.compute,
+    "precision": lambda row: row.case.precision.label,
     "status": lambda row: row.status,
     "verdict": lambda row: row.verdicts["equivalence"].word if "equivalence" in row.verdicts else None,
     "reason": lambda row: row.reason[:_LONGEST_REASON],

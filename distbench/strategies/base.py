@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Refused(Exception):
+    """This model or engine can't do what was requested; the message is the reason."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """What the worker hands to a strategy: the work, and the place of this rank."""

@@ -30,6 +30,8 @@ SEVERAL = "several values, each a case"
 """Title of the form of a value that lists several."""
 _SHORT = {"optimizer": "name", "precision": "compute"}
 """Sections for which the value of one field may stand."""
+_WORDS: dict[str, list[Schema]] = {"precision": [{"const": "float8"}]}
+"""Words that stand for several fields of a section."""
 
 
 def json_schema() -> Schema:
@@ -59,6 +61,7 @@ def _work() -> dict[str, Schema]:
     items = dict(work)
     for root, cls in SECTION_ROOTS.items():
         short = [field_schema(cls, _SHORT[root])] if root in _SHORT else []
+        short += _WORDS.get(root, [])
         work[root] = _either(*short, _section(cls, listed=True))
         items[root] = _either(*short, _section(cls))
     work |= {root: field_schema(Scalars, root) for root in SCALAR_ROOTS}

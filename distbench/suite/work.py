@@ -39,6 +39,10 @@ class Scalars:
 
 
 _PARTS = ("compute", "reduce", "master", "optimizer_state")
+_FLOAT8 = (
+    "linear layers multiply in float8 and all else computes in bf16; write precision: float8, or precision: "
+    "{compute: bf16, float8: tensorwise} or another recipe"
+)
 
 SCALAR_ROOTS = tuple(field.name for field in dataclasses.fields(Scalars))
 ROOTS = (*PLUGIN_ROOTS, *SECTION_ROOTS, *SCALAR_ROOTS)
@@ -62,11 +66,17 @@ def normal(root: str, raw: Any) -> Any:
         plugin = named(raw, (root,))
         return raw if isinstance(plugin, Finding) else plugin.to_raw()
     if root == "precision" and isinstance(raw, str):
-        # fp64 compute makes sense only with fp64 states; with 16 bits, states default to fp32
-        return dict.fromkeys(_PARTS, raw) if raw == "fp64" else {"compute": raw}
+        return _of_precision(raw)
     if root == "optimizer" and isinstance(raw, str):
         return {"name": raw}
     return raw
+
+
+def _of_precision(word: str) -> Raw:
+    if word == "float8":
+        return {"compute": "bf16", "float8": "tensorwise"}
+    # fp64 compute makes sense only with fp64 states; with 16 bits, states default to fp32
+    return dict.fromkeys(_PARTS, word) if word == "fp64" else {"compute": word}
 
 
 def assign(work: Mapping[str, Any], path: tuple[str, ...], value: Any) -> Raw:
@@ -125,6 +135,8 @@ class WorkChecker:
             return self._plugins.check(PLUGIN_ROOTS[root], plugin, (root,))
         if not isinstance(raw, dict):
             return None, [Finding((root,), "expected a mapping", raw)]
+        if root == "precision" and raw.get("compute") in ("float8", "fp8"):
+            return None, [Finding((root, "compute"), _FLOAT8, raw["compute"])]
         raw = with_derived(root, raw)
         value, findings = check(SECTION_ROOTS[root], raw, (root,))
         findings = findings or _crosswise(value)
@@ -161,14 +173,26 @@ def with_default_work(work: Mapping[str, Any]) -> Raw:
 def _crosswise(value: Any) -> list[Finding]:
     if isinstance(value, BatchSpec):
         return value.problems()
-    if isinstance(value, Precision) and "fp64" in (parts := [getattr(value, part) for part in _PARTS]):
-        if set(parts) != {"fp64"}:
-            message = "fp64 can't be mixed with other dtypes; precision: fp64 sets all of them"
-            return [Finding(("precision",), message, dict(zip(_PARTS, parts, strict=True)))]
-    elif isinstance(value, Precision) and value.compute != "fp16" and value.loss_scale is not None:
+    if isinstance(value, Precision):
+        return _of_parts(value)
+    return _of_optimizer(value) if isinstance(value, Optimizer) else []
+
+
+def _of_parts(value: Precision) -> list[Finding]:
+    parts = {part: getattr(value, part) for part in _PARTS}
+    if "fp64" in parts.values() and set(parts.values()) != {"fp64"}:
+        message = "fp64 can't be mixed with other dtypes; precision: fp64 sets all of them"
+        return [Finding(("precision",), message, parts)]
+    if value.compute != "fp16" and value.loss_scale is not None:
         message = f"only fp16 has a loss scale, but precision.compute is {value.compute}"
         return [Finding(("precision", "loss_scale"), message, value.loss_scale, ("compute", "loss_scale"))]
-    return _of_optimizer(value) if isinstance(value, Optimizer) else []
+    if value.float8 != "none" and value.compute != "bf16":
+        message = f"float8 needs compute: bf16 for all that is not in float8, not {value.compute}"
+        return [Finding(("precision", "float8"), message, value.float8, ("compute", "float8"))]
+    if value.float8_emulated and value.float8 == "none":
+        message = "there is no float8 to emulate; name a recipe in precision.float8, such as tensorwise"
+        return [Finding(("precision", "float8_emulated"), message, value.float8_emulated)]
+    return []
 
 
 def _of_optimizer(value: Optimizer) -> list[Finding]:

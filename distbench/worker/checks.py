@@ -24,10 +24,6 @@ class Mismatch(Exception):
     """What runs is not what was requested; the message lists every difference."""
 
 
-class Refused(Exception):
-    """This model or engine can't do what was requested; the message is the reason."""
-
-
 def check_engine(strategy: Strategy, engine: Engine, case: Case) -> None:
     """Raise Mismatch unless the live engine and the process group are the requested ones."""
     classes = [cls.__name__ for cls in type(engine.live).__mro__]
@@ -78,9 +74,11 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
         "dtypes.optimizer_state": case.precision.optimizer_state if keeps_state else None,
         "activation_checkpointing": case.activation_checkpointing,
     }
-    # only engines of compiled modules say so
+    # only engines of compiled modules say so, and those with layers in float8
     if case.compile != "none" or "compile" in effective:
         expected["compile"] = case.compile
+    if case.precision.float8 != "none" or "float8" in effective:
+        expected |= {key: getattr(case.precision, key) for key in ("float8", "float8_emulated")}
     expected |= _of_optimizer(case.optimizer)
     # an engine that says so has a schedule, whether or not one was asked for
     is_told = _look_up(effective, "optimizer.next_lr") is not _NOT_REPORTED

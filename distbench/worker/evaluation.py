@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from distbench.data.base import Merit
-from distbench.strategies.base import Engine, Setting
-from distbench.worker.checks import Refused
+from distbench.strategies.base import Engine, Refused, Setting
 from distbench.worker.feed import Batch, placed
 
 AT_ONCE = 2**24

@@ -19,9 +19,8 @@ from safetensors.torch import save_file
 
 from distbench.files import whole
 from distbench.jobs.checkpoint import CheckpointOptions
-from distbench.strategies.base import Engine, FullState, Setting
+from distbench.strategies.base import Engine, FullState, Refused, Setting
 from distbench.trial import Phases, TrialFile
-from distbench.worker.checks import Refused
 from distbench.worker.feed import Feed
 from distbench.worker.trainer import Delivery, Kept, Rows, Step, Trainer, refuse_dropout
 from distbench.workloads import weights

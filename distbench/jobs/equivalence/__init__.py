@@ -185,7 +185,7 @@ def in_fp32(case: Case) -> Case | None:
     """The case in 16 bits that *case* is, in fp32; None if it has more already."""
     if case.precision.compute not in ("bf16", "fp16"):
         return None
-    name = case.name.replace(f"/{case.precision.compute}", "/fp32")
+    name = case.name.replace(f"/{case.precision.label}", "/fp32")
     return dataclasses.replace(case, name=name, precision=Precision())
 
 

@@ -23,7 +23,7 @@ _OTHER_VERSION = "its reference was trained by another version of distbench; sta
 def arm_of(record: Record, word: str, **more: Any) -> Arm:
     """The arm that was trained in *record*, called *word*; *more* are its other fields."""
     case = record.case
-    return Arm(case.optimizer.name, word, compute=case.precision.compute, **more)
+    return Arm(case.optimizer.name, word, compute=case.precision.label, **more)
 
 
 class Judge:

@@ -18,9 +18,8 @@ from distbench import optimizers
 from distbench.case import Batch, Case, Precision
 from distbench.job import REFERENCE
 from distbench.jobs.equivalence import CheckOptions
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Engine, Refused, Setting
 from distbench.trial import Phases, TrialFile
-from distbench.worker.checks import Refused
 from distbench.worker.feed import Feed
 from distbench.worker.fingerprints import Fingerprints
 from distbench.worker.perturb import moved, round_gradients

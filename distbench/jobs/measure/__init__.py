@@ -13,6 +13,7 @@ from distbench.files import slug
 from distbench.jobs.base import Kind
 from distbench.metrics.base import Column, Pass
 from distbench.plan.tasks import Task
+from distbench.suite.checking import Finding
 
 if TYPE_CHECKING:
     from distbench.analysis.curves import CurvePoint
@@ -48,6 +49,12 @@ class Measuring(Kind):
         # every second round reversed: a drift over the run weighs on all cases alike
         orders = (list(cases), list(reversed(cases)))
         return (Task(case, i) for i in range(section.trials) for case in orders[i % 2])
+
+    def problems(self, section: Measure, cases: Sequence[Case]) -> list[Finding]:
+        if section.trials and any(case.precision.float8_emulated for case in cases):
+            message = "emulated float8 has no speed to measure; set measure.trials: 0 and ask for check: {}"
+            return [Finding(("precision", "float8_emulated"), message, True)]
+        return []
 
     def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
         from distbench.analysis.curves import CurvePoint

@@ -14,6 +14,13 @@ _MODEL = (
 )
 
 
+# as torchtitan since its pull request 2451 (February 2026)
+_NO_PEAK = Absent(
+    "with float8 a step multiplies in two dtypes, each with a peak of its own; compare "
+    "model_flops_per_s_per_device"
+)
+
+
 @dataclass(frozen=True)
 class Utilisation(Metric):
     """Model and hardware FLOPs utilisation, against a published peak or one measured by a matmul."""
@@ -53,6 +60,8 @@ class Utilisation(Metric):
     def values(self, session: Session, state: Any) -> Values:
         if session.rank == 0 and (peak := published(_gpu(session))):
             session.tables["peak"] = [{"gpu": _gpu(session), "source": peak.source}]
+        if session.case.precision.float8 != "none":
+            return {"peak_flops": _NO_PEAK, "matmul_flops": _NO_PEAK}
         matmul: float | Absent = Absent("metrics.utilisation.measure_peak = false")
         if self.measure_peak:
             matmul = _matmul(self.matmul_size, session)
@@ -65,7 +74,8 @@ class Utilisation(Metric):
         samples = trial.case.batch.global_batch_size / trial.slowest_mean("step_s")
         rate = samples * flops / trial.case.world_size
         peak, matmul = _smallest(trial, "peak_flops"), _smallest(trial, "matmul_flops")
-        mfu = rate / peak if peak else Absent("peak_flops is unknown")
+        in_float8 = trial.case.precision.float8 != "none"
+        mfu = rate / peak if peak else _NO_PEAK if in_float8 else Absent("peak_flops is unknown")
         return {
             "model_flops_per_s_per_device": rate,
             "mfu": mfu,

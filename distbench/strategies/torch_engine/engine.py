@@ -15,6 +15,7 @@ from distbench.strategies.base import Engine, FullState, Setting
 from distbench.strategies.torch_engine import (
     checkpoint,
     compilation,
+    float8,
     modules,
     optimizer,
     reading,
@@ -115,6 +116,7 @@ class TorchEngine(Engine):
             "gradient_accumulation_steps": self._accumulation,
             **recomputation.describe_checkpointing(self.module),
             **compilation.describe_compilation(self.module),
+            **float8.describe_float8(self.module),
             "parameters_on": reading.device_name(self.module.parameters()),
             "optimizer_state_on": reading.device_name(optimizer.moments(self._optimizer)),
         }

@@ -11,6 +11,7 @@ from torch import nn
 from distbench.case import Case
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.compilation import compile_layers
+from distbench.strategies.torch_engine.float8 import float8_layers
 from distbench.strategies.torch_engine.layers import wrap_layers
 from distbench.strategies.torch_engine.reading import dtype_name
 from distbench.strategies.torch_engine.recomputation import checkpointed_layers
@@ -32,8 +33,8 @@ def plain_module(setting: Setting) -> tuple[nn.Module, list[nn.Module]]:
 
 
 def prepared_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
-    """*layers* inside *module* as *case* asks for them: recomputing, and compiled with that."""
-    prepared = checkpointed_layers(case, module, layers)
+    """*layers* inside *module* as *case* asks for them: in float8, recomputing, and compiled with both."""
+    prepared = checkpointed_layers(case, module, float8_layers(case, module, layers))
     compile_layers(case, prepared)
     return prepared
 

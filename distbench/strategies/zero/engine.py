@@ -16,7 +16,7 @@ from torch import nn
 
 from distbench import optimizers, schedule
 from distbench.strategies.base import Engine, FullState, Setting
-from distbench.strategies.torch_engine import compilation, modules, optimizer, reading, recomputation
+from distbench.strategies.torch_engine import compilation, float8, modules, optimizer, reading, recomputation
 from distbench.strategies.zero import Zero, checkpoint, gradients, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model
 from distbench.strategies.zero.memory import book
@@ -115,6 +115,7 @@ class ZeroEngine(Engine):
             "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
             **recomputation.describe_checkpointing(engine.module),
             **compilation.describe_compilation(engine.module),
+            **float8.describe_float8(engine.module),
             "parameters_on": reading.device_name(engine.module.parameters()),
             "optimizer_state_on": reading.device_name(masters(engine)),
             **settings.describe(engine),

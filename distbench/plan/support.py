@@ -1,0 +1,108 @@
+"""What a machine lacks for a case whatever its strategy: packages, tools, and dtypes of its devices."""
+
+from collections.abc import Iterable
+
+from distbench import optimizers
+from distbench.case import FLOAT8_MULTIPLE, Case
+from distbench.env import Machine, install_hint
+from distbench.strategies.base import Strategy
+from distbench.units import bytes_text
+from distbench.workloads.base import Workload
+
+_AMPERE, _ADA = 8.0, 8.9
+"""Compute capabilities from which on GPUs multiply in bf16 and TF32, and in float8."""
+
+
+def unsupported(case: Case, strategy: Strategy, workload: Workload, machine: Machine) -> str | None:
+    """Why *machine* can't run *case*, or None if it can."""
+    return (
+        _missing(strategy.packages, machine, install_hint("train"))
+        or _missing([*workload.packages, optimizers.kind_of(case.optimizer).package], machine)
+        or _no_code(case, machine)
+        or _no_dtype(case, machine)
+        or _no_float8(case, machine, workload.tokens_per_sample * case.batch.micro_batch_size)
+        or strategy.problem(case, machine)
+        or _no_room(case, strategy, workload.parameters(), machine)
+    )
+
+
+def _missing(packages: Iterable[str], machine: Machine, hint: str = "") -> str | None:
+    """Which of *packages* is missing on *machine*, and how to install it."""
+    absent = [package for package in packages if package not in machine.packages]
+    if not absent:
+        return None
+    return f"{absent[0]} is not installed; install it {hint or f'with: pip install {absent[0]}'}"
+
+
+def _no_code(case: Case, machine: Machine) -> str | None:
+    """Why torch.compile can't do what *case* asks of it on *machine*."""
+    if case.compile == "none" or machine.device != "cpu":
+        return None
+    if case.compile == "reduce-overhead":
+        return "compile: reduce-overhead is for CUDA graphs, which a CPU does not have; use compile: true"
+    if not machine.has_compiler:
+        return (
+            "torch.compile needs a C++ compiler, and there is none; install one (Debian: apt-get install "
+            "g++), or name it in CXX"
+        )
+    return None
+
+
+def _no_dtype(case: Case, machine: Machine) -> str | None:
+    """Why the GPUs of *machine* can't compute as *case* asks in hardware; None where that is not known."""
+    precision, capability = case.precision, machine.compute_capability
+    if case.device == "cpu" or capability is None or capability >= _AMPERE:
+        return None
+    found = f"compute capability {_AMPERE} (Ampere) or newer; this machine has {capability}"
+    if "bf16" in (precision.compute, precision.reduce, precision.master, precision.optimizer_state):
+        return f"bf16 needs GPUs of {found}, which would emulate it; use precision: fp16 or fp32"
+    if precision.matmul == "high":
+        return f"precision.matmul: high needs GPUs of {found}, which know no TF32; use matmul: highest"
+    return None
+
+
+def _no_float8(case: Case, machine: Machine, tokens: int) -> str | None:
+    """Why *case*, whose micro-batches have that many *tokens*, can't multiply in float8 on *machine*."""
+    precision = case.precision
+    if precision.float8 == "none":
+        return None
+    if lacking := _missing(["torchao"], machine, install_hint("float8")):
+        return f"precision.float8 = {precision.float8}: {lacking}"
+    if precision.float8_emulated:
+        # torchao makes no promise about it, and torchtitan refuses it
+        return "emulated float8 can't be compiled; use compile: false" if case.compile != "none" else None
+    instead = "use precision: bf16, or only check it: precision.float8_emulated: true and measure.trials: 0"
+    if case.device == "cpu":
+        return f"float8 needs NVIDIA GPUs of compute capability {_ADA} (Ada, Hopper) or newer; {instead}"
+    capability = machine.compute_capability
+    if capability is not None and capability < _ADA:
+        needed = f"GPUs of compute capability {_ADA} (Ada, Hopper) or newer; this machine has {capability}"
+        return f"float8 needs {needed}; {instead}"
+    if precision.float8 != "rowwise_with_gw_hp" and tokens % FLOAT8_MULTIPLE:
+        return (
+            f"float8 needs a multiple of {FLOAT8_MULTIPLE} tokens in a micro-batch; batch.micro_batch_size = "
+            f"{case.batch.micro_batch_size} makes {tokens:,}"
+        )
+    return None
+
+
+def _no_room(case: Case, strategy: Strategy, parameters: int | None, machine: Machine) -> str | None:
+    """Why *machine* can't hold the model states of *case*, which are by theory the least that it needs."""
+    kinds = strategy.model_states(case, parameters) if parameters else None
+    if kinds is None or "nvme" in strategy.offloads:
+        return None
+    states, ranks, room, where = sum(kinds.values()), 1, machine.device_memory, "a GPU of this machine"
+    if case.device == "cpu":
+        # ranks fill one node after another
+        ranks = min(case.world_size, machine.devices // machine.nodes)
+        room, where = machine.memory, "this machine" if machine.nodes == 1 else "a node"
+    elif strategy.offloads:
+        return None
+    if room is None or ranks * states <= room:
+        return None
+    of_ranks = f" on each of {ranks} ranks" if ranks > 1 else ""
+    return (
+        f"the model does not fit: by theory the model states of {parameters:,} parameters take "
+        f"{bytes_text(states)}{of_ranks}, and {where} has {bytes_text(room)} of memory; use a smaller model, "
+        "more devices, or a strategy that shards or offloads more"
+    )
