@@ -19,11 +19,11 @@ from conftest import PLUGINS, QUICK, Done, Finished
 from drills import Drill
 
 from distbench import plan
+from distbench.clipping import telling_line
 from distbench.env import Machine, cache_folder
 from distbench.preparation import Event, Item, Journal, write_items
 from distbench.registry import PLUGIN_PATH
 from distbench.suite import load
-from distbench.worker.build_errors import telling_line
 
 Run = Callable[..., Finished]
 Command = Callable[..., Done]

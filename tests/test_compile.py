@@ -10,6 +10,7 @@ from records import case
 
 from distbench.metrics.base import Trial
 from distbench.metrics.steptime import StepTime
+from distbench.run.reasons import reason_of
 
 SUITE = """
 workload: {MODEL}
@@ -69,6 +70,16 @@ def test_a_case_of_which_nothing_could_be_compiled_is_not_what_was_asked_for(
     record = done.record("zero3")
     assert record["status"] == "mismatch"
     assert "compile: expected 'default', found 'none'" in record["reason"]
+
+
+def test_a_layer_that_does_not_compile_is_told_by_the_compilers_own_words() -> None:
+    said = "/tmp/x.cpp:3:10: fatal error: omp.h: No such file or directory"
+    message = f"CppCompileError: C++ compile error\n\nCommand:\ng++\n\nOutput:\n{said}\n\n\nSet TORCH_LOGS"
+    failed = {"rank": 1, "phase": "warmup 0", "types": ["InductorError"], "message": message}
+    assert reason_of(failed) == (
+        f"rank 1 in warmup 0: InductorError: CppCompileError: {said}; give it a C++ compiler that works, or "
+        "use compile: false"
+    )
 
 
 def test_a_trial_that_compiles_in_its_window_is_not_compared() -> None:

@@ -17,6 +17,7 @@ from distbench.plan import Plan, make
 from distbench.plan.deadlines import limits_of_all, prepare_limit
 from distbench.strategies.zero import Zero
 from distbench.suite import Overrides, Suite, load
+from distbench.workloads.transformer import PRESETS
 
 ALL = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors"), "1")
 CPU = Machine(device="cpu", devices=2, packages=ALL, has_libaio=False, has_compiler=True)
@@ -348,9 +349,9 @@ def test_a_model_whose_states_fit_nowhere_is_unsupported_before_anything_is_buil
 
     # weights, gradients and two moments in fp32 are 16 bytes a parameter
     assert problem("ddp", 2, device="cpu", memory=24 << 30) == (
-        "the model does not fit: by theory the model states of 70,553,706,496 parameters take 1.03 TiB on each of "
-        "2 ranks, and this machine has 24.0 GiB of memory; use a smaller model, more devices, or a strategy that "
-        "shards or offloads more"
+        f"the model does not fit: by theory the model states of {PRESETS['70b'].parameters():,} parameters "
+        "take 1.03 TiB on each of 2 ranks, and this machine has 24.0 GiB of memory; use a smaller model, "
+        "more devices, or a strategy that shards or offloads more"
     )
     assert problem("fsdp", 4, device="cpu", memory=1 << 40) != "", "on a CPU the ranks share the memory"
     assert problem("fsdp", 4, device="cpu", memory=1100 << 30) == problem("fsdp", 4, device="cpu") == ""

@@ -7,6 +7,7 @@ import re
 import signal
 from typing import Any
 
+from distbench.clipping import telling_line
 from distbench.oom import Account
 from distbench.processes import ending
 from distbench.record import Status
@@ -37,6 +38,8 @@ _SYMPTOM = re.compile(
     r"|NCCL communicator was aborted|Watchdog caught collective operation timeout",
     re.IGNORECASE,
 )
+# as which torch.compile tells of the C++ compiler, with its whole command and output
+_COMPILER = "CppCompileError: "
 # with so much of the device free, no handle, workspace or communicator has filled it
 _PLENTY = 4 << 30
 
@@ -86,8 +89,13 @@ def reason_of(failure: dict[str, Any]) -> str:
 
 
 def _told(failure: dict[str, Any]) -> str:
-    """What the message of *failure* says in its first line, or in the one that names the memory."""
-    lines: list[str] = failure["message"].strip().splitlines() or [""]
+    """What the message of *failure* says in its first line, or in the one that names memory or mistake."""
+    message: str = failure["message"].strip()
+    if message.startswith(_COMPILER):
+        return (
+            f"{telling_line(message)}; torch.compile needs a C++ compiler that works, or use compile: false"
+        )
+    lines = message.splitlines() or [""]
     full = next((line for line in lines if _DEVICE_FULL.search(line)), None)
     if full is None:
         return lines[0]
