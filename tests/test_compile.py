@@ -8,9 +8,11 @@ import pytest
 from conftest import Finished
 from records import case
 
+from distbench.env import Machine
 from distbench.metrics.base import Trial
 from distbench.metrics.steptime import StepTime
 from distbench.run.reasons import reason_of
+from distbench.strategies.zero import Zero
 
 SUITE = """
 workload: {MODEL}
@@ -19,10 +21,11 @@ world_sizes: [2]
 measure: {warmup: 2, steps: 3, trials: 1, profile_steps: 0}
 metrics: [steptime, throughput, convergence]
 """
-# quick to compile; ZeRO-3 leaves nothing of its layers to be compiled
+# quick to compile
 MLP = "mlp: {hidden: 64, depth: 2}"
 DECODER = "transformer: {dim: 32, depth: 2, heads: 2, kv_heads: 2, seq_len: 32}"
-EVERY = "ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 2, 3]}}"
+RECOMPUTING = "ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 2]}}"
+EVERY = f"{RECOMPUTING}, {{zero: {{stage: 3}}}}"
 
 
 @pytest.mark.train
@@ -30,7 +33,7 @@ EVERY = "ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 2, 3]}}"
     ("model", "strategies", "more"),
     [
         (MLP, "ddp", ""),
-        pytest.param(DECODER, EVERY, "activation_checkpointing: full", marks=pytest.mark.deep),
+        pytest.param(DECODER, RECOMPUTING, "activation_checkpointing: full", marks=pytest.mark.deep),
         pytest.param(DECODER, EVERY, "precision: bf16", marks=pytest.mark.deep),
     ],
 )
@@ -62,14 +65,30 @@ def test_a_compiled_case_is_checked_against_one_that_is_not(run_suite: Callable[
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_a_case_of_which_nothing_could_be_compiled_is_not_what_was_asked_for(
-    run_suite: Callable[..., Finished],
-) -> None:
-    suite = SUITE.replace("MODEL", MLP)
-    done = run_suite(f"{suite}strategies: [{{zero: {{stage: 3}}}}]\ncompile: true\n")
-    record = done.record("zero3")
-    assert record["status"] == "mismatch"
-    assert "compile: expected 'default', found 'none'" in record["reason"]
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_layers_of_which_torch_has_compiled_nothing_are_told_so() -> None:
+    from torch import nn
+
+    from distbench.strategies.torch_engine.compilation import compile_layers, describe_compilation
+
+    layer = nn.Linear(2, 2)
+    assert describe_compilation(layer) == {}
+    compile_layers(case("ddp", compile="default"), [layer])
+    # torch compiles when a layer is called
+    assert describe_compilation(layer) == {"compile": "none"}
+
+
+@pytest.mark.parametrize("recomputes", ["selective", "full"])
+def test_layers_that_gather_and_recompute_are_not_compiled(recomputes: str) -> None:
+    machine = Machine("cuda", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
+
+    def problem(stage: int, compile_: str, activation_checkpointing: str) -> str | None:
+        asked = case("zero", compile=compile_, activation_checkpointing=activation_checkpointing)
+        return Zero(stage=stage).problem(asked, machine)
+
+    assert "nothing would be compiled" in str(problem(3, "default", recomputes))
+    assert problem(2, "default", recomputes) is problem(3, "none", recomputes) is None
+    assert problem(3, "default", "none") is None
 
 
 def test_a_layer_that_does_not_compile_is_told_by_the_compilers_own_words() -> None:

@@ -92,9 +92,7 @@ def _told(failure: dict[str, Any]) -> str:
     """What the message of *failure* says in its first line, or in the one that names memory or mistake."""
     message: str = failure["message"].strip()
     if message.startswith(_COMPILER):
-        return (
-            f"{telling_line(message)}; torch.compile needs a C++ compiler that works, or use compile: false"
-        )
+        return f"{telling_line(message)}; give it a C++ compiler that works, or use compile: false"
     lines = message.splitlines() or [""]
     full = next((line for line in lines if _DEVICE_FULL.search(line)), None)
     if full is None:

@@ -161,6 +161,12 @@ class Zero(Strategy):
             return f"optimizer.name = {case.optimizer.name}: DeepSpeed's kernel supports only adamw"
         if precision.master != "fp32":
             return f"precision.master = {precision.master}: DeepSpeed keeps fp32 master weights"
+        if self.stage == 3 and "none" not in (case.compile, case.activation_checkpointing):
+            # its hooks carry torch.compiler.disable, which torch can't leave out of a checkpoint (gb0098)
+            return (
+                "stage = 3 gathers parameters inside each layer, and torch compiles no such layer that is "
+                "recomputed: nothing would be compiled; use activation_checkpointing: none or compile: false"
+            )
         if precision.compute == "fp16" and case.device == "cpu":
             return "DeepSpeed's CPU accelerator does not support fp16"
         if uses_nvme and not machine.has_libaio:
