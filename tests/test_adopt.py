@@ -98,6 +98,8 @@ ALL = {
     "zero0-adam": of("zero", options={"stage": 0}, optimizer=ADAM),
     "adafactor": of("ddp", optimizer=ADAFACTOR),
     "zero0-adafactor": of("zero", options={"stage": 0}, optimizer=ADAFACTOR),
+    "lion": of("ddp", optimizer=dataclasses.replace(ADAM, name="lion")),
+    "lamb": of("single", 1, optimizer=dataclasses.replace(ADAM, name="lamb")),
     "sgd": of("ddp", optimizer=Optimizer("sgd", 0.00321, momentum=0.87, weight_decay=0.0453, kernel="loop")),
 }
 SAID = [(name, format_) for name, each in ALL.items() for format_ in formats_for(Measured.of(each, {}))]
@@ -114,7 +116,8 @@ def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: s
     text = everything(adopt(format_, one, LIVE | SHARDED))
     wanted = ["0.00321", "0.0453", "98765", str(one.batch.micro_batch_size), "OMP_NUM_THREADS=1"]
     momentum, betas, own = ["momentum", "0.87"], ["0.71", "0.83"], ["3e-07", "0.67"]
-    wanted += {"sgd": momentum, "adafactor": own}.get(one.optimizer.name, betas + own)
+    others = {"sgd": momentum, "adafactor": own, "lion": [*betas, "import pytorch_optimizer\n"]}
+    wanted += others.get(one.optimizer.name, betas + own)
     wanted += [str(one.batch.global_batch_size)] if format_ in ("deepspeed", "torchtitan") else []
     wanted += ["4096"] if one.precision.loss_scale == 4096 else []
     wanted += [one.activation_checkpointing, "fp32"]
@@ -580,3 +583,11 @@ def launched(adopted: Adopted, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_an_optimizer_that_no_file_can_name_is_said_to_be_so() -> None:
+    muon = of("ddp", optimizer=dataclasses.replace(ADAM, name="muon", momentum=0.95, kernel="loop"))
+    lion = of("zero", optimizer=dataclasses.replace(ADAM, name="lion"))
+    for one, reason in ((muon, "two optimizers"), (lion, "pytorch_optimizer.Lion, which DeepSpeed's file")):
+        with pytest.raises(UsageError, match=reason):
+            adopt("torch", one, LIVE)

@@ -70,6 +70,12 @@ def optimizer(spec: Optimizer) -> tuple[str, str]:
     return class_, ", ".join(f"{key}={value!r}" for key, value in arguments.items())
 
 
+def optimizer_import(spec: Optimizer) -> str:
+    """Import of the optimizer's package; empty if that is torch."""
+    package = base.optimizer(spec)[0].partition(".")[0]
+    return "" if package == "torch" else f"import {package}"
+
+
 def make_optimizer(case: Case) -> str:
     """Statements that create the optimizer of *case* for all parameters of ``model``, with its schedule."""
     class_, arguments = optimizer(case.optimizer)

@@ -152,6 +152,7 @@ def _script(measured: Measured) -> str:
         lines(
             "import math\n" if "math." in rate else "",
             "from functools import partial\n" if _python.kept(measured.case) else "",
+            "" if measured.zero else _python.optimizer_import(measured.case.optimizer),
             "import torch",
             "from accelerate import Accelerator",
             _python.FLOAT8_IMPORT if _python.float8(measured.case) else "",

@@ -158,12 +158,15 @@ def optimizer(spec: Optimizer) -> tuple[str, dict[str, Any], dict[str, bool]]:
 def problems(measured: Measured) -> list[str]:
     """Why no format can express this case."""
     spec = measured.case.optimizer
-    rest = optimizers.kind_of(spec).rest
-    problem = (
-        f"optimizer.name = {spec.name} is two optimizers ({spec.name} for the matrices of the layers, {rest} "
-        "for the rest), which no format writes yet; build both in your script, as docs/suites.md says"
-    )
-    return [problem] if rest else []
+    kind = optimizers.kind_of(spec)
+    sentences = {
+        f"optimizer.name = {spec.name} is two optimizers ({spec.name} for the matrices of the layers, "
+        f"{kind.rest} for the rest), which no format writes yet; build both in your script, as "
+        "docs/suites.md says": kind.rest,
+        f"optimizer.name = {spec.name} is {kind.public}, which DeepSpeed's file can't name; hand it to "
+        "deepspeed.initialize yourself": measured.zero and kind.package != "torch",
+    }
+    return applying(sentences)
 
 
 def fixed_loss_scale(measured: Measured, tool: str) -> dict[str, bool]:
@@ -208,5 +211,6 @@ def _optimizer_text(spec: Optimizer) -> str:
     own = {key: value for key, value in kind.arguments(spec).items() if key != "weight_decay"}
     values = [f"{key} {list(each) if isinstance(each, tuple) else each!r}" for key, each in own.items()]
     decay = f"weight decay {spec.weight_decay!r} on all parameters"
-    words = [kind.name, *values, decay, f"schedule {schedule.text(spec)}", f"torch's {spec.kernel} kernel"]
+    whose = "torch's" if kind.package == "torch" else f"{kind.package}'s"
+    words = [kind.name, *values, decay, f"schedule {schedule.text(spec)}", f"{whose} {spec.kernel} kernel"]
     return ", ".join(words)

@@ -79,6 +79,7 @@ def _imports(measured: Measured, wraps: bool, body: str) -> str:
     hooks = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
     standard = lines(*(line for used, line in _STANDARD.items() if used in body))
     foreign = lines(
+        "" if measured.zero else _python.optimizer_import(measured.case.optimizer),
         *(line for used, line in _FOREIGN.items() if used in body),
         _python.checkpoint_imports(measured.case) if wraps else "",
         hooks if measured.ddp and _python.compresses(measured) else "",

@@ -175,7 +175,8 @@ def _trainer(measured: Measured) -> str:
     if rate:
         body = f"{rate}\n\n{body}\n{_SCHEDULER}"
     math = "import math\n\n" if "math." in rate else ""
-    return f"{math}import torch\nfrom transformers import Trainer\n\n\n{setup}\n\n{body}\n"
+    own = _python.lines(_python.optimizer_import(measured.case.optimizer), "import torch")
+    return f"{math}{own}\nfrom transformers import Trainer\n\n\n{setup}\n\n{body}\n"
 
 
 _SCHEDULER = """
