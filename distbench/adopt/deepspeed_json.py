@@ -8,7 +8,7 @@ from distbench import schedule
 from distbench.adopt import base
 from distbench.adopt.base import Adopted, Measured
 from distbench.strategies.zero import Zero
-from distbench.strategies.zero.config import configuration, open_sizes
+from distbench.strategies.zero.config import ON_DISK, configuration, open_sizes
 
 FILE = "ds_config.json"
 
@@ -46,7 +46,9 @@ def files(measured: Measured) -> dict[str, str]:
     if not (zero := measured.zero):
         return {}
     sizes = {key: size for key in open_sizes(zero) if (size := measured.size(key)) is not None}
-    config = {**configuration(zero, measured.case, sizes), "optimizer": _optimizer(measured, zero)}
+    on_disk = {key: size for key in ON_DISK if type(size := measured.effective.get(key)) is int}
+    config = configuration(zero, measured.case, {**sizes, **on_disk})
+    config["optimizer"] = _optimizer(measured, zero)
     return {FILE: base.as_json(config)}
 
 

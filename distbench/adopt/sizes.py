@@ -8,7 +8,7 @@ from typing import Any
 
 from distbench.adopt.base import Measured
 from distbench.strategies.zero import Zero
-from distbench.strategies.zero.config import DEEPSPEED, open_sizes
+from distbench.strategies.zero.config import DEEPSPEED, ON_DISK, open_sizes
 from distbench.units import number_text
 
 _SOURCE = "https://www.deepspeed.ai/docs/config-json"
@@ -31,7 +31,10 @@ def rescaled(measured: Measured, parameters: float) -> Measured:
     )
     changes: dict[str, Any] = sizes
     strategy = dataclasses.replace(zero, **changes)
-    return dataclasses.replace(measured, strategy=strategy, about_sizes=(about,) if sizes else ())
+    # those of a disk are of the measured model; without them DeepSpeed's own apply
+    effective = {key: value for key, value in measured.effective.items() if key not in ON_DISK}
+    about_sizes = (about,) if sizes else ()
+    return dataclasses.replace(measured, strategy=strategy, effective=effective, about_sizes=about_sizes)
 
 
 def fitted(measured: Measured) -> Measured:

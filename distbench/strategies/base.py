@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Refused(Exception):
-    """This model or engine can't do what was requested; the message is the reason."""
+    """This model, engine or machine can't do what was requested; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -237,9 +237,6 @@ class Strategy(ABC):
 
     packages: ClassVar[tuple[str, ...]] = ("torch",)
     """Distributions that must be installed."""
-    leftovers: ClassVar[tuple[str, ...]] = ()
-    """Files that the framework leaves behind, to be removed after each trial: glob patterns,
-    ``{port}`` stands for the trial's ``MASTER_PORT``."""
     early: ClassVar[tuple[str, ...]] = ()
     """Modules that every warm parent of ranks imports once, whatever the suite runs: they need torch
     alone and take long. What only this strategy needs is in ``imports``."""
@@ -266,6 +263,19 @@ class Strategy(ABC):
     def offloads(self) -> tuple[str, ...]:
         """``cpu`` or ``nvme`` for each option that moves training state off the device."""
         return ()
+
+    @property
+    def leftovers(self) -> tuple[str, ...]:
+        """Files and folders that the framework leaves behind, to be removed after each trial.
+
+        Glob patterns, from the folder in which ranks work; ``{port}`` stands for the trial's ``MASTER_PORT``.
+        """
+        return ()
+
+    @property
+    def disk(self) -> str:
+        """Folder on a disk that training state is moved to in each step; empty: it stays in memory."""
+        return ""
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:
@@ -340,15 +350,23 @@ class Strategy(ABC):
         return None
 
     def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
-        """Bytes that a rank should read from a disk (``read``) and write there (``written``) in a step.
+        """Bytes that a rank should read from ``disk`` (``read``) and write there (``written``) in a step.
 
         None: nothing is moved to a disk, or the strategy has no such theory.
         """
         return None
 
+    def expected(self, case: Case) -> dict[str, Any]:
+        """What ``Engine.effective`` must show of this strategy's own settings: ``offload.optimizer``, say."""
+        return {}
+
     @abstractmethod
     def build(self, setting: Setting) -> Engine:
-        """Engine of this rank, its weights loaded. Runs in the worker."""
+        """Engine of this rank, its weights loaded. Runs in the worker.
+
+        Raises:
+            Refused: what only a rank can see forbids it.
+        """
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Expected bytes of a rank's model states, by kind; None if the strategy has no memory model.

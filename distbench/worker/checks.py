@@ -56,7 +56,8 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
     *updates* is the number of updates that it has taken: by it the learning rate of the next one is known.
     """
     case = setting.case
-    optimizer, kernel = registry.make("strategies", case.strategy).optimizer(case)
+    strategy: Strategy = registry.make("strategies", case.strategy)
+    optimizer, kernel = strategy.optimizer(case)
     keeps_state = optimizers.keeps_state(case.optimizer)
     expected: dict[str, Any] = {
         "world_size": case.world_size,
@@ -73,6 +74,7 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
         "dtypes.master": case.precision.master,
         "dtypes.optimizer_state": case.precision.optimizer_state if keeps_state else None,
         "activation_checkpointing": case.activation_checkpointing,
+        **strategy.expected(case),
     }
     # only engines of compiled modules say so, and those with layers in float8
     if case.compile != "none" or "compile" in effective:

@@ -19,6 +19,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -180,8 +181,12 @@ class Server:
 
     def _remove_leftovers(self) -> None:
         for pattern in self._leftovers:
-            for file in Path("/").glob(pattern.lstrip("/")):
-                file.unlink(missing_ok=True)
+            root = Path("/") if pattern.startswith("/") else Path.cwd()
+            for left in root.glob(pattern.lstrip("/")):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
         self._leftovers = []
 
     def _signal_ranks(self, number: int) -> None:

@@ -77,6 +77,13 @@ class Ledger:
             self._seen.add(place)
             self.add(kind, storage.nbytes(), host=device != self._device.type)
 
+    def apart(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Add storages of host memory that torch's allocator has not made; nobody else can claim them."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._seen.add((tensor.device.type, storage.data_ptr()))
+            self.add(kind, storage.nbytes(), host=True)
+
     def add(self, kind: str, size: int, *, host: bool = False) -> None:
         """Add bytes that no reachable tensor holds, as reported by a live object."""
         self.bytes[kind] += size

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from distbench.bounds import Bound
 from distbench.case import BYTES, Case
@@ -26,7 +26,7 @@ from distbench.strategies.description import (
     Meaning,
     points,
 )
-from distbench.strategies.zero import ops
+from distbench.strategies.zero import disk, ops
 from distbench.strategies.zero.card import card as card_of
 
 _GATHERED_TWICE = Deviation(
@@ -59,15 +59,13 @@ class Zero(Strategy):
 
     engine = "DeepSpeedEngine"
     packages = ("torch", "deepspeed")
-    # DeepSpeed's CPU backend never unlinks its all-reduce buffers: 66 MiB a rank and trial
-    leftovers = ("/dev/shm/deepspeed_allreduce_buffer_*_{port}_*",)
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points("the strategy itself", "optimizer_wrapper"),
         **points(SHARDING, "zero_stage", "param_persistence_threshold"),
         **points(KEEPING, "max_live_parameters", "max_reuse_distance", "shared_parameters"),
         **points(PORTIONS, "reduce_bucket_size", "allgather_bucket_size", "prefetch_bucket_size"),
         **points(TIMING, "overlap_comm", "throughput_timer"),
-        **points(PLACE, "offload"),
+        **points(PLACE, "offload", "on_disk", "aio", "sub_group_size", "nvme_buffer_size"),
     }
 
     stage: Literal[0, 1, 2, 3] = 3
@@ -77,7 +75,7 @@ class Zero(Strategy):
     offload_parameters: Literal["none", "cpu", "nvme"] = "none"
     """Where parameters live between uses; stage 3 only."""
     nvme_path: str = ""
-    """Folder on the NVMe disk for offload to ``nvme``."""
+    """Folder on the NVMe disk for offload to ``nvme``, in which each trial has one until its end."""
     optimizer_kernel: Literal["torch", "deepspeed"] = "torch"
     """torch: the suite's own optimizer, as in every other strategy. deepspeed: DeepSpeed's kernel
     (FusedAdam; DeepSpeedCPUAdam under offload), the same algorithm with other rounding."""
@@ -144,13 +142,23 @@ class Zero(Strategy):
         return tuple(place for place in (self.offload_optimizer, self.offload_parameters) if place != "none")
 
     @property
+    def leftovers(self) -> tuple[str, ...]:
+        # DeepSpeed's CPU backend never unlinks its all-reduce buffers: 66 MiB a rank and trial
+        buffers = "/dev/shm/deepspeed_allreduce_buffer_*_{port}_*"
+        return (buffers, *(disk.leftovers(self.disk) if self.disk else ()))
+
+    @property
+    def disk(self) -> str:
+        return self.nvme_path if "nvme" in self.offloads else ""
+
+    @property
     def deviations(self) -> tuple[Deviation, ...]:
         if self.stage == 0:
             return ()
         return (_GATHERED_TWICE,) if self.stage == 3 else (_IN_TWO_PARTITIONS,)
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        precision, uses_nvme = case.precision, "nvme" in self.offloads
+        precision = case.precision
         if self.offload_optimizer != "none" and self.stage == 0:
             return "stage = 0: DeepSpeed can offload the optimizer only from stage 1 on"
         if self.offload_parameters != "none" and self.stage != 3:
@@ -169,12 +177,18 @@ class Zero(Strategy):
             )
         if precision.compute == "fp16" and case.device == "cpu":
             return "DeepSpeed's CPU accelerator does not support fp16"
-        if uses_nvme and not machine.has_libaio:
-            return "offload to NVMe needs libaio (Debian: apt-get install libaio-dev)"
-        if uses_nvme and not self.nvme_path:
-            return "offload to NVMe needs nvme_path: a folder on the disk"
         cut: Cut = "flat" if self.stage else "whole"
-        return state_problem(case, cut, f"ZeRO {self.stage}") or self._tools_problem(case, machine)
+        problem = self._disk_problem(machine) or state_problem(case, cut, f"ZeRO {self.stage}")
+        return problem or self._tools_problem(case, machine)
+
+    def _disk_problem(self, machine: Machine) -> str | None:
+        if "nvme" not in self.offloads:
+            return None
+        if self.stage != 3:
+            return f"stage = {self.stage}: DeepSpeed offloads to NVMe only in stage 3, here to memory"
+        if not machine.has_libaio:
+            return f"offload to NVMe needs libaio; {ops.GET_LIBAIO}"
+        return None if self.nvme_path else "offload to NVMe needs nvme_path: a folder on the disk"
 
     def imports(self, case: Case) -> tuple[str, ...]:
         # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
@@ -198,7 +212,8 @@ class Zero(Strategy):
         return [
             *(["ShareMemCommBuilder"] if case.device == "cpu" else []),
             *ops.OF_KERNELS.get(self.optimizer(case)[1], []),
-            *(["AsyncIOBuilder"] if "nvme" in self.offloads else []),
+            # which it loads itself
+            *(["PinMemoryBuilder", "AsyncIOBuilder"] if "nvme" in self.offloads else []),
         ]
 
     def _tools_problem(self, case: Case, machine: Machine) -> str | None:
@@ -234,7 +249,17 @@ class Zero(Strategy):
             return {"all_gather": 2 * micro * gathered, "reduce_scatter": micro * reduced}
         return {"reduce_scatter": reduced * (micro if self.stage == 2 else 1), "all_gather": gathered}
 
+    def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
+        return disk.traffic(self, case, parameters) if self.disk else None
+
+    def expected(self, case: Case) -> dict[str, Any]:
+        return {"offload.optimizer": self.offload_optimizer, "offload.parameters": self.offload_parameters}
+
     def build(self, setting: Setting) -> Engine:
+        if self.disk:
+            from distbench.strategies.zero.nvme import build_on_disk
+
+            return build_on_disk(self, setting)
         from distbench.strategies.zero.engine import build_zero
 
         return build_zero(self, setting)

@@ -18,6 +18,8 @@ DEEPSPEED = {
     "max_reuse_distance": 1_000_000_000,
 }
 """DeepSpeed's own sizes, in elements (https://www.deepspeed.ai/docs/config-json)."""
+ON_DISK = ("sub_group_size", "nvme_buffer_size")
+"""Sizes of offload to NVMe, in elements of a rank, which follow the model (``disk.sizes``)."""
 SMALL = DEEPSPEED["max_live_parameters"]
 """Parameters of the largest model of which stage 3, by DeepSpeed's own sizes, would never release one."""
 
@@ -87,10 +89,16 @@ def _section(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[str, 
         "contiguous_gradients": True,
         "reduce_scatter": True,
     }
-    section |= {theirs: sizes[key] for key, theirs in open_sizes(strategy).items() if key in sizes}
+    of_suite = {**open_sizes(strategy), "sub_group_size": "sub_group_size"}
+    section |= {theirs: sizes[key] for key, theirs in of_suite.items() if key in sizes}
     places = {"offload_optimizer": strategy.offload_optimizer, "offload_param": strategy.offload_parameters}
     for theirs, place in places.items():
         if place != "none":
-            folder = {"nvme_path": strategy.nvme_path} if place == "nvme" else {}
-            section[theirs] = {"device": place, "pin_memory": case.device == "cuda", **folder}
+            on_disk = {"nvme_path": strategy.nvme_path} if place == "nvme" else {}
+            section[theirs] = {"device": place, "pin_memory": case.device == "cuda", **on_disk}
+    if strategy.offload_parameters == "nvme":
+        # by default the first 1e9 elements of a rank stay in memory
+        section["offload_param"]["max_in_cpu"] = 0
+        if "nvme_buffer_size" in sizes:
+            section["offload_param"]["buffer_size"] = sizes["nvme_buffer_size"]
     return section

@@ -149,10 +149,15 @@ class ZeroEngine(Engine):
 
 
 def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
-    """DeepSpeed's engine of this rank."""
+    """Engine of this rank."""
+    config = configuration(strategy, setting.case, for_model(strategy, elements(setting.workload)))
+    return ZeroEngine(setting, *initialized(strategy, setting, config))
+
+
+def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tuple[Any, list[nn.Module]]:
+    """DeepSpeed's engine of this rank by *config*, and the layers of its module."""
     # it adopts the existing process group; without this call it assumes one rank
     deepspeed.init_distributed(dist_init_required=False)
-    config = configuration(strategy, setting.case, for_model(strategy, elements(setting.workload)))
     compute = weights.DTYPES[setting.case.precision.compute]
     if strategy.stage == 3:
         module = _sharded(setting, config)
@@ -171,7 +176,7 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
         dist_init_required=False,
     )
     _undo_trial_step(engine)
-    return ZeroEngine(setting, engine, layers)
+    return engine, layers
 
 
 def elements(workload: Workload) -> Elements:

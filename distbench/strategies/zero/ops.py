@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from distbench import libraries
 from distbench.env import Machine
@@ -19,11 +20,16 @@ _NAMES = {
     "AsyncIOBuilder": "async_io",
     "CPUAdamBuilder": "cpu_adam",
     "FusedAdamBuilder": "fused_adam",
+    "PinMemoryBuilder": "pin_memory",
     "ShareMemCommBuilder": "deepspeed_shm_comm",
 }
 """DeepSpeed's builder -> name of the op that it builds, and of its library."""
 _VARIABLES = {name: name.upper() for name in _NAMES.values()} | {"async_io": "AIO"}
 """Op -> what follows ``DS_BUILD_`` in the variable by which DeepSpeed is installed with it."""
+GET_LIBAIO = (
+    "install it with its header (Debian: apt-get install libaio-dev; Fedora: dnf install libaio-devel)"
+)
+"""How to get what DeepSpeed's async_io is built with."""
 _RELEASE = 0.5
 """Seconds within which a builder that has closed its lock file has removed it."""
 
@@ -58,7 +64,7 @@ def provide(builders: Sequence[str], folder: Path) -> list[str]:
         builder, name = get_accelerator().create_op_builder(kind), _NAMES[kind]
         if builder is None:
             continue
-        load = partial(builder.load, verbose=False)
+        load = partial(_load, builder, name)
         if not _is_shipped(name):
             _check_device(name, get_accelerator().device_name())
             notes += libraries.provide(_library(folder, name), load, parts=folder / name)
@@ -79,6 +85,16 @@ def _check_device(name: str, device: str) -> None:
             "TORCH_CUDA_ARCH_LIST='9.0' pip install --no-build-isolation deepspeed (the list: your GPUs' "
             "compute capabilities; it needs nvcc)"
         )
+
+
+def _load(builder: Any, name: str) -> None:
+    try:
+        builder.load(verbose=False)
+    except RuntimeError as error:
+        if name == "async_io" and not builder.is_compatible():
+            # DeepSpeed: "not being compatible due to hardware/software issue"
+            raise LibraryError(f"a program that uses libaio can't be built: {GET_LIBAIO}") from error
+        raise
 
 
 def _library(folder: Path, name: str) -> Path:

@@ -32,7 +32,14 @@ def describe(engine: Any) -> dict[str, Any]:
     if engine.zero_optimization_stage() == 3:
         settings |= {key: getattr(zero, key) for key in _STAGE_3}
         settings["shared_parameters"] = _shared(engine.module)
-    return settings
+    return {**settings, **(_of_disk(engine) if "nvme" in settings["offload"].values() else {})}
+
+
+def _of_disk(engine: Any) -> dict[str, Any]:
+    """How DeepSpeed moves states to a disk, and in what portions."""
+    zero, aio = engine._config.zero_config, engine._config.aio_config
+    by_parameter = {"nvme_buffer_size": zero.offload_param.buffer_size} if zero.offload_param else {}
+    return {"sub_group_size": zero.sub_group_size, **by_parameter, "aio": dict(aio)}
 
 
 def _shared(module: Any) -> int:

@@ -1,0 +1,205 @@
+"""Offload to NVMe: the folder of a trial on the disk, what it takes and moves there, and what lies there.
+
+DeepSpeed (0.19.8) looks at no result of what it submits to libaio: on a full disk it trains on with what the
+file held before. So the room is looked for first, and files with holes in them are looked for afterwards.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import resource
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distbench.case import BYTES, Case
+from distbench.optimizers import Weight, state_bytes
+from distbench.strategies.base import Refused
+from distbench.units import bytes_text
+
+if TYPE_CHECKING:
+    from distbench.strategies.zero import Zero
+    from distbench.strategies.zero.config import Elements
+
+LEAST = 1 << 20
+"""Bytes of the smallest tensor that DeepSpeed moves to a disk: smaller ones stay in memory."""
+_FOLDER = "distbench-offload-{port}"
+_OPTIMIZER_BUFFERS, _PARAMETER_BUFFERS = 4, 5
+"""Buffers locked in memory: DeepSpeed's own ``buffer_count`` of optimizer and parameters."""
+_MAY_LOCK = 1 << 14
+"""CAP_IPC_LOCK (capabilities(7))."""
+
+
+class DiskFullError(Exception):
+    """The disk has no room for the states that go there; the message says how much it has and needs."""
+
+
+def leftovers(path: str) -> tuple[str, ...]:
+    """Pattern of the folder of a trial in *path*, by the port of its rendezvous."""
+    plain = glob.escape(path).replace("{", "{{").replace("}", "}}")
+    return (f"{plain}/{_FOLDER}",)
+
+
+def own_folder(path: str) -> Path:
+    """Folder of this rank's trial in *path*: two at a time must not write the same files."""
+    return Path(path).absolute() / _FOLDER.format(port=os.environ["MASTER_PORT"])
+
+
+def sizes(strategy: Zero, elements: Elements, ranks: int) -> dict[str, int]:
+    """Sizes in elements that let a disk hold a model of any size, by our names.
+
+    By DeepSpeed's own, an optimizer is stepped in parts of 1e9 elements of a rank, with a buffer for each of
+    their states, so that one of a smaller model is in memory all the time; and a parameter of more than 1e8
+    elements of a rank fails. *ranks* cut every parameter.
+    """
+    chosen = {}
+    if strategy.offload_optimizer == "nvme":
+        chosen["sub_group_size"] = max(-(-elements.layer // ranks), LEAST // BYTES["fp32"])
+    if strategy.offload_parameters == "nvme":
+        chosen["nvme_buffer_size"] = -(-elements.parameter // ranks)
+    return chosen
+
+
+def locked(strategy: Zero, case: Case, elements: Elements) -> int:
+    """Bytes of buffers that DeepSpeed locks in memory for a rank, at least."""
+    chosen, shard = sizes(strategy, elements, case.world_size), -(-elements.model // case.world_size)
+    part = min(shard, chosen.get("sub_group_size", 0))
+    of_optimizer = _OPTIMIZER_BUFFERS * part * BYTES[case.precision.master]
+    of_parameters = _PARAMETER_BUFFERS * chosen.get("nvme_buffer_size", 0)
+    reused = min(shard, chosen.get("sub_group_size", shard)) if strategy.offload_parameters == "nvme" else 0
+    return of_optimizer + (of_parameters + reused) * BYTES[case.precision.compute]
+
+
+def kept(strategy: Zero, case: Case, parameters: int) -> int:
+    """Bytes that a rank keeps on the disk, at most: what is smaller than ``LEAST`` stays in memory."""
+    moved = _states(strategy, case) + _weights(strategy, case)
+    return int(parameters / case.world_size * moved)
+
+
+def traffic(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
+    """Bytes that a rank reads and writes in a step, at most.
+
+    An update reads master weights, moments and gradients and writes them back (gradients after the
+    backward pass); parameters are read for the forward and for the backward pass of each micro-batch, and
+    written after the update (Rajbhandari et al. 2021, arXiv:2104.07857, section 5).
+    """
+    shard, weights = parameters / case.world_size, _weights(strategy, case)
+    states = _states(strategy, case)
+    passes = 2 * case.batch.gradient_accumulation_steps
+    return {"read": shard * (states + passes * weights), "written": shard * (states + weights)}
+
+
+def _states(strategy: Zero, case: Case) -> float:
+    """Bytes an element of master weights, gradients and moments on the disk."""
+    if strategy.offload_optimizer != "nvme":
+        return 0.0
+    moments = state_bytes(case.optimizer, [Weight((1,))], BYTES[case.precision.optimizer_state])
+    return 2 * BYTES[case.precision.master] + moments
+
+
+def _weights(strategy: Zero, case: Case) -> int:
+    return BYTES[case.precision.compute] if strategy.offload_parameters == "nvme" else 0
+
+
+def open_folder(path: str, needed: int) -> Path:
+    """Folder of this trial in *path*, made if it is missing, on a disk with room for *needed* bytes.
+
+    Raises:
+        DiskFullError: it has not.
+        Refused: it can't be read and written past the page cache, as DeepSpeed does.
+    """
+    folder = own_folder(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f"direct-{os.getpid()}"
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o600))
+    except OSError as error:
+        raise Refused(
+            f"nvme_path = {path}: files there can't be opened with O_DIRECT ({error.strerror}), which "
+            "DeepSpeed's async_io does; name a folder on a local disk"
+        ) from error
+    finally:
+        probe.unlink(missing_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise DiskFullError(_full_text(path, free, f"the states on it take up to {bytes_text(needed)}"))
+    return folder
+
+
+def check_locks(size: int) -> None:
+    """See that this process may lock *size* bytes in memory: DeepSpeed ends it without a word if not.
+
+    Raises:
+        Refused: it may not.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    status = Path("/proc/self/status").read_text()
+    capabilities = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
+    if limit == resource.RLIM_INFINITY or size <= limit or int(capabilities, 16) & _MAY_LOCK:
+        return
+    raise Refused(
+        f"DeepSpeed locks buffers of {bytes_text(size)} in memory for offload to NVMe, and a process may "
+        f"lock {bytes_text(limit)} here; raise it (ulimit -l unlimited; docker run --ulimit memlock=-1)"
+    )
+
+
+def lying(folder: Path, rank: int) -> dict[str, int]:
+    """Bytes of *rank* in files of DeepSpeed's below *folder*, by what is offloaded.
+
+    Raises:
+        DiskFullError: a file has holes, and the disk no room to fill them.
+    """
+    found, holes = {"optimizer": 0, "parameters": 0}, 0
+    for file in folder.glob(f"zero_stage_3/*/rank{rank}/*.swp"):
+        status = file.stat()
+        on_disk = 512 * status.st_blocks
+        found["optimizer" if file.parts[-3] == "optimizer" else "parameters"] += min(status.st_size, on_disk)
+        holes += max(0, status.st_size - on_disk)
+    free = shutil.disk_usage(folder).free
+    if holes > free:
+        lacking = f"{bytes_text(holes)} of the states that DeepSpeed has written are not there"
+        raise DiskFullError(_full_text(str(folder.parent), free, lacking))
+    return found
+
+
+def check_room(folder: Path) -> None:
+    """See that what was just written to *folder* could be: what is missing ends the process when it is read.
+
+    Raises:
+        DiskFullError: the disk has no room for a block.
+    """
+    if (free := shutil.disk_usage(folder).free) < LEAST:
+        raise DiskFullError(
+            _full_text(str(folder.parent), free, "what DeepSpeed writes there is lost unseen")
+        )
+
+
+@contextmanager
+def told_if_full(folder: Path) -> Iterator[None]:
+    """Say that the disk is full where DeepSpeed fails for that, which is an AssertionError without a text."""
+    try:
+        yield
+    except (AssertionError, OSError, RuntimeError) as error:
+        free = shutil.disk_usage(folder).free
+        if free < LEAST:
+            why = f"DeepSpeed failed there ({type(error).__name__})"
+            raise DiskFullError(_full_text(str(folder.parent), free, why)) from error
+        raise
+
+
+def placed(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """*config* of DeepSpeed with all that goes to a disk in *folder*."""
+    section = {
+        key: {**value, "nvme_path": str(folder)}
+        if isinstance(value, dict) and "nvme_path" in value
+        else value
+        for key, value in config["zero_optimization"].items()
+    }
+    return {**config, "zero_optimization": section}
+
+
+def _full_text(path: str, free: int, why: str) -> str:
+    return f"the disk of nvme_path = {path} is full: {bytes_text(free)} free, and {why}; free some space"
