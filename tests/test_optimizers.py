@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from conftest import Finished
+from records import case
 
 from distbench.case import Optimizer
 from distbench.env import Machine
 from distbench.errors import SuiteError
 from distbench.optimizers import KINDS, Weight, state_bytes
 from distbench.plan import Plan, make
+from distbench.strategies.ddp import DistributedDataParallel
 from distbench.suite import load
 
 ALL = dict.fromkeys(("torch", "deepspeed", "pytorch-optimizer"), "1")
@@ -90,6 +92,16 @@ def test_states_are_counted_by_shape() -> None:
     by_shape = {"adafactor": 2 * 16 + 10, "muon": 60 + 2 * 70}
     alike = {"adamw": 260, "adam": 260, "sgd": 130, "lion": 130, "lamb": 260}
     assert counted == by_shape | alike
+
+
+def test_a_case_is_not_refused_for_states_that_its_optimizer_does_not_keep() -> None:
+    states = {}
+    for name in KINDS:
+        optimizer = Optimizer(name, momentum=0.9)
+        states[name] = DistributedDataParallel().model_states(case(optimizer=optimizer), 10**9)
+    sizes = {name: round(kinds["optimizer_state"] / 1e9, 1) for name, kinds in states.items()}
+    alike = {"adamw": 8.0, "adam": 8.0, "sgd": 4.0, "lion": 4.0, "lamb": 8.0}
+    assert sizes == alike | {"adafactor": 0.0, "muon": 4.0}
 
 
 SUITE = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distbench import optimizers
 from distbench.case import BYTES, Case, Dtype
 from distbench.env import Machine
-from distbench.optimizers import Cut, Weight
+from distbench.optimizers import Cut
 from distbench.strategies.base import Strategy
 
 
@@ -23,10 +23,10 @@ def zero_table(
     which the optimizer updates, and *shards* over how many ranks parameters, gradients, and optimizer
     states with the master weights are spread. Rajbhandari et al. 2020 (arXiv:1910.02054, figure 1)
     have 2 + 2 + K bytes an element, K = 12: 4 of master weights and 2 x 4 of Adam's moments. Of an optimizer
-    that keeps less for a matrix it is what it would keep for vectors; whoever knows the shapes counts anew.
+    that keeps less for a matrix it is what it keeps for large ones; whoever knows the shapes counts anew.
     """
     of_parameters, of_gradients, of_optimizer = shards
-    state = optimizers.state_bytes(case.optimizer, _ELEMENT, BYTES[case.precision.optimizer_state])
+    state = optimizers.least_bytes(case.optimizer, BYTES[case.precision.optimizer_state])
     return {
         "parameters": parameters * BYTES[stored] / of_parameters,
         "gradients": parameters * BYTES[stored] / of_gradients,
@@ -47,9 +47,6 @@ def state_problem(case: Case, cut: Cut = "whole", who: str = "") -> str | None:
             f"optimizer_state = {precision.optimizer_state} needs the same precision.master"
         )
     return optimizers.problem(case.optimizer, cut, who)
-
-
-_ELEMENT = [Weight((1,))]
 
 
 class Replicated(Strategy):

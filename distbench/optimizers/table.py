@@ -1,0 +1,140 @@
+"""The optimizers by name: what each is given, and what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from distbench.case import Optimizer
+from distbench.optimizers.kind import Kind, Weight
+
+
+def _adam(spec: Optimizer) -> dict[str, Any]:
+    return {"lr": spec.lr, "betas": tuple(spec.betas), "eps": spec.eps, "weight_decay": spec.weight_decay}
+
+
+def _sgd(spec: Optimizer) -> dict[str, Any]:
+    return {"lr": spec.lr, "momentum": spec.momentum, "weight_decay": spec.weight_decay}
+
+
+def _adafactor(spec: Optimizer) -> dict[str, Any]:
+    # the rest as Shazeer & Stern 2018 (arXiv:1804.04235, algorithm 5) have it
+    return {
+        "lr": spec.lr,
+        "eps": (spec.eps, 1e-3),
+        "beta2_decay": -0.8,
+        "d": 1.0,
+        "weight_decay": spec.weight_decay,
+    }
+
+
+def _muon(spec: Optimizer) -> dict[str, Any]:
+    return {
+        "lr": spec.lr,
+        "momentum": spec.momentum,
+        "weight_decay": spec.weight_decay,
+        "nesterov": True,
+        # torch's own, from https://kellerjordan.github.io/posts/muon
+        "ns_coefficients": (3.4445, -4.7750, 2.0315),
+        "eps": 1e-7,
+        "ns_steps": 5,
+        # by which one learning rate is that of AdamW as well (Liu et al. 2025, arXiv:2502.16982)
+        "adjust_lr_fn": "match_rms_adamw",
+    }
+
+
+def _lion(spec: Optimizer) -> dict[str, Any]:
+    # Chen et al. 2023 (arXiv:2302.06675)
+    return {
+        "lr": spec.lr,
+        "betas": tuple(spec.betas),
+        "weight_decay": spec.weight_decay,
+        "weight_decouple": True,
+        "fixed_decay": False,
+    }
+
+
+def _lamb(spec: Optimizer) -> dict[str, Any]:
+    # You et al. 2020 (arXiv:1904.00962, algorithm 2): decay is a part of the update whose size is adjusted
+    return {
+        **_adam(spec),
+        "weight_decouple": False,
+        "fixed_decay": False,
+        "rectify": False,
+        "grad_averaging": True,
+        "adam": False,
+    }
+
+
+def _one(_spec: Optimizer, weight: Weight, element: int) -> float:
+    return weight.elements * element
+
+
+def _two(_spec: Optimizer, weight: Weight, element: int) -> float:
+    return 2 * weight.elements * element
+
+
+def _momentum(spec: Optimizer, weight: Weight, element: int) -> float:
+    return weight.elements * element if spec.momentum else 0.0
+
+
+def _factored(_spec: Optimizer, weight: Weight, element: int) -> float:
+    """A mean for each row and each column of a matrix; of a vector one for each element."""
+    if len(weight.shape) < 2:
+        return weight.elements * element
+    return (weight.elements / weight.shape[-1] + weight.elements / weight.shape[-2]) * element
+
+
+def _hidden(_spec: Optimizer, weight: Weight, element: int) -> float:
+    return (1 if weight.is_hidden else 2) * weight.elements * element
+
+
+PER_ELEMENT = (_one, _two, _momentum)
+"""Rules by which the number of elements alone counts."""
+_IN_PLACE = (
+    "{} changes norms in place, which fails on the distributed tensors of FSDP2 (torch 2.13: in-place "
+    "operations that require placement changes are not supported)"
+)
+
+KINDS: Mapping[str, Kind] = {
+    "adamw": Kind("torch.optim.AdamW", _adam, _two, module="torch.optim.adamw"),
+    "adam": Kind("torch.optim.Adam", _adam, _two, module="torch.optim.adam"),
+    "sgd": Kind("torch.optim.SGD", _sgd, _momentum, module="torch.optim.sgd"),
+    "adafactor": Kind(
+        "torch.optim.Adafactor",
+        _adafactor,
+        _factored,
+        kernels=("foreach", "loop"),
+        needs="rows and columns, and norms of whole tensors",
+        fails_on_rows=_IN_PLACE.format("torch.optim.Adafactor"),
+    ),
+    "muon": Kind(
+        "torch.optim.Muon",
+        _muon,
+        _hidden,
+        kernels=("loop",),
+        usual={"momentum": 0.95},
+        needs="whole matrices, whose updates it makes orthogonal",
+        computes_in="bf16",
+        rest="adamw",
+    ),
+    "lion": Kind(
+        "pytorch_optimizer.Lion",
+        _lion,
+        _one,
+        kernels=("foreach", "loop"),
+        package="pytorch-optimizer",
+        module="pytorch_optimizer.optimizer.lion",
+    ),
+    "lamb": Kind(
+        "pytorch_optimizer.Lamb",
+        _lamb,
+        _two,
+        kernels=("foreach", "loop"),
+        package="pytorch-optimizer",
+        needs="norms of whole tensors",
+        fails_on_rows=_IN_PLACE.format("pytorch_optimizer.Lamb"),
+        module="pytorch_optimizer.optimizer.lamb",
+    ),
+}
+"""By the name in a suite."""
