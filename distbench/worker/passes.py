@@ -51,6 +51,8 @@ class Loop:
         mode = self._engine.unsynchronised() if name == "unsynced" else nullcontext()
         if mode is None:
             return session
+        if self._setting.device.type == "cuda":
+            self._feed.make_ahead(range(len(self.losses), len(self.losses) + steps))
         active = {key: metric for key, metric in metrics.items() if name in metric.passes}
         states = {key: metric.start(session) for key, metric in active.items()}
         before = _overridden("before_step", active, states)
@@ -58,8 +60,6 @@ class Loop:
         # before the window has ended nobody observes, so that no strategy sees where it begins
         if name not in ("warmup", "time") and (around := _overridden("around", active, states)):
             self._spans.inner = _observed(session, around)
-        if self._setting.device.type == "cuda":
-            self._feed.make_ahead(range(len(self.losses), len(self.losses) + steps))
         clock = Clock(self._setting.device)
         losses = []
         # all ranks start the window together, so that the first step includes no waiting for set-up
