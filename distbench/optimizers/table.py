@@ -55,7 +55,9 @@ def _lion(spec: Optimizer) -> dict[str, Any]:
 
 
 def _lamb(spec: Optimizer) -> dict[str, Any]:
-    # You et al. 2020 (arXiv:1904.00962, algorithm 2): decay is a part of the update whose size is adjusted
+    # You et al. 2020 (arXiv:1904.00962v3, algorithm 2): decay is a part of the update whose size is adjusted,
+    # and no bias is corrected. By default the package divides the rate by 1 - beta1^t all the same, which
+    # the adjusted size does not need: the first step would be 10 times as large
     return {
         **_adam(spec),
         "weight_decouple": False,
@@ -63,6 +65,7 @@ def _lamb(spec: Optimizer) -> dict[str, Any]:
         "rectify": False,
         "grad_averaging": True,
         "adam": False,
+        "adam_debias": True,
     }
 
 

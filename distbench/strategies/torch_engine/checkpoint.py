@@ -21,6 +21,9 @@ from torch.distributed.checkpoint.state_dict import (
 from distbench.strategies.base import FullState
 from distbench.workloads.weights import plain_name
 
+# what LAMB leaves for people to look at; each step makes it anew
+_BYPRODUCTS = ("weight_norm", "adam_norm", "trust_ratio")
+
 
 def save(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, updates: int) -> None:
     """Write *module*, *optimizer* and the *updates* of its schedule in shards into *folder*."""
@@ -49,7 +52,9 @@ def gather_optimizer(
     whole = StateDictOptions(full_state_dict=True, cpu_offload=on_gpu)
     state: Any = get_optimizer_state_dict(module, optimizer, options=whole).get("state", {})
     return {
-        plain_name(name): {key: value.to("cpu", copy=True) for key, value in moments.items()}
+        plain_name(name): {
+            key: value.to("cpu", copy=True) for key, value in moments.items() if key not in _BYPRODUCTS
+        }
         for name, moments in state.items()
     }
 

@@ -23,7 +23,7 @@ _HYPER_PARAMETERS = (
     *("lr", "initial_lr", "betas", "eps", "momentum", "weight_decay"),
     # of Adafactor, of Muon, and of pytorch-optimizer's
     *("beta2_decay", "d", "ns_coefficients", "ns_steps", "adjust_lr_fn"),
-    *("weight_decouple", "fixed_decay", "rectify", "grad_averaging", "adam"),
+    *("weight_decouple", "fixed_decay", "rectify", "grad_averaging", "adam", "adam_debias"),
 )
 
 
