@@ -101,12 +101,12 @@ def test_noisy_trials_are_repeated_before_the_pick_is_settled(run: Run) -> None:
 
 def test_a_plan_says_how_many_trials_repeating_may_add(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(SUITE)
-    plan = ("plan", str(tmp_path / "suite.yaml"), "--out", str(tmp_path), "--set", "measure.repeat_noisy=2")
+    keys = ("--set", "measure.repeat_noisy=2", "--set", "limits.trial=100", "--set", "limits.prepare=50")
+    plan = ("plan", str(tmp_path / "suite.yaml"), "--out", str(tmp_path), *keys)
     assert "noisy trials: 4 more at most (measure.repeat_noisy: 2 per case)" in call(*plan).stdout
     planned = json.loads(call(*plan, "--json").stdout)
     assert (len(planned["trials"]), planned["repeats_at_most"]) == (2, 4)
-    limits = planned["suite"]["limits"]
-    assert planned["at_most_s"] == limits["prepare"] + 6 * limits["trial"]
+    assert planned["at_most_s"] == 50 + 6 * 100
 
 
 def test_nothing_is_repeated_unless_it_is_asked_for(run: Run) -> None:
