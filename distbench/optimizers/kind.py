@@ -49,8 +49,8 @@ class Kind:
     """Implementations that it has, the usual one first."""
     usual: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of keys of ``optimizer`` that differ from everybody else's."""
-    package: str = "torch"
-    """Distribution that has it."""
+    packages: tuple[str, ...] = ()
+    """Distributions that have to be installed, besides what a strategy needs."""
     needs: str = ""
     """What it can't compute from flat pieces of tensors; empty: it treats every element by itself."""
     fails_on_rows: str = ""

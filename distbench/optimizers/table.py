@@ -126,7 +126,7 @@ KINDS: Mapping[str, Kind] = {
         _lion,
         _one,
         kernels=("foreach", "loop"),
-        package="pytorch-optimizer",
+        packages=("pytorch-optimizer",),
         module="pytorch_optimizer.optimizer.lion",
     ),
     "lamb": Kind(
@@ -134,7 +134,7 @@ KINDS: Mapping[str, Kind] = {
         _lamb,
         _two,
         kernels=("foreach", "loop"),
-        package="pytorch-optimizer",
+        packages=("pytorch-optimizer",),
         needs="norms of whole tensors",
         fails_on_rows=_IN_PLACE.format("pytorch_optimizer.Lamb"),
         module="pytorch_optimizer.optimizer.lamb",
