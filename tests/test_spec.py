@@ -110,7 +110,7 @@ MISTAKES = [
     ("threads: many", "mine.yaml:4: threads = 'many': expected a whole number or auto"),
     ("world_sizes: [1, 1]", "mine.yaml:4: world_sizes[1] = 1: duplicate"),
     ("world_sizes: 2", "mine.yaml:4: world_sizes = 2: expected a list of whole numbers"),
-    ("precision: fp8", "mine.yaml:4: precision.compute = 'fp8': did you mean 'fp64'?"),
+    ("precision: fp32x", "mine.yaml:4: precision.compute = 'fp32x': did you mean 'fp32'?"),
     ("precision: {compute: bf16, loss_scale: 2}", "only fp16 has a loss scale"),
     ("optimizer: {name: adamw, momentum: 0.9}", "only sgd and muon have momentum, not adamw"),
     ("optimizer: {lr: true}", "mine.yaml:4: optimizer.lr = True: expected a number"),
