@@ -44,6 +44,8 @@ class Kind:
     """Its class as users import it."""
     arguments: Callable[[Optimizer], dict[str, Any]]
     """All hyper-parameters that its class is given, those that a suite can't change included."""
+    keys: tuple[str, ...]
+    """Keys of a suite that the live one must have as they stand: said twice, so that a slip in one shows."""
     state: StateBytes
     kernels: tuple[str, ...] = ("fused", "foreach", "loop")
     """Implementations that it has, the usual one first."""

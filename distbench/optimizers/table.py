@@ -98,14 +98,16 @@ _IN_PLACE = (
     "{} changes norms in place, which fails on the distributed tensors of FSDP2 (torch 2.13: in-place "
     "operations that require placement changes are not supported)"
 )
+_ADAM, _SGD = ("lr", "betas", "eps", "weight_decay"), ("lr", "momentum", "weight_decay")
 
 KINDS: Mapping[str, Kind] = {
-    "adamw": Kind("torch.optim.AdamW", _adam, _two, module="torch.optim.adamw"),
-    "adam": Kind("torch.optim.Adam", _adam, _two, module="torch.optim.adam"),
-    "sgd": Kind("torch.optim.SGD", _sgd, _momentum, module="torch.optim.sgd"),
+    "adamw": Kind("torch.optim.AdamW", _adam, _ADAM, _two, module="torch.optim.adamw"),
+    "adam": Kind("torch.optim.Adam", _adam, _ADAM, _two, module="torch.optim.adam"),
+    "sgd": Kind("torch.optim.SGD", _sgd, _SGD, _momentum, module="torch.optim.sgd"),
     "adafactor": Kind(
         "torch.optim.Adafactor",
         _adafactor,
+        ("lr", "weight_decay"),
         _factored,
         kernels=("foreach", "loop"),
         needs="rows and columns, and norms of whole tensors",
@@ -114,6 +116,7 @@ KINDS: Mapping[str, Kind] = {
     "muon": Kind(
         "torch.optim.Muon",
         _muon,
+        _SGD,
         _hidden,
         kernels=("loop",),
         usual={"momentum": 0.95},
@@ -124,6 +127,7 @@ KINDS: Mapping[str, Kind] = {
     "lion": Kind(
         "pytorch_optimizer.Lion",
         _lion,
+        ("lr", "betas", "weight_decay"),
         _one,
         kernels=("foreach", "loop"),
         packages=("pytorch-optimizer",),
@@ -132,6 +136,7 @@ KINDS: Mapping[str, Kind] = {
     "lamb": Kind(
         "pytorch_optimizer.Lamb",
         _lamb,
+        _ADAM,
         _two,
         kernels=("foreach", "loop"),
         packages=("pytorch-optimizer",),

@@ -98,6 +98,7 @@ def _of_optimizer(spec: Optimizer, place: str = "optimizer") -> dict[str, Any]:
     """Hyper-parameters of the optimizer that *spec* names, and of the one of its rest, under *place*."""
     kind = optimizers.kind_of(spec)
     own = {f"{place}.{k}": v for k, v in kind.arguments(spec).items() if k not in optimizers.VARIANTS}
+    own |= {f"{place}.{key}": getattr(spec, key) for key in kind.keys}
     if not kind.rest:
         return own
     rest = dataclasses.replace(spec, name=kind.rest)

@@ -37,7 +37,12 @@ MUTANTS = (
         # AdamW takes the same step from gradients of any scale; the check trains with SGD, too
         _in("test_equivalence", "honest and fp32"),
     ),
-    Mutant("betas are those of torch", "betas=spec.betas,", "betas=(0.9, 0.999),", _in("test_run")),
+    Mutant(
+        "betas are those of torch",
+        '{"lr": spec.lr, "betas": tuple(spec.betas), ',
+        '{"lr": spec.lr, "betas": (0.9, 0.999), ',
+        _in("test_run"),
+    ),
     Mutant(
         "ddp reduces each micro-batch",
         "return nullcontext() if last else self.module.no_sync()",
