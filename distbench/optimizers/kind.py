@@ -51,8 +51,8 @@ class Kind:
     """Implementations that it has, the usual one first."""
     usual: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of keys of ``optimizer`` that differ from everybody else's."""
-    packages: tuple[str, ...] = ()
-    """Distributions that have to be installed, besides what a strategy needs."""
+    package: str = "torch"
+    """Distribution that has it."""
     needs: str = ""
     """What it can't compute from flat pieces of tensors; empty: it treats every element by itself."""
     fails_on_rows: str = ""
@@ -63,6 +63,11 @@ class Kind:
     """Module that the live class says it is of, where users import it from another one."""
     rest: OptimizerName | None = None
     """Name of the optimizer of all but hidden matrices; None: it updates everything itself."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Distributions that it needs besides torch, for which a strategy asks if it needs any."""
+        return () if self.package == "torch" else (self.package,)
 
     @property
     def name(self) -> str:

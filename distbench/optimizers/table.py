@@ -130,7 +130,7 @@ KINDS: Mapping[str, Kind] = {
         ("lr", "betas", "weight_decay"),
         _one,
         kernels=("foreach", "loop"),
-        packages=("pytorch-optimizer",),
+        package="pytorch-optimizer",
         module="pytorch_optimizer.optimizer.lion",
     ),
     "lamb": Kind(
@@ -139,7 +139,7 @@ KINDS: Mapping[str, Kind] = {
         _ADAM,
         _two,
         kernels=("foreach", "loop"),
-        packages=("pytorch-optimizer",),
+        package="pytorch-optimizer",
         needs="norms of whole tensors",
         fails_on_rows=_IN_PLACE.format("pytorch_optimizer.Lamb"),
         module="pytorch_optimizer.optimizer.lamb",
