@@ -487,7 +487,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
         ("fsdp", "torch"),
         ("zero2", "deepspeed"),
         ("ddp", "accelerate"),
-        ("ddp", "transformers"),
+        pytest.param("ddp", "transformers", marks=pytest.mark.deep),
     ],
 )
 def test_training_from_what_is_written_gives_the_losses_of_the_case(

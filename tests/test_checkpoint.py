@@ -29,6 +29,14 @@ strategies:
   - zero: {stage: [0, 1, 2, 3]}
   - zero: {stage: [2, 3], offload_optimizer: cpu}
 """
+MANY = """
+strategies:
+  - single
+  - ddp
+  - fsdp: {version: [1, 2]}
+  - zero: {stage: [0, 2, 3]}
+  - zero: {stage: 3, offload_optimizer: cpu}
+"""
 FEW = """
 strategies: [single, ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [1, 3]}}]
 """
@@ -44,7 +52,7 @@ WIDE = {
     "stateless": "world_sizes: [2]\noptimizer: {name: sgd, lr: 0.1, kernel: foreach}",
 }
 CASES = {
-    "fp32": 10,
+    "fp32": 8,
     "bf16": 6,
     "stateless": 3,
     "fp32-wide": 19,
@@ -61,8 +69,8 @@ MOMENTS = {"fp32": 2, "bf16": 2, "momentum": 1, "stateless": 0}
 )
 def variant(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Finished]:
     name, _, is_wide = request.param.partition("-")
-    strategies = {"bf16": FEW, "stateless": "strategies: [single, ddp, {zero: {stage: 2}}]\n"}
-    text = SUITE + (STRATEGIES + WIDE[name] if is_wide else strategies.get(name, STRATEGIES) + VARIANTS[name])
+    strategies = {"fp32": MANY, "bf16": FEW, "stateless": "strategies: [single, ddp, {zero: {stage: 2}}]\n"}
+    text = SUITE + (STRATEGIES + WIDE[name] if is_wide else strategies[name] + VARIANTS[name])
     return request.param, run_in(tmp_path_factory.mktemp(request.param), text)
 
 
@@ -208,6 +216,7 @@ def test_a_load_that_never_ends_is_a_hang_at_its_deadline(run_suite: Callable[..
     assert "limits.build = 8 s" in record["reason"]
 
 
+@pytest.mark.deep
 def test_a_resumed_run_makes_again_what_its_missing_trials_read(
     run_suite: Callable[..., Finished], distbench: Distbench
 ) -> None:

@@ -358,7 +358,7 @@ EXAMPLE = Path(__file__).parent.parent / "docs" / "ci" / "example" / "try.sh"
 @pytest.mark.parametrize(
     ("change", "regressed"),
     [
-        ("extra-all-reduce", {"comm_bytes", "comm_calls"}),
+        pytest.param("extra-all-reduce", {"comm_bytes", "comm_calls"}, marks=pytest.mark.deep),
         pytest.param("harmless", set(), marks=pytest.mark.deep),
         pytest.param("slower-kernel", {"peak_memory"}, marks=pytest.mark.deep),
         pytest.param("smaller-bucket", {"comm_calls"}, marks=pytest.mark.deep),

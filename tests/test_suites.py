@@ -104,7 +104,6 @@ def test_the_main_suite_trains_a_model_as_large_as_its_devices_want(
         ("quickstart", ()),
         # the strategies with a hyphen; the shared matrix has the others
         ("zero", ("--world-sizes=2", "--only=*-*")),
-        ("data_parallel", ("--world-sizes=2",)),
         pytest.param("zero", (), marks=pytest.mark.deep),
         pytest.param("data_parallel", (), marks=pytest.mark.deep),
     ],
