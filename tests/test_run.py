@@ -18,7 +18,10 @@ pytestmark = pytest.mark.train
 
 Command = Callable[..., Done]
 
-SUITE = QUICK.replace("trials: 1", "trials: 2") + "strategies: [single, ddp, dp]\n"
+# DDP makes its buckets anew in its second step, with messages that gloo's threads free when they come to it:
+# a few bytes that a peak has or lacks, so that step is no timed one
+SUITE = QUICK.replace("trials: 1", "trials: 2").replace("warmup: 1", "warmup: 2")
+SUITE += "strategies: [single, ddp, dp]\n"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def test_a_run_keeps_every_sample_and_describes_its_columns(finished: Finished) 
     record = finished.record("ddp")
     assert [len(rank) for rank in record["samples"]["step_s"]] == [3, 3]
     assert [len(rank) for rank in record["samples"]["loss"]] == [3, 3]
-    assert [len(rank) for rank in record["warmup_losses"]] == [1, 1]
+    assert [len(rank) for rank in record["warmup_losses"]] == [2, 2]
     assert record["columns"]["step_s"]["unit"] == "s"
     passes = {name: column.get("pass") for name, column in record["columns"].items()}
     assert (passes["step_s"], passes["comm_bytes"], passes["grad_norm"]) == ("time", "count", "check")
