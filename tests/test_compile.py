@@ -92,7 +92,7 @@ def test_layers_that_gather_and_recompute_are_not_compiled(recomputes: str) -> N
 
 
 def test_a_layer_that_does_not_compile_is_told_by_the_compilers_own_words() -> None:
-    said = "/tmp/x.cpp:3:10: fatal error: omp.h: No such file or directory"
+    said = "model.cpp:3:10: fatal error: omp.h: No such file or directory"
     message = f"CppCompileError: C++ compile error\n\nCommand:\ng++\n\nOutput:\n{said}\n\n\nSet TORCH_LOGS"
     failed = {"rank": 1, "phase": "warmup 0", "types": ["InductorError"], "message": message}
     assert reason_of(failed) == (
