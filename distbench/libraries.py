@@ -98,8 +98,14 @@ def _remove(parts: Path) -> None:
 def _sync(parts: Path) -> None:
     """Flush *parts* to disk, so that a power cut leaves them as they are."""
     for path in (*parts.rglob("*"), parts, parts.parent):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        # a process that loads the finished library has torch's lock file in here for a moment
+        with suppress(FileNotFoundError):
+            _flush(path)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -18,7 +18,7 @@ import pytest
 from conftest import PLUGINS, QUICK, Done, Finished
 from drills import Drill
 
-from distbench import plan
+from distbench import libraries, plan
 from distbench.clipping import telling_line
 from distbench.env import Machine, cache_folder
 from distbench.preparation import Event, Item, Journal, write_items
@@ -120,6 +120,19 @@ def test_two_preparations_of_one_cache_build_a_library_once(preparing: Preparing
     assert [process.wait() for process, _ in both] == [0, 0]
     assert [event.failed for _, journal in both for event in journal.news()] == [""] * 4
     assert preparing.builds() == 1
+
+
+def test_a_lock_file_that_goes_while_a_library_is_flushed_to_disk_fails_nothing(tmp_path: Path) -> None:
+    parts = tmp_path / "op"
+
+    def build() -> None:
+        parts.mkdir()
+        command = ["g++", "-shared", "-x", "c++", "/dev/null", "-o", str(parts / "op.so")]
+        subprocess.run(command, check=True)
+        # listed, and gone when it is opened: the lock of a process that has just loaded the library
+        (parts / "lock").symlink_to("gone")
+
+    assert libraries.provide(parts / "op.so", build, parts) == []
 
 
 @pytest.mark.drill("cache: a builder is killed while another one waits for it")
