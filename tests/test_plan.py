@@ -236,6 +236,17 @@ def test_tolerances_for_no_case_at_all_are_a_mistake(suite, glob):
     assert mistake.endswith(f"'{glob}': matches no case; labels: ddp, zero1, zero2")
 
 
+@pytest.mark.parametrize(
+    "glob",
+    ["zero2/w2", "zero2/ws2/mb4/fb16", "zero2/2", "zero2*/fp23", "zero2/mb4/ws2", "zero2/ws2/mb4/fp32/lr=1"],
+)
+def test_a_mistake_behind_the_label_of_tolerances_is_told_with_the_cases_of_that_label(suite, glob):
+    (mistake,) = refusal(suite(f"{GATED}gate: {{strategies: {{'{glob}': {{tokens_per_s: 5%}}}}}}\n"))
+    assert mistake.startswith("mine.yaml:5: gate.strategies.")
+    (label,) = {part for part in ("zero2", "zero2*") if glob.startswith(f"{part}/")}
+    assert mistake.endswith(f"matches no case; cases of {label}: zero2/ws1/mb8/fp32, zero2/ws2/mb4/fp32")
+
+
 @pytest.mark.parametrize("glob", ["zero*", "*", "*ero2", "zero2/ws2", "*/ws2/*", "zero2/ws2/mb4/fp32"])
 def test_tolerances_for_some_case_are_taken(suite, glob):
     text = f"{GATED}gate: {{strategies: {{'{glob}': {{tokens_per_s: 5%}}}}}}\n"
@@ -243,7 +254,7 @@ def test_tolerances_for_some_case_are_taken(suite, glob):
     assert suite(text).gate.of("zero2", "zero2/ws2/mb4/fp32").tokens_per_s == 0.05
 
 
-@pytest.mark.parametrize("glob", ["zero2/ws64", "*/ws64/*", "*ws64*", "zero2/*/bf16"])
+@pytest.mark.parametrize("glob", ["zero2/ws64", "*/ws64/*", "*ws64*", "zero*/ws[48]/mb?/tf*", "zero2/*/bf16"])
 def test_tolerances_may_be_for_other_machines_and_precisions(suite, glob):
     text = f"{GATED}gate: {{strategies: {{'{glob}': {{tokens_per_s: 5%}}}}}}\n"
     assert make(suite(text, world_sizes=[1]), CPU).cases

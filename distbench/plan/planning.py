@@ -1,10 +1,8 @@
 """From a suite and a machine to cases and trials."""
 
 import dataclasses
-import fnmatch
 import itertools
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -17,12 +15,12 @@ from distbench.job import kind_of
 from distbench.launchers.base import Launcher
 from distbench.plan.cells import Cell, cells
 from distbench.plan.checks import Checks
+from distbench.plan.globs import check_gate, check_only
 from distbench.plan.naming import base_name, unique
 from distbench.plan.tasks import Task
 from distbench.suite import Suite
 from distbench.suite.cells import located
 from distbench.suite.checking import Finding, to_plain
-from distbench.suite.gate import matches
 from distbench.suite.plugins import Plugin, Plugins
 from distbench.suite.reading import KeyPath, key_text
 from distbench.suite.suite import mistakes
@@ -97,7 +95,7 @@ def make(suite: Suite, machine: Machine | None = None) -> Plan:
     ]
     if wrong:
         raise SuiteError(mistakes(wrong, suite.places))
-    _check_gate(suite, [item.case for item in every])
+    check_gate(suite, [item.case for item in every])
     planned = _only(suite, every)
     return Plan(planned, _tasks(suite, [item.case for item in planned if item.problem is None], machine))
 
@@ -115,35 +113,8 @@ def _tasks(suite: Suite, cases: Sequence[Case], machine: Machine) -> list[Task]:
 def _only(suite: Suite, planned: list[Planned]) -> list[Planned]:
     if not suite.only:
         return planned
-    labels = sorted({item.case.label for item in planned})
-    unmatched = [
-        (i, glob) for i, glob in enumerate(suite.only) if not any(item.case.matches(glob) for item in planned)
-    ]
-    if unmatched:
-        message = f"matches no case; labels: {', '.join(labels)}"
-        raise SuiteError([suite.places.mistake(("only", i), message, glob) for i, glob in unmatched])
+    check_only(suite, [item.case for item in planned])
     return [item for item in planned if any(item.case.matches(glob) for glob in suite.only)]
-
-
-def _check_gate(suite: Suite, cases: Sequence[Case]) -> None:
-    """Refuse a glob of the gate that is of no case: its tolerances would apply to none, in silence."""
-    labels = sorted({case.label for case in cases})
-    message = f"matches no case; labels: {', '.join(labels)}"
-    wrong = [
-        suite.places.mistake(("gate", "strategies", glob), message, glob)
-        for glob in suite.gate.strategies
-        if not any(matches(glob, case.label, case.name) for case in cases) and not _is_elsewhere(glob, labels)
-    ]
-    if wrong:
-        raise SuiteError(wrong)
-
-
-def _is_elsewhere(glob: str, labels: Sequence[str]) -> bool:
-    """Whether *glob* may be of a case with one of the *labels* elsewhere: in other sizes or precisions."""
-    head, slash, _ = glob.partition("/")
-    if slash:
-        return head.startswith("*") or bool(fnmatch.filter(labels, head))
-    return re.search(r"(ws|mb)\d", glob) is not None
 
 
 class _Planner:

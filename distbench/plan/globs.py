@@ -1,0 +1,89 @@
+"""Globs on labels and names of cases: one that is of no case is a mistake, told with what there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+from distbench.case import Case, Dtype, Float8, Precision
+from distbench.errors import SuiteError
+from distbench.suite import Suite
+from distbench.suite.gate import matches
+
+# sizes in names and in globs on them, such as ws2, mb16*, ws[24]
+_SIZE = re.compile(r"(?<![a-z])(ws|mb)[\d?!\[\]-]+")
+# position of the precision among the parts of a name
+_PRECISION = 3
+_SHOWN = 8
+
+
+def check_only(suite: Suite, cases: Sequence[Case]) -> None:
+    """Refuse a glob of ``only`` that is of no case.
+
+    Raises:
+        SuiteError: there is one; all of them.
+    """
+    wrong = [
+        suite.places.mistake(("only", i), _nothing(glob, cases), glob)
+        for i, glob in enumerate(suite.only)
+        if not any(case.matches(glob) for case in cases)
+    ]
+    if wrong:
+        raise SuiteError(wrong)
+
+
+def check_gate(suite: Suite, cases: Sequence[Case]) -> None:
+    """Refuse a glob of the gate that is of no case: its tolerances would apply to none, in silence.
+
+    It may be of cases in sizes and precisions that are not among these: another machine has them.
+
+    Raises:
+        SuiteError: there is one; all of them.
+    """
+    wrong = [
+        suite.places.mistake(("gate", "strategies", glob), _nothing(glob, cases), glob)
+        for glob in suite.gate.strategies
+        if not any(matches(glob, case.label, case.name) for case in cases) and not _is_elsewhere(glob, cases)
+    ]
+    if wrong:
+        raise SuiteError(wrong)
+
+
+def _is_elsewhere(glob: str, cases: Sequence[Case]) -> bool:
+    """Whether *glob* is of one of *cases* in another size or precision."""
+    sizeless = _without_sizes(glob)
+    return any(matches(sizeless, case.label, name) for case in cases for name in _elsewhere(case))
+
+
+def _elsewhere(case: Case) -> Iterator[str]:
+    """The name of *case* without its sizes, in every precision."""
+    parts = _without_sizes(case.name).split("/")
+    for label in _precisions():
+        yield "/".join([*parts[:_PRECISION], label, *parts[_PRECISION + 1 :]])
+
+
+def _without_sizes(text: str) -> str:
+    return _SIZE.sub(r"\g<1>0", text)
+
+
+def _precisions() -> list[str]:
+    """Labels of all precisions that a case can have."""
+    emulated = [
+        Precision(float8=recipe, float8_emulated=is_emulated).label
+        for recipe in get_args(Float8)
+        if recipe != "none"
+        for is_emulated in (False, True)
+    ]
+    return [*get_args(Dtype), Precision(matmul="high").label, *emulated]
+
+
+def _nothing(glob: str, cases: Sequence[Case]) -> str:
+    """That *glob* is of no case, and which there are: those of its label, if that is right."""
+    head, slash, _ = glob.partition("/")
+    of_label = [case.name for case in cases if slash and case.matches(head)]
+    if not of_label:
+        return f"matches no case; labels: {', '.join(sorted({case.label for case in cases}))}"
+    names = list(dict.fromkeys(of_label))
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return f"matches no case; cases of {head}: {', '.join(names[:_SHOWN])}{more}"
