@@ -7,6 +7,7 @@ import re
 import typing
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Finished
@@ -15,7 +16,7 @@ from records import case
 from distbench.case import Optimizer
 from distbench.env import Machine
 from distbench.errors import SuiteError
-from distbench.optimizers import KINDS, Weight, state_bytes
+from distbench.optimizers import KINDS, OWN_KEYS, Weight, state_bytes
 from distbench.plan import Plan, make
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.suite import load
@@ -80,6 +81,24 @@ def test_a_key_that_an_optimizer_lacks_is_a_mistake(
     assert mistake in str(refused.value)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_an_optimizer_reads_just_the_keys_by_which_it_changes(name: str) -> None:
+    def made(**other: Any) -> list[dict[str, Any]]:
+        spec = Optimizer(name, **other)
+        parts = [spec, dataclasses.replace(spec, name=KINDS[name].rest)] if KINDS[name].rest else [spec]
+        return [KINDS[part.name].arguments(part) for part in parts]
+
+    others: dict[str, Any] = {
+        "lr": 0.5,
+        "betas": (0.1, 0.2),
+        "eps": 0.3,
+        "momentum": 0.4,
+        "weight_decay": 0.6,
+    }
+    assert set(others) == set(OWN_KEYS)
+    assert {key for key, value in others.items() if made(**{key: value}) != made()} == set(KINDS[name].reads)
+
+
 def test_one_whose_package_is_missing_says_how_to_get_it(planned: Callable[..., Plan]) -> None:
     bare = dataclasses.replace(CPU, packages={"torch": "1", "deepspeed": "1"})
     problems = {item.problem for item in planned("{name: lion}", bare).cases}
@@ -139,7 +158,7 @@ MORE = """
     [
         (FEW, "adafactor, muon"),
         pytest.param(MORE, "adafactor, muon", marks=pytest.mark.deep),
-        pytest.param(f"{FEW}, {MORE.strip()}", "lion, lamb", marks=pytest.mark.deep),
+        pytest.param(f"{FEW}, {MORE.strip()}", "adam, lion, lamb", marks=pytest.mark.deep),
     ],
 )
 def test_the_check_finds_what_the_plan_refuses_and_nothing_else(

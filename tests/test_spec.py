@@ -88,6 +88,24 @@ def test_anchors_and_merge_keys_are_followed(write):
     assert suite.include[0].axes[0].values == ({"global_batch_size": 8, "micro_batch_size": 2},)
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "{name: [adamw, sgd], betas: [0.8, 0.9], eps: 1}",
+        "[{name: sgd, momentum: 0.9}, {eps: 1}]",
+        "{name: muon, eps: 1, betas: [0.8, 0.9]}",
+    ],
+)
+def test_a_key_that_optimizers_share_is_of_those_that_read_it(write, optimizer):
+    assert len(load(write(f"{MINIMAL}optimizer: {optimizer}\n")).axes) <= 1
+
+
+def test_a_suite_of_a_run_may_have_keys_that_were_no_mistake_when_it_began(write):
+    before = write(MINIMAL + "optimizer: {name: sgd, betas: [0.8, 0.9]}\n")
+    stored = load(before, is_stored=True)
+    assert Suite.from_resolved(stored.resolved()).resolved() == stored.resolved()
+
+
 def test_a_user_model_is_named_without_being_imported(write):
     suite = load(write(MINIMAL.replace("transformer", "{user: {model: 'no_such_package:model'}}")))
     assert suite.work["workload"] == {"user": {"model": "no_such_package:model"}}
@@ -113,6 +131,14 @@ MISTAKES = [
     ("precision: fp32x", "mine.yaml:4: precision.compute = 'fp32x': did you mean 'fp32'?"),
     ("precision: {compute: bf16, loss_scale: 2}", "only fp16 has a loss scale"),
     ("optimizer: {name: adamw, momentum: 0.9}", "only sgd and muon have momentum, not adamw"),
+    (
+        "optimizer: {name: sgd, betas: [0.8, 0.9]}",
+        "mine.yaml:4: optimizer.betas = [0.8, 0.9]: sgd does not read it (but lr, momentum, weight_decay); "
+        "remove it, or use an optimizer that does: adamw, adam, muon, lion, lamb",
+    ),
+    ("optimizer: [{name: lion, eps: 1}, adamw]", "optimizer[0].eps = 1: lion does not read it (but "),
+    ("optimizer: {name: [sgd, adafactor], betas: [0.8, 0.9]}", "sgd does not read it (but lr, momentum, "),
+    ("include: [{optimizer.name: sgd, optimizer.eps: 1}]", "mine.yaml:4: include[0].optimizer.eps = 1: sgd"),
     ("optimizer: {lr: true}", "mine.yaml:4: optimizer.lr = True: expected a number"),
     ("optimizer: {betas: [0.9]}", "optimizer.betas = [0.9]: has the wrong number of items"),
     ("launcher: locale", "mine.yaml:4: launcher = 'locale': unknown; did you mean 'local'?"),

@@ -204,7 +204,7 @@ def resume(run: Run, on: str, nodes: int | None, settings: Sequence[str], flags:
     file = run.folder / "suite.yaml"
     # what else was overridden is of no account to the engine
     named = request.file if request else str(file)
-    suite = of_text(read_text(file), Overrides([*asked, *settings], on=on), file=named)
+    suite = of_text(read_text(file), Overrides([*asked, *settings], on=on), file=named, is_stored=True)
     folder = run.folder.resolve()
     submission = resuming(suite, folder, nodes, flags=flags)
     (folder / SUBMITTED).mkdir(exist_ok=True)

@@ -16,6 +16,9 @@ from distbench.optimizers.table import KINDS, PER_ELEMENT
 
 __all__ = ["KINDS", "VARIANTS", "Cut", "Kind", "Weight"]
 
+OWN_KEYS = tuple(dict.fromkeys(key for kind in KINDS.values() for key in kind.reads))
+"""Keys of ``optimizer`` that are hyper-parameters of some optimizer; the others are everybody's."""
+
 
 def kind_of(spec: Optimizer) -> Kind:
     """The optimizer that *spec* names."""
@@ -70,11 +73,16 @@ def _elementwise() -> list[str]:
     return [name for name, kind in KINDS.items() if not kind.needs]
 
 
+def readers(key: str) -> list[str]:
+    """Optimizers of which *key* of ``optimizer`` is a hyper-parameter."""
+    return [name for name, kind in KINDS.items() if key in kind.reads]
+
+
 def mistakes(spec: Optimizer) -> list[tuple[str, str]]:
     """Keys of *spec* that its optimizer does not have, each with what is wrong."""
     kind, found = kind_of(spec), []
-    if spec.momentum and not kind.takes("momentum"):
-        having = " and ".join(name for name, each in KINDS.items() if each.takes("momentum"))
+    if spec.momentum and "momentum" not in kind.reads:
+        having = " and ".join(readers("momentum"))
         verb = "have" if " and " in having else "has"
         found.append(("momentum", f"only {having} {verb} momentum, not {spec.name}"))
     if spec.kernel not in kind.kernels:

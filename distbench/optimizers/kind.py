@@ -47,6 +47,8 @@ class Kind:
     keys: tuple[str, ...]
     """Keys of a suite that the live one must have as they stand: said twice, so that a slip in one shows."""
     state: StateBytes
+    keys_inside: tuple[str, ...] = ()
+    """Keys of a suite that are a part of one of its arguments, or that only the optimizer of its rest has."""
     kernels: tuple[str, ...] = ("fused", "foreach", "loop")
     """Implementations that it has, the usual one first."""
     usual: Mapping[str, Any] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class Kind:
         """Arguments that choose the kernel, among those that it has."""
         return {kernel: spec.kernel == kernel for kernel in self.kernels if kernel != "loop"}
 
-    def takes(self, option: str) -> bool:
-        """Whether the key *option* of ``optimizer`` is a hyper-parameter of it."""
-        return option in self.arguments(Optimizer())
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Keys of a suite that are hyper-parameters of it."""
+        return self.keys + self.keys_inside

@@ -11,7 +11,7 @@ from distbench.env import Machine
 from distbench.errors import SuiteError
 from distbench.suite import Suite
 from distbench.suite.batch import BatchSpec, Indivisible
-from distbench.suite.cells import Axis, Origins, Part, StrategyChoice, selections
+from distbench.suite.cells import Axis, Origins, Part, StrategyChoice, axes_of, selections
 from distbench.suite.checking import defaults
 from distbench.suite.reading import KeyPath
 from distbench.suite.work import PLUGIN_ROOTS, SECTION_ROOTS, Raw, with_derived
@@ -102,15 +102,8 @@ def _blocks(suite: Suite, world_sizes: Sequence[int]) -> Iterator[_Block]:
             [s for s in suite.strategies if fnmatch.fnmatchcase(s.label, include.strategy)],
             include.world_sizes or world_sizes,
             given or include.world_sizes is not None,
-            _axes_of(suite, include),
+            axes_of(include, suite.axes),
         )
-
-
-def _axes_of(suite: Suite, include: Part) -> list[Axis]:
-    # a field set by an include is fixed, with everything below it; the other axes keep their values
-    fixed = [axis.path for axis in include.axes]
-    kept = [axis for axis in suite.axes if not any(axis.path[: len(path)] == path for path in fixed)]
-    return [*kept, *include.axes]
 
 
 def _cells_of(suite: Suite, block: _Block) -> Iterator[Cell]:

@@ -50,7 +50,7 @@ def rebuilt(run: Run) -> RunInfo:
     records = run.records()
     if not records:
         raise UsageError("no record of the run can be read")
-    suite = load(run.folder / "suite.yaml")
+    suite = load(run.folder / "suite.yaml", is_stored=True)
     for kind in dict.fromkeys(record.job.kind for record in records):
         if kind not in (MEASURE, *suite.jobs):
             suite = suite.asking_for(kind)

@@ -68,6 +68,14 @@ def select(work: Raw, ordered: Sequence[Axis], indices: Sequence[int]) -> tuple[
     return work, origins
 
 
+def axes_of(include: Part, axes: Sequence[Axis]) -> list[Axis]:
+    """The axes of *include*, where *axes* are those of its suite."""
+    # a field set by an include is fixed, with everything below it; the other axes keep their values
+    fixed = [axis.path for axis in include.axes]
+    kept = [axis for axis in axes if not any(axis.path[: len(path)] == path for path in fixed)]
+    return [*kept, *include.axes]
+
+
 def in_order(axes: Sequence[Axis]) -> list[Axis]:
     """*axes* in an order that replaces ``precision`` before ``precision.reduce``."""
     return sorted(axes, key=lambda axis: len(axis.path))

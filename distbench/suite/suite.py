@@ -20,6 +20,7 @@ from distbench.suite.gate import GateRules
 from distbench.suite.overrides import Overrides
 from distbench.suite.reading import Places, parse, read_text
 from distbench.suite.schema import Reader
+from distbench.suite.unread import unread
 from distbench.suite.work import Raw, with_default_work
 
 
@@ -154,17 +155,21 @@ class Suite:
         return suite
 
 
-def load(file: str | Path, overrides: Overrides | None = None) -> Suite:
-    """The suite in *file*, with *overrides*.
+def load(file: str | Path, overrides: Overrides | None = None, *, is_stored: bool = False) -> Suite:
+    """The suite in *file*, with *overrides*; *is_stored*: of a run that has begun.
 
     Raises:
         SuiteError: all mistakes in either, each with its place.
     """
-    return of_text(read_text(Path(file)), overrides, file=str(file))
+    return of_text(read_text(Path(file)), overrides, file=str(file), is_stored=is_stored)
 
 
-def of_text(text: str, overrides: Overrides | None = None, *, file: str = "") -> Suite:
+def of_text(
+    text: str, overrides: Overrides | None = None, *, file: str = "", is_stored: bool = False
+) -> Suite:
     """The suite that *text* is, with *overrides*; it stands in *file*, if in any.
+
+    *is_stored*: of a run that has begun, when keys that no optimizer reads were no mistake yet.
 
     Raises:
         SuiteError: all mistakes in either, each with its place.
@@ -175,6 +180,8 @@ def of_text(text: str, overrides: Overrides | None = None, *, file: str = "") ->
         suite = Suite.from_tree(tree, places, file=file, text=text)
     except SuiteError as error:
         raise SuiteError([*wrong, *error.mistakes]) from error
+    if not is_stored:
+        wrong += mistakes(unread(suite.work, suite.axes, suite.include), places)
     if wrong:
         raise SuiteError(wrong)
     return suite
