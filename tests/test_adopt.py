@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,7 @@ def stored(folder: Path, *records: Record) -> str:
 
 ADAM = Optimizer("adam", 0.00321, (0.71, 0.83), 3e-7, 0.0, 0.0453, 0.67, "foreach")
 ADAFACTOR = dataclasses.replace(ADAM, name="adafactor")
+MUON = Optimizer("muon", 0.00321, (0.71, 0.83), 3e-7, 0.87, 0.0453, 0.67, "loop")
 ALL = {
     "single": of("single", 1),
     "ddp": of("ddp", options={"bucket_cap_mb": 7.0, "gradient_as_bucket_view": True}),
@@ -100,6 +102,8 @@ ALL = {
     "zero0-adafactor": of("zero", options={"stage": 0}, optimizer=ADAFACTOR),
     "lion": of("ddp", optimizer=dataclasses.replace(ADAM, name="lion")),
     "lamb": of("single", 1, optimizer=dataclasses.replace(ADAM, name="lamb")),
+    "muon": of("ddp", optimizer=MUON),
+    "fsdp-muon": of("fsdp", precision=BF16, optimizer=MUON),
     "sgd": of("ddp", optimizer=Optimizer("sgd", 0.00321, momentum=0.87, weight_decay=0.0453, kernel="loop")),
 }
 SAID = [(name, format_) for name, each in ALL.items() for format_ in formats_for(Measured.of(each, {}))]
@@ -116,7 +120,12 @@ def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: s
     text = everything(adopt(format_, one, LIVE | SHARDED))
     wanted = ["0.00321", "0.0453", "98765", str(one.batch.micro_batch_size), "OMP_NUM_THREADS=1"]
     momentum, betas, own = ["momentum", "0.87"], ["0.71", "0.83"], ["3e-07", "0.67"]
-    others = {"sgd": momentum, "adafactor": own, "lion": [*betas, "import pytorch_optimizer\n"]}
+    others = {
+        "muon": [*momentum, *betas, *own],
+        "sgd": momentum,
+        "adafactor": own,
+        "lion": [*betas, "import pytorch_optimizer\n"],
+    }
     wanted += others.get(one.optimizer.name, betas + own)
     wanted += [str(one.batch.global_batch_size)] if format_ in ("deepspeed", "torchtitan") else []
     wanted += ["4096"] if one.precision.loss_scale == 4096 else []
@@ -531,6 +540,24 @@ def test_training_with_shards_or_in_16_bits_gives_the_losses_of_the_case(
     assert trained(record, format_, tmp_path) == pytest.approx(losses_of(record), rel=deviation)
 
 
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    """Return the records of a real run with Muon and AdamW, by label."""
+    text = SUITE.replace("{lr: 0.01, betas", "{name: muon, lr: 0.01, betas")
+    done = run_in(tmp_path_factory.mktemp("of_two"), text.replace(", {zero: {stage: 2}}", ""))
+    assert done.code == 0, done.errors
+    return {record.case.label: record for record in Run(done.folder).records()}
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(("label", "format_"), [("ddp", "torch"), ("fsdp", "torch"), ("ddp", "accelerate")])
+def test_two_optimizers_are_written_as_one(
+    label: str, format_: str, of_two: dict[str, Record], tmp_path: Path
+) -> None:
+    assert trained(of_two[label], format_, tmp_path) == pytest.approx(losses_of(of_two[label]), rel=1e-6)
+
+
 @pytest.mark.train
 @pytest.mark.parametrize(
     "label",
@@ -585,9 +612,19 @@ def launched(adopted: Adopted, folder: Path) -> str:
     return done.stdout
 
 
-def test_an_optimizer_that_no_file_can_name_is_said_to_be_so() -> None:
-    muon = of("ddp", optimizer=dataclasses.replace(ADAM, name="muon", momentum=0.95, kernel="loop"))
-    lion = of("zero", optimizer=dataclasses.replace(ADAM, name="lion"))
-    for one, reason in ((muon, "two optimizers"), (lion, "pytorch_optimizer.Lion, which DeepSpeed's file")):
-        with pytest.raises(UsageError, match=reason):
-            adopt("torch", one, LIVE)
+@pytest.mark.parametrize(
+    ("optimizer", "classes"),
+    [
+        (dataclasses.replace(ADAM, name="lion"), "pytorch_optimizer.Lion"),
+        (dataclasses.replace(ADAM, name="lamb"), "pytorch_optimizer.Lamb"),
+        (MUON, "two optimizers (torch.optim.Muon for the matrices of the layers, torch.optim.AdamW for the "),
+    ],
+)
+@pytest.mark.parametrize("format_", ["torch", "deepspeed", "accelerate", "transformers"])
+def test_an_optimizer_that_deepspeeds_file_cannot_name_is_said_to_be_so(
+    optimizer: Optimizer, classes: str, format_: str
+) -> None:
+    with pytest.raises(
+        UsageError, match=f"{re.escape(classes)}.*, which DeepSpeed's file can't name; hand it"
+    ):
+        adopt(format_, of("zero", options={"stage": 0}, optimizer=optimizer), LIVE)

@@ -50,6 +50,34 @@ def wrap_layers(model, layers, wrap):
     return wrapped
 '''
 
+_JOINED = '''
+class Joined(torch.optim.Optimizer):
+    """Optimizers that each update parameters of their own, as one."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self.share()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = closure() if closure else None
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self.share()
+
+    def share(self):
+        """Let the parts have the groups and the state that are here now."""
+        groups = iter(self.param_groups)
+        for part in self.parts:
+            part.param_groups = [next(groups) for _ in part.param_groups]
+            part.state = self.state
+'''
+
 _KEEPING = """
 # the rest of a layer is computed again in the backward pass
 KEPT = [
@@ -78,9 +106,32 @@ def optimizer_import(spec: Optimizer) -> str:
 
 def make_optimizer(case: Case) -> str:
     """Statements that create the optimizer of *case* for all parameters of ``model``, with its schedule."""
-    class_, arguments = optimizer(case.optimizer)
-    made = f"optimizer = {class_}(\n    model.parameters(), {arguments}\n)"
-    return lines(made, follow_schedule(case.optimizer))
+    spec = case.optimizer
+    made = _made_of_two(spec) if joined(spec) else f"optimizer = {_made(spec, 'model.parameters()')}"
+    return lines(made, follow_schedule(spec))
+
+
+def joined(spec: Optimizer) -> str:
+    """The class that makes one optimizer of two; empty if *spec* names just one."""
+    return "" if base.rest_of(spec) is spec else _JOINED
+
+
+def _made(spec: Optimizer, parameters: str) -> str:
+    class_, arguments = optimizer(spec)
+    return f"{class_}(\n    {parameters}, {arguments}\n)"
+
+
+def _made_of_two(spec: Optimizer) -> str:
+    parts = (
+        _made(spec, "[p for p in model.parameters() if id(p) in hidden]"),
+        _made(base.rest_of(spec), "[p for p in model.parameters() if id(p) not in hidden]"),
+    )
+    return lines(
+        "hidden = {id(p) for layer in layers for p in layer.parameters() if p.ndim == 2}  # matrices",
+        "optimizer = Joined(",
+        *(indent(f"{part},", "    ") for part in parts),
+        ")",
+    )
 
 
 def rate(spec: Optimizer) -> str:

@@ -55,6 +55,7 @@ def write(measured: Measured) -> Adopted:
     notes = (
         *measured.about_sizes,
         *_NOTES,
+        *base.matrices(measured),
         *base.applying({_ON_CPUS: case.device == "cpu"}),
         *deepspeed_json.notes(measured),
         *base.unnamed_layers(measured, "set fsdp_transformer_layer_cls_to_wrap to yours"),
@@ -162,6 +163,7 @@ def _script(measured: Measured) -> str:
         ),
         _setup(measured),
         rate,
+        "" if measured.zero else _python.joined(measured.case.optimizer),
         _python.kept(measured.case),
         _python.WRAP_LAYERS if wraps else "",
         _prepare(measured, wraps),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -155,16 +156,29 @@ def optimizer(spec: Optimizer) -> tuple[str, dict[str, Any], dict[str, bool]]:
     return kind.public, kind.arguments(spec), kind.flags(spec)
 
 
+def what(spec: Optimizer) -> str:
+    """The class of the optimizer that *spec* names, and that of its rest."""
+    kind = optimizers.kind_of(spec)
+    if not kind.rest:
+        return kind.public
+    rest = optimizers.kind_of(rest_of(spec)).public
+    return f"two optimizers ({kind.public} for the matrices of the layers, {rest} for the rest)"
+
+
+def rest_of(spec: Optimizer) -> Optimizer:
+    """The optimizer of all but the layers' matrices, where there is one of its own."""
+    rest = optimizers.kind_of(spec).rest
+    return dataclasses.replace(spec, name=rest) if rest else spec
+
+
 def problems(measured: Measured) -> list[str]:
     """Why no format can express this case."""
     spec = measured.case.optimizer
     kind = optimizers.kind_of(spec)
+    foreign = kind.rest or kind.package != "torch"
     sentences = {
-        f"optimizer.name = {spec.name} is two optimizers ({spec.name} for the matrices of the layers, "
-        f"{kind.rest} for the rest), which no format writes yet; build both in your script, as "
-        "docs/suites.md says": kind.rest,
-        f"optimizer.name = {spec.name} is {kind.public}, which DeepSpeed's file can't name; hand it to "
-        "deepspeed.initialize yourself": measured.zero and kind.package != "torch",
+        f"optimizer.name = {spec.name} is {what(spec)}, which DeepSpeed's file can't name; hand it to "
+        "deepspeed.initialize yourself": measured.zero and foreign,
     }
     return applying(sentences)
 
@@ -174,6 +188,15 @@ def fixed_loss_scale(measured: Measured, tool: str) -> dict[str, bool]:
     precision = measured.case.precision
     problem = f"{tool} scales fp16 losses dynamically, the case by a constant ({precision.loss_scale!r})"
     return {problem: precision.compute == "fp16" and not measured.zero}
+
+
+def matrices(measured: Measured) -> list[str]:
+    """A note on the parameters of a case with two optimizers."""
+    spec = measured.case.optimizer
+    note = (
+        f"{what(spec)[0].upper()}{what(spec)[1:]}: of all layers, so layers must be the whole list of them."
+    )
+    return applying({note: rest_of(spec) is not spec})
 
 
 def unnamed_layers(measured: Measured, advice: str) -> list[str]:
@@ -213,4 +236,7 @@ def _optimizer_text(spec: Optimizer) -> str:
     decay = f"weight decay {spec.weight_decay!r} on all parameters"
     whose = "torch's" if kind.package == "torch" else f"{kind.package}'s"
     words = [kind.name, *values, decay, f"schedule {schedule.text(spec)}", f"{whose} {spec.kernel} kernel"]
-    return ", ".join(words)
+    of_rest = (
+        [f"for all but the matrices of the layers: {_optimizer_text(rest_of(spec))}"] if kind.rest else []
+    )
+    return "; ".join([", ".join(words), *of_rest])

@@ -28,7 +28,7 @@ def problems(measured: Measured) -> list[str]:  # noqa: ARG001 - the same call a
 
 def write(measured: Measured) -> Adopted:
     """The case as a module to paste, with DeepSpeed's configuration if DeepSpeed is the engine."""
-    notes = (*measured.about_sizes, *_NOTES, *deepspeed_json.notes(measured))
+    notes = (*measured.about_sizes, *_NOTES, *base.matrices(measured), *deepspeed_json.notes(measured))
     differs = deepspeed_json.differs(measured, with_schedule=True)
     start = base.command(measured, "python", "train.py")
     launch = start if _alone(measured) else base.torchrun(measured)
@@ -51,6 +51,7 @@ def _script(measured: Measured) -> str:
         _python.kept(case),
         _python.WRAP_LAYERS if wraps else "",
         _python.rate(case.optimizer),
+        "" if zero else _python.joined(case.optimizer),
         _python.prepare(_prepare(measured)),
         _python.zero_train(case) if zero else _python.train(measured),
     )

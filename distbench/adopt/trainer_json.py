@@ -44,6 +44,9 @@ def problems(measured: Measured) -> list[str]:
         "Trainer wants one eps in DeepSpeed's file, its own, and Adafactor has two": (
             measured.zero and case.optimizer.name == "adafactor"
         ),
+        f"Trainer has one optimizer; optimizer.name = {case.optimizer.name} is {base.what(case.optimizer)}": (
+            base.rest_of(case.optimizer) is not case.optimizer
+        ),
         f"no argument of Trainer converts layers to torchao's float8 ({measured.case.precision.float8})": (
             measured.case.precision.float8 != "none"
         ),
