@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,6 +194,40 @@ def test_a_full_disk_ends_the_run_with_the_line_to_resume_it(tmp_path: Path, dri
     assert not list(made.stored.folder.rglob(".*.parquet*"))
     assert call("run", "--resume", str(made.stored.folder)).returncode == 0
     assert len(made.records()) == 3
+
+
+@pytest.mark.drill("ranks leave no byte of the disk")
+def test_a_disk_that_ranks_have_filled_fails_no_trial(tmp_path: Path, drill: Drill) -> None:
+    made = Made(tmp_path, "fill")
+    made.out.mkdir()
+    run = f"{sys.executable} -m distbench run"
+    script = (
+        f"mount -t tmpfs -o size=66m tmpfs {made.out}; {run} {made.suite} --out {made.out}; echo code $?; "
+        # room for what says that the session has begun, and not for a trial
+        f"truncate -s -512K {made.out}/*/trials/*/1/ballast; {run} --resume {made.out}/*; echo code $?; "
+        f"ls {made.out}/*/trials/*/*/record.json | wc -l"
+    )
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script],
+        env={**os.environ, "DISTBENCH_PLUGINS": made.plugins},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lost, unbegun = (line for line in done.stderr.splitlines() if "distbench: error: " in line)
+    drill.seen(lost)
+    assert [line for line in done.stdout.splitlines() if line.startswith("code")] == ["code 4"] * 2
+    # what ended before the disk was full
+    assert done.stdout.splitlines()[-1] == "1"
+    assert (
+        ": its disk is full (0 B free): measure pretended/ws1/mb8/fp32, round 2, is lost (rank 0 in " in lost
+    )
+    assert (
+        "(512 KiB free): measure pretended/ws1/mb8/fp32, round 2, is not begun; everything stored" in unbegun
+    )
+    for line in (lost, unbegun):
+        assert line.endswith(f"then resume with: distbench run --resume {made.out}/{line.split('/')[-1]}")
+        assert "; for the 2 trials to go, of up to " in line and " each so far, have 64.0 MiB free; " in line
 
 
 @pytest.mark.drill("the disk is full while the report is written")

@@ -54,7 +54,8 @@ SUBMITTED = "submitted"
 # characters of one text of a record
 _LONGEST = 50_000
 # records, logs and the report of a small run, without the weights of a large model
-_LEAST_FREE = 64 << 20
+LEAST_FREE = 64 << 20
+"""Bytes that a run needs on its disk."""
 
 State = Literal["running", "finished", "interrupted"]
 
@@ -144,14 +145,14 @@ class Run:
             raise UsageError(
                 f"--out {out}: can't create a folder for the run: {error.strerror}; choose another folder"
             ) from error
-        if (free := shutil.disk_usage(run.folder).free) < _LEAST_FREE:
+        if (free := shutil.disk_usage(run.folder).free) < LEAST_FREE:
             run.folder.joinpath("trials").rmdir()
             # one that was handed over is not empty
             with suppress(OSError):
                 run.folder.rmdir()
             raise UsageError(
                 f"--out {out}: only {bytes_text(free)} free on this disk; a run needs at least "
-                f"{bytes_text(_LEAST_FREE)}; free some space or choose another folder"
+                f"{bytes_text(LEAST_FREE)}; free some space or choose another folder"
             )
         write_text(run.folder / "suite.yaml", suite_text)
         run.write_info(info)

@@ -28,6 +28,7 @@ from distbench.run.control import Observer, StopRequest
 from distbench.run.launch import launch_for, missing_nodes, trial_file
 from distbench.run.ledger import Ledger
 from distbench.run.prepare import Preparation, metric_item, strategy_item, weights_item
+from distbench.run.room import Room
 from distbench.run.watch import Ending, Watch
 from distbench.suite import Suite
 from distbench.trial import interim_file, result_file
@@ -52,6 +53,8 @@ class Bench:
         self._run, self._run_id, self._suite, self._place = run, run.info().run_id, suite, place
         self._observer, self._site, self._stop = observer, site, stop
         self._ledger = ledger
+        self._planned: list[Task] = []
+        self._room = Room(run, lambda: len(ledger.missing(self._planned)))
         self._metrics: dict[str, Metric] = {
             choice.name: registry.make("metrics", choice) for choice in suite.metrics
         }
@@ -148,7 +151,9 @@ class Bench:
         """
         for candidate in task.candidates():
             self._set_aside(candidate)
+            self._room.check(candidate)
             record = self._attempt(candidate)
+            self._room.check_ended(candidate, record)
             if keep or record.status is not Status.MEASURED:
                 record = self._store(candidate, record)
             else:
@@ -162,6 +167,7 @@ class Bench:
 
         Those that can't be launched here are stored as such. Damaged ones stay as they are.
         """
+        self._planned = plan.trials
         self._ledger.expect(plan.trials)
         if text := damage_text(list(self._ledger.damaged.values())):
             self._observer.note(f"{text}; distbench check RUN --repair sets it aside to be measured again")
@@ -227,6 +233,7 @@ class Bench:
             # the record now contains all of it in a tenth of the size
             result_file(folder, rank).unlink(missing_ok=True)
             interim_file(folder, rank).unlink(missing_ok=True)
+        self._room.took(task, folder)
         return record
 
     def _folder(self, task: Task) -> Path:

@@ -38,6 +38,8 @@ _SYMPTOM = re.compile(
     r"|NCCL communicator was aborted|Watchdog caught collective operation timeout",
     re.IGNORECASE,
 )
+UNWRITABLE = "which is how a rank says that it can't write"
+"""In the reason of a rank that could not even write, on its node, why it failed."""
 # as which torch.compile tells of the C++ compiler, with its whole command and output
 _COMPILER = "CppCompileError: "
 # with so much of the device free, no handle, workspace or communicator has filled it
@@ -84,7 +86,7 @@ def reason_of(failure: dict[str, Any]) -> str:
     code = failure["code"]
     told = f"rank {rank} in {phase}: {ending(code)} before it wrote its result"
     if code in FULL:
-        return f"{told}, which is how a rank says that it can't write: {os.strerror(code)}"
+        return f"{told}, {UNWRITABLE}: {os.strerror(code)}"
     return f"{told}: {killed_text(failure['memory'])}" if code == -signal.SIGKILL else told
 
 

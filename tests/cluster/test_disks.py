@@ -59,15 +59,13 @@ def test_a_node_whose_disk_is_full_is_named(tmp_path: Path, drill: Drill) -> Non
             run.start()
             run.strikes()
             ballast = fill(disk)
-            drill.noticed(run.noticed(20.0))
-            drill.seen(run.record(1)["reason"])
-            assert "can't write: No space left on device" in run.record(1)["reason"]
-            assert run.ends() == 1
-            assert run.statuses() == ["measured", "crashed", "crashed"]
-            for reason in (run.record(number)["reason"] for number in (1, 2)):
-                assert "No space left on device" in reason
-                assert full in reason
+            assert run.ends() == 4
+            (line,) = (line for line in run.log().splitlines() if "distbench: error: " in line)
+            drill.seen(line)
+            assert "the disk of a node is full: measure " in line and ", round 2, is lost (" in line
+            assert "No space left on device" in line and full in line
+            assert run.statuses() == ["measured"]
             assert not run.left()
             ballast.unlink()
-            assert run.resume("--retry-failed") == 0, run.log()
+            assert run.resume() == 0, run.log()
             assert run.statuses() == ["measured"] * 3

@@ -62,11 +62,14 @@ class _Checkpoints(Kept):
     def own(self) -> None:
         """Train, save the sharded and the full state, continue; then resume from each of the two."""
         case = self._setting.case
-        no_shards, no_file = self._save_both()
-        self._resume("sharded", self._load, case.name, case.id, no_shards)
-        self._resume("full", self._load_full, case.name, case.id, no_file)
-        if self._setting.rank == 0:
-            shutil.rmtree(self._shards, ignore_errors=True)
+        try:
+            no_shards, no_file = self._save_both()
+            self._resume("sharded", self._load, case.name, case.id, no_shards)
+            self._resume("full", self._load_full, case.name, case.id, no_file)
+        finally:
+            # of a disk that they have filled, too
+            if self._setting.rank == 0:
+                shutil.rmtree(self._shards, ignore_errors=True)
 
     def exchanged(self) -> None:
         """Resume from the full state of another case.

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +12,17 @@ from distbench.launchers.pretend import Pretend
 from distbench.preparation import Event, note_event, read_items
 from distbench.trial import error_file, result_file
 
+_PAGE = 1 << 12
+
 
 @dataclass(frozen=True)
 class Faulty(Launcher):
     """Pretends as ``pretend`` does, but not while there is a file that says what goes wrong."""
 
     file: str
-    """Its text is ``hang`` (until it is gone), ``prepare`` (nothing can be built), the name of an error that
-    rank 0 raises, or what of the launcher raises: ``prepare raises``, ``launch raises``, ``wait raises``."""
+    """Its text is ``hang`` (until it is gone), ``prepare`` (nothing can be built), ``fill`` (rank 0 leaves no
+    byte of its disk), the name of an error that rank 0 raises, or what of the launcher raises: ``prepare
+    raises``, ``launch raises``, ``wait raises``."""
     here: bool = False
     """Whether ranks are said to run on this machine."""
     rounds: tuple[int, ...] = (0, 1, 2)
@@ -45,6 +50,10 @@ class _FaultySite(Site):
         if int(folder.name) not in self._options.rounds:
             return handle
         _raise_at("launch raises", fault)
+        if fault == "fill":
+            result_file(folder, 0).unlink()
+            _fill(folder / "ballast")
+            return _Gone(errno.ENOSPC)
         if fault.endswith("Error"):
             result_file(folder, 0).unlink()
             failure = {"at": time.time(), "phase": "build", "types": [fault], "message": "it is gone"}
@@ -66,11 +75,21 @@ def _unbuilt(launch: Launch) -> Handle:
     return _Gone()
 
 
+def _fill(file: Path) -> None:
+    """Leave no byte of the disk of *file*."""
+    with suppress(OSError), file.open("wb", buffering=0) as stream:
+        while True:
+            stream.write(bytes(_PAGE))
+
+
 class _Gone(Handle):
     """A process that has ended."""
 
+    def __init__(self, code: int = 0) -> None:
+        self._code = code
+
     def wait(self, seconds: float) -> list[Exit]:
-        return [Exit(0, 0, time.time())]
+        return [Exit(0, self._code, time.time())]
 
     def signal(self, number: int) -> None:
         """Nobody is there to receive it."""
