@@ -21,12 +21,14 @@ from xml.etree import ElementTree
 
 import pytest
 from conftest import MODELS, QUICK, call_outside
+from pretended import held_by
 from records import COLUMNS, case, failed, info, measured
 from test_faults import alive
 
 from distbench.case import Case
 from distbench.cli import main
 from distbench.env import cache_folder
+from distbench.errors import OUT_OF_TIME
 from distbench.record import Record
 from distbench.record.store import Run
 
@@ -314,6 +316,26 @@ def test_pytest_starts_without_what_a_suite_needs(pytester: pytest.Pytester) -> 
     done = pytester.run(sys.executable, "-c", program)
     assert done.ret == 0
     assert set(done.stdout.str().split()) == {"distbench", PLUGIN}
+
+
+def test_the_time_limit_around_pytest_ends_it_after_the_trial_in_flight(
+    run: Pytest, pytester: pytest.Pytester
+) -> None:
+    hold = pytester.path / "hold"
+    hold.write_text("hang")
+    pytester.path.joinpath("held.yaml").write_text(held_by(str(hold)))
+    process = started("held.yaml")
+    reports = pytester.path / "reports"
+    wait_for(lambda: list(reports.glob("*/trials/*/1/trial.json")), process)
+    process.send_signal(signal.SIGUSR1)
+    hold.unlink()
+    shown = process.communicate()[0]
+    assert process.returncode == OUT_OF_TIME, shown
+    made = only_run(pytester)
+    assert f"so no more trials are begun; resume with: distbench run --resume {made.folder}" in shown
+    assert made.info().state == "interrupted"
+    assert sorted(record["round"] for record in records(made)) == [0, 1]
+    assert (made.folder / "report.html").is_file()
 
 
 def test_ctrl_c_ends_the_trial_in_order_and_stops_pytest(run: Pytest, pytester: pytest.Pytester) -> None:

@@ -12,7 +12,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.errors import UsageError, did_you_mean
 from distbench.pytest_plugin.options import command, xdist_problem
-from distbench.pytest_plugin.session import Logged
+from distbench.pytest_plugin.session import Logged, end_in_time
 from distbench.record import Record
 from distbench.record.store import Run
 from distbench.run import Execution
@@ -81,6 +81,7 @@ class Runs:
             SuiteError: all mistakes in the suite or its overrides.
             InfrastructureError: the disk is full; everything stored so far is intact.
             KeyboardInterrupt: Ctrl-C or SIGTERM; no process is left.
+            Exit: the time limit around pytest leaves none for the rest of it.
         """
         __tracebackhide__ = True
         if why := xdist_problem(self._config):
@@ -98,7 +99,10 @@ class Runs:
         option = self._config.getoption("distbench_out")
         out = self._config.invocation_params.dir / option if option else self._folders.mktemp("distbench")
         execution = Execution.start(load_suite(file, overrides), out, command(self._config))
-        if execution.execute(Logged()):
+        stopped = execution.execute(Logged())
+        if stopped == "time":
+            end_in_time(execution.run)
+        if stopped:
             raise KeyboardInterrupt
         analysed = AnalysedRun.read(execution.run)
         return FinishedRun(execution.run, tuple(analysed.records), analysed.cases)

@@ -5,20 +5,25 @@ from __future__ import annotations
 import dataclasses
 import glob
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
 from distbench.case import Case
+from distbench.errors import OUT_OF_TIME
 from distbench.job import MEASURE
 from distbench.plan import Task
 from distbench.record import Record, Status, of_kind, round_text, store
-from distbench.record.store import Run
-from distbench.run import Bench, Execution, Observer, StopRequest
+from distbench.record.store import Run, resume_command
+from distbench.run import Bench, Deadline, Execution, Observer, Pace, StopRequest
 from distbench.suite import Suite
 
 _log = logging.getLogger("distbench")
@@ -50,6 +55,7 @@ class SuiteRun:
         self.run, self._info, self._suite, self._plan = started.run, started.info, started.suite, started.plan
         self._stop = StopRequest()
         self._session = ExitStack()
+        self._deadline, self._pace = Deadline(), Pace(self._plan.trials)
         self._shared: dict[tuple[str, str, str, int], Record] = {}
         """Reference trials of this session, which several cases share."""
 
@@ -62,6 +68,8 @@ class SuiteRun:
             KeyboardInterrupt: Ctrl-C or SIGTERM.
         """
         with self._listening():
+            # also between its tests, while others run
+            self._session.enter_context(self._stop.warned())
             self._session.enter_context(self.run.owned())
             self.run.write_info(dataclasses.replace(self._info, state="running"))
             self._session.callback(self._write_end)
@@ -76,12 +84,16 @@ class SuiteRun:
         Raises:
             InfrastructureError: the disk is full; everything stored so far is intact.
             KeyboardInterrupt: Ctrl-C or SIGTERM; the interrupted trial is stored as cancelled.
+            Exit: the time limit around pytest leaves none for the trials that are still to be made.
         """
-        records = []
+        tasks, records = self._tasks(case), []
         with self._listening():
-            for task in self._tasks(case):
-                if not self._stop.asked:
-                    records.append(self._record(task))
+            for task in tasks:
+                if self._deadline.ends(self._stop, Logged(), self._pace.longest(task)):
+                    break
+                records.append(self._record(task))
+        if len(records) < len(tasks):
+            end_in_time(self.run)
         return self._outcome(case, records)
 
     def close(self) -> None:
@@ -90,11 +102,12 @@ class SuiteRun:
         Raises:
             InfrastructureError: the disk is full.
         """
-        self._session.close()
-        self._shared.clear()
-        from distbench.report import page
+        with self._stop.warned():
+            self._session.close()
+            self._shared.clear()
+            from distbench.report import page
 
-        page.write(self.run.folder, AnalysedRun.read(self.run))
+            page.write(self.run.folder, AnalysedRun.read(self.run))
 
     def _write_end(self) -> None:
         state: store.State = "finished" if self._is_complete() else "interrupted"
@@ -131,7 +144,9 @@ class SuiteRun:
         if task.key in self._shared:
             return self._shared[task.key]
         _log.info("%s %s, %s", task.job.kind, one_line(task.case.name), round_text(task.round))
+        began = time.monotonic()
         record = self._bench.make(task)
+        self._pace.took(task, time.monotonic() - began)
         _log.info("%s %s", record.status, one_line(record.reason))
         if task.leaves or task.job.provides:
             self._shared[task.key] = record
@@ -150,6 +165,16 @@ class SuiteRun:
             row=row,
             records=records,
         )
+
+
+def end_in_time(run: Run) -> NoReturn:
+    """End pytest, as the time limit around it is near and *run* is not complete.
+
+    Raises:
+        Exit: always; what has begun is ended in order.
+    """
+    why = "the time limit is near, so no more trials are begun"
+    pytest.exit(f"distbench: {why}; resume with: {resume_command(run.folder)}", returncode=OUT_OF_TIME)
 
 
 class Logged(Observer):

@@ -1,7 +1,7 @@
 """A run: trials one after another, each launched, watched, collected and stored at once."""
 
 from distbench.run.bench import Bench, to_build
-from distbench.run.control import Observer, Stopped, StopRequest, interruptible, unwarned
+from distbench.run.control import Observer, Pace, Stopped, StopRequest, interruptible, unwarned
 from distbench.run.deadline import Deadline
 from distbench.run.launch import launch_for
 from distbench.run.prepare import prepare
@@ -12,6 +12,7 @@ __all__ = [
     "Deadline",
     "Execution",
     "Observer",
+    "Pace",
     "StopRequest",
     "Stopped",
     "interruptible",

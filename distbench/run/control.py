@@ -58,6 +58,12 @@ class StopRequest:
         with _handled_by(self._on_signal, *_SIGNALS, signal.SIGUSR1):
             yield self
 
+    @contextmanager
+    def warned(self) -> Iterator[StopRequest]:
+        """Handle SIGUSR1 alone while the body runs, which else ends the process."""
+        with _handled_by(self._on_signal, signal.SIGUSR1):
+            yield self
+
     def _on_signal(self, number: int, frame: Any) -> None:
         if number == signal.SIGUSR1:
             self.time_is_up = True
