@@ -112,12 +112,18 @@ class Choice:
 class Batch:
     """How the samples of one optimizer step are divided.
 
-    ``global_batch_size == micro_batch_size * gradient_accumulation_steps * world_size``.
+    ``global_batch_size == micro_batch_size * gradient_accumulation_steps * ranks with rows of their own``:
+    those are all ranks, or fewer where some split the model and share rows.
     """
 
     global_batch_size: Annotated[int, Bound(1, 2**53)]
     micro_batch_size: Count
     gradient_accumulation_steps: Count
+
+    @property
+    def parts(self) -> int:
+        """Micro-batches of all ranks in a step."""
+        return self.global_batch_size // self.micro_batch_size
 
 
 @dataclass(frozen=True)

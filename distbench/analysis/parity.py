@@ -144,7 +144,8 @@ def _compare(rows: list[CaseSummary]) -> PeerGroup:
     ranked = sorted(rows, key=_rank)
     expected = _settings(ranked[0])
     if expected.get("dtypes.reduce") is None:
-        # one device reduces nothing, so those that do are held against the first that does
+        # one device reduces nothing, and devices with the same rows no gradients; so those that do are held
+        # against the first that does
         others = (_settings(row).get("dtypes.reduce") for row in ranked[1:])
         expected = {**expected, "dtypes.reduce": next((dtype for dtype in others if dtype), None)}
     differences = {row.case.id: tuple(_differences(expected, row, ranked[0])) for row in rows}
@@ -172,7 +173,7 @@ def _differences(expected: dict[str, Any], row: CaseSummary, reference: CaseSumm
         return
     found = _settings(row)
     records = [record for record in (row.detail, reference.detail) if record]
-    reduces_nothing = found.get("world_size") == 1 and found.get("dtypes.reduce", "") is None
+    reduces_nothing = found.get("dtypes.reduce", "") is None
     for key in sorted({**expected, **found}):
         kind, why = meaning(key, *records)
         one_sided = key not in expected or key not in found

@@ -10,7 +10,7 @@ from typing import Literal
 from distbench.analysis.ranks import work
 from distbench.analysis.summary import THROUGHPUT, CaseSummary, Estimate
 from distbench.analysis.text import short_names
-from distbench.case import Batch, Case
+from distbench.case import Case
 from distbench.grouping import grouped
 
 Kind = Literal["strong", "weak"]
@@ -86,7 +86,7 @@ def families(cases: Sequence[Case]) -> list[list[Case]]:
 def _series(group: Sequence[Case], kind: Kind) -> list[list[Case]]:
     """Cases of each series of *kind* in *group*, by world size, that of one device first."""
     found = []
-    for same_size in grouped(group, lambda case: _size(case.batch, kind)).values():
+    for same_size in grouped(group, lambda case: _size(case, kind)).values():
         # if a world size splits its batch in several ways, the same micro-batch size or the same
         # number of them makes a series: whichever covers more of the cases
         by_micro = _whole(grouped(same_size, lambda case: case.batch.micro_batch_size).values())
@@ -116,10 +116,10 @@ def _point(row: CaseSummary, base: Estimate) -> ScalingPoint:
     return ScalingPoint(size, here, ratio.value / size, ratio.low / size, ratio.high / size, row)
 
 
-def _size(batch: Batch, kind: Kind) -> int:
-    if kind == "strong":
-        return batch.global_batch_size
-    return batch.micro_batch_size * batch.gradient_accumulation_steps
+def _size(case: Case, kind: Kind) -> int:
+    """Samples of a step that are the same at every world size of a series: all, or those of a device."""
+    whole = case.batch.global_batch_size
+    return whole if kind == "strong" else whole // case.world_size
 
 
 @dataclass(frozen=True)

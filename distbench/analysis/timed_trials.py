@@ -50,7 +50,7 @@ class Timed:
     @property
     def parts(self) -> int:
         """Into how many parts of equal size, one after another, the global batch is divided."""
-        return self.case.world_size * self.case.batch.gradient_accumulation_steps
+        return self.case.batch.parts
 
     @property
     def draws(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from distbench import registry
 from distbench.env import Machine
 from distbench.errors import SuiteError
+from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.suite.batch import BatchSpec, Indivisible
 from distbench.suite.cells import Axis, Origins, Part, StrategyChoice, axes_of, selections
@@ -33,6 +34,12 @@ class Cell:
     """The ``include`` that the cell comes from; empty for the suite itself."""
     sizes_given: bool
     """Whether the world sizes come from the suite, not from the machine (``auto``)."""
+
+    @property
+    def data_ranks(self) -> int:
+        """Ranks with rows of their own."""
+        strategy: Strategy = self.strategy.plugin.instance
+        return strategy.data_ranks(self.world_size)
 
     def place_of(self, field: tuple[str, ...]) -> KeyPath:
         """Place in the suite of the value of *field* of the work."""
@@ -140,7 +147,7 @@ def _check_globs(suite: Suite) -> None:
 def _has_one_of(cell: Cell, axis: Axis) -> bool:
     """Whether the field of *axis* has one of its values in *cell*, explicitly or by default."""
     root, *rest = axis.path
-    actual = _with_defaults(cell.work, root, cell.world_size)
+    actual = _with_defaults(cell, root)
     for key in rest:
         actual = actual.get(key) if isinstance(actual, dict) else None
     return any(_is_same(root, rest, actual, value) for value in axis.values)
@@ -155,12 +162,13 @@ def _is_same(root: str, rest: list[str], actual: Any, value: Any) -> bool:
     return bool(actual == _section(root, value))
 
 
-def _with_defaults(work: Raw, root: str, world_size: int) -> Any:
-    """Value of *root* with its defaults; the batch as it is divided."""
+def _with_defaults(cell: Cell, root: str) -> Any:
+    """Value of *root* in *cell* with its defaults; the batch as it is divided."""
+    work = cell.work
     if root in PLUGIN_ROOTS:
         return _plugin(work, root)
     if root == "batch":
-        return _section(root, work["batch"]) | _cut(work["batch"], world_size)
+        return _section(root, work["batch"]) | _cut(work["batch"], cell)
     return _section(root, work[root]) if root in SECTION_ROOTS else work[root]
 
 
@@ -177,17 +185,17 @@ def _plugin(work: Raw, root: str) -> Raw:
     return {name: {**defaults(registry.load(PLUGIN_ROOTS[root], name)), **options}}
 
 
-def _cut(raw: Raw, world_size: int) -> Raw:
+def _cut(raw: Raw, cell: Cell) -> Raw:
     spec = BatchSpec(**raw)
     if spec.problems():
         return {}
     try:
-        batch = spec.at(world_size)
+        batch = spec.at(cell.world_size, cell.data_ranks)
     except Indivisible:
         return {}
     return {
         "global_batch_size": batch.global_batch_size,
-        "per_device_batch_size": batch.global_batch_size // world_size,
+        "per_device_batch_size": batch.global_batch_size // cell.world_size,
         "micro_batch_size": batch.micro_batch_size,
         "gradient_accumulation_steps": batch.gradient_accumulation_steps,
     }

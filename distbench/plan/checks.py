@@ -49,7 +49,7 @@ class Checks:
     def batch(self, cell: Cell, work: Work) -> tuple[Batch, str | None]:
         """Batch of *cell*, and why the case can't run if that is due to ``auto``."""
         try:
-            return work.batch.at(cell.world_size), None
+            return work.batch.at(cell.world_size, cell.data_ranks), None
         except Indivisible as error:
             problem = error
         size = getattr(work.batch, problem.field)

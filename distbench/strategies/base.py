@@ -46,6 +46,18 @@ class Setting:
     """Folder of this trial and its logs, the same for all ranks, for files of offload."""
     nodes: Sequence[int] = ()
     """Number of the node of each rank; empty: all are on one."""
+    sharing: int = 1
+    """Ranks that have the same rows, one after another: those that split one copy of the model."""
+
+    @property
+    def data_ranks(self) -> int:
+        """Ranks, or groups of them, that have rows of their own."""
+        return self.world_size // self.sharing
+
+    @property
+    def data_rank(self) -> int:
+        """Which of them this rank is, or is in."""
+        return self.rank // self.sharing
 
 
 @dataclass(frozen=True)
@@ -308,6 +320,13 @@ class Strategy(ABC):
     def processes(self, world_size: int) -> int:
         """Number of processes that drive *world_size* devices (nn.DataParallel: one)."""
         return world_size
+
+    def data_ranks(self, ranks: int) -> int:
+        """How many of *ranks* have rows of their own: fewer where some split the model and share rows.
+
+        Those that share rows follow each other.
+        """
+        return ranks
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         """Why this strategy can't run *case* on *machine*, or None if it can."""

@@ -51,44 +51,68 @@ class BatchSpec:
         ratio = global_batch_size / self.lr_batch_size
         return lr * (math.sqrt(ratio) if self.lr_scaling == "sqrt" else ratio)
 
-    def at(self, world_size: int) -> Batch:
-        """The batch at *world_size*.
+    def at(self, world_size: int, data_ranks: int | None = None) -> Batch:
+        """The batch at *world_size*, where *data_ranks* (None: all) have rows of their own.
 
         Raises:
             Indivisible: the samples can't be divided evenly.
         """
+        ranks = data_ranks or world_size
+        share = self._share(world_size, ranks)
+        return Batch(share.samples * ranks, *self._cut(share))
+
+    def _share(self, world_size: int, ranks: int) -> "_Share":
+        """What each of *ranks* with rows of their own gets of the batch at *world_size*."""
         if self.per_device_batch_size is not None:
-            per_device, field, names, numbers = self.per_device_batch_size, "per_device_batch_size", "", ""
-        else:
-            assert self.global_batch_size is not None
-            field, names, numbers = "global_batch_size", "world size x ", f"{world_size} x "
-            if self.global_batch_size % world_size:
-                raise Indivisible(field, f"is not divisible by world size {world_size}")
-            per_device = self.global_batch_size // world_size
+            sharing = world_size // ranks
+            verb = "is" if sharing == 1 else f"x {sharing} devices that share rows is"
+            return _Share(self.per_device_batch_size * sharing, "per_device_batch_size", verb)
+        assert self.global_batch_size is not None
+        who = "world size" if ranks == world_size else "data-parallel ranks"
+        if self.global_batch_size % ranks:
+            number = f"{who} {ranks}" if ranks == world_size else f"{ranks} {who}"
+            raise Indivisible("global_batch_size", f"is not divisible by {number}")
+        size = self.global_batch_size // ranks
+        return _Share(size, "global_batch_size", "is", f"{who} x ", f"{ranks} x ")
 
-        def divided(by: int, name: str) -> int:
-            if per_device % by:
-                raise Indivisible(field, f"is not divisible by {names}{name} = {numbers}{by}")
-            return per_device // by
-
+    def _cut(self, share: "_Share") -> tuple[int, int]:
+        """Samples and number of the micro-batches of *share*."""
         micro, steps = self.micro_batch_size, self.gradient_accumulation_steps
         if micro is None:
-            micro = divided(steps or 1, "gradient_accumulation_steps")
+            micro = share.divided(steps or 1, "gradient_accumulation_steps")
         elif steps is None:
-            steps = divided(micro, "micro_batch_size")
+            steps = share.divided(micro, "micro_batch_size")
         steps = steps or 1
-        if micro * steps != per_device:
+        if micro * steps != share.samples:
             raise Indivisible(
-                field,
-                f"is not {names}micro_batch_size x gradient_accumulation_steps = "
-                f"{numbers}{micro} x {steps}; leave one of them out to have it derived",
+                share.field,
+                f"{share.verb} not {share.names}micro_batch_size x gradient_accumulation_steps = "
+                f"{share.numbers}{micro} x {steps}; leave one of them out to have it derived",
             )
-        return Batch(per_device * world_size, micro, steps)
+        return micro, steps
 
     def as_asked(self, world_size: int) -> Batch:
         """The batch of a case that can't run because its batch can't be divided."""
         size = self.global_batch_size or (self.per_device_batch_size or 0) * world_size
         return Batch(size, self.micro_batch_size or 1, self.gradient_accumulation_steps or 1)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The samples of a rank in a step, and words for what they are of."""
+
+    samples: int
+    field: str
+    verb: str
+    names: str = ""
+    numbers: str = ""
+
+    def divided(self, by: int, name: str) -> int:
+        """The samples divided *by* what is called *name*."""
+        if self.samples % by:
+            message = f"{self.verb} not divisible by {self.names}{name} = {self.numbers}{by}"
+            raise Indivisible(self.field, message)
+        return self.samples // by
 
 
 class Indivisible(Exception):

@@ -38,12 +38,21 @@ def check_engine(strategy: Strategy, engine: Engine, case: Case) -> None:
     )
 
 
-def check_distinct_data(feed: Feed, processes: int) -> None:
-    """Raise Mismatch if two ranks would train on the same rows. A collective call."""
-    fingerprints: list[str | None] = [None] * processes
+def check_data(feed: Feed, setting: Setting) -> None:
+    """Raise Mismatch if two ranks would train on the same rows, or two that share rows on others.
+
+    A collective call.
+    """
+    fingerprints: list[str | None] = [None] * setting.world_size
     dist.all_gather_object(fingerprints, feed.fingerprint(0))
     for rank, fingerprint in enumerate(fingerprints):
-        if (twin := fingerprints.index(fingerprint)) != rank:
+        twin, first = fingerprints.index(fingerprint), rank - rank % setting.sharing
+        if twin > first:
+            raise Mismatch(
+                f"data: rank {rank} gets other rows than rank {first}, with which it splits one copy of the "
+                "model; both must get the same part of the global batch"
+            )
+        if twin < first:
             raise Mismatch(
                 f"data: rank {rank} gets the same rows as rank {twin}; "
                 "every rank must get its own part of the global batch"
@@ -88,8 +97,8 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
         expected["optimizer.next_lr"] = case.optimizer.lr * schedule.factor(case.optimizer, updates)
     if (parameters := setting.workload.parameters()) is not None:
         expected["parameters"] = parameters
-    if case.world_size == 1 and _look_up(effective, "dtypes.reduce") is None:
-        # a single device reduces nothing
+    if strategy.data_ranks(case.world_size) == 1 and _look_up(effective, "dtypes.reduce") is None:
+        # where all devices have the same rows no gradients are reduced
         del expected["dtypes.reduce"]
     _require({key: (value, _look_up(effective, key)) for key, value in expected.items()})
 

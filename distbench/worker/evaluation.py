@@ -25,15 +25,15 @@ class Evaluation:
         self._loss, self._merit = setting.workload.loss, merit
         # sharded parameters are gathered by all ranks together, so all need the same number of parts
         count = len(next(iter(rows.values())))
-        own = np.array_split(np.arange(count), setting.world_size)[setting.rank]
-        largest = -(-count // setting.world_size)
+        own = np.array_split(np.arange(count), setting.data_ranks)[setting.data_rank]
+        largest = -(-count // setting.data_ranks)
         parts = -(-largest // setting.case.batch.micro_batch_size)
         self._parts = [
             placed({name: array[part] for name, array in rows.items()}, setting)
             for part in np.array_split(own, parts)
         ]
-        if count < setting.world_size * parts:
-            raise Refused(f"{count} held-out rows are too few for {setting.world_size} ranks")
+        if count < setting.data_ranks * parts:
+            raise Refused(f"{count} held-out rows are too few for {setting.data_ranks} ranks")
 
     def value(self, engine: Engine) -> float:
         """Figure of merit over all rows. A collective call, between steps."""

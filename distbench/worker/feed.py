@@ -20,7 +20,7 @@ class Feed:
 
     def __init__(self, setting: Setting, order: int | None = None, batches: Batches | None = None) -> None:
         """Open the data, or use *batches*; *order* seeds a permutation of the rows of each global batch."""
-        case, rank = setting.case, setting.rank
+        case = setting.case
         source: Source = registry.make("data", case.data)
         size = case.batch.global_batch_size
         self._batches = batches or source.open(setting.workload.shape, case.seed, size)
@@ -29,8 +29,8 @@ class Feed:
         self._setting = setting
         self._accumulation = case.batch.gradient_accumulation_steps
         # one process may drive several devices (nn.DataParallel); it then gets the rows of all of them
-        share = size // setting.world_size
-        self._rows = range(rank * share, (rank + 1) * share)
+        share = size // setting.data_ranks
+        self._rows = range(setting.data_rank * share, (setting.data_rank + 1) * share)
         self._made: dict[int, dict[str, np.ndarray]] = {}
 
     def make_ahead(self, steps: Sequence[int]) -> None:

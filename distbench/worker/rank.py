@@ -23,7 +23,7 @@ from distbench.decode import finite
 from distbench.files import write_whole
 from distbench.job import kind_of
 from distbench.metrics.utilisation.matmul import fp32_precision
-from distbench.strategies.base import Setting
+from distbench.strategies.base import Setting, Strategy
 from distbench.trial import (
     DETERMINISM,
     FULL,
@@ -157,7 +157,9 @@ def _results(
     kind = kind_of(trial.job.kind)
     workload: Workload = registry.make("workloads", case.workload)
     weights, nodes = Path(trial.weights), _nodes(processes)
-    setting = Setting(case, workload, weights, device, rank, processes, scratch=folder, nodes=nodes)
+    strategy: Strategy = registry.make("strategies", case.strategy)
+    sharing = processes // strategy.data_ranks(processes)
+    setting = Setting(case, workload, weights, device, rank, processes, folder, nodes, sharing)
     job = functools.partial(kind.in_rank(), trial, setting, phases)
     # jobs that build many engines collect garbage before each, and what is imported by now is none
     gc.freeze()

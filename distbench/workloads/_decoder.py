@@ -126,7 +126,8 @@ class Decoder(nn.Module):
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Logits (batch, seq, vocabulary) in the compute dtype."""
         x = self.embedding(input_ids)
-        rope = rope_table(x.shape[1], self._shape.head_dim, self._shape.rope_theta, x)
+        # the positions of the ids: under sequence parallelism x has only some of them
+        rope = rope_table(input_ids.shape[1], self._shape.head_dim, self._shape.rope_theta, x)
         for block in self.blocks:
             x = block(x, rope)
         logits: torch.Tensor = self.head(self.norm(x))

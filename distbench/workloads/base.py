@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from distbench.env import Machine
+    from distbench.workloads.splits import Splits
 
 
 class Workload(ABC):
@@ -71,6 +72,10 @@ class Workload(ABC):
         """
         return None
 
+    def splits(self) -> Splits | None:
+        """How the model can be split inside its layers (tensor parallelism), or None if it can't."""
+        return None
+
     @abstractmethod
     def module(self) -> nn.Module:
         """Model on the current default device (meta too). Runs in the worker."""
@@ -99,5 +104,5 @@ def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 PLUGIN_BASE = Workload
-HELPERS = ("shapes", "weights")
+HELPERS = ("shapes", "splits", "weights")
 """Modules of this room that are shared code and no plug-ins."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from distbench.bounds import Bound, Count
 from distbench.data.base import Shape
 from distbench.workloads.base import Workload, cross_entropy
+from distbench.workloads.splits import Splits
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +81,10 @@ _STATES = 16
 
 # how far a check may shorten its work: two layers have a first, a last and what is between them
 _SHORT_ROW, _SHORTEST_ROW, _FEW_LAYERS, _FEW_IDS = 128, 16, 2, 1024
+
+_COLUMNS = ("attention.wq", "attention.wk", "attention.wv", "ffn.gate", "ffn.up")
+_ROWS = ("attention.wo", "ffn.down")
+"""Linear layers of a block that tensor parallelism cuts by their outputs, and by their inputs."""
 
 _Size = Annotated[int | None, Bound(1)]
 _Real = Annotated[float | None, Bound(0, open_low=True)]
@@ -171,6 +176,24 @@ class Transformer(Workload):
         multiplied = shape.block_parameters() - shape.dim * shape.ffn_dim
         attention = 4 * shape.heads * shape.head_dim * self.seq_len
         return self.seq_len * shape.depth * (2 * multiplied + attention)
+
+    def splits(self) -> Splits:
+        shape, block = self._dimensions, "blocks.*"
+        return Splits(
+            columns=tuple(f"{block}.{name}" for name in _COLUMNS),
+            rows=tuple(f"{block}.{name}" for name in _ROWS),
+            table="embedding",
+            head="head",
+            whole=(f"{block}.attention_norm", f"{block}.ffn_norm", "norm"),
+            entered=(f"{block}.attention", f"{block}.ffn"),
+            counts={name: getattr(shape, name) for name in ("heads", "kv_heads", "ffn_dim", "vocab_size")},
+            regions=2 * shape.depth,
+            width=shape.dim,
+            positions=self.seq_len,
+            classes=shape.vocab_size,
+            whole_parameters=(2 * shape.depth + 1) * shape.dim,
+            whole_tensors=2 * shape.depth + 1,
+        )
 
     def module(self) -> nn.Module:
         from distbench.workloads._decoder import Decoder

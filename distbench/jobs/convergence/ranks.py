@@ -31,7 +31,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
         feed = Feed(setting, batches=split.training)
         evaluation = Evaluation(setting, Merit(**options.merit), split.held_out)
         trainer = Trainer(setting, feed)
-    checks.check_distinct_data(feed, setting.world_size)
+    checks.check_data(feed, setting)
     watcher = _Watcher(setting, evaluation, options, phases)
     with phases.phase("converge"):
         trainer.train(range(options.max_steps), watcher)

@@ -224,7 +224,7 @@ def _reference(
 ) -> Task:
     size = reference.batch.global_batch_size
     alike = [case for case in cases if case.batch.global_batch_size == size]
-    parts = sorted({case.world_size * case.batch.gradient_accumulation_steps for case in alike})
+    parts = sorted({case.batch.parts for case in alike})
     own = dataclasses.replace(
         options, role=REFERENCE, perturbed=check.perturbed, parts=parts, fp64=check.fp64
     )

@@ -77,7 +77,7 @@ def _built(
         if setting.device.type == "cuda":
             _release()
     checks.check_engine(strategy, engine, trial.case)
-    checks.check_distinct_data(feed, setting.world_size)
+    checks.check_data(feed, setting)
     return engine, Loop(setting, strategy, engine, feed, keep_traces=trial.measure.keep_traces)
 
 

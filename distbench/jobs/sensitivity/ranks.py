@@ -33,7 +33,7 @@ def _train(setting: Setting, number: int, steps: int, watcher: _Losses) -> None:
     """
     file = moved(setting, number, lambda: watcher.begins(0))
     case = setting.case
-    is_whole = case.world_size * case.batch.gradient_accumulation_steps == 1
+    is_whole = case.batch.parts == 1
     with watcher.phases.phase("build"):
         feed = Feed(setting, number if is_whole else None)
         trainer = Trainer(dataclasses.replace(setting, weights=file), feed)

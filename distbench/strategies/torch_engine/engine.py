@@ -111,7 +111,7 @@ class TorchEngine(Engine):
             },
             "loss_scale": reading.effective_scale(self._accumulation / self._divisor),
             "clip_grad_norm": self._clip,
-            "global_batch_size": (self._compute.rows or 0) * self._accumulation * dist.get_world_size(),
+            "global_batch_size": (self._compute.rows or 0) * self._accumulation * self._setting.data_ranks,
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": self._accumulation,
             **recomputation.describe_checkpointing(self.module),

@@ -22,8 +22,13 @@ T = TypeVar("T")
 
 def plain_module(setting: Setting) -> tuple[nn.Module, list[nn.Module]]:
     """Whole module with its weights on the device, in its master dtype, and its layers."""
+    master = DTYPES[setting.case.precision.master]
+    return wrapped(setting, loaded(setting.workload, setting.weights, setting.device, master))
+
+
+def wrapped(setting: Setting, module: nn.Module) -> tuple[nn.Module, list[nn.Module]]:
+    """*module*, which is in its master dtype, computing as the case asks for it, and its layers."""
     precision = setting.case.precision
-    module = loaded(setting.workload, setting.weights, setting.device, DTYPES[precision.master])
     layers = setting.workload.layers(module)
     if precision.compute == precision.master:
         return module, prepared_layers(setting.case, module, layers)

@@ -1,0 +1,85 @@
+"""Tensor parallelism: the layers of a module cut over the ranks of a mesh, by torch's parallel styles.
+
+Every parameter becomes a DTensor of the mesh, so that norms and optimizers treat all of them alike.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.distributed.tensor.parallel.style import ParallelStyle
+
+from distbench.workloads import weights
+from distbench.workloads.splits import Splits
+
+
+def split(module: nn.Module, splits: Splits, mesh: DeviceMesh, *, sequence: bool, loss: bool) -> None:
+    """Cut the modules that *splits* names in *module*, which is on the meta device, over *mesh*.
+
+    Args:
+        sequence: Cut what is between the layers by positions (sequence parallelism, arXiv:2205.05198).
+        loss: Leave the logits cut by classes, for ``loss_parallel``.
+    """
+    tied = weights.tied_groups(module)
+    between: Placement = Shard(1) if sequence else Replicate()
+    logits = Shard(-1) if loss else Replicate()
+    plan: dict[str, ParallelStyle] = {
+        splits.table: RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+        splits.head: ColwiseParallel(input_layouts=between, output_layouts=logits, use_local_output=not loss),
+        **{name: ColwiseParallel() for name in splits.columns},
+        **{name: RowwiseParallel(output_layouts=between) for name in splits.rows},
+        **{name: SequenceParallel() if sequence else _Whole() for name in splits.whole},
+        **{name: _entered(module, name, between) for name in splits.entered},
+    }
+    # nothing has a value yet that the first rank could send to the others
+    parallelize_module(module, mesh, plan, src_data_rank=None)
+    weights.retie(module, tied)
+
+
+def place_gradients(module: nn.Module) -> None:
+    """Bring each gradient into the placement of its parameter; of partial sums it is a collective call.
+
+    Norms under sequence parallelism have partial sums, and the lookup of a cut embedding a whole table.
+    """
+    for parameter in module.parameters():
+        gradient = parameter.grad
+        if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+            parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
+class _Whole(ParallelStyle):
+    """A module that every rank runs whole, its parameters as DTensors like those of all the others."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        # torch's annotation is of a hook that returns nothing, but what it returns is what is used
+        enter: Any = _as_replicas
+        return distribute_module(module, device_mesh, input_fn=enter, output_fn=_as_local)
+
+
+def _as_replicas(_module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
+    return tuple(DTensor.from_local(x, mesh, (Replicate(),), run_check=False) for x in inputs)
+
+
+def _as_local(_module: nn.Module, output: Any, _mesh: DeviceMesh) -> Any:
+    return output.to_local()
+
+
+def _entered(module: nn.Module, name: str, between: Placement) -> PrepareModuleInput:
+    """Makes the first input of the modules *name* whole once, for all layers inside that share it."""
+    first = module.get_submodule(name.replace("*", "0"))
+    others = len(inspect.signature(first.forward).parameters) - 1
+    untouched = (None,) * others
+    return PrepareModuleInput(
+        input_layouts=(between, *untouched), desired_input_layouts=(Replicate(), *untouched)
+    )

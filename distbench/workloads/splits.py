@@ -1,0 +1,57 @@
+"""How a model can be split inside its layers, over devices that work on the same rows. Without torch.
+
+Shoeybi et al. 2019 (Megatron-LM, arXiv:1909.08053, section 3): a linear layer cut by its outputs, then one
+cut by its inputs, whose partial results are summed; embedding and head are cut by the vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Which modules of a model are cut, by name (``*`` stands for any number), and by what numbers."""
+
+    columns: tuple[str, ...]
+    """Linear layers that are cut by their outputs."""
+    rows: tuple[str, ...]
+    """Linear layers that are cut by their inputs, which come from the ones before."""
+    table: str
+    """The embedding, cut by token ids."""
+    head: str
+    """The linear layer that makes logits, cut by token ids."""
+    whole: tuple[str, ...]
+    """Modules with parameters that every device has whole: norms."""
+    entered: tuple[str, ...]
+    """Modules whose first input several layers in ``columns`` share: its gradient is summed once, not once
+    for each of them."""
+    counts: Mapping[str, int]
+    """What the number of devices has to divide, by the option's name."""
+    regions: int
+    """How often ``entered`` is entered in one forward pass: twice a block."""
+    width: int
+    """Numbers of one position between layers."""
+    positions: int
+    """Positions of one sample."""
+    classes: int
+    """Logits of one position."""
+    whole_parameters: int
+    """Parameters of all modules in ``whole``."""
+    whole_tensors: int
+    """Tensors of all modules in ``whole``."""
+
+    def problem(self, devices: int) -> str | None:
+        """Why the model can't be split over that many *devices*, or None if it can."""
+        wrong = [f"{name} = {count}" for name, count in self.counts.items() if count % devices]
+        if not wrong:
+            return None
+        common = math.gcd(*self.counts.values())
+        fitting = [str(size) for size in range(1, common + 1) if not common % size]
+        every = ", ".join(f"{name} = {count}" for name, count in self.counts.items())
+        return (
+            f"{' and '.join(wrong)} can't be divided by {devices}; numbers of devices that divide "
+            f"{every}: {', '.join(fitting)}"
+        )
