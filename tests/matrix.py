@@ -31,18 +31,29 @@ strategies:
   - zero: {{stage: [0, 1, 2, 3]}}
   - zero: {{stage: [1, 2, 3], offload_optimizer: cpu}}
   - zero: {{stage: 3, offload_optimizer: cpu, offload_parameters: cpu}}
+  - tp
+  - tp: {{sequence_parallel: true, loss_parallel: true}}
+  - fsdp: {{mesh: {{tp: 2}}, sequence_parallel: true}}
 include:
   - {{strategy: ddp, world_size: 4}}
   - {{strategy: fsdp, world_size: 4}}
   - {{strategy: fsdp-hybrid, world_size: 4}}
   - {{strategy: fsdp1-hybrid, world_size: 4}}
   - {{strategy: zero3, world_size: 4}}
+  - {{strategy: "fsdp+tp2+sp", world_size: 4}}
+exclude:
+  - {{strategy: "fsdp+tp2+sp", world_size: 2}}
 """,
     # what keeps or moves its numbers in other dtypes than ddp, and activations computed twice
     "bf16": f"""{COMMON}
 world_sizes: [2]
 precision: bf16
 activation_checkpointing: full
-strategies: [single, ddp, fsdp, {{fsdp: {{version: 1}}}}, {{zero: {{stage: [0, 1, 2, 3]}}}}]
+strategies:
+  - single
+  - ddp
+  - fsdp: {{version: [2, 1]}}
+  - zero: {{stage: [0, 1, 2, 3]}}
+  - tp: {{sequence_parallel: true}}
 """,
 }

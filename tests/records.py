@@ -31,7 +31,7 @@ def case(label: str = "ddp", world_size: int = 2, **changes: Any) -> Case:
         "data": Choice("text"),
         "world_size": world_size,
         "device": "cpu",
-        "batch": Batch(8, 8 // world_size, 1),
+        "batch": Batch(8, max(1, 8 // world_size), 1),
         "optimizer": Optimizer(),
         "precision": Precision(),
         "activation_checkpointing": "none",

@@ -165,6 +165,9 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
         kept = [key for key in old if key in new]
         return missing + [line for key in kept for line in differences(old[key], new[key], f"{at}.{key}")]
     if isinstance(old, list) and isinstance(new, list):
+        if by_name := named(old):
+            # what has a name of its own may get company
+            return differences(by_name, named(new), at)
         if len(old) != len(new):
             return [f"{at}: {len(old)} items, now {len(new)}"]
         pairs = enumerate(zip(old, new, strict=True))
@@ -178,6 +181,12 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
         else old == new
     )
     return [] if same else [f"{at}: {old!r}, now {new!r}"]
+
+
+def named(items: list[Any]) -> dict[str, Any]:
+    """Strategies or options by name; empty if *items* are something else."""
+    described = [item for item in items if isinstance(item, dict) and item.keys() & {"options", "doc"}]
+    return {item["name"]: item for item in described} if len(described) == len(items) else {}
 
 
 @pytest.fixture(scope="module")

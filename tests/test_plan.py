@@ -141,7 +141,7 @@ def test_a_hybrid_shard_is_inside_nodes_unless_its_size_says_otherwise(
     (item,) = make(suite(text, world_sizes=[devices]), machine).cases
     assert told in item.problem if told else item.problem is None
     if item.problem is None:
-        assert registry.make("strategies", item.case.strategy).mesh(devices) == mesh
+        assert registry.make("strategies", item.case.strategy).data_mesh(devices) == mesh
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,22 @@ FORMATS: dict[str, ModuleType] = {
 """Name -> module with ``problems``, why it can't express a case, and ``write``."""
 
 
+_BY_NAMES = (
+    "only torchtitan's configuration says how layers are cut (tensor parallelism): in another script "
+    "torch's parallelize_module wants the names of your model's own modules"
+)
+
+
 def formats_for(measured: Measured) -> list[str]:
     """Formats that can express the measured case."""
     return [name for name in FORMATS if not _problems(name, measured)]
 
 
 def _problems(format_: str, measured: Measured) -> list[str]:
-    problems: list[str] = FORMATS[format_].problems(measured)
-    return [*base.problems(measured), *problems]
+    module = FORMATS[format_]
+    problems: list[str] = module.problems(measured)
+    unsplit = [_BY_NAMES] if measured.split and module is not torchtitan_toml else []
+    return [*base.problems(measured), *unsplit, *problems]
 
 
 def adopt(

@@ -109,7 +109,7 @@ def _config(measured: Measured) -> dict[str, Any]:
         if fsdp.sharding == "hybrid":
             config["parallelism_config"] = {
                 f"parallelism_config_dp_{dimension}_size": ranks
-                for dimension, ranks in fsdp.mesh(case.world_size).items()
+                for dimension, ranks in fsdp.data_mesh(case.world_size).items()
             }
     return config
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from distbench import optimizers, registry, schedule
 from distbench.analysis.text import one_line
-from distbench.case import Case, Optimizer
+from distbench.case import Batch, Case, Optimizer
 from distbench.decode import decoded
 from distbench.errors import Mistake, UsageError
 from distbench.strategies.base import Strategy
@@ -18,12 +18,13 @@ from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.dp import DataParallel
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.single import Single
+from distbench.strategies.tp import TensorParallel
 from distbench.strategies.zero import Zero
 from distbench.suite.checking import check
 from distbench.suite.reading import key_text
 
 # each format says which of these it can't express
-_STRATEGIES = (Single, DataParallel, DistributedDataParallel, FullyShardedDataParallel, Zero)
+_STRATEGIES = (Single, DataParallel, DistributedDataParallel, FullyShardedDataParallel, TensorParallel, Zero)
 
 COMMON_NOTES = (
     "train.py is your script. Weight decay applies to every parameter, including biases and norms, and the "
@@ -77,6 +78,17 @@ class Measured:
     def zero(self) -> Zero | None:
         """The strategy, if it is DeepSpeed's."""
         return self.strategy if isinstance(self.strategy, Zero) else None
+
+    @property
+    def split(self) -> FullyShardedDataParallel | TensorParallel | None:
+        """The strategy, if it cuts layers over ranks that share rows."""
+        of_mesh = self.fsdp if self.fsdp and self.fsdp.mesh else None
+        return self.strategy if isinstance(self.strategy, TensorParallel) else of_mesh
+
+    @property
+    def data_ranks(self) -> int:
+        """Ranks with rows of their own."""
+        return self.strategy.data_ranks(self.case.world_size)
 
     @property
     def is_mixed(self) -> bool:
@@ -205,6 +217,10 @@ def unnamed_layers(measured: Measured, advice: str) -> list[str]:
     return applying({note + "which names them itself.": measured.fsdp and not measured.layer_classes})
 
 
+def _ranks(batch: Batch) -> str:
+    return f"{batch.parts // batch.gradient_accumulation_steps} ranks with rows of their own"
+
+
 def _settings(case: Case) -> dict[str, str]:
     """Every hyperparameter of *case* in words, for reference next to what the format expresses."""
     batch, precision, clip = case.batch, case.precision, case.optimizer.clip_grad_norm
@@ -215,7 +231,7 @@ def _settings(case: Case) -> dict[str, str]:
         "strategy": ", ".join([case.strategy.name, *texts]),
         "processes": f"{case.world_size} on {case.device}, {case.threads} intra-op threads each",
         "batch": f"{batch.global_batch_size} samples per step = {batch.micro_batch_size} per micro-batch x "
-        f"{batch.gradient_accumulation_steps} accumulation steps x {case.world_size} ranks",
+        f"{batch.gradient_accumulation_steps} accumulation steps x {_ranks(batch)}",
         "optimizer": _optimizer_text(case.optimizer),
         "clipping": "none" if clip is None else f"global L2 norm of the gradients to {clip!r}",
         "precision": f"compute {precision.compute}, reduce {precision.reduce}, master weights "

@@ -33,7 +33,12 @@ def problems(measured: Measured) -> list[str]:
     sentences = {
         "torchtitan trains only on accelerators; the case was measured on CPUs": case.device == "cpu",
         "torchtitan supports only FSDP2": fsdp and fsdp.version != 2,
-        f"torchtitan supports FSDP2 and DDP, not {case.strategy.name}": not (fsdp or measured.ddp),
+        f"torchtitan supports FSDP2, DDP and tensor parallelism, not {case.strategy.name}": not (
+            fsdp or measured.ddp or measured.split
+        ),
+        "torchtitan's tensor parallelism is with sequence parallelism": (
+            measured.split and not measured.split.sequence_parallel
+        ),
         f"torchtitan supports Adam and AdamW, not {case.optimizer.name}": (
             case.optimizer.name not in ("adamw", "adam")
         ),
@@ -61,7 +66,9 @@ def write(measured: Measured) -> Adopted:
 def _differs(measured: Measured) -> list[str]:
     half = "torchtitan's selective checkpointing keeps every second matrix product, the case all of them"
     sentences: dict[str, object] = {half: measured.case.activation_checkpointing == "selective"}
-    if not (ddp := measured.ddp):
+    if not (ddp := measured.ddp) and not measured.fsdp:
+        return base.applying(sentences)
+    if not ddp:
         sentences["torchtitan shards embedding, final norm and output head as separate units"] = True
         return base.applying(sentences)
     sentences |= {
@@ -78,9 +85,9 @@ def _differs(measured: Measured) -> list[str]:
 def _config(measured: Measured) -> dict[str, dict[str, Any]]:
     case, fsdp = measured.case, measured.fsdp
     spec, batch = case.optimizer, case.batch
-    replicas, reshard = case.world_size, "default"
+    replicas, reshard = measured.data_ranks, "default"
     if fsdp:
-        replicas = fsdp.mesh(case.world_size).get("replicate", 1)
+        replicas = fsdp.data_mesh(case.world_size).get("replicate", 1)
         reshard = "never" if fsdp.sharding == "grad_op" else "always" if fsdp.reshard_root else "default"
     return {
         "optimizer": {
@@ -107,9 +114,10 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
         },
         "parallelism": {
             "data_parallel_replicate_degree": replicas,
-            "data_parallel_shard_degree": case.world_size // replicas,
+            "data_parallel_shard_degree": measured.data_ranks // replicas,
             "fsdp_reshard_after_forward": reshard,
-            "tensor_parallel_degree": 1,
+            "tensor_parallel_degree": case.world_size // measured.data_ranks,
+            **({"disable_loss_parallel": not measured.split.loss_parallel} if measured.split else {}),
             "pipeline_parallel_degree": 1,
             "context_parallel_degree": 1,
         },

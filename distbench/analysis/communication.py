@@ -216,8 +216,11 @@ class _Ledger:
             return
         # two passes over the layers need every parameter; what theory gathers once stays gathered by design
         passes = 2 * self._record.case.batch.gradient_accumulation_steps
-        needed = passes * self._record.effective["parameters"] * self._element
-        saved = standing - (needed - self._theory["all_gather"])
+        effective = self._record.effective
+        elements = effective.get("gathered_parameters", effective["parameters"])
+        needed = passes * elements * self._element
+        # what else theory gathers (activations) does not stand
+        saved = standing - (needed - min(needed, self._theory["all_gather"]))
         if saved > 0:
             self._book(
                 "all_gather", -saved, f"{bytes_text(saved)} were already gathered and not gathered again"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -156,6 +157,14 @@ def _rank(row: CaseSummary) -> tuple[bool, int, int]:
     return not _has_settings(row), _PREFERRED.get(row.case.label, len(_PREFERRED)), row.case.world_size
 
 
+def _have_the_same_rows(found: Mapping[str, Any]) -> bool:
+    """Whether all ranks work on the same rows, so that no gradients are to be reduced."""
+    sizes = [found.get(key) for key in ("micro_batch_size", "gradient_accumulation_steps")]
+    numbers = [size for size in sizes if isinstance(size, int)]
+    is_one_share = len(numbers) == 2 and math.prod(numbers) == found.get("global_batch_size")
+    return found.get("world_size") == 1 or is_one_share
+
+
 def _has_settings(row: CaseSummary) -> bool:
     return row.detail is not None and bool(row.detail.effective)
 
@@ -173,7 +182,7 @@ def _differences(expected: dict[str, Any], row: CaseSummary, reference: CaseSumm
         return
     found = _settings(row)
     records = [record for record in (row.detail, reference.detail) if record]
-    reduces_nothing = found.get("dtypes.reduce", "") is None
+    reduces_nothing = found.get("dtypes.reduce", "") is None and _have_the_same_rows(found)
     for key in sorted({**expected, **found}):
         kind, why = meaning(key, *records)
         one_sided = key not in expected or key not in found

@@ -247,8 +247,20 @@ def _words(error: ErrorDetails, value: object) -> str:
 def _out_of_bounds(cls: type, raw: Mapping[str, Any], path: KeyPath) -> list[Finding]:
     findings = []
     for key, bound in _bounds_of(cls).items():
-        values = raw[key] if isinstance(raw.get(key), list) else [raw.get(key)]
-        numbers = [value for value in values if isinstance(value, int | float)]
-        problems = [problem for number in numbers if (problem := bound.problem(number))]
-        findings += [Finding((*path, key), problems[0], raw[key])] if problems else []
+        given = raw.get(key)
+        if isinstance(given, dict):
+            findings += _wrong_inside(given, bound, (*path, key))
+            continue
+        values = given if isinstance(given, list) else [given]
+        problems = [problem for value in values if (problem := _wrong(value, bound))]
+        findings += [Finding((*path, key), problems[0], given)] if problems else []
     return findings
+
+
+def _wrong_inside(raw: Mapping[str, Any], bound: Bound, path: KeyPath) -> list[Finding]:
+    wrong = {key: problem for key, value in raw.items() if (problem := _wrong(value, bound))}
+    return [Finding((*path, key), problem, raw[key]) for key, problem in wrong.items()]
+
+
+def _wrong(value: object, bound: Bound) -> str | None:
+    return bound.problem(value) if isinstance(value, int | float) else None

@@ -31,7 +31,9 @@ class Splits:
     counts: Mapping[str, int]
     """What the number of devices has to divide, by the option's name."""
     regions: int
-    """How often ``entered`` is entered in one forward pass: twice a block."""
+    """How often ``entered`` is entered in one forward pass: twice a layer."""
+    layers: int
+    """Layers that activation checkpointing makes again one by one."""
     width: int
     """Numbers of one position between layers."""
     positions: int

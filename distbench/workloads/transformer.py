@@ -188,6 +188,7 @@ class Transformer(Workload):
             entered=(f"{block}.attention", f"{block}.ffn"),
             counts={name: getattr(shape, name) for name in ("heads", "kv_heads", "ffn_dim", "vocab_size")},
             regions=2 * shape.depth,
+            layers=shape.depth,
             width=shape.dim,
             positions=self.seq_len,
             classes=shape.vocab_size,

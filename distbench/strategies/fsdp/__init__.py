@@ -10,10 +10,12 @@ from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
+from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.description import (
     KEEPING,
     PLACE,
+    PORTIONS,
     SHARDING,
     TIMING,
     Card,
@@ -21,7 +23,7 @@ from distbench.strategies.description import (
     Meaning,
     points,
 )
-from distbench.strategies.fsdp.card import CARDS
+from distbench.strategies.fsdp.card import CARDS, SPLIT
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -37,6 +39,8 @@ class FullyShardedDataParallel(Strategy):
     early = ("distbench.strategies.fsdp.fsdp2",)
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(SHARDING, "units", "unit_classes", "mesh", "placements", "sharding_strategy"),
+        **points(SHARDING, "split_tensors", "gathered_parameters"),
+        **points(PORTIONS, "sequence_parallel", "loss_parallel"),
         **points(KEEPING, "reshard_after_forward", "reshard_root"),
         **points(TIMING, "reduce_each_micro_batch"),
         **points(PLACE, "cpu_offload"),
@@ -60,6 +64,13 @@ class FullyShardedDataParallel(Strategy):
     reduce_each_micro_batch: bool = True
     """Reduce-scatter after every micro-batch; false: accumulate whole gradients in memory and
     reduce once a step."""
+    mesh: dict[Literal["tp"], Count] = field(default_factory=dict, metadata={"since": 4})
+    """Further dimensions of the device mesh: {tp: 2} cuts every layer over pairs of neighbouring ranks, which
+    share rows, and shards over the others (2D parallelism). FSDP2 only."""
+    sequence_parallel: bool = field(default=False, metadata={"since": 4})
+    """Where mesh has tp: cut what is between the layers too, as the strategy tp does."""
+    loss_parallel: bool = field(default=False, metadata={"since": 4})
+    """Where mesh has tp: compute the loss from logits that stay cut by classes."""
 
     @property
     def engine(self) -> str:
@@ -70,20 +81,21 @@ class FullyShardedDataParallel(Strategy):
         name = "fsdp1" if self.version == 1 else "fsdp"
         if self.sharding != "full":
             name += f"-{self.sharding.replace('_', '-')}"
-        return f"{name}+offload" if self.cpu_offload else name
+        split = [f"tp{self.mesh['tp']}", *self._tensor_parallelism.suffixes] if self.mesh else []
+        return "+".join([name, *split, *(["offload"] if self.cpu_offload else [])])
 
     @property
     def card(self) -> Card:
-        return CARDS[self.sharding]
+        return SPLIT if self.mesh else CARDS[self.sharding]
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
-        return cls(), cls(sharding="grad_op"), cls(sharding="hybrid")
+        return cls(), cls(sharding="grad_op"), cls(sharding="hybrid"), cls(mesh={"tp": 2})
 
     @property
     def simplicity(self) -> int:
         # the first version is superseded: behind its successor and every stage of ZeRO
-        return _SIMPLICITY[self.sharding] + (30 if self.version == 1 else 0)
+        return _SIMPLICITY[self.sharding] + (30 if self.version == 1 else 0) + (10 if self.mesh else 0)
 
     @property
     def offloads(self) -> tuple[str, ...]:
@@ -102,31 +114,54 @@ class FullyShardedDataParallel(Strategy):
         classes = [name.removeprefix("FSDP") for name in units]
         return [] if "CheckpointWrapper" in classes else classes
 
-    def mesh(self, world_size: int) -> dict[str, int]:
-        """Ranks of the device mesh by dimension: copies of the model if hybrid, and those that share one."""
+    def data_ranks(self, ranks: int) -> int:
+        return max(1, ranks // self._tensor_parallelism.devices)
+
+    def data_mesh(self, world_size: int) -> dict[str, int]:
+        """Ranks of the mesh's data dimensions: copies of the model if hybrid, and those that share one."""
+        ranks = self.data_ranks(world_size)
         if self.sharding == "hybrid":
-            copies = self.replicas if self.shards is None else max(1, world_size // self.shards)
-            return {"replicate": copies, "shard": world_size // copies}
-        return {"shard": world_size}
+            copies = self.replicas if self.shards is None else max(1, ranks // self.shards)
+            return {"replicate": copies, "shard": ranks // copies}
+        return {"shard": ranks}
+
+    @property
+    def _tensor_parallelism(self) -> TensorParallelism:
+        return TensorParallelism(self.mesh.get("tp", 1), self.sequence_parallel, self.loss_parallel)
 
     def device_mesh(self, setting: Setting) -> DeviceMesh:
-        """That mesh of live ranks. A collective call."""
+        """The mesh of live ranks. A collective call."""
         from torch.distributed.device_mesh import init_device_mesh
 
-        sizes = self.mesh(setting.world_size)
+        sizes = self.data_mesh(setting.world_size) | dict(self.mesh.items())
         return init_device_mesh(setting.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
     def problem(self, case: Case, machine: Machine) -> str | None:
+        if reason := self._mesh_problem(case):
+            return reason
+        ranks = self.data_ranks(case.world_size)
         if self.sharding == "hybrid":
-            if case.world_size < 2:
+            if ranks < 2:
                 return "hybrid sharding needs at least 2 ranks"
-            if reason := self._group_problem(case.world_size, machine):
+            if reason := self._group_problem(ranks, machine):
                 return reason
         if self.version == 1 and self.cpu_offload and case.device == "cpu":
             return "FSDP1 with CPU offload needs an accelerator"
         if self.version == 2 and case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
             return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
         return state_problem(case, "rows" if self.version == 2 else "flat", self.label)
+
+    def _mesh_problem(self, case: Case) -> str | None:
+        """Why the dimensions of ``mesh`` can't be had."""
+        if not self.mesh:
+            split = [name for name in ("sequence_parallel", "loss_parallel") if getattr(self, name)]
+            return f"{split[0]} needs tensor parallelism; set mesh: {{tp: 2}}" if split else None
+        if self.version == 1 or self.cpu_offload:
+            return "mesh: tp is offered with FSDP2 that is not offloaded: version: 2, cpu_offload: false"
+        devices = self.mesh["tp"]
+        if case.world_size % devices:
+            return f"mesh: tp = {devices} does not divide the world size, {case.world_size}"
+        return self._tensor_parallelism.problem(case)
 
     def _group_problem(self, world_size: int, machine: Machine) -> str | None:
         """Why the groups of a hybrid shard can't be formed of *world_size* ranks."""
@@ -135,7 +170,7 @@ class FullyShardedDataParallel(Strategy):
             return (
                 f"hybrid sharding needs a world size divisible by {name}: {world_size} ranks, {name} = {size}"
             )
-        shards, of_one = self.mesh(world_size)["shard"], machine.devices // machine.nodes
+        shards, of_one = self.data_mesh(world_size)["shard"], machine.devices // machine.nodes
         if self.version == 1 and shards < 2:
             # it falls back to NO_SHARD inside groups of one rank and never reduces across them
             return "FSDP1 does not synchronise replicas if hybrid sharding groups have only 1 rank"
@@ -151,7 +186,9 @@ class FullyShardedDataParallel(Strategy):
         # Zhao et al. 2023 (arXiv 2304.11277): gathered for the forward pass and, if sharded again
         # after it, for the backward pass; gradients reduce-scattered inside a group of shards and
         # their shards all-reduced across the replicas
-        shards = self.mesh(case.world_size)["shard"]
+        over, ranks = self._tensor_parallelism, self.data_ranks(case.world_size)
+        parameters = over.parameters(case, parameters)
+        shards = self.data_mesh(case.world_size)["shard"]
         micro = case.batch.gradient_accumulation_steps
         reductions = micro if self.reduce_each_micro_batch else 1
         gathers = 1 if self.sharding == "grad_op" else 2
@@ -160,9 +197,12 @@ class FullyShardedDataParallel(Strategy):
         if shards > 1:
             sizes["all_gather"] = micro * gathers * parameters * BYTES[case.precision.compute]
             sizes["reduce_scatter"] = reduced
-        if shards < case.world_size:
+        if shards < ranks:
             sizes["all_reduce"] = reduced / shards
-        return sizes
+        # FSDP sums what tensor parallelism leaves of a gradient before it scatters it, in each micro-batch
+        norms = micro * BYTES[case.precision.compute]
+        inside = over.collectives(case, case.batch.global_batch_size // ranks, norms)
+        return {op: sizes.get(op, 0.0) + inside.get(op, 0.0) for op in sizes | inside}
 
     def build(self, setting: Setting) -> Engine:
         if self.version == 1:
@@ -174,7 +214,8 @@ class FullyShardedDataParallel(Strategy):
         return build_fsdp2(self, setting)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        over = self.mesh(case.world_size)["shard"]
+        over = self.data_mesh(case.world_size)["shard"]
+        parameters = self._tensor_parallelism.parameters(case, parameters)
         stored = case.precision.master
         sizes = zero_table(case, parameters, stored=stored, shards=(over, over, over))
         if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:

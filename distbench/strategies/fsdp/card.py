@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distbench.strategies.description import PYTORCH_OVERVIEW, ZERO_PAPER, Card, Claim
 
+_MEGATRON = "https://arxiv.org/abs/1909.08053"
 _DOCS = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 
 FULL = Card(
@@ -57,6 +58,32 @@ HYBRID = Card(
         Claim("keeps", "All model states divided by the ranks of a group.", _DOCS),
         Claim(
             "take it if", "the shards fit on one node, and links between nodes are slower than those inside."
+        ),
+    ),
+)
+SPLIT = Card(
+    shards="all, and every layer",
+    claims=(
+        Claim(
+            "shards",
+            "Each layer is cut over neighbouring ranks, which work on the same rows (tensor parallelism); "
+            "what is left of it is sharded over the others as without that.",
+            _MEGATRON,
+        ),
+        Claim(
+            "moves",
+            "Between ranks with the same rows activations, in every layer; between the others parameters and "
+            "gradients, as sharding does, of a part of the model.",
+            _MEGATRON,
+        ),
+        Claim(
+            "keeps", "All model states divided by the ranks, but for norms; part of a gathered layer.", _DOCS
+        ),
+        Claim(
+            "take it if",
+            "there are more devices than the batch has samples for, or a gathered layer does not fit; cut "
+            "layers inside a node, where links are fast, and shard across nodes.",
+            _MEGATRON,
         ),
     ),
 )

@@ -18,9 +18,11 @@ from torch.distributed.tensor import DTensor
 
 from distbench.strategies import fsdp
 from distbench.strategies.base import Setting
+from distbench.strategies.torch_engine import reading, tensor_parallel
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.modules import prepared_layers
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
+from distbench.strategies.torch_engine.split_engine import SplitEngine
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES
 
@@ -56,13 +58,12 @@ class Fsdp2Engine(WrappedEngine):
         root = _group(self.module)
         first = next(self.module.parameters())
         assert isinstance(first, DTensor)
-        mesh = first.device_mesh
         return {
             **super().effective(),
             "units": len(units),
             "unit_classes": sorted({type(unit).__qualname__ for unit in units}),
             "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
-            "mesh": dict(zip(mesh.mesh_dim_names or (), mesh.mesh.shape, strict=True)),
+            "mesh": reading.mesh(first),
             "placements": [str(placement) for placement in first.placements],
             "reshard_after_forward": sorted(
                 {bool(_group(unit)._reshard_after_forward) for unit in units if unit is not self.module}
@@ -95,11 +96,25 @@ class Fsdp2Engine(WrappedEngine):
         return nullcontext()
 
 
+class SplitFsdp2Engine(SplitEngine, Fsdp2Engine):
+    """``fully_shard`` on layers that are cut over ranks which share rows."""
+
+    def effective(self) -> dict[str, Any]:
+        shards = (shard for group in self._groups for shard in group.fsdp_params)
+        return {
+            **super().effective(),
+            "gathered_parameters": sum(shard._orig_size.numel() for shard in shards),
+        }
+
+    def _splits_loss(self) -> bool:
+        return self._strategy.loss_parallel
+
+
 def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fsdp2Engine:
     """FSDP2 engine of this rank; the whole model is never on one device."""
-    precision = setting.case.precision
+    precision, mesh = setting.case.precision, strategy.device_mesh(setting)
     shard: dict[str, Any] = {
-        "mesh": strategy.device_mesh(setting),
+        "mesh": mesh[tuple(strategy.data_mesh(setting.world_size))],
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=DTYPES[precision.compute] if precision.compute != precision.master else None,
             reduce_dtype=DTYPES[precision.reduce],
@@ -109,6 +124,10 @@ def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fs
         else OffloadPolicy(),
     }
     module = weights.cast(weights.skeleton(setting.workload), DTYPES[precision.master])
+    if strategy.mesh:
+        # first, so that shards are cut of what is left of a tensor
+        sequence, loss = strategy.sequence_parallel, strategy.loss_parallel
+        tensor_parallel.split(module, setting.workload, mesh["tp"], sequence=sequence, loss=loss)
     tied = weights.tied_groups(module)
     layers = prepared_layers(setting.case, module, setting.workload.layers(module))
     again = strategy.sharding != "grad_op"
@@ -118,7 +137,8 @@ def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fs
     module.to_empty(device=torch.device("cpu") if strategy.cpu_offload else setting.device)
     weights.retie(module, tied)
     weights.load(module, setting.weights)
-    return Fsdp2Engine(setting, module, layers, strategy)
+    kind = SplitFsdp2Engine if strategy.mesh else Fsdp2Engine
+    return kind(setting, module, layers, strategy)
 
 
 def _state(module: nn.Module) -> Any:

@@ -32,6 +32,12 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, dist.tensor.DTensor) else tensor
 
 
+def mesh(tensor: DTensor) -> dict[str, int]:
+    """Ranks of each dimension of the mesh of *tensor*."""
+    own = tensor.device_mesh
+    return dict(zip(own.mesh_dim_names or (), own.mesh.shape, strict=True))
+
+
 def on_host(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """Copies of named *tensors* in the memory of the host of rank 0; the other ranks keep none.
 

@@ -20,17 +20,23 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
+from distbench.strategies.base import Refused
 from distbench.workloads import weights
-from distbench.workloads.splits import Splits
+from distbench.workloads.base import Workload
 
 
-def split(module: nn.Module, splits: Splits, mesh: DeviceMesh, *, sequence: bool, loss: bool) -> None:
-    """Cut the modules that *splits* names in *module*, which is on the meta device, over *mesh*.
+def split(module: nn.Module, workload: Workload, mesh: DeviceMesh, *, sequence: bool, loss: bool) -> None:
+    """Cut *module* of *workload*, which is on the meta device, over *mesh*, of the dimension ``tp``.
 
     Args:
         sequence: Cut what is between the layers by positions (sequence parallelism, arXiv:2205.05198).
         loss: Leave the logits cut by classes, for ``loss_parallel``.
+
+    Raises:
+        Refused: the workload does not say how it is split.
     """
+    if (splits := workload.splits()) is None:
+        raise Refused(f"{type(workload).__name__} does not say how its layers are split")
     tied = weights.tied_groups(module)
     between: Placement = Shard(1) if sequence else Replicate()
     logits = Shard(-1) if loss else Replicate()
@@ -56,6 +62,12 @@ def place_gradients(module: nn.Module) -> None:
         gradient = parameter.grad
         if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
             parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
+def placement(parameter: DTensor) -> Placement:
+    """How *parameter* is cut over the dimension ``tp`` of its mesh."""
+    names = parameter.device_mesh.mesh_dim_names or ()
+    return parameter.placements[names.index("tp")]
 
 
 class _Whole(ParallelStyle):

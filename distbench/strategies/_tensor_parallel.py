@@ -1,0 +1,101 @@
+"""Tensor parallelism by theory: what it needs of a workload, what it moves and keeps. Without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distbench import registry
+from distbench.case import BYTES, Case
+
+if TYPE_CHECKING:
+    from distbench.workloads.base import Workload
+    from distbench.workloads.splits import Splits
+
+
+@dataclass(frozen=True)
+class TensorParallelism:
+    """How the layers of a case are cut over *devices* that share rows."""
+
+    devices: int
+    sequence: bool
+    """What is between layers is cut by positions."""
+    loss: bool
+    """The loss is computed from logits that are cut by classes."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """What a label says of it."""
+        return tuple(name for name, is_on in {"sp": self.sequence, "lp": self.loss}.items() if is_on)
+
+    def problem(self, case: Case) -> str | None:
+        """Why *case* can't be trained so, or None if it can."""
+        splits = splits_of(case)
+        if splits is None:
+            return unsplit(case)
+        if reason := splits.problem(self.devices):
+            return f"tensor parallelism over {self.devices} devices: {reason}"
+        if self.sequence and splits.positions % self.devices:
+            return (
+                f"sequence_parallel: rows of {splits.positions} positions can't be divided by {self.devices} "
+                "devices"
+            )
+        if case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
+            return "torch has no fused SGD for sharded tensors; set optimizer.kernel: foreach"
+        if case.compile != "none":
+            return "compile is not offered with tensor parallelism; use compile: false"
+        if case.precision.float8 != "none":
+            return "float8 is not offered with tensor parallelism; use precision: bf16"
+        return None
+
+    def parameters(self, case: Case, parameters: int) -> int:
+        """Parameters that a device has of *parameters*: norms whole, of all else its part."""
+        splits = splits_of(case)
+        whole = splits.whole_parameters if splits else 0
+        return whole + (parameters - whole) // self.devices
+
+    def collectives(self, case: Case, samples: int, norms: float) -> dict[str, float]:
+        """Bytes of a rank's collectives in a step, by operation, for *samples* rows.
+
+        Under sequence parallelism *norms* bytes are reduced for each parameter of a norm.
+
+        Megatron-LM (arXiv:1909.08053, figure 4): one all-reduce forward and one backward for each region,
+        those of the embedding and the head, and the logits. Under sequence parallelism (arXiv:2205.05198,
+        figure 5) each is an all-gather and a reduce-scatter of as much. A layer that is computed again
+        enters its regions again, and leaves all but its last, where torch stops.
+        """
+        splits = splits_of(case)
+        if self.devices == 1 or splits is None:
+            return {}
+        positions, element = samples * splits.positions, BYTES[case.precision.compute]
+        again = case.activation_checkpointing != "none"
+        once = positions * splits.width * element
+        entering = leaving = 2 * splits.regions + 2
+        if again:
+            entering, leaving = entering + splits.regions, leaving + splits.regions - splits.layers
+        gathered = 0 if self.loss else positions * splits.classes * element
+        # of each position's maximum, sum and loss, in fp32 at least
+        of_loss = 3 * positions * max(BYTES["fp32"], element) if self.loss else 0
+        if not self.sequence:
+            sizes: dict[str, float] = {"all_gather": gathered, "all_reduce": leaving * once + of_loss}
+        else:
+            sizes = {
+                "all_gather": gathered + entering * once,
+                "reduce_scatter": leaving * once,
+                "all_reduce": splits.whole_parameters * norms + of_loss,
+            }
+        return {op: float(size) for op, size in sizes.items() if size}
+
+
+def splits_of(case: Case) -> Splits | None:
+    """How the model of *case* can be split, if its workload says so."""
+    workload: Workload = registry.make("workloads", case.workload)
+    return workload.splits()
+
+
+def unsplit(case: Case) -> str:
+    """Why a workload that says nothing of splitting can't be trained so."""
+    return (
+        f"tensor parallelism: the workload {case.workload.name} does not say how its layers are split; use "
+        "transformer, or a plug-in with Workload.splits"
+    )

@@ -1,0 +1,80 @@
+"""The engine of a module whose layers are cut over ranks that share rows (tensor parallelism)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import loss_parallel
+
+from distbench.strategies.base import Setting
+from distbench.strategies.torch_engine import reading, tensor_parallel
+from distbench.strategies.torch_engine.engine import TorchEngine
+
+T = TypeVar("T")
+
+
+class SplitEngine(TorchEngine):
+    """Steps a module that ``tensor_parallel.split`` has cut; mixed with engines that wrap it further."""
+
+    def __init__(self, setting: Setting, module: nn.Module, layers: list[nn.Module], *more: Any) -> None:
+        super().__init__(setting, module, layers, *more)
+        self._seen = _Seen(module, layers)
+
+    def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        loss = super().forward_backward(micro_batch)
+        if self._micro == self._accumulation:
+            with self.span("backward"):
+                tensor_parallel.place_gradients(self.module)
+        return reading.full(loss)
+
+    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
+        with self.module.register_forward_hook(lambda _module, _inputs, output: reading.full(output)):
+            return super().evaluate(judge)
+
+    def effective(self) -> dict[str, Any]:
+        placed = [p for p in self.module.parameters() if isinstance(p, DTensor)]
+        return {
+            **super().effective(),
+            "mesh": reading.mesh(placed[0]),
+            "split_tensors": sum(isinstance(tensor_parallel.placement(p), Shard) for p in placed),
+            "sequence_parallel": self._seen.positions != self._setting.workload.shape.length,
+            "loss_parallel": self._seen.logits_are_split,
+        }
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        return _both(super()._synchronised(last), loss_parallel() if self._splits_loss() else nullcontext())
+
+    def _splits_loss(self) -> bool:
+        """Whether the loss is computed from logits that are cut by classes."""
+        raise NotImplementedError
+
+
+class _Seen:
+    """Learns from the first forward pass what is between layers, and what comes out at the end."""
+
+    def __init__(self, module: nn.Module, layers: list[nn.Module]) -> None:
+        self.positions: int | None = None
+        self.logits_are_split = False
+        self._hooks = [
+            layers[0].register_forward_hook(self._layer),
+            module.register_forward_hook(self._model),
+        ]
+
+    def _layer(self, _module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        self.positions = output.shape[1]
+
+    def _model(self, _module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        self.logits_are_split = isinstance(output, DTensor)
+        for hook in self._hooks:
+            hook.remove()
+
+
+@contextmanager
+def _both(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> Iterator[None]:
+    with outer, inner:
+        yield

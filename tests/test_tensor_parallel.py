@@ -1,0 +1,261 @@
+"""Tensor parallelism: who may be cut, what it should move and keep, and whether it is the same training."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Done, Finished
+from records import case
+
+from distbench import plan
+from distbench.adopt import adopt, formats_for
+from distbench.adopt.base import Measured
+from distbench.case import Batch, Case, Choice, Precision
+from distbench.env import Machine
+from distbench.errors import UsageError
+from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.strategies.fsdp import FullyShardedDataParallel
+from distbench.strategies.tp import TensorParallel
+from distbench.suite import load
+
+MACHINE = Machine("cpu", 8, {"torch": "1", "torchao": "1"}, has_libaio=False, has_compiler=True)
+MODEL = (
+    "{transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, seq_len: 32}}"
+)
+L, D, S, V = 2, 64, 32, 256
+NORMS = (2 * L + 1) * D
+# rows
+B = 8
+
+
+def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> plan.Planned:
+    """The only case of *strategy*."""
+    sections = {"workload": MODEL, "batch": f"{{global_batch_size: {B}}}", **changed}
+    suite = folder / "suite.yaml"
+    text = "".join(f"{key}: {value}\n" for key, value in sections.items())
+    suite.write_text(f"{text}world_sizes: [{world_size}]\nstrategies: [{{{strategy}}}]\n")
+    (item,) = plan.make(load(suite), MACHINE).cases
+    return item
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "changed", "why"),
+    [
+        ("tp: {}", 8, {}, "heads = 4 and kv_heads = 4 can't be divided by 8; numbers of devices that divide"),
+        ("tp: {}", 8, {}, "heads = 4, kv_heads = 4, ffn_dim = 128, vocab_size = 256: 1, 2, 4"),
+        ("tp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not say how its layers are split"),
+        (
+            "tp: {sequence_parallel: true}",
+            4,
+            {"workload": MODEL.replace("seq_len: 32", "seq_len: 30")},
+            "sequence_parallel: rows of 30 positions can't be divided by 4 devices",
+        ),
+        ("tp: {}", 2, {"compile": "true"}, "compile is not offered with tensor parallelism"),
+        (
+            "tp: {}",
+            2,
+            {"optimizer": "sgd"},
+            "no fused SGD for sharded tensors; set optimizer.kernel: foreach",
+        ),
+        ("fsdp: {mesh: {tp: 3}}", 4, {}, "mesh: tp = 3 does not divide the world size, 4"),
+        ("fsdp: {mesh: {tp: 8}}", 8, {}, "tensor parallelism over 8 devices: heads = 4"),
+        ("fsdp: {sequence_parallel: true}", 4, {}, "sequence_parallel needs tensor parallelism; set mesh"),
+        ("fsdp: {mesh: {tp: 2}, cpu_offload: true}", 4, {}, "offered with FSDP2 that is not offloaded"),
+        ("fsdp: {mesh: {tp: 2}, sharding: hybrid}", 2, {}, "hybrid sharding needs at least 2 ranks"),
+    ],
+)
+def test_what_can_not_be_cut_is_refused_with_the_numbers(
+    strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    assert why in (planned(tmp_path, strategy, world_size, **changed).problem or "")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "label"),
+    [
+        ("tp: {}", "tp"),
+        ("tp: {sequence_parallel: true, loss_parallel: true}", "tp+sp+lp"),
+        ("fsdp: {mesh: {tp: 2}}", "fsdp+tp2"),
+        ("fsdp: {mesh: {tp: 2}, sharding: hybrid, sequence_parallel: true}", "fsdp-hybrid+tp2+sp"),
+    ],
+)
+def test_a_name_says_what_is_cut(strategy: str, label: str, tmp_path: Path) -> None:
+    assert planned(tmp_path, strategy, 4).case.label == label
+
+
+@pytest.mark.parametrize(
+    ("mesh", "told"),
+    [("{pp: 2}", "mesh.pp = 2: expected tp"), ("{tp: 0}", "mesh.tp = 0: must be at least 1")],
+)
+def test_a_dimension_of_a_mesh_that_can_not_be_is_refused_with_its_line(
+    mesh: str, told: str, distbench: Callable[..., Done], tmp_path: Path
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        f"workload: {MODEL}\nbatch: {{global_batch_size: 8}}\nstrategies:\n  - fsdp: {{mesh: {mesh}}}\n"
+    )
+    done = distbench("plan", str(suite))
+    assert done.returncode == 2
+    assert f"suite.yaml:4: strategies[0].fsdp.{told}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("batch", "cut"),
+    [
+        ("{global_batch_size: 8}", Batch(8, 4, 1)),
+        ("{global_batch_size: 8, micro_batch_size: 2}", Batch(8, 2, 2)),
+        # of the same work per device those that share rows have the samples of all of them
+        ("{per_device_batch_size: 2}", Batch(8, 4, 1)),
+    ],
+)
+def test_ranks_that_share_rows_share_samples(batch: str, cut: Batch, tmp_path: Path) -> None:
+    assert planned(tmp_path, "fsdp: {mesh: {tp: 2}}", 4, batch=batch).case.batch == cut
+
+
+@pytest.mark.parametrize(
+    ("strategy", "batch", "why"),
+    [
+        ("fsdp: {mesh: {tp: 2}}", "{global_batch_size: 7}", "7: is not divisible by 2 data-parallel ranks"),
+        (
+            "fsdp: {mesh: {tp: 2}}",
+            "{global_batch_size: 8, micro_batch_size: 3}",
+            "8: is not divisible by data-parallel ranks x micro_batch_size = 2 x 3",
+        ),
+        (
+            "tp: {}",
+            "{per_device_batch_size: 1, micro_batch_size: 3}",
+            "1: x 4 devices that share rows is not divisible by micro_batch_size = 3",
+        ),
+    ],
+)
+def test_a_batch_that_does_not_divide_says_by_what(
+    strategy: str, batch: str, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=why.replace("(", r"\(")):
+        planned(tmp_path, strategy, 4, batch=batch)
+
+
+def of(strategy: str, world_size: int, **changed: object) -> Case:
+    """A case of *strategy* on the small model, in fp32."""
+    options = {"dim": D, "depth": L, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": V, "seq_len": S}
+    return case(
+        strategy, world_size, workload=Choice("transformer", options), **{"batch": Batch(B, B, 1), **changed}
+    )
+
+
+ACTIVATION = B * S * D * 4
+LOGITS = B * S * V * 4
+OF_LOSS = 3 * B * S * 4
+
+
+@pytest.mark.parametrize(
+    ("strategy", "recomputed", "moved"),
+    [
+        (TensorParallel(), "none", {"all_reduce": (4 * L + 2) * ACTIVATION, "all_gather": LOGITS}),
+        (TensorParallel(loss_parallel=True), "none", {"all_reduce": (4 * L + 2) * ACTIVATION + OF_LOSS}),
+        # a layer that is made again goes on to its last reduction, but not through it
+        (TensorParallel(loss_parallel=True), "full", {"all_reduce": (5 * L + 2) * ACTIVATION + OF_LOSS}),
+        (
+            TensorParallel(sequence_parallel=True),
+            "selective",
+            {
+                "all_gather": (6 * L + 2) * ACTIVATION + LOGITS,
+                "reduce_scatter": (5 * L + 2) * ACTIVATION,
+                "all_reduce": NORMS * 4,
+            },
+        ),
+    ],
+)
+def test_what_moves_is_megatrons_four_reductions_a_block_and_two(
+    strategy: TensorParallel, recomputed: str, moved: dict[str, float]
+) -> None:
+    asked = of("tp", 2, activation_checkpointing=recomputed)
+    assert strategy.collectives(asked, 100_000) == moved
+
+
+def test_on_a_mesh_both_dimensions_move_their_own() -> None:
+    parameters, strategy = 100_000, FullyShardedDataParallel(mesh={"tp": 2})
+    asked = of("fsdp", 4, batch=Batch(B, B // 2, 1))
+    part = NORMS + (parameters - NORMS) // 2
+    assert strategy.collectives(asked, parameters) == {
+        "all_gather": 2 * part * 4 + LOGITS / 2,
+        "reduce_scatter": part * 4,
+        "all_reduce": (4 * L + 2) * ACTIVATION / 2,
+    }
+    assert strategy.model_states(asked, parameters)["optimizer_state"] == part * 8 / 2
+
+
+def test_one_rank_alone_moves_nothing_and_keeps_all() -> None:
+    asked = of("tp", 1)
+    assert TensorParallel().collectives(asked, 100_000) == {}
+    assert TensorParallel().model_states(asked, 100_000)["parameters"] == 400_000
+
+
+def test_torchtitan_is_told_the_mesh_and_others_say_why_not() -> None:
+    bf16 = Precision("bf16")
+    asked = of("fsdp", 4, device="cuda", precision=bf16, batch=Batch(B, B // 2, 1))
+    options = {"mesh": {"tp": 2}, "sequence_parallel": True, "loss_parallel": True}
+    meshed = dataclasses.replace(asked, strategy=Choice("fsdp", options))
+    assert formats_for(Measured.of(meshed, {})) == ["torchtitan"]
+    (text,) = adopt("torchtitan", meshed, {}).files.values()
+    parallelism = tomllib.loads(text)["parallelism"]
+    assert parallelism["tensor_parallel_degree"] == 2
+    assert parallelism["data_parallel_shard_degree"] == 2
+    assert parallelism["disable_loss_parallel"] is False
+    with pytest.raises(
+        UsageError, match="--as torch: only torchtitan's configuration says how layers are cut"
+    ):
+        adopt("torch", meshed, {})
+    plain = dataclasses.replace(asked, strategy=Choice("tp"), batch=Batch(B, B, 1))
+    with pytest.raises(UsageError, match="torchtitan's tensor parallelism is with sequence parallelism"):
+        adopt("torchtitan", plain, {})
+
+
+CHECKED = f"""
+workload: {MODEL}
+batch: {{global_batch_size: 8, micro_batch_size: 4}}
+launcher: {{kept: {{oversubscribe: true}}}}
+optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
+measure: {{trials: 0}}
+check: {{steps: 3, perturbed: 4}}
+"""
+
+
+def verdicts(finished: Finished) -> dict[str, str]:
+    """Verdict of each case by its name."""
+    return {name: each["equivalence"]["verdict"] for name, each in finished.cases.items()}
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_model_that_is_cut_is_the_same_training(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(f"""{CHECKED}
+world_sizes: [2, 4]
+axes:
+  precision: [fp32, bf16]
+  activation_checkpointing: [none, full]
+  workload.transformer.tied: [false, true]
+strategies:
+  - tp: {{sequence_parallel: [false, true], loss_parallel: [false, true]}}
+  - fsdp: {{mesh: {{tp: 2}}, sequence_parallel: [false, true]}}
+  - fsdp: {{mesh: {{tp: 2}}, sharding: [grad_op, hybrid], loss_parallel: true}}
+exclude:
+  - {{strategy: "fsdp-hybrid*", world_size: 2}}
+""")
+    assert done.code == 0, done.errors
+    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
+
+
+@pytest.mark.train
+def test_mistakes_of_a_cut_model_are_found(run_suite: Callable[..., Finished]) -> None:
+    bugs = ("partial-norms", "untied", "local-positions", "local-clipping")
+    done = run_suite(
+        CHECKED.replace("seq_len: 32", "seq_len: 32, tied: true")
+        + f"world_sizes: [2]\nstrategies: [{{planted_tp: {{bug: [none, {', '.join(bugs)}]}}}}]\n"
+    )
+    found = {name.split("/")[0].removeprefix("planted-tp-"): word for name, word in verdicts(done).items()}
+    assert found == {"none": ROUNDING, **dict.fromkeys(bugs, DIFFERS)}
