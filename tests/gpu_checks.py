@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator
+from importlib.util import find_spec
 
 import pytest
 from gpu_report import REHEARSAL, Check, Report
@@ -22,12 +23,15 @@ _PATIENCE = 5 if REHEARSAL else 1
 # for what a check that is stopped has to end: ranks, and their parent
 _GRACE_S = 90.0
 _GIB = 1 << 30
+# without these no suite is read, no record written and no report rendered
+_NEEDED = ("torch", "safetensors", "duckdb", "ruamel.yaml", "pydantic", "plotly", "jinja2", "scipy")
 # a CPU has room for as many ranks as are asked for
 _ANY = 1_000_000
 _MARKERS = {
     "minutes(limit)": "a check of tests/gpu, which fails after so many minutes",
     "gpus(count)": "needs so many GPUs; deselected where there are fewer",
     "host_memory(gib)": "needs so much host memory; deselected where there is less",
+    "needs(module)": "needs a module that runs do without; deselected where it is not installed",
     "cuda": "asks what only a GPU has; deselected in a rehearsal on a CPU",
 }
 REPORT = pytest.StashKey[Report]()
@@ -86,6 +90,9 @@ def _lacking(item: pytest.Item) -> str:
     """What this machine lacks for *item*; empty: nothing."""
     if REHEARSAL and item.get_closest_marker("cuda"):
         return "asks what only a GPU has"
+    needed = [marker.args[0] for marker in item.iter_markers("needs")]
+    if missing := ", ".join(name for name in needed if find_spec(name) is None):
+        return f"needs {missing}, not installed here"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     gpus = _ANY if REHEARSAL else env.gpu_count()
     for name, what, has in (("gpus", "GPUs", gpus), ("host_memory", "GiB of host memory", memory)):
@@ -104,6 +111,12 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         raise pytest.UsageError(
             "the checks of tests/gpu need an NVIDIA GPU, and the driver shows none; "
             "DISTBENCH_REHEARSAL=1 tries the checks themselves with the CPU in its place"
+        )
+    missing = ", ".join(name for name in _NEEDED if find_spec(name.partition(".")[0]) is None)
+    if missing and not REHEARSAL:
+        raise pytest.UsageError(
+            f"the checks of tests/gpu train with distbench, and {missing} are not installed; "
+            f"install what it needs {env.install_hint('train')}"
         )
     session.config.stash[REPORT].write()
 

@@ -35,6 +35,11 @@ def test_wants_more_than_there_is():
     pass
 
 @pytest.mark.minutes(1)
+@pytest.mark.needs("no_such_module")
+def test_needs_a_module():
+    pass
+
+@pytest.mark.minutes(1)
 @pytest.mark.cuda
 def test_asks_for_a_gpu():
     pass
@@ -83,11 +88,13 @@ def test_the_report_of_a_killed_run_says_what_became_of_each_check(
         "breaks": "did not hold",
         "hangs": "timed out",
         "wants_more_than_there_is": "not for this machine",
+        "needs_a_module": "not for this machine",
         "asks_for_a_gpu": "not for this machine",
         "is_killed": "running",
         "comes_too_late": "not reached",
     }
     assert report["nccl"] == "2.99" and "threads" not in report
+    assert checks["needs_a_module"]["reason"] == "needs no_such_module, not installed here"
     assert checks["breaks"]["figures"] == {"kept": [True, ""]}
     summary = (pytester.path / "told" / "summary.md").read_text()
     assert "A rehearsal on a CPU" in summary

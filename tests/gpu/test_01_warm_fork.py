@@ -16,6 +16,7 @@ from distbench.plan import make
 from distbench.suite import load
 
 
+@pytest.mark.needs("deepspeed")
 @pytest.mark.minutes(3)
 def test_the_parent_has_one_thread_and_no_cuda(check: Check, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"

@@ -80,6 +80,7 @@ def test_activations_computed_again_change_nothing(check: Check, gpu_report: Rep
         assert losses == pytest.approx([record.values["final_loss"]] * 3, rel=5e-3), label
 
 
+@pytest.mark.needs("deepspeed")
 @pytest.mark.minutes(6)
 def test_deepspeeds_own_kernels_are_built_or_say_why_not(
     check: Check, gpu_report: Report, tmp_path: Path

@@ -40,6 +40,7 @@ def test_every_norm_is_told_without_the_loss_scale(ran: dict[str, Record], check
     assert norms == pytest.approx(dict.fromkeys(norms, norms["single"]), rel=0.02)
 
 
+@pytest.mark.needs("deepspeed")
 @pytest.mark.minutes(4)
 @pytest.mark.cuda
 def test_every_stage_of_zero_trains_in_fp16(ran: dict[str, Record]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from gpu_runs import DEVICE, measured, work, worker
 from scipy import stats
 
 LOOPS = Path(__file__).parent.parent / "benchmarks" / "loops.py"
+OF_DEEPSPEED = partial(pytest.param, marks=pytest.mark.needs("deepspeed"))
 PAIRS, STEPS = (2, 2) if REHEARSAL else (30, 20)
 
 
 @pytest.mark.minutes(4)
-@pytest.mark.parametrize("strategy", ["ddp", "zero2", "fsdp", "fsdp+offload"])
+@pytest.mark.parametrize("strategy", ["ddp", OF_DEEPSPEED("zero2"), "fsdp", "fsdp+offload"])
 def test_a_timed_step_costs_what_the_same_loop_by_hand_costs(
     strategy: str, check: Check, tmp_path: Path
 ) -> None:
@@ -32,7 +34,7 @@ def test_a_timed_step_costs_what_the_same_loop_by_hand_costs(
 
 
 @pytest.mark.minutes(4)
-@pytest.mark.parametrize("otherwise", ["zero2:timer", "ddp:standing"])
+@pytest.mark.parametrize("otherwise", [OF_DEEPSPEED("zero2:timer"), "ddp:standing"])
 def test_what_the_loop_by_hand_does_otherwise_is_told(otherwise: str, check: Check, tmp_path: Path) -> None:
     """DeepSpeed's timer, which is on unless a user turns it off; and a batch that is never made or moved."""
     seconds = worker(LOOPS, otherwise, str(PAIRS), str(STEPS), str(tmp_path), DEVICE)

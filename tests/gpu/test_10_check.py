@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 from conftest import run_in
 from gpu_report import REHEARSAL, Check, Report
-from gpu_runs import PRECISIONS, SMALL, records, work
+from gpu_runs import PRECISIONS, SMALL, records, strategies, work
 
-JOBS = """
-optimizer: {clip_grad_norm: 1.0}
-measure: {trials: 0}
-strategies: [single, ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [1, 2, 3]}}]
-"""
+JOBS = "optimizer: {clip_grad_norm: 1.0}\nmeasure: {trials: 0}\n" + strategies(
+    "single", "ddp", "fsdp", "{fsdp: {version: 1}}", "{zero: {stage: [1, 2, 3]}}"
+)
 
 
 @pytest.mark.minutes(6)

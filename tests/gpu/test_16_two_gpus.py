@@ -8,19 +8,14 @@ from pathlib import Path
 import pytest
 from conftest import run_in
 from gpu_report import REHEARSAL, Check, Report
-from gpu_runs import DEVICE, SMALL, measured, records, work
+from gpu_runs import DEVICE, SMALL, measured, records, strategies, work
 
 from distbench.job import MEASURE
 from distbench.record import Record
 
 pytestmark = pytest.mark.gpus(2)
 
-SHARDED = """
-strategies:
-  - ddp
-  - fsdp: {sharding: [full, grad_op]}
-  - zero: {stage: [1, 2, 3]}
-"""
+SHARDED = strategies("ddp", "{fsdp: {sharding: [full, grad_op]}}", "{zero: {stage: [1, 2, 3]}}")
 TIMED = "precision: bf16\nmeasure: {warmup: 3, steps: 10, trials: 1, profile_steps: 3, unsynced_steps: 5}\n"
 
 
@@ -89,6 +84,7 @@ def test_data_parallel_drives_both_from_one_process(check: Check, gpu_report: Re
     assert both["dp"].values.get("comm_bytes") != 0, "it broadcasts parameters and gathers gradients"
 
 
+@pytest.mark.needs("deepspeed")
 @pytest.mark.minutes(5)
 def test_overlap_of_zero_3(check: Check, gpu_report: Report, tmp_path: Path) -> None:
     seconds = {}
