@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from conftest import Done, Finished
-from records import case
+from records import case, info, measured
 
 from distbench import plan
 from distbench.adopt import adopt, formats_for
 from distbench.adopt.base import Measured
+from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Choice, Precision
 from distbench.env import Machine
 from distbench.errors import UsageError
@@ -193,6 +194,13 @@ def test_one_rank_alone_moves_nothing_and_keeps_all() -> None:
     asked = of("tp", 1)
     assert TensorParallel().collectives(asked, 100_000) == {}
     assert TensorParallel().model_states(asked, 100_000)["parameters"] == 400_000
+
+
+@pytest.mark.parametrize("batch", [Batch(B, B, 1), Batch(B, B // 2, 2)])
+def test_ranks_that_share_rows_are_as_fast_relative_to_ddp_as_they_are(batch: Batch) -> None:
+    ddp, cut = of("ddp", 2, batch=Batch(B, B // 2, 1)), of("tp", 2, batch=batch)
+    run = AnalysedRun(info(ddp, cut), [measured(ddp, 1000.0), measured(cut, 750.0)])
+    assert [row.relative for row in run.cases] == [1.0, 0.75]
 
 
 def test_torchtitan_is_told_the_mesh_and_others_say_why_not() -> None:

@@ -39,8 +39,12 @@ THROUGHPUT, MEMORY, COMMUNICATION, LOSS = "tokens_per_s", "memory_peak", "comm_b
 PACE = (THROUGHPUT, "tokens_per_s_per_device", "samples_per_s", "step_s", "mfu", "hfu", "energy_per_token")
 """Columns that share the noise of the clock: cases are compared by their intervals."""
 
-# throughput is relative to cases that differ in the strategy alone
-_BUT: tuple[Axis, ...] = ("strategy",)
+# throughput is relative to cases that differ in the strategy alone: of the parts of the batch, larger where
+# ranks share rows, either the number or the size is the same
+_BUT: tuple[tuple[Axis, ...], ...] = (
+    ("strategy", "batch.micro_batch_size"),
+    ("strategy", "batch.gradient_accumulation_steps"),
+)
 _UNKNOWN_COLUMN = {"unit": "", "better": None, "over_ranks": "", "doc": "Not described by its record."}
 # a trial that was stopped says nothing about its case; any other end does
 _UNINFORMATIVE = (Status.CANCELLED, Status.UNSUPPORTED)
@@ -183,9 +187,17 @@ def summarise(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damage
         for case_id, case in cases.items()
     ]
     rows = _priced(_paced(rows), cost_of(info.suite))
-    references = {row.case.work(_BUT): row for row in reversed(rows) if row.case.label == REFERENCE}
-    relatives = ((row, _relative(row, references.get(row.case.work(_BUT)))) for row in rows)
+    references = {
+        work: row for row in reversed(rows) if row.case.label == REFERENCE for work in _works(row.case)
+    }
+    known = ((row, [references[work] for work in _works(row.case) if work in references]) for row in rows)
+    relatives = ((row, _relative(row, found[0] if found else None)) for row, found in known)
     return [dataclasses.replace(row, relative=ratio, relative_absent=why) for row, (ratio, why) in relatives]
+
+
+def _works(case: Case) -> list[tuple[object, ...]]:
+    """What *case* does whatever its strategy, which several cases may do alike."""
+    return [(but, case.work(but)) for but in _BUT]
 
 
 def comparable(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:

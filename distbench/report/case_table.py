@@ -23,7 +23,8 @@ from distbench.units import bytes_text, count_text, number_text
 
 _LONGEST_NAME = 44
 _PARTS = ("data", "forward", "backward", "optimizer", "exposed_comm", "other")
-_BUT: tuple[Axis, ...] = ("strategy",)
+# ranks that share rows have larger parts of the batch
+_BUT: tuple[Axis, ...] = ("strategy", "batch.micro_batch_size")
 _MICRO_BATCH = re.compile(r"^mb(?=\d+$)")
 _LOOKS: dict[Gravity, str] = {"ok": "good", "bad": "bad", "unknown": ""}
 """Gravity -> look of its badge."""
