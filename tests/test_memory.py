@@ -119,6 +119,21 @@ def test_the_kinds_add_up_to_what_the_allocator_says(run: Finished, name: str) -
     assert record["values"]["memory_peak"] >= record["values"]["memory_states"]
 
 
+SHARDED = [(precision, f"{label}/ws2") for precision in IN_THE_MATRIX for label in ("fsdp", "fsdp1", "zero3")]
+# bytes in fp32 of the matrix's largest unit, a layer (7 matrices and 2 norms), and of its embedding
+LAYER, EMBEDDING = 4 * (7 * 64 * 64 + 2 * 64), 4 * 256 * 64
+
+
+@pytest.mark.parametrize(("run", "name"), SHARDED, indirect=["run"])
+def test_a_build_needs_no_more_than_what_it_leaves_and_one_unit(run: Finished, name: str) -> None:
+    for row in (row for row in phases(record_of(run, name)) if row["phase"] == "build"):
+        most = row["allocated"] + LAYER
+        if name.startswith("zero3"):
+            # DeepSpeed makes master weights twice, and gathers each parameter, of which gloo makes a copy
+            most = max(row["allocated"] + 2 * EMBEDDING, row["parameters"] + 2 * row["master"] + 1024)
+        assert row["allocated"] <= row["peak"] <= most
+
+
 @pytest.mark.parametrize("run", IN_THE_MATRIX, indirect=True)
 def test_the_view_shows_states_beside_theory(run: Finished) -> None:
     shown = call("show", str(run.folder), "--view", "memory").stdout

@@ -122,8 +122,8 @@ def load(module: nn.Module, file: Path) -> None:
             fill(target, initial, name)
 
 
-class Filler:
-    """Gives the parts of a module on the meta device their tensors, so that it is never whole.
+class Maker:
+    """Gives the parts of a module on the meta device real tensors: its buffers filled, its parameters not.
 
     Called with a part, it makes the tensors of that part, and not those of the parts inside it.
     """
@@ -145,10 +145,12 @@ class Filler:
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) in self._made:
             return self._made[id(tensor)]
-        real = torch.empty_like(tensor, device=self._device)
-        fill(real, self._initial, self._names[id(tensor)][0])
+        real, name = torch.empty_like(tensor, device=self._device), self._names[id(tensor)][0]
         if isinstance(tensor, nn.Parameter):
+            check_shape(tensor, self._initial, name)
             real = nn.Parameter(real, tensor.requires_grad)
+        else:
+            fill(real, self._initial, name)
         if id(tensor) in self._tied:
             self._made[id(tensor)] = real
         return real
@@ -160,16 +162,25 @@ def fill(target: torch.Tensor, initial: Initial, name: str) -> None:
     Raises:
         ValueError: they differ in shape.
     """
-    if list(target.shape) != initial.shape(name):
-        raise ValueError(
-            f"initial weights: {name} has shape {initial.shape(name)}, the module's has {list(target.shape)}"
-        )
+    check_shape(target, initial, name)
     if isinstance(target, DTensor):
         _fill_shard(target, initial, name)
     elif target.is_contiguous():
         initial.fill(target.view(-1), name)
     else:
         target.copy_(initial.whole(name))
+
+
+def check_shape(target: torch.Tensor, initial: Initial, name: str) -> None:
+    """Check that *target* has the shape of the tensor *name* of *initial*.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if list(target.shape) != initial.shape(name):
+        raise ValueError(
+            f"initial weights: {name} has shape {initial.shape(name)}, the module's has {list(target.shape)}"
+        )
 
 
 def tied_groups(module: nn.Module) -> Tied:

@@ -14,6 +14,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 
 from distbench.strategies import fsdp
 from distbench.strategies.base import Setting
+from distbench.strategies.fsdp.fsdp1_shards import Shards
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.modules import prepared_layers
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
@@ -128,21 +129,23 @@ def _whole(handle: Any, shard: torch.Tensor) -> torch.Tensor:
 
 
 def build_fsdp1(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fsdp1Engine:
-    """FSDP1 engine of this rank."""
+    """FSDP1 engine of this rank; no more than one unit is ever whole."""
     master = DTYPES[setting.case.precision.master]
+    if not setting.workload.on_meta:
+        module = weights.loaded(setting.workload, setting.weights, setting.device, master)
+        return _wrapped(strategy, setting, module)
+    module = weights.cast(weights.skeleton(setting.workload), master)
     with weights.opened(setting.weights) as initial:
-        if setting.workload.on_meta:
-            module = weights.cast(weights.skeleton(setting.workload), master)
-        else:
-            module = weights.loaded(setting.workload, setting.weights, setting.device, master)
-        fill = weights.Filler(module, initial, setting.device)
-        return _wrapped(strategy, setting, module, fill)
+        shards = Shards(module, initial, setting.device)
+        engine = _wrapped(strategy, setting, module, shards)
+        shards.draw(engine.module)
+    return engine
 
 
 def _wrapped(
-    strategy: fsdp.FullyShardedDataParallel, setting: Setting, module: nn.Module, fill: weights.Filler
+    strategy: fsdp.FullyShardedDataParallel, setting: Setting, module: nn.Module, shards: Shards | None = None
 ) -> Fsdp1Engine:
-    """FSDP1 engine of *module*, whose layers *fill* makes one by one where they are on the meta device."""
+    """FSDP1 engine of *module*, of which *shards* makes the tensors that are on the meta device."""
     precision = setting.case.precision
     parameters = sum(parameter.numel() for parameter in module.parameters())
     layers = prepared_layers(setting.case, module, setting.workload.layers(module))
@@ -156,7 +159,7 @@ def _wrapped(
             param_dtype=DTYPES[precision.compute] if precision.compute != precision.master else None,
             reduce_dtype=DTYPES[precision.reduce],
         ),
-        param_init_fn=fill,
+        param_init_fn=shards,
         device_id=setting.device,
         device_mesh=strategy.device_mesh(setting) if strategy.sharding == "hybrid" else None,
         use_orig_params=True,

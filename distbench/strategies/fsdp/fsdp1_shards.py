@@ -1,0 +1,70 @@
+"""The initial weights of FSDP1: each rank draws its shards, once all of them have been cut.
+
+FSDP1 needs each unit whole, twice, to cut a rank's shard from it, and the unit of the root comes last: that of
+the embedding and the head, which is the largest. So while units are cut, nothing of the earlier ones is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from distbench.workloads import weights
+
+
+class Shards:
+    """FSDP1's ``param_init_fn``: room for the units of *module*, and then numbers for their shards."""
+
+    def __init__(self, module: nn.Module, initial: weights.Initial, device: torch.device) -> None:
+        self._module, self._initial = module, initial
+        self._make = weights.Maker(module, initial, device)
+        self._released: list[tuple[torch.UntypedStorage, int]] = []
+
+    def __call__(self, part: nn.Module) -> None:
+        """Make the tensors of *part*, a part of the unit that comes next."""
+        self._release()
+        self._make(part)
+
+    def draw(self, wrapped: FullyShardedDataParallel) -> None:
+        """Draw this rank's shards of the units of *wrapped*."""
+        for storage, size in self._released:
+            storage.resize_(size)
+        names = {id(parameter): weights.plain_name(name) for name, parameter in wrapped.named_parameters()}
+        with torch.no_grad():
+            for flat in _flat_parameters(wrapped):
+                # also what only pads it
+                flat.zero_()
+                for place, parameter in enumerate(flat._params):
+                    self._fill(flat, place, names[id(parameter)])
+
+    def _release(self) -> None:
+        for flat in _flat_parameters(self._module):
+            storage = flat.untyped_storage()
+            if storage.size():
+                self._released.append((storage, storage.size()))
+                storage.resize_(0)
+
+    def _fill(self, flat: Any, place: int, name: str) -> None:
+        shard = flat._shard_param_infos[place]
+        if not shard.in_shard:
+            return
+        start, count = shard.intra_param_start_idx, shard.numel_in_shard
+        own = flat.detach()[shard.offset_in_shard :][:count]
+        if flat._contiguities[place]:
+            self._initial.fill(own, name, start)
+            return
+        # a flat parameter has its elements as they lie in memory
+        whole = torch.empty_strided(flat._shapes[place], flat._strides[place])
+        whole.copy_(self._initial.whole(name))
+        own.copy_(whole.as_strided((whole.numel(),), (1,))[start : start + count])
+
+
+def _flat_parameters(module: nn.Module) -> Iterator[Any]:
+    """Flat parameters of the units in *module*; torch has no public way."""
+    for unit in module.modules():
+        if isinstance(unit, FullyShardedDataParallel) and unit._handle is not None:
+            yield unit._handle.flat_param
