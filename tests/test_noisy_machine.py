@@ -107,6 +107,8 @@ def test_a_plan_says_how_many_trials_repeating_may_add(tmp_path: Path) -> None:
     planned = json.loads(call(*plan, "--json").stdout)
     assert (len(planned["trials"]), planned["repeats_at_most"]) == (2, 4)
     assert planned["at_most_s"] == 50 + 6 * 100
+    assert planned["prepare_at_most_s"] == 50
+    assert "the limit of preparing is 50 s, and" in " ".join(call(*plan).stdout.split())
 
 
 def test_nothing_is_repeated_unless_it_is_asked_for(run: Run) -> None:

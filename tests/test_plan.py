@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from distbench import registry
-from distbench.case import Batch, Deadlines, Limits
+from distbench.case import Batch, Choice, Deadlines, Limits
 from distbench.env import Machine, detect, no_gpu, ops_folder
 from distbench.errors import SuiteError
+from distbench.job import kind_of
 from distbench.plan import Plan, make
 from distbench.plan.deadlines import limits_of_all, prepare_limit
+from distbench.plan.tasks import Task
+from distbench.run import launch_for
 from distbench.strategies.zero import Zero
 from distbench.suite import Overrides, Suite, load
 from distbench.workloads.transformer import PRESETS
@@ -600,6 +604,42 @@ def test_limits_that_a_suite_leaves_open_follow_the_size_of_the_case(suite):
     assert larger.step > 10 * large.step
     assert larger.build > Limits().build
     assert larger.trial < float("inf")
+
+
+@pytest.mark.parametrize(
+    ("section", "kind", "steps"),
+    [
+        # 30 steps, and 3 evaluations of 20 samples in batches of 8
+        ("{targets: {bits_per_byte: 3}, max_steps: 30, eval_every: 10, eval_samples: 20}", "converge", 39),
+        ("{steps_before: 2, steps_after: 5}", "checkpoint", 22),
+    ],
+)
+def test_the_limit_of_a_trial_follows_the_steps_of_its_job(suite, section, kind, steps):
+    asked = suite(f"{LARGE}data: text\n{kind}: {section}\n")
+    trials = make(asked, CPU).trials
+    own = zip(trials, limits_of_all(asked.limits, trials, asked.measure), strict=True)
+    found = {task.job.kind: each for task, each in own if task.case.label == "zero3"}[kind]
+    assert found.trial == found.start + found.build + steps * found.step
+
+
+@pytest.mark.parametrize(("device", "profiled"), [("cpu", 3), ("cuda", 4)])
+def test_the_profiled_step_that_warms_up_has_time_where_there_is_one(suite, device, profiled):
+    asked = suite(LARGE + "measure: {warmup: 1, steps: 10, profile_steps: 3, check_steps: 1}\n")
+    case = replace(make(asked, CPU).cases[0].case, device=device)
+    assert kind_of("measure").steps(Task(case), asked.measure) == 1 + 10 + 1 + profiled + 1
+    none = replace(asked.measure, profile_steps=0)
+    assert kind_of("measure").steps(Task(case), none) == 1 + 10 + 1 + 1
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("", 120), ("limits: {start: 400}", 400), ("limits: {start: 5}", 120)]
+)
+def test_a_warm_parent_has_as_long_to_import_as_ranks_to_join(suite, tmp_path, given, seconds):
+    asked = suite(f"{LARGE}{given}\n")
+    launch = launch_for(tmp_path, asked, make(asked, CPU).trials[0])
+    assert registry.make("launchers", Choice("local")).patience_s(launch) == seconds
+    sooner = Choice("local", {"start_timeout": 3.0})
+    assert registry.make("launchers", sooner).patience_s(launch) == 3
 
 
 def test_a_limit_that_a_suite_sets_stays_as_it_is(suite):

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distbench.case import Case
+from distbench.case import Case, Measure
 from distbench.env import Machine
 from distbench.job import Options
 from distbench.metrics.base import Column, TableColumn, TableSpec
@@ -164,6 +164,13 @@ class Kind(ABC):
     def predicted(self, task: Task) -> float | None:
         """Seconds that *task* will take, by what is known before it is launched; None: nothing is known."""
         return None
+
+    def steps(self, task: Task, measure: Measure) -> int:
+        """Steps, one after another, that *task* has time for, in a run that measures as *measure* says.
+
+        1 where ``predicted`` tells what it takes, or where it trains nothing to speak of.
+        """
+        return 1
 
     def foretold(self, tasks: Sequence[Task]) -> str:
         """What ``plan`` says of *tasks* of this kind beside their number; by default nothing."""

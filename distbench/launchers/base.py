@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from distbench.case import Device
+from distbench.case import Device, Limits
 from distbench.env import Machine, detect
 from distbench.oom import Account
 from distbench.processes import Share
@@ -158,6 +158,8 @@ class Launch:
     """Whether metrics sample while it runs: nodes where the command is not sample for themselves."""
     reads_of_others: bool = False
     """Whether processes read files that others of the same launch write."""
+    start_s: float = Limits().start
+    """Seconds that its ranks have to join each other: what they are forked from has as many to import."""
     given_up: Callable[[], bool] = lambda: False
     """Whether nobody waits for it any more; asked several times a second while the launch takes its time."""
 

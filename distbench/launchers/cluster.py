@@ -264,6 +264,7 @@ def _request(launch: Launch, share: Share, *, copies: bool, node: str = "") -> d
         "leftovers": list(launch.leftovers),
         "folder": launch.place.folder or str(Path.cwd()),
         "is_sampled": launch.is_sampled,
+        "start_s": launch.start_s,
         "leaves": left if copies else None,
         "node": node,
     }

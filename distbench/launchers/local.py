@@ -10,6 +10,7 @@ from typing import Any
 
 from distbench import clock
 from distbench.bounds import Positive
+from distbench.case import Limits
 from distbench.env import RUN_ID, Machine
 from distbench.launchers.base import Exit, Handle, Launch, Launcher, LaunchError, Site
 from distbench.launchers.server import Server, exit_of, server_command
@@ -36,8 +37,9 @@ class Local(Launcher):
     false: every trial imports afresh."""
     oversubscribe: bool = False
     """Allow more ranks than CPU cores; timings then mean little."""
-    start_timeout: Positive = 120.0
-    """Seconds, above 0, that the warm parent may take to import torch and deepspeed."""
+    start_timeout: Positive | None = None
+    """Seconds, above 0, that the warm parent may take to import torch and deepspeed; null: ``limits.start``,
+    at least 120."""
 
     def problem(self, processes: int, machine: Machine) -> str | None:
         if processes <= machine.devices:
@@ -65,6 +67,10 @@ class Local(Launcher):
         size = launch.processes
         ranks = [["env", f"RANK={rank}", f"WORLD_SIZE={size}", *worker] for rank in range(size)]
         return [server_command("CONTROL_SOCKET", launch.imports if self.warm else (), launch.place), *ranks]
+
+    def patience_s(self, launch: Launch) -> float:
+        """Seconds that the warm parent of the ranks of *launch* may take to import."""
+        return self.start_timeout or max(Limits().start, launch.start_s)
 
     def open(self, run_id: str) -> Site:
         return _LocalSite(self, run_id)
@@ -114,8 +120,8 @@ class _LocalSite(Site):
         environment = {**os.environ, **environment, **clock.shared(), RUN_ID: self._run_id}
 
         def started(imports: Sequence[str]) -> Server:
-            timeout_s = self._options.start_timeout
-            return Server(imports, environment, log, timeout_s, place, given_up=launch.given_up)
+            patience_s = self._options.patience_s(launch)
+            return Server(imports, environment, log, patience_s, place, given_up=launch.given_up)
 
         server = started(launch.imports if self._options.warm else ())
         if server.cuda_touched:

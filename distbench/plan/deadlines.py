@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from distbench import registry
 from distbench.case import BYTES, Case, Deadlines, Limits, Measure
-from distbench.job import MEASURE, kind_of
+from distbench.job import kind_of
 from distbench.plan.pace import computed_s, updated_s
 from distbench.plan.tasks import Task
 from distbench.strategies.base import Strategy
@@ -33,7 +33,7 @@ _LEAST = Limits()
 def limits_of(asked: Deadlines, task: Task, measure: Measure) -> Limits:
     """Limits of the trial of *task*: those that are *asked* for, and the others by its size.
 
-    *measure* says how many steps a timed trial has.
+    *measure* says how many steps a trial has that is timed.
     """
     case = task.case
     step, build = _step_s(case), _build_s(case)
@@ -43,19 +43,20 @@ def limits_of(asked: Deadlines, task: Task, measure: Measure) -> Limits:
         build=max(_LEAST.build, build),
         step=max(_LEAST.step, step),
     )
-    predicted = kind_of(task.job.kind).predicted(task) or 0.0
-    steps = _steps(measure) if task.job.kind == MEASURE else 1
+    kind = kind_of(task.job.kind)
+    predicted, steps = kind.predicted(task) or 0.0, kind.steps(task, measure)
     own = own.with_(asked)
     trial = max(_LEAST.trial, own.start + own.build + max(steps * step, _MARGIN * predicted))
     return own.with_(Deadlines(trial=math.ceil(trial))).with_(asked)
 
 
 def limits_of_all(asked: Deadlines, tasks: Iterable[Task], measure: Measure) -> list[Limits]:
-    """Limits of each of *tasks*; trials of a case share them but for what is predicted of each."""
-    known: dict[tuple[str, str, float | None], Limits] = {}
+    """Limits of each of *tasks*; trials of a case share them, but for steps and predictions of their own."""
+    known: dict[tuple[str, str, float | None, int], Limits] = {}
     found = []
     for task in tasks:
-        key = task.case.id, task.job.kind, kind_of(task.job.kind).predicted(task)
+        kind = kind_of(task.job.kind)
+        key = task.case.id, task.job.kind, kind.predicted(task), kind.steps(task, measure)
         if key not in known:
             known[key] = limits_of(asked, task, measure)
         found.append(known[key])
@@ -72,14 +73,6 @@ def prepare_limit(asked: Deadlines, cases: Iterable[Case]) -> float:
         if case.initial_weights == "exact"
     }
     return math.ceil(_LEAST.prepare + _DRAWN_S * sum(exact.values()))
-
-
-def _steps(measure: Measure) -> int:
-    """Steps of a timed trial, in all passes."""
-    counted, warm = 1, 1
-    return (
-        measure.warmup + measure.steps + counted + measure.profile_steps + warm + measure.unsynced_steps
-    ) + measure.check_steps
 
 
 def _step_s(case: Case) -> float:

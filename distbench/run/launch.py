@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from distbench import registry
-from distbench.case import Case
+from distbench.case import Case, Limits
 from distbench.env import cache_folder
 from distbench.errors import InfrastructureError
 from distbench.job import Job, kind_of
@@ -41,6 +41,7 @@ def launch_for(
         leaves=[folder / "scratch" / name for name in [task.leaves] if name],
         is_sampled=kind_of(job.kind).with_metrics,
         reads_of_others=kind_of(job.kind).reads_of_others,
+        start_s=limits_of(suite.limits, task, suite.measure).start,
     )
 
 
@@ -69,6 +70,7 @@ def one_process(
         imports=("distbench.worker.warm", *_compiler(case), *strategy.imports(case), *workload.imports),
         place=place,
         root=folder,
+        start_s=suite.limits.start or Limits().start,
         given_up=lambda: stop is not None and stop.asked,
     )
 

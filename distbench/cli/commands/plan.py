@@ -75,7 +75,9 @@ def plan(
             return ended(short.stopped, "")
         expected = expected.with_short(short)
     limits = limits_of_all(loaded.limits, planned.trials, loaded.measure)
-    limit = _at_most(loaded, planned, limits, expected.repeats)
+    cases = [item.case for item in planned.cases if item.problem is None]
+    preparing = prepare_limit(loaded.limits, cases)
+    limit = _at_most(preparing, limits, expected.repeats)
     if as_json:
         say_json(
             {
@@ -88,6 +90,7 @@ def plan(
                 "repeats_at_most": expected.repeats,
                 "repeats_at_most_s": expected.repeats_s,
                 "at_most_s": limit,
+                "prepare_at_most_s": preparing,
                 "trials": [
                     {
                         "job": task.job.kind,
@@ -107,7 +110,7 @@ def plan(
     if expected.repeats:
         say(wrapped(expected.repeats_text(), 0, 2))
     _print_foretold(planned)
-    say(wrapped(_limit_text(limits, limit), 0, 2))
+    say(wrapped(_limit_text(preparing, limits, limit), 0, 2))
     _print_cases(loaded, planned, expected)
     if commands:
         say(f"\nlaunch of each trial ({_RUN} stands for the run's folder and ID; round 0 of each case):")
@@ -122,14 +125,13 @@ def _code(expected: Expected) -> int:
     return 1 if expected.has_failed else 0
 
 
-def _at_most(suite: Suite, planned: Plan, limits: Sequence[Limits], repeats: int) -> float:
+def _at_most(preparing: float, limits: Sequence[Limits], repeats: int) -> float:
     """Seconds after which a run is over, if everything hangs."""
-    cases = [item.case for item in planned.cases if item.problem is None]
     longest = max((own.trial for own in limits), default=0.0)
-    return prepare_limit(suite.limits, cases) + math.fsum(own.trial for own in limits) + repeats * longest
+    return preparing + math.fsum(own.trial for own in limits) + repeats * longest
 
 
-def _limit_text(limits: Sequence[Limits], limit: float) -> str:
+def _limit_text(preparing: float, limits: Sequence[Limits], limit: float) -> str:
     text = f"stopped at the latest after {duration_text(limit)}: only if everything hangs"
     if not limits:
         return text
@@ -138,7 +140,8 @@ def _limit_text(limits: Sequence[Limits], limit: float) -> str:
         least, most = (duration_text(end(getattr(own, key) for own in limits)) for end in (min, max))
         spans.append(f"{key} {least if least == most else f'{least} to {most}'}")
     how = "by its size; limits in the suite sets them"
-    return f"{text}, as the limits of a trial are {', '.join(spans)} ({how})"
+    once = f"the limit of preparing is {duration_text(preparing)}, and those of a trial are"
+    return f"{text}, as {once} {', '.join(spans)} ({how})"
 
 
 def _show_submission(

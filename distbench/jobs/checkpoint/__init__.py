@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from distbench.bounds import Bound
-from distbench.case import CHOICES, Case
+from distbench.case import CHOICES, Case, Measure
 from distbench.env import Machine
 from distbench.grouping import grouped
 from distbench.job import Job, Options
@@ -97,6 +97,11 @@ class Checkpoints(Kind):
         # the same training, on any number of devices and by any means
         groups = grouped(cases, lambda case: case.work((*CHOICES, "world_size")))
         return [task for group in groups.values() for task in _star(section, group)]
+
+    def steps(self, task: Task, measure: Measure) -> int:
+        """Those before a save, and after it of the training and of each of up to three resumptions."""
+        options = task.job.options_as(CheckpointOptions)
+        return options.steps_before + 4 * options.steps_after
 
     def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
         from distbench.jobs.checkpoint.verdict import resumptions

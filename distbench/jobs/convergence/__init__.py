@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from distbench import registry
 from distbench.bounds import Bound
-from distbench.case import Case
+from distbench.case import Case, Measure
 from distbench.data.base import Merit, Source
 from distbench.env import Machine
 from distbench.errors import did_you_mean
@@ -142,6 +143,13 @@ class Convergence(Kind):
             for case, options, runs in jobs.values()
             if i < runs
         ]
+
+    def steps(self, task: Task, measure: Measure) -> int:
+        """Those of the training, and for each evaluation as many as train on so many samples."""
+        options = task.job.options_as(ConvergeOptions)
+        evaluations = math.ceil(options.max_steps / options.eval_every)
+        each = math.ceil(options.eval_samples / task.case.batch.global_batch_size)
+        return options.max_steps + evaluations * each
 
     def problems(self, section: Converge, cases: Sequence[Case]) -> list[Finding]:
         """Targets that are missing, and those that no case uses."""

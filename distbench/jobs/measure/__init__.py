@@ -12,6 +12,7 @@ from distbench.env import Machine
 from distbench.files import slug
 from distbench.jobs.base import Kind
 from distbench.metrics.base import Column, Pass
+from distbench.metrics.profile import WARM_STEPS
 from distbench.plan.tasks import Task
 from distbench.suite.checking import Finding
 
@@ -55,6 +56,12 @@ class Measuring(Kind):
             message = "emulated float8 has no speed to measure; set measure.trials: 0 and ask for check: {}"
             return [Finding(("precision", "float8_emulated"), message, True)]
         return []
+
+    def steps(self, task: Task, measure: Measure) -> int:
+        """Those of all passes; one is counted."""
+        profiled = measure.profile_steps and measure.profile_steps + WARM_STEPS.get(task.case.device, 0)
+        timed = measure.warmup + measure.steps + measure.unsynced_steps
+        return timed + 1 + profiled + measure.check_steps
 
     def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
         from distbench.analysis.curves import CurvePoint

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from distbench.bounds import Bound
-from distbench.case import Case
+from distbench.case import Case, Measure
 from distbench.env import Machine
 from distbench.grouping import gathered
 from distbench.job import Job, Options
@@ -94,6 +94,10 @@ class Sensitive(Kind):
                 )
             )
         }
+
+    def steps(self, task: Task, measure: Measure) -> int:
+        trainings = task.job.options_as(SensitivityOptions).trainings
+        return trainings * (measure.warmup + measure.steps)
 
     def is_idle(self, section: Any) -> bool:
         return True

@@ -1,7 +1,7 @@
 """The initial weights of FSDP1: each rank draws its shards, once all of them have been cut.
 
-FSDP1 needs each unit whole, twice, to cut a rank's shard from it, and the unit of the root comes last: that of
-the embedding and the head, which is the largest. So while units are cut, nothing of the earlier ones is kept.
+FSDP1 needs each unit whole, twice, to cut a rank's shard from it, and the root's, which has the embedding and
+the head and is the largest, comes last. So while units are cut, nothing of the earlier ones is kept.
 """
 
 from __future__ import annotations
