@@ -17,7 +17,7 @@ from distbench.strategies.base import Setting
 from distbench.strategies.fsdp.fsdp1_shards import Shards
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.modules import prepared_layers
-from distbench.strategies.torch_engine.reading import Ledger, dtype_name
+from distbench.strategies.torch_engine.reading import Ledger, dtype_name, norm
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES, plain_name
 
@@ -56,6 +56,9 @@ class Fsdp1Engine(WrappedEngine):
     def total_norm(self) -> torch.Tensor:
         # with no limit this only measures: FSDP1 keeps flat shards that a plain norm would miscount
         return self.module.clip_grad_norm_(float("inf"))
+
+    def grad_norm(self) -> float:
+        return norm(gradient for _, gradient in self.full_gradients())
 
     def clip(self, limit: float) -> None:
         self.module.clip_grad_norm_(limit)

@@ -72,7 +72,7 @@ class TorchEngine(Engine):
                 self._scheduler.step()
 
     def grad_norm(self) -> float:
-        return float(reading.full(self.total_norm())) / self._scale
+        return reading.norm(self._gradients()) / self._scale
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, parameter in self.module.named_parameters():
