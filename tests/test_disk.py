@@ -205,6 +205,59 @@ def test_states_really_lie_on_the_disk_and_nothing_is_left_there(
         theory = moved.values[f"disk_{way}_theory"]
         assert 0.5 * theory < moved.values[f"disk_{way}"] < 1.1 * theory
     assert moved.values["disk_least_s"] > 0
+    # all of it in a phase of its own
+    assert sum(row["seconds"] for row in moved.tables["disk"]) < moved.phases["probe"][0]
     assert plain.absent["disk_read"] == "no training state is offloaded to a disk"
     assert list((tmp_path / "disk").iterdir()) == []
     assert registry.make("strategies", moved.case.strategy).disk == str(tmp_path / "disk")
+
+
+JOBS = """
+workload: {mlp: {in_features: 64, hidden: 1024, depth: 3, classes: 10}}
+data: digits
+batch: {global_batch_size: 16, gradient_accumulation_steps: 2}
+optimizer: {schedule: linear, warmup_steps: 2, total_steps: 20}
+strategies:
+  - zero: {stage: 3}
+  - zero: {stage: 3, offload_optimizer: nvme, nvme_path: DISK}
+  - zero: {stage: 3, offload_optimizer: [nvme, none], offload_parameters: nvme, nvme_path: DISK, MORE}
+world_sizes: [2]
+measure: {trials: 0}
+check: {steps: 3, fp32: false}
+checkpoint: {steps_before: 2, steps_after: 2}
+"""
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_states_on_the_disk_are_checked_and_resumed_as_all_others_are(
+    run_suite: Callable[..., Finished], tmp_path: Path
+) -> None:
+    if not detect("cpu").has_libaio:
+        return
+    suite = JOBS.replace("DISK", str(tmp_path / "disk")).replace("MORE", "prefetch_bucket_size: 0")
+    finished = run_suite(suite)
+    verdicts = {name: one["equivalence"]["verdict"] for name, one in finished.cases.items()}
+    assert set(verdicts.values()) <= {"equivalent", "equivalent within rounding"}, verdicts
+    resumed = {(one["case"], one["training"]): one["verdict"] for one in finished.checkpoints}
+    moved = [name for name in finished.cases if "nvme" in name]
+    assert len(moved) == 3
+    for name in moved:
+        assert resumed[name, "full"] == "same", resumed
+        assert resumed[name, "exchanged"] in ("same", "rounding"), resumed
+        assert resumed[name, "sharded"] == "lacking", resumed
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_model_that_deepspeed_reads_ahead_twice_is_refused_with_what_to_set(
+    run_suite: Callable[..., Finished], tmp_path: Path
+) -> None:
+    if not detect("cpu").has_libaio:
+        return
+    suite = JOBS.replace("DISK", str(tmp_path / "disk")).replace(", MORE", "")
+    options = ["--only", "*params-nvme", "--set", "measure.trials=1", "--set", "check=null"]
+    finished = run_suite(suite, *options, "--set", "checkpoint=null")
+    (record,) = Run(finished.folder).records()
+    assert (record.status, record.reason.split("; ")[-1]) == ("unsupported", "set prefetch_bucket_size: 0")

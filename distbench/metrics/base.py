@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distbench.strategies.base import Engine, Strategy
     from distbench.workloads.base import Workload
 
-Pass = Literal["warmup", "time", "count", "profile", "check", "unsynced"]
+Pass = Literal["probe", "warmup", "time", "count", "profile", "check", "unsynced"]
 Better = Literal["higher", "lower"] | None
 OverRanks = Literal["max", "min", "sum", "mean", "first"]
 

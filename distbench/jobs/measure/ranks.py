@@ -35,6 +35,8 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery
             return loop.run(name, steps, metrics, phases.progress)
 
     delivery = loop.delivery
+    # what is measured beside the training is in no number of it: not in that of the warm-up either
+    run_pass("probe", 0)
     drawn = _random_state(setting.device)
     delivery.warmup_losses = run_pass("warmup", measure.warmup).losses
     # nothing but steps in between: a strategy can't tell where the timed window begins

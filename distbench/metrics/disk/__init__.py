@@ -57,10 +57,11 @@ _TABLE = TableSpec(
 class Disk(Metric):
     """Bytes that offload to a disk moves in a step, beside theory, and the throughput of that disk by itself.
 
-    Where no state is on a disk nothing is read. Measuring the disk by itself takes about 2 s of the warm-up.
+    Where no state is on a disk nothing is read. Measuring the disk by itself takes 1 to 2 s
+    before the warm-up, a phase of the trial of its own (``probe``) that is in no column.
     """
 
-    passes = frozenset({"warmup", "time"})
+    passes = frozenset({"probe", "time"})
     tables = (_TABLE,)
     columns = (
         *alike("B", "lower", "sum")(
@@ -96,7 +97,7 @@ class Disk(Metric):
         return None
 
     def values(self, session: Session, state: Any) -> Values:
-        if session.pass_ == "warmup":
+        if session.pass_ == "probe":
             return {}
         if not session.strategy.disk:
             raise Absent(_NONE)

@@ -112,10 +112,10 @@ def _make_room(optimizer: Any, updated: list[torch.Tensor], state: FullState) ->
             if name in example and name not in kept:
                 kept[name] = torch.zeros_like(tensor)
         if "step" in example:
-            kept["step"] = _counted(optimizer, example["step"], tensor.device)
+            kept["step"] = counted(optimizer, example["step"], tensor.device)
 
 
-def _counted(optimizer: Any, step: torch.Tensor, device: torch.device) -> int | torch.Tensor:
+def counted(optimizer: Any, step: torch.Tensor, device: torch.device) -> int | torch.Tensor:
     """*step* as *optimizer* counts: DeepSpeed's own Adam in a plain number."""
     return int(step) if "DeepSpeed" in type(optimizer).__name__ else step.clone().to(device)
 
@@ -136,7 +136,7 @@ def _put_whole(
         for name, moment in given.items():
             kept[name] = moment.to(master, copy=True)
         if "step" in moments:
-            kept["step"] = _counted(engine.basic_optimizer, moments["step"], master.device)
+            kept["step"] = counted(engine.basic_optimizer, moments["step"], master.device)
 
 
 def _put_shards(_engine: Any, parameter: Any, value: torch.Tensor, moments: dict[str, torch.Tensor]) -> None:

@@ -139,8 +139,11 @@ class ZeroEngine(Engine):
         )
 
     def load_full(self, state: FullState) -> None:
-        checkpoint.spread(self._engine, masters(self._engine), state)
+        self._spread(state)
         optimizer.schedule_from(self._engine.lr_scheduler, state.updates)
+
+    def _spread(self, state: FullState) -> None:
+        checkpoint.spread(self._engine, masters(self._engine), state)
 
     def memory(self) -> dict[str, int]:
         ledger = reading.Ledger(self._setting.device)

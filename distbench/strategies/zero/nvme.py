@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import deepspeed
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -15,11 +17,20 @@ from torch import nn
 from distbench.case import BYTES
 from distbench.strategies.base import FullState, Refused, Setting
 from distbench.strategies.torch_engine import reading
-from distbench.strategies.zero import Zero, disk, gradients, settings
+from distbench.strategies.zero import Zero, checkpoint, disk, gradients, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model
 from distbench.strategies.zero.engine import ZeroEngine, elements, initialized, masters
 from distbench.strategies.zero.memory import book
+from distbench.workloads import weights
 
+_NO_RESUMING = (
+    "DeepSpeed (0.19.8) can't resume offload to NVMe from its own shards: it restores neither moments nor "
+    "the count of steps nor tensors of less than 1 MiB, and fails where parameters alone are there"
+)
+_ASKED_TWICE = "already assigned swap buffer"
+"""In DeepSpeed's error where what it reads ahead comes twice, in the forward and in the backward pass."""
+_STEPS = "step"
+"""Key of the updates that torch's optimizers have counted, among the moments of a tensor."""
 _GROWING = 2
 """Updates before which a part of the files is new: later ones overwrite what is there."""
 
@@ -33,7 +44,7 @@ class NvmeEngine(ZeroEngine):
         self._places: dict[str, str] = settings.describe(engine)["offload"]
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        with disk.told_if_full(self._folder):
+        with disk.told_if_full(self._folder), _told_if_asked_twice():
             return super().forward_backward(micro_batch)
 
     def step(self) -> None:
@@ -60,8 +71,12 @@ class NvmeEngine(ZeroEngine):
         }
         return {**super().effective(), "offload": places, "on_disk": found}
 
-    def load_full(self, state: FullState) -> None:
-        raise NotImplementedError("a full state can't be spread over the files of offload to NVMe")
+    def load(self, folder: Path) -> None:
+        raise NotImplementedError(_NO_RESUMING)
+
+    def _spread(self, state: FullState) -> None:
+        with disk.told_if_full(self._folder):
+            _spread(self._engine, state)
 
     def memory(self) -> dict[str, int]:
         ledger = reading.Ledger(self._setting.device)
@@ -109,6 +124,64 @@ def _check_size(strategy: Zero, setting: Setting, size: Elements) -> None:
                 f"{option} = nvme: DeepSpeed keeps tensors of less than 1 MiB in memory, and on {ranks} "
                 f"ranks the largest has {-(-whole // ranks):,} bytes; take a larger model"
             )
+
+
+def _spread(engine: Any, state: FullState) -> None:
+    """Put *state* in its places, in memory or on the disk."""
+    named = {parameter: weights.plain_name(name) for name, parameter in engine.module.named_parameters()}
+    example = next(iter(state.optimizer.values()), {})
+    for part, master in enumerate(engine.optimizer.fp32_partitioned_groups_flat):
+        with _at_hand(engine.optimizer, part):
+            kept = engine.basic_optimizer.state[master]
+            kept.update({name: torch.zeros_like(master) for name in example if name != _STEPS})
+            if _STEPS in example:
+                kept[_STEPS] = checkpoint.counted(engine.basic_optimizer, example[_STEPS], master.device)
+            for parameter in engine.optimizer.fp16_groups[part]:
+                _put(engine.optimizer, parameter, master, state.parameters[named[parameter]])
+                for name, moment in state.optimizer.get(named[parameter], {}).items():
+                    if name != _STEPS:
+                        _put(engine.optimizer, parameter, kept[name], moment)
+    for parameter, name in named.items():
+        with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+            parameter.data.copy_(state.parameters[name])
+    for name, buffer in engine.module.named_buffers():
+        buffer.copy_(state.buffers[weights.plain_name(name)])
+
+
+@contextmanager
+def _told_if_asked_twice() -> Iterator[None]:
+    try:
+        yield
+    except AssertionError as error:
+        if _ASKED_TWICE not in str(error):
+            raise
+        raise Refused(
+            "DeepSpeed (0.19.8) fails where it reads a parameter of this model ahead from NVMe for a forward "
+            f"and a backward pass at once ({error}); set prefetch_bucket_size: 0"
+        ) from error
+
+
+@contextmanager
+def _at_hand(optimizer: Any, part: int) -> Iterator[None]:
+    """Have the states of *part* in memory, and write what becomes of them, new ones among them."""
+    is_on_disk = optimizer._swappable_optimizer_subgroup(part)
+    if is_on_disk:
+        optimizer._optimizer_states_and_gradient_swap_in(part)
+    yield
+    if is_on_disk:
+        optimizer._optimizer_states_and_gradient_swap_out(part)
+
+
+def _put(optimizer: Any, parameter: Any, flat: torch.Tensor, whole: torch.Tensor) -> None:
+    """Put this rank's shard of *whole*, which is of *parameter*, into its place in *flat*.
+
+    DeepSpeed's own call (safe_set_local_fp32_param) takes the size of a shard that is on the disk for 1, and
+    fills all of it with its first element (0.19.8).
+    """
+    _, start, size = optimizer.grad_position[optimizer.get_param_id(parameter)]
+    begin = size * dist.get_rank(group=parameter.ds_process_group)
+    own = whole.flatten()[begin : begin + size]
+    flat.data[start : start + own.numel()] = own
 
 
 def _gradient_parts(engine: Any) -> Iterator[torch.Tensor]:
