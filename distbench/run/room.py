@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from distbench.errors import InfrastructureError
 from distbench.plan import Task
 from distbench.record import Record, Status, round_text
-from distbench.record.store import LEAST_FREE, Run, resume_command
+from distbench.record.store import LEAST_FREE, Run, resume_command, storing
 from distbench.run.reasons import UNWRITABLE
 from distbench.trial import FULL
 from distbench.units import bytes_text, count_text
@@ -65,7 +66,9 @@ class Room:
         self._largest[task.job.kind] = max(self._largest.get(task.job.kind, 0), _size(folder))
 
     def _free(self) -> int:
-        return shutil.disk_usage(self._run.folder).free
+        # a folder that is gone is told as one that can't be written
+        with storing(self._run.folder / "trials"):
+            return shutil.disk_usage(self._run.folder).free
 
     def _end(self, why: str) -> InfrastructureError:
         """The end of the run for want of room."""
@@ -85,5 +88,9 @@ def _named(task: Task) -> str:
 
 
 def _size(folder: Path) -> int:
-    """Bytes that the files in *folder* take on their disk."""
-    return sum(_BLOCK * file.lstat().st_blocks for file in folder.rglob("*"))
+    """Bytes that the files in *folder* take on their disk; one that goes meanwhile takes none."""
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += _BLOCK * file.lstat().st_blocks
+    return total
