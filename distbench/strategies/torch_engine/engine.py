@@ -158,7 +158,11 @@ class TorchEngine(Engine):
         return None
 
     def total_norm(self) -> torch.Tensor:
-        """Global L2 norm of the current gradients (a DTensor if sharded)."""
+        """Global L2 norm of the current gradients (a DTensor if sharded), by which an overflow is seen.
+
+        As torch takes it; what is told is ``grad_norm``, in fp64. An engine that has not the gradients of the
+        whole model overrides both.
+        """
         return nn.utils.get_total_norm(self._gradients())
 
     def clip(self, limit: float) -> None:
