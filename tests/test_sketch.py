@@ -86,7 +86,7 @@ def test_a_single_bit_changes_the_digest(size: int) -> None:
 def test_hashes_are_those_of_the_published_finaliser() -> None:
     import torch
 
-    from distbench.worker.hashing import hashed
+    from distbench.workloads.hashing import hashed
 
     def exact(word: int) -> int:
         word ^= word >> 16

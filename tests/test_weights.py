@@ -221,6 +221,63 @@ def test_the_file_does_not_grow_with_the_model(tmp_path: Path) -> None:
     assert file.stat().st_size < 1 << 20
 
 
+@pytest.fixture(params=["drawn", "stored"])
+def moved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+    """A file of initial weights that bf16 can say, and one by which they are moved."""
+    from distbench.workloads import weights
+
+    file = saved(workload("mlp"), tmp_path, through="bf16", exact=request.param == "stored")
+    weights.write_moved(tmp_path / "moved", weights.Move(str(file), 7, "bf16"))
+    return file, tmp_path / "moved"
+
+
+def test_each_weight_is_moved_by_an_ulp_and_one_in_twelve_by_one_of_the_compute_dtype(
+    moved: tuple[Path, Path],
+) -> None:
+    import torch
+
+    from distbench.workloads import weights
+
+    (before, after) = (weights.read(file) for file in moved)
+    assert after.keys() == before.keys()
+    ulps = [(after[key].view(torch.int32) - tensor.view(torch.int32)).abs() for key, tensor in before.items()]
+    moves = torch.cat([each.flatten() for each in ulps])
+    # of a zero the neighbour is a whole exponent away
+    moves = moves[torch.cat([tensor.flatten() for tensor in before.values()]) != 0]
+    near, far = moves == 1, moves == 1 << 16
+    assert bool((near | far).all())
+    assert float(far.double().mean()) == pytest.approx(1 / 12, abs=0.03)
+
+
+def test_any_part_of_a_tensor_is_moved_without_the_rest(moved: tuple[Path, Path]) -> None:
+    import torch
+
+    from distbench.workloads import weights
+
+    _, file = moved
+    with weights.opened(file) as initial:
+        part = torch.empty(700)
+        initial.fill(part, "0.weight", 321)
+        assert torch.equal(part, initial.whole("0.weight").flatten()[321:1021])
+    assert file.stat().st_size < 1 << 10
+
+
+def test_another_number_moves_otherwise_and_whole_numbers_stay(own: str, tmp_path: Path) -> None:
+    import torch
+
+    from distbench.workloads import weights
+
+    file = saved(registry.make("workloads", Choice("user", {"model": f"{own}:Own"})), tmp_path)
+    before, tensors = weights.read(file), []
+    for number in (1, 1, 2):
+        weights.write_moved(tmp_path / "moved", weights.Move(str(file), number, "fp32"))
+        tensors.append(weights.read(tmp_path / "moved"))
+    first, again, other = tensors
+    assert torch.equal(first["table"], again["table"])
+    assert not torch.equal(first["table"], other["table"])
+    assert torch.equal(first["frozen"], before["frozen"])
+
+
 def test_rounding_keeps_fp32_numbers_that_bf16_can_say(tmp_path: Path) -> None:
     import torch
 

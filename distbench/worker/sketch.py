@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from distbench.trial import SKETCH
-from distbench.worker.hashing import hashed
+from distbench.workloads.hashing import hashed
 
 # named in each digest, which says by what law sums and digest were made (``law_of``)
 _LAW = 2

@@ -1,7 +1,7 @@
 """The file of the initial weights: rules by which tensors are drawn, and tensors that no rule can make.
 
 It is in the format of safetensors, the rules in its metadata. A file without any, such as other tools write,
-has all of its tensors.
+has all of its tensors. A file of moved weights says only how, and of which other file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from distbench.decode import decoded
 from distbench.files import whole
 from distbench.workloads._draws import chunks, key_of
 from distbench.workloads._initialisation import Recorder
+from distbench.workloads._moves import AT_ONCE, Move, moved
 
 # no name of a parameter begins so: it is a Python attribute by its dots
 _LEVELS = ".levels"
-_RULES = "drawn"
+_RULES, _MOVED = "drawn", "moved"
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, known) for name, known in TORCH_NAMES.items()}
 """Our names -> torch's dtypes."""
@@ -77,14 +78,15 @@ class Initial:
     def fill(self, target: torch.Tensor, name: str, start: int = 0) -> None:
         """Copy the elements of *name* from *start* on, as if it were flat, into *target* (elements,)."""
         place = 0
-        for part in self._parts(name, start, start + target.numel()):
+        for part in self.parts(name, start, start + target.numel()):
             target[place : place + part.numel()].copy_(part)
             place += part.numel()
 
-    def _parts(self, name: str, start: int, stop: int) -> Iterator[torch.Tensor]:
+    def parts(self, name: str, start: int, stop: int) -> Iterator[torch.Tensor]:
+        """The elements *start* to *stop* of *name*, as if it were flat, in parts (n,), on the CPU."""
         rule = self._rules.get(name)
         if rule is None:
-            yield self.whole(name).view(-1)[start:stop]
+            yield self._stored.get_tensor(name).view(-1)[start:stop]
         elif rule.levels:
             yield from chunks(self._table(rule.levels), key_of(rule.seed, name), start, stop)
         else:
@@ -96,11 +98,45 @@ class Initial:
         return self._levels[name]
 
 
+class Moved(Initial):
+    """The initial weights in *file*, moved as it says."""
+
+    def __init__(self, file: Path, stored: Any, move: Move) -> None:
+        super().__init__(file, stored)
+        self._move = move
+
+    def whole(self, name: str) -> torch.Tensor:
+        """The tensor *name* on the CPU, in the dtype in which it is drawn or stored."""
+        (first,) = (part.dtype for part in self.parts(name, 0, 1))
+        made = torch.empty(self.shape(name), dtype=first)
+        self.fill(made.view(-1), name)
+        return made
+
+    def parts(self, name: str, start: int, stop: int) -> Iterator[torch.Tensor]:
+        for whole_part in super().parts(name, start, stop):
+            for part in whole_part.split(AT_ONCE):
+                yield moved(part, self._move, name, start, DTYPES[self._move.through])
+                start += part.numel()
+
+
 @contextmanager
 def opened(file: Path) -> Iterator[Initial]:
     """The initial weights in *file*."""
-    with safe_open(file, framework="pt") as stored:
-        yield Initial(file, stored)
+    with ExitStack() as opening:
+        stored = opening.enter_context(safe_open(file, framework="pt"))
+        made = (stored.metadata() or {}).get(_MOVED)
+        if made is None:
+            yield Initial(file, stored)
+            return
+        move = decoded(Move, json.loads(made), str(file))
+        of = Path(move.of)
+        yield Moved(of, opening.enter_context(safe_open(of, framework="pt")), move)
+
+
+def write_moved(file: Path, move: Move) -> None:
+    """Write *file*, by which the initial weights are those of another one, moved."""
+    with whole(file) as aside:
+        save_file({}, aside, {_MOVED: json.dumps(asdict(move))})
 
 
 def write(

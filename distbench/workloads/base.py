@@ -104,5 +104,5 @@ def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 PLUGIN_BASE = Workload
-HELPERS = ("shapes", "splits", "weights")
+HELPERS = ("hashing", "shapes", "splits", "weights")
 """Modules of this room that are shared code and no plug-ins."""

@@ -19,13 +19,14 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from distbench.workloads._initial import DTYPES, Initial, apart, opened, write
+from distbench.workloads._initial import DTYPES, Initial, apart, opened, write, write_moved
 from distbench.workloads._initialisation import Recorder, Undrawn
+from distbench.workloads._moves import Move
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
 
-__all__ = ["DTYPES", "Initial", "apart", "opened"]
+__all__ = ["DTYPES", "Initial", "Move", "apart", "opened", "write_moved"]
 
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_cast_module")
 

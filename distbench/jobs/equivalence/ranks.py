@@ -113,10 +113,9 @@ class _Check(Fingerprints):
 
     def _train_moved(self, number: int, **changes: Any) -> None:
         """Train from weights that are moved by rounding, with the rows of each batch in another order."""
-        file = moved(self._setting, number, lambda: self._phases.progress.at("check"))
+        file = moved(self._setting, number)
         self.train(weights=file, order=number, **changes)
-        if self._setting.rank == 0:
-            file.unlink()
+        file.unlink()
 
     def train(self, **changes: Any) -> None:
         """Train as the case does but for *changes*, and keep what will be compared."""

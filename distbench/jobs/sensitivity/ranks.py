@@ -31,7 +31,7 @@ def _train(setting: Setting, number: int, steps: int, watcher: _Losses) -> None:
     Where the batch is computed in one part, its rows are in another order too, which rounds anew in every
     step; in several parts another order could be another loss, if that is not the mean over the parts.
     """
-    file = moved(setting, number, lambda: watcher.begins(0))
+    file = moved(setting, number)
     case = setting.case
     is_whole = case.batch.parts == 1
     with watcher.phases.phase("build"):
@@ -40,8 +40,7 @@ def _train(setting: Setting, number: int, steps: int, watcher: _Losses) -> None:
     with watcher.phases.phase("sensitivity"):
         trainer.train(range(steps), watcher)
     trainer.engine.close()
-    if setting.rank == 0:
-        file.unlink()
+    file.unlink()
 
 
 class _Losses(Watcher):
