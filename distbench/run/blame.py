@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# what a main thread in a wait for other ranks stands in, such as the store where they meet (worker/rank.py);
+# what a main thread in a wait for other ranks stands in, such as the store where they meet;
 # a backward pass may wait for them out of sight
 _WAITS = re.compile(
-    r"/torch/distributed/|/deepspeed/comm/|/torch/autograd/graph\.py|/distbench/worker/rank\.py"
+    r"/torch/distributed/|/deepspeed/comm/|/torch/autograd/graph\.py"
+    r"|/distbench/worker/(?:rank|determinism)\.py"
 )
 # what calls those, or computes: it tells nothing by itself
 _SILENT = re.compile(r"/torch/|/contextlib\.py")

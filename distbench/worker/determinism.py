@@ -4,35 +4,86 @@ With warnings only, attention on CUDA keeps a backward pass that adds in any ord
 (ATen, attention_backward.cu), so nothing would repeat itself in bits for the sake of what few models do.
 """
 
+import datetime
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 
+from distbench.strategies.base import Refused
 from distbench.trial import STRICT
 
 T = TypeVar("T")
 
 # ATen's alertNotDeterministic, and torch._prims_common.alert_not_deterministic
 _LACKING = re.compile(r"(\S+) does not have a deterministic implementation")
+# the store keeps no empty values
+_NOTHING = "nothing"
 
 
-def deterministically(job: Callable[[], T]) -> tuple[T, str]:
+@dataclass(frozen=True)
+class Agreement:
+    """What the ranks of a trial say over their store: one that waits in a collective call hears nothing."""
+
+    store: dist.Store
+    rank: int
+    size: int
+    patience_s: float
+    """Seconds that a rank which lacks an operation waits for the others, which are in the same step."""
+
+    def lacking(self, operation: str) -> str:
+        """The operation that some rank lacks, if this one lacks *operation*; empty: none does.
+
+        Raises:
+            Refused: this rank lacks one, and others neither lack one nor are done.
+        """
+        names = [f"determinism/{rank}" for rank in range(self.size)]
+        self.store.set(names[self.rank], operation or _NOTHING)
+        if operation:
+            self._await(names, operation)
+        # blocks until there is a value: a rank that is done waits for one that inspects what all have trained
+        said = [self.store.get(name).decode() for name in names]
+        return next((each for each in said if each != _NOTHING), "")
+
+    def _await(self, names: list[str], operation: str) -> None:
+        try:
+            self.store.wait(names, datetime.timedelta(seconds=self.patience_s))
+        except dist.DistStoreError as error:
+            raise Refused(
+                f"rank {self.rank} needs {operation}, of which torch has no deterministic form here, and "
+                "others don't: the model does different work on each rank, so nothing can be compared"
+            ) from error
+
+
+def deterministically(job: Callable[[], T], agreed: Callable[[str], str]) -> tuple[T, str]:
     """Result of *job* under deterministic algorithms, and how far they went: ``STRICT``, or why not.
 
     Where torch names an operation that has no deterministic form here, *job* is done once more, and such are
-    allowed. All ranks train the same model, so it is the same operation on each of them.
+    allowed. All ranks do so or none: *agreed* makes of what this one lacks (empty: nothing) what any does.
+
+    Raises:
+        Refused: one rank alone lacks one.
     """
     torch.use_deterministic_algorithms(True)
+    result, lacking = _attempt(job)
+    if not (lacking := agreed(lacking)):
+        return result[0], STRICT
+    # out of the handler, as the error holds the engine in which it was raised
+    result.clear()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    needed = f"the training needs {lacking}, of which torch has none here"
+    return job(), f"operations without a deterministic form were allowed: {needed}"
+
+
+def _attempt(job: Callable[[], T]) -> tuple[list[T], str]:
+    """Result of *job*, or the operation that it lacks."""
     try:
-        return job(), STRICT
+        return [job()], ""
     except Exception as error:
         # a compiler wraps what torch raises
-        lacking = _LACKING.search(str(error))
-        if lacking is None:
-            raise
-    # out of the handler, as the error holds the engine in which it was raised
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    needed = f"the training needs {lacking[1]}, of which torch has none here"
-    return job(), f"operations without a deterministic form were allowed: {needed}"
+        if lacking := _LACKING.search(str(error)):
+            return [], lacking[1]
+        raise

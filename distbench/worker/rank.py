@@ -36,7 +36,7 @@ from distbench.trial import (
     progress_file,
     result_file,
 )
-from distbench.worker.determinism import deterministically
+from distbench.worker.determinism import Agreement, deterministically
 from distbench.worker.rendezvous import connect, join
 from distbench.worker.trainer import Delivery
 from distbench.workloads.base import Workload
@@ -152,7 +152,7 @@ def _results(
         place["device"] = _described(device)
         # longer than the parent's own deadlines: the parent knows which rank is behind and dumps the stacks
         patience_s = 2 * max(trial.limits.step, trial.limits.build) + 30
-        join(rank, processes, device, listener, start_s=trial.limits.start, patience_s=patience_s)
+        store = join(rank, processes, device, listener, start_s=trial.limits.start, patience_s=patience_s)
         connect(device)
     kind = kind_of(trial.job.kind)
     workload: Workload = registry.make("workloads", case.workload)
@@ -165,7 +165,9 @@ def _results(
     gc.freeze()
     facts: dict[str, Any] = {"warm": os.getpid() != _IMPORTED_BY}
     if kind.deterministic:
-        delivered, facts[DETERMINISM] = deterministically(job)
+        # before the parent takes ranks that wait for one another for hung
+        agreement = Agreement(store, rank, processes, trial.limits.step / 2)
+        delivered, facts[DETERMINISM] = deterministically(job, agreement.lacking)
     else:
         delivered = job()
     for delivery in [delivered] if isinstance(delivered, Delivery) else delivered:

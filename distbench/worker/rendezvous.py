@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 def join(
     rank: int, size: int, device: torch.device, listener: int | None, *, start_s: float, patience_s: float
-) -> None:
-    """Join the process group of *size* ranks, all of them.
+) -> dist.Store:
+    """Join the process group of *size* ranks, all of them; the store where they met.
 
     Args:
         listener: Descriptor of the listening socket of the rendezvous, if the launcher has already bound one.
@@ -33,6 +33,7 @@ def join(
     dist.barrier()
     # new groups meet over the store, too, when ranks may be far apart
     store.set_timeout(timeout)
+    return store
 
 
 def connect(device: torch.device) -> None:
