@@ -30,7 +30,7 @@ Float8 = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
 FLOAT8_MULTIPLE = 16
 """Of what every size of a matrix product in float8 is a multiple, as torch._scaled_mm demands."""
 Device = Literal["cpu", "cuda"]
-OptimizerName = Literal["adamw", "adam", "sgd", "adafactor", "muon", "lion", "lamb"]
+OptimizerName = Literal["adamw", "adam", "sgd", "adafactor", "muon", "lion", "lamb", "adamw8bit"]
 
 MODEL_STATES = ("parameters", "gradients", "optimizer_state", "master")
 """What a training keeps between steps, by ZeRO's table: the kinds of memory that have a theory."""
@@ -132,7 +132,8 @@ class Optimizer:
 
     name: OptimizerName = "adamw"
     """AdamW (decoupled weight decay, Loshchilov & Hutter 2019), Adam, SGD, Adafactor, Lion, LAMB, or Muon for
-    the matrices of the model's layers and AdamW for the rest. Lion and LAMB need pytorch-optimizer."""
+    the matrices of the model's layers and AdamW for the rest; adamw8bit is AdamW with moments in 8 bits.
+    Lion and LAMB need pytorch-optimizer, adamw8bit torchao."""
     lr: Positive = 1e-3
     """Learning rate; with a schedule the largest of it."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)

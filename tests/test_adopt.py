@@ -104,6 +104,7 @@ ALL = {
     "lamb": of("single", 1, optimizer=dataclasses.replace(ADAM, name="lamb")),
     "muon": of("ddp", optimizer=MUON),
     "fsdp-muon": of("fsdp", precision=BF16, optimizer=MUON),
+    "adamw8bit": of("ddp", optimizer=dataclasses.replace(ADAM, name="adamw8bit", kernel="loop")),
     "sgd": of("ddp", optimizer=Optimizer("sgd", 0.00321, momentum=0.87, weight_decay=0.0453, kernel="loop")),
 }
 SAID = [(name, format_) for name, each in ALL.items() for format_ in formats_for(Measured.of(each, {}))]
@@ -125,6 +126,7 @@ def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: s
         "sgd": momentum,
         "adafactor": own,
         "lion": [*betas, "import pytorch_optimizer\n"],
+        "adamw8bit": [*betas, *own, "import torchao.optim\n", "block_size=256"],
     }
     wanted += others.get(one.optimizer.name, betas + own)
     wanted += [str(one.batch.global_batch_size)] if format_ in ("deepspeed", "torchtitan") else []
@@ -541,21 +543,32 @@ def test_training_with_shards_or_in_16_bits_gives_the_losses_of_the_case(
 
 
 @pytest.fixture(scope="module")
-def of_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
-    """Return the records of a real run with Muon and AdamW, by label."""
-    text = SUITE.replace("{lr: 0.01, betas", "{name: muon, lr: 0.01, betas")
-    done = run_in(tmp_path_factory.mktemp("of_two"), text.replace(", {zero: {stage: 2}}", ""))
+def others(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Record]:
+    """Return the records of a real run by label and optimizer: Muon with AdamW, and AdamW in 8 bits."""
+    text = SUITE.replace("{lr: 0.01, betas", "{name: [muon, adamw8bit], lr: 0.01, betas")
+    text = text.replace(", {zero: {stage: 2}}", "").replace("{step: 60}", "{step: 300}")
+    done = run_in(tmp_path_factory.mktemp("others"), text)
     assert done.code == 0, done.errors
-    return {record.case.label: record for record in Run(done.folder).records()}
+    return {(record.case.label, record.case.optimizer.name): record for record in Run(done.folder).records()}
 
 
 @pytest.mark.train
 @pytest.mark.deep
-@pytest.mark.parametrize(("label", "format_"), [("ddp", "torch"), ("fsdp", "torch"), ("ddp", "accelerate")])
-def test_two_optimizers_are_written_as_one(
-    label: str, format_: str, of_two: dict[str, Record], tmp_path: Path
+@pytest.mark.parametrize(
+    ("label", "optimizer", "format_"),
+    [
+        ("ddp", "muon", "torch"),
+        ("fsdp", "muon", "torch"),
+        ("ddp", "muon", "accelerate"),
+        ("ddp", "adamw8bit", "torch"),
+        ("ddp", "adamw8bit", "transformers"),
+    ],
+)
+def test_training_with_other_optimizers_gives_the_losses_of_the_case(
+    label: str, optimizer: str, format_: str, others: dict[tuple[str, str], Record], tmp_path: Path
 ) -> None:
-    assert trained(of_two[label], format_, tmp_path) == pytest.approx(losses_of(of_two[label]), rel=1e-6)
+    record = others[label, optimizer]
+    assert trained(record, format_, tmp_path) == pytest.approx(losses_of(record), rel=1e-6)
 
 
 @pytest.mark.train
@@ -617,6 +630,7 @@ def launched(adopted: Adopted, folder: Path) -> str:
     [
         (dataclasses.replace(ADAM, name="lion"), "pytorch_optimizer.Lion"),
         (dataclasses.replace(ADAM, name="lamb"), "pytorch_optimizer.Lamb"),
+        (dataclasses.replace(ADAM, name="adamw8bit"), "torchao.optim.AdamW8bit"),
         (MUON, "two optimizers (torch.optim.Muon for the matrices of the layers, torch.optim.AdamW for the "),
     ],
 )

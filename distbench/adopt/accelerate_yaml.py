@@ -6,7 +6,7 @@ import json
 from textwrap import indent
 from typing import Any
 
-from distbench.adopt import _fsdp, _python, base, deepspeed_json
+from distbench.adopt import _fsdp, _optimizer, _python, base, deepspeed_json
 from distbench.adopt._python import block, function, lines
 from distbench.adopt.base import Adopted, Measured
 from distbench.strategies.dp import DataParallel
@@ -148,12 +148,12 @@ def _yaml(config: dict[str, Any]) -> str:
 
 def _script(measured: Measured) -> str:
     wraps = measured.case.activation_checkpointing != "none" and not measured.fsdp
-    rate = "" if measured.zero else _python.rate(measured.case.optimizer)
+    rate = "" if measured.zero else _optimizer.rate(measured.case.optimizer)
     parts = (
         lines(
             "import math\n" if "math." in rate else "",
             "from functools import partial\n" if _python.kept(measured.case) else "",
-            "" if measured.zero else _python.optimizer_import(measured.case.optimizer),
+            "" if measured.zero else _optimizer.imports(measured.case.optimizer),
             "import torch",
             "from accelerate import Accelerator",
             _python.FLOAT8_IMPORT if _python.float8(measured.case) else "",
@@ -163,7 +163,7 @@ def _script(measured: Measured) -> str:
         ),
         _setup(measured),
         rate,
-        "" if measured.zero else _python.joined(measured.case.optimizer),
+        "" if measured.zero else _optimizer.joined(measured.case.optimizer),
         _python.kept(measured.case),
         _python.WRAP_LAYERS if wraps else "",
         _prepare(measured, wraps),
@@ -220,7 +220,7 @@ def _arguments(measured: Measured) -> str:
 
 
 def _prepare(measured: Measured, wraps: bool) -> str:
-    master, make = _python.cast_to_master(measured.case), _python.make_optimizer(measured.case)
+    master, make = _python.cast_to_master(measured.case), _optimizer.make(measured.case)
     if measured.zero:
         master = ""
         make = f"optimizer = DummyOptim(model.parameters())  # configured in {deepspeed_json.FILE}"

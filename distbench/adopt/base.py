@@ -205,9 +205,7 @@ def fixed_loss_scale(measured: Measured, tool: str) -> dict[str, bool]:
 def matrices(measured: Measured) -> list[str]:
     """A note on the parameters of a case with two optimizers."""
     spec = measured.case.optimizer
-    note = (
-        f"{what(spec)[0].upper()}{what(spec)[1:]}: of all layers, so layers must be the whole list of them."
-    )
+    note = f"The optimizer is {what(spec)}: give all layers of the model as layers."
     return applying({note: rest_of(spec) is not spec})
 
 

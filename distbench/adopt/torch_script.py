@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distbench import schedule
-from distbench.adopt import _fsdp, _python, base, deepspeed_json
+from distbench.adopt import _fsdp, _optimizer, _python, base, deepspeed_json
 from distbench.adopt._python import lines
 from distbench.adopt.base import Adopted, Measured
 from distbench.strategies.dp import DataParallel
@@ -50,8 +50,8 @@ def _script(measured: Measured) -> str:
         _python.CAST if casts else "",
         _python.kept(case),
         _python.WRAP_LAYERS if wraps else "",
-        _python.rate(case.optimizer),
-        "" if zero else _python.joined(case.optimizer),
+        _optimizer.rate(case.optimizer),
+        "" if zero else _optimizer.joined(case.optimizer),
         _python.prepare(_prepare(measured)),
         _python.zero_train(case) if zero else _python.train(measured),
     )
@@ -80,7 +80,7 @@ def _imports(measured: Measured, wraps: bool, body: str) -> str:
     hooks = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
     standard = lines(*(line for used, line in _STANDARD.items() if used in body))
     foreign = lines(
-        "" if measured.zero else _python.optimizer_import(measured.case.optimizer),
+        "" if measured.zero else _optimizer.imports(measured.case.optimizer),
         *(line for used, line in _FOREIGN.items() if used in body),
         _python.checkpoint_imports(measured.case) if wraps else "",
         hooks if measured.ddp and _python.compresses(measured) else "",
@@ -94,7 +94,7 @@ def _prepare(measured: Measured) -> str:
     case = measured.case
     float8 = _python.float8(case)
     checkpoint = lines(_python.checkpoint(case), _python.compiled(case))
-    make = _python.make_optimizer(case)
+    make = _optimizer.make(case)
     if measured.zero:
         scheduled = schedule.is_scheduled(case.optimizer)
         rate = "lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, rate)"

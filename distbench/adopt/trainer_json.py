@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distbench.adopt import _fsdp, _python, base, deepspeed_json
+from distbench.adopt import _fsdp, _optimizer, _python, base, deepspeed_json
 from distbench.adopt.base import Adopted, Measured
 from distbench.strategies.dp import DataParallel
 
@@ -154,7 +154,7 @@ def _optim(measured: Measured) -> str:
 
 
 def _trainer(measured: Measured) -> str:
-    class_, arguments = _python.optimizer(measured.case.optimizer)
+    class_, arguments = _optimizer.construction(measured.case.optimizer)
     setup = _python.function(
         "setup()",
         "Set what no argument of Trainer sets; call it before the model is built.",
@@ -174,11 +174,11 @@ def _trainer(measured: Measured) -> str:
                     {arguments}
                 )
     """)
-    rate = _python.rate(measured.case.optimizer)
+    rate = _optimizer.rate(measured.case.optimizer)
     if rate:
         body = f"{rate}\n\n{body}\n{_SCHEDULER}"
     math = "import math\n\n" if "math." in rate else ""
-    own = _python.lines(_python.optimizer_import(measured.case.optimizer), "import torch")
+    own = _python.lines(_optimizer.imports(measured.case.optimizer), "import torch")
     return f"{math}{own}\nfrom transformers import Trainer\n\n\n{setup}\n\n{body}\n"
 
 

@@ -58,11 +58,13 @@ class Kind:
     needs: str = ""
     """What it can't compute from flat pieces of tensors; empty: it treats every element by itself."""
     fails_on_rows: str = ""
-    """Why it can't be stepped on distributed tensors; empty: it can."""
+    """Why it can't be stepped on distributed tensors, or would be another one; empty: it can."""
     computes_in: Literal["", "bf16"] = ""
     """Dtype in which it computes updates, whatever that of the weights; empty: in theirs."""
     module: str = ""
     """Module that the live class says it is of, where users import it from another one."""
+    is_compiled: bool = False
+    """Whether torch compiles its step, which takes a compiler, and time in the first one."""
     rest: OptimizerName | None = None
     """Name of the optimizer of all but hidden matrices; None: it updates everything itself."""
 

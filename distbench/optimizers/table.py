@@ -69,6 +69,10 @@ def _lamb(spec: Optimizer) -> dict[str, Any]:
     }
 
 
+def _adamw8bit(spec: Optimizer) -> dict[str, Any]:
+    return {**_adam(spec), "amsgrad": False, "block_size": _BLOCK, "bf16_stochastic_round": False}
+
+
 def _one(_spec: Optimizer, weight: Weight, element: int) -> float:
     return weight.elements * element
 
@@ -79,6 +83,17 @@ def _two(_spec: Optimizer, weight: Weight, element: int) -> float:
 
 def _momentum(spec: Optimizer, weight: Weight, element: int) -> float:
     return weight.elements * element if spec.momentum else 0.0
+
+
+def _in_8_bits(_spec: Optimizer, weight: Weight, element: int) -> float:
+    """A byte a number, 4 a block for its scale, and a table of 256; small and odd tensors are kept in full.
+
+    By torchao's source (0.18: optim/adam.py, optim/subclass_8bit.py), after Dettmers et al. 2021
+    (arXiv:2110.02861).
+    """
+    if weight.elements < _LEAST or weight.elements % _BLOCK:
+        return 2 * weight.elements * element
+    return 2 * (weight.elements + 4 * weight.elements / _BLOCK + 4 * 256)
 
 
 def _factored(_spec: Optimizer, weight: Weight, element: int) -> float:
@@ -92,6 +107,8 @@ def _hidden(_spec: Optimizer, weight: Weight, element: int) -> float:
     return (1 if weight.is_hidden else 2) * weight.elements * element
 
 
+_BLOCK, _LEAST = 256, 4096
+"""Numbers that torchao scales together, and those of the smallest tensor whose moments it keeps in 8 bits."""
 PER_ELEMENT = (_one, _two, _momentum)
 """Rules by which the number of elements alone counts."""
 _IN_PLACE = (
@@ -145,6 +162,19 @@ KINDS: Mapping[str, Kind] = {
         needs="norms of whole tensors",
         fails_on_rows=_IN_PLACE.format("pytorch_optimizer.Lamb"),
         module="pytorch_optimizer.optimizer.lamb",
+    ),
+    "adamw8bit": Kind(
+        "torchao.optim.AdamW8bit",
+        _adamw8bit,
+        _ADAM,
+        _in_8_bits,
+        kernels=("loop",),
+        package="torchao",
+        needs=f"a scale for each {_BLOCK} numbers of a whole tensor",
+        fails_on_rows=f"torchao cuts the rows of each rank into blocks of {_BLOCK} numbers and keeps less "
+        f"than {_LEAST} in full, so that what is rounded would depend on the number of ranks",
+        module="torchao.optim.adam",
+        is_compiled=True,
     ),
 }
 """By the name in a suite."""

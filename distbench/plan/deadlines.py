@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from distbench import registry
+from distbench import optimizers, registry
 from distbench.case import BYTES, Case, Deadlines, Limits, Measure
 from distbench.job import kind_of
 from distbench.plan.pace import computed_s, updated_s
@@ -82,7 +82,8 @@ def _step_s(case: Case) -> float:
     moved = [strategy.collectives(case, parameters) or {}, strategy.disk_traffic(case, parameters) or {}]
     moving = math.fsum(size for sizes in moved for size in sizes.values()) / _SLOWEST
     computing = _MARGIN * ((computed_s(case) or 0.0) + updated_s(case, parameters))
-    return math.ceil(computing + moving + (_COMPILED_S if case.compile != "none" else 0.0))
+    is_compiled = case.compile != "none" or optimizers.kind_of(case.optimizer).is_compiled
+    return math.ceil(computing + moving + (_COMPILED_S if is_compiled else 0.0))
 
 
 def _build_s(case: Case) -> float:

@@ -36,13 +36,15 @@ def _missing(packages: Iterable[str], machine: Machine, hint: str = "") -> str |
 
 def _no_code(case: Case, machine: Machine) -> str | None:
     """Why torch.compile can't do what *case* asks of it on *machine*."""
-    if case.compile == "none" or machine.device != "cpu":
+    is_compiled = case.compile != "none" or optimizers.kind_of(case.optimizer).is_compiled
+    if not is_compiled or machine.device != "cpu":
         return None
     if case.compile == "reduce-overhead":
         return "compile: reduce-overhead is for CUDA graphs, which a CPU does not have; use compile: true"
     if not machine.has_compiler:
+        who = "torch.compile" if case.compile != "none" else f"optimizer.name = {case.optimizer.name}"
         return (
-            "torch.compile needs a C++ compiler, and there is none; install one (Debian: apt-get install "
+            f"{who} needs a C++ compiler, and there is none; install one (Debian: apt-get install "
             "g++), or name it in CXX"
         )
     return None

@@ -17,10 +17,15 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
     set_state_dict,
 )
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from distbench.strategies.base import FullState
+from distbench.strategies.torch_engine.optimizer import moments as moments_of
 from distbench.workloads.weights import plain_name
 
+NO_WHOLE = "which no other strategy could take over"
+"""Why there is no whole state of a quantized optimizer."""
 # what LAMB leaves for people to look at; each step makes it anew
 _BYPRODUCTS = ("weight_norm", "adam_norm", "trust_ratio")
 
@@ -46,10 +51,15 @@ def load(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> i
 def gather_optimizer(
     module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Optimizer's whole state on the CPU of rank 0, by the plain names of the parameters."""
+    """Optimizer's whole state on the CPU of rank 0, by the plain names of the parameters.
+
+    Raises:
+        NotImplementedError: it is quantized.
+    """
     on_gpu = any(parameter.is_cuda for parameter in module.parameters())
     # offload from a CPU to itself gives FSDP1's moments as zeros or garbage, without a word (torch 2.13)
     whole = StateDictOptions(full_state_dict=True, cpu_offload=on_gpu)
+    refuse_quantized(optimizer, NO_WHOLE)
     state: Any = get_optimizer_state_dict(module, optimizer, options=whole).get("state", {})
     return {
         plain_name(name): {
@@ -57,6 +67,15 @@ def gather_optimizer(
         }
         for name, moments in state.items()
     }
+
+
+def refuse_quantized(optimizer: torch.optim.Optimizer, why: str) -> None:
+    """Raise NotImplementedError, with the reason *why*, if *optimizer* keeps codes and scales for numbers."""
+    kept = {
+        type(moment).__name__ for moment in moments_of(optimizer) if is_traceable_wrapper_subclass(moment)
+    }
+    if kept - {DTensor.__name__}:
+        raise NotImplementedError(f"{type(optimizer).__name__} keeps its state in codes and scales, {why}")
 
 
 def spread(module: nn.Module, optimizer: torch.optim.Optimizer, state: FullState) -> None:

@@ -27,6 +27,8 @@ _HYPER_PARAMETERS = (
 )
 
 
+_BESIDE = ("block_size", "bf16_stochastic_round")
+"""Hyper-parameters that torchao keeps beside the groups."""
 _COUNTED = ("steps", "next_lr")
 
 
@@ -56,7 +58,11 @@ def make_optimizer(module: nn.Module, layers: Sequence[nn.Module], spec: Optimiz
 def _make(parameters: Iterable[torch.Tensor], spec: Optimizer) -> torch.optim.Optimizer:
     kind = optimizers.kind_of(spec)
     cls: Any = getattr(importlib.import_module(kind.public.rpartition(".")[0]), kind.name)
-    made: torch.optim.Optimizer = cls(parameters, **kind.arguments(spec), **kind.flags(spec))
+    arguments = kind.arguments(spec) | kind.flags(spec)
+    if kind.is_compiled:
+        # a number would be code; torchao makes a tensor of it, which rounds it to fp32
+        arguments["lr"] = torch.tensor(spec.lr, dtype=torch.float64)
+    made: torch.optim.Optimizer = cls(parameters, **arguments)
     return made
 
 
@@ -81,7 +87,11 @@ def schedule_from(scheduler: LambdaLR | None, updates: int) -> None:
         return
     scheduler.last_epoch = updates
     for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
-        group["lr"] = group["initial_lr"] * factor(updates)
+        rate = group["initial_lr"] * factor(updates)
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -96,19 +106,19 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         rest = {key: value for one in others for key, value in one.items() if key not in _COUNTED}
         return {**first, "rest": rest or None}
     names = (*_HYPER_PARAMETERS, "fused", "foreach", *VARIANTS)
-    groups = [{k: group[k] for k in names if k in group} for group in optimizer.param_groups]
+    groups = [{k: _number(group[k]) for k in names if k in group} for group in optimizer.param_groups]
     if any(group != groups[0] for group in groups):
         raise ValueError(f"parameter groups with different hyper-parameters: {groups}")
-    settings = groups[0]
+    settings = groups[0] | {name: getattr(optimizer, name) for name in _BESIDE if hasattr(optimizer, name)}
     if "initial_lr" in settings:
         # a scheduler keeps there what it multiplies
         settings |= {"lr": settings.pop("initial_lr"), "next_lr": settings["lr"]}
     kernel = _kernel(optimizer, settings)
     variants = [name for name in VARIANTS if settings.pop(name, None)]
     if "betas" in settings:
-        # AdamW's weight decay; DeepSpeed keeps its choice beside the groups
+        # AdamW's weight decay; DeepSpeed and torchao keep their choice beside the groups
         own = settings.get("weight_decouple", "decoupled_weight_decay" in variants)
-        decoupled = getattr(optimizer, "adam_w_mode", own)
+        decoupled = getattr(optimizer, "adam_w_mode", getattr(optimizer, "is_adamw", own))
         settings["decoupled_weight_decay"] = bool(decoupled)
     return {
         "class": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
@@ -123,13 +133,18 @@ def _kernel(optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> str:
     """Implementation that *optimizer* steps with; takes its flags out of *settings*."""
     has_several = "foreach" in settings
     fused, foreach = settings.pop("fused", None), settings.pop("foreach", None)
-    if not type(optimizer).__module__.startswith(("torch.", "pytorch_optimizer.")):
+    if not type(optimizer).__module__.startswith(("torch.", "torchao.", "pytorch_optimizer.")):
         # its own kernel, whatever its groups say in torch's words
         return type(optimizer).__qualname__
     if has_several and fused is None and foreach is None:
         # neither was set, so torch chooses by device
         fused, foreach = _default_to_fused_or_foreach(optimized(optimizer), differentiable=False)
     return "fused" if fused else "foreach" if foreach else "loop"
+
+
+def _number(setting: Any) -> Any:
+    """*setting*, as a number where it is a tensor."""
+    return setting.item() if isinstance(setting, torch.Tensor) else setting
 
 
 def _steps(optimizer: torch.optim.Optimizer) -> int | str | None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from distbench.strategies.base import MEMORY_KINDS
 from distbench.workloads.weights import DTYPES
@@ -123,8 +124,9 @@ class Ledger:
 
 
 def _tensors(held: Any) -> Iterator[torch.Tensor]:
-    if isinstance(held, DTensor):
-        yield held._local_tensor
+    if is_traceable_wrapper_subclass(held):
+        # a DTensor is its shard, and a quantized one its codes and scales
+        yield from _tensors([getattr(held, name) for name in held.__tensor_flatten__()[0]])
     elif isinstance(held, torch.Tensor):
         yield held
     elif isinstance(held, dict):

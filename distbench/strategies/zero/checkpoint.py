@@ -18,6 +18,7 @@ from deepspeed.utils import (
 )
 
 from distbench.strategies.base import FullState
+from distbench.strategies.torch_engine.checkpoint import NO_WHOLE, refuse_quantized
 from distbench.strategies.torch_engine.reading import on_host
 from distbench.workloads.weights import plain_name
 
@@ -26,7 +27,12 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "row_var", "col_var", "v
 
 
 def save(engine: Any, folder: Path) -> None:
-    """Write the engine's state in shards into *folder*."""
+    """Write the engine's state in shards into *folder*.
+
+    Raises:
+        NotImplementedError: DeepSpeed could not load it.
+    """
+    refuse_quantized(engine.basic_optimizer, "which DeepSpeed (0.19.8) saves, but fails to load")
     engine.save_checkpoint(str(folder), tag=_TAG)
 
 
@@ -44,10 +50,15 @@ def load(engine: Any, folder: Path) -> None:
 
 
 def gather_optimizer(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
-    """Optimizer's whole state on the CPU of rank 0, by the parameters' plain names; a collective call."""
+    """Optimizer's whole state on the CPU of rank 0, by the parameters' plain names; a collective call.
+
+    Raises:
+        NotImplementedError: it is quantized.
+    """
     states = list(engine.basic_optimizer.state.values())
     if not any(name in state for state in states for name in _MOMENTS):
         return {}
+    refuse_quantized(engine.basic_optimizer, NO_WHOLE)
     _link(engine)
     return {
         plain_name(name): _state_of(engine, parameter, states[0])

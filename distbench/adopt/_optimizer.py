@@ -1,0 +1,110 @@
+"""Script lines that make an optimizer and let it follow its schedule."""
+
+from __future__ import annotations
+
+from textwrap import indent
+
+from distbench import schedule
+from distbench.adopt import base
+from distbench.adopt._python import function, lines
+from distbench.case import Case, Optimizer
+
+_JOINED = '''
+class Joined(torch.optim.Optimizer):
+    """Optimizers that each update parameters of their own, as one."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self.share()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = closure() if closure else None
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self.share()
+
+    def share(self):
+        """Let the parts have the groups and the state that are here now."""
+        groups = iter(self.param_groups)
+        for part in self.parts:
+            part.param_groups = [next(groups) for _ in part.param_groups]
+            part.state = self.state
+'''
+
+
+def construction(spec: Optimizer) -> tuple[str, str]:
+    """The optimizer's class, and its keyword arguments, all of them explicit."""
+    class_, hyperparameters, kernel = base.optimizer(spec)
+    arguments = {**hyperparameters, **kernel}
+    return class_, ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+
+
+def imports(spec: Optimizer) -> str:
+    """Import of the optimizer's package; empty if that is torch."""
+    module = base.optimizer(spec)[0].rpartition(".")[0]
+    return "" if module.startswith("torch.") else f"import {module}"
+
+
+def make(case: Case) -> str:
+    """Statements that create the optimizer of *case* for all parameters of ``model``, with its schedule."""
+    spec = case.optimizer
+    made = _made_of_two(spec) if joined(spec) else f"optimizer = {_made(spec, 'model.parameters()')}"
+    return lines(made, follow_schedule(spec))
+
+
+def joined(spec: Optimizer) -> str:
+    """The class that makes one optimizer of two; empty if *spec* names just one."""
+    return "" if base.rest_of(spec) is spec else _JOINED
+
+
+def _made(spec: Optimizer, parameters: str) -> str:
+    class_, arguments = construction(spec)
+    return f"{class_}(\n    {parameters}, {arguments}\n)"
+
+
+def _made_of_two(spec: Optimizer) -> str:
+    parts = (
+        _made(spec, "[p for p in model.parameters() if id(p) in hidden]"),
+        _made(base.rest_of(spec), "[p for p in model.parameters() if id(p) not in hidden]"),
+    )
+    return lines(
+        "hidden = {id(p) for layer in layers for p in layer.parameters() if p.ndim == 2}  # matrices",
+        "optimizer = Joined(",
+        *(indent(f"{part},", "    ") for part in parts),
+        ")",
+    )
+
+
+def rate(spec: Optimizer) -> str:
+    """The function that gives the learning rate of each update as a fraction; empty if it is constant."""
+    if not schedule.is_scheduled(spec):
+        return ""
+    warm, begin, end = spec.warmup_steps, schedule.begin_of_decay(spec), spec.total_steps or 0
+    progress = f"progress = min(max((update - {begin!r}) / {max(end - begin, 1)!r}, 0.0), 1.0)"
+    fallen = f"return {spec.final_lr_fraction!r} + {1 - spec.final_lr_fraction!r} * "
+    after = {
+        "constant": "return 1.0",
+        "inverse_sqrt": f"return math.sqrt({max(warm, 1)!r} / (update + 1))",
+        "linear": lines(progress, f"{fallen}(1 - progress)"),
+        "wsd": lines(progress, f"{fallen}(1 - progress)"),
+        "cosine": lines(progress, f"{fallen}(0.5 * (1 + math.cos(math.pi * progress)))"),
+    }
+    warming = f"if update < {warm!r}:\n    return (update + 1) / {warm!r}" if warm else ""
+    doc = f"Return the fraction of the learning rate that an update has, from 0 on: {schedule.text(spec)}."
+    return function("rate(update)", doc, lines(warming, after[spec.schedule]))
+
+
+def follow_schedule(spec: Optimizer) -> str:
+    """Statements by which ``optimizer`` follows ``rate``; empty if its learning rate is constant."""
+    if not schedule.is_scheduled(spec):
+        return ""
+    return lines(
+        "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)",
+        "optimizer.register_step_post_hook(lambda *_: scheduler.step())  # after each update",
+    )
