@@ -67,7 +67,10 @@ def norm(tensors: Iterable[torch.Tensor]) -> float:
     sums: dict[Any, torch.Tensor] = {}
     for tensor in tensors:
         local, place = tensor, None
-        if isinstance(tensor, DTensor):
+        if isinstance(tensor, DTensor) and any(each.is_partial() for each in tensor.placements):
+            # squares of summands don't add up to those of the sum
+            local = tensor.full_tensor()
+        elif isinstance(tensor, DTensor):
             local, place = tensor.to_local(), (tensor.device_mesh, tensor.placements)
         squares = sum_of_squares(local)
         sums[place] = sums[place] + squares if place in sums else squares
@@ -79,7 +82,7 @@ def _added_up(place: Any, squares: torch.Tensor) -> torch.Tensor:
     if place is None:
         return squares
     mesh, placements = place
-    parts = [Partial() if each.is_shard() else Replicate() for each in placements]
+    parts = [Replicate() if each.is_replicate() else Partial() for each in placements]
     return DTensor.from_local(squares, mesh, parts).full_tensor()
 
 
