@@ -24,9 +24,12 @@ _COLLECTIVES = TableSpec(
         TableColumn("op", "varchar", "Operation as asked for by the strategy."),
         TableColumn("ran", "varchar", "What the backend ran for it; null where the trace does not show it."),
         TableColumn(
-            "group", "varchar", "Global ranks of its process group. A word of SQL: write it in quotes."
+            "group",
+            "varchar",
+            "Global ranks of its process group; of a send or recv, both ends. A word of SQL: write it in "
+            "quotes.",
         ),
-        TableColumn("group_size", "bigint", "Ranks of its process group."),
+        TableColumn("group_size", "bigint", "Ranks of that group."),
         TableColumn("nodes", "bigint", "Nodes that these ranks are on; 1: it stays inside a node."),
         TableColumn("dtype", "varchar", "Dtype of what it moves."),
         TableColumn("bytes", "bigint", "Payload by nccl-tests' convention: the full array.", "B"),

@@ -50,6 +50,8 @@ _MEANINGS = {
     for meaning, operations in meanings.items()
     for operation in operations.split()
 }
+# of these the group is both ends; place of the other end's rank among the arguments
+_MESSAGES, _PEER = ("send", "recv"), 2
 
 
 class Collectives(TorchDispatchMode):
@@ -85,14 +87,20 @@ class Collectives(TorchDispatchMode):
         if meaning := _MEANINGS.get(func._schema.name):
             op, full = meaning
             every = (*args, *(kwargs or {}).values())
-            self._note(op, list(_tensors(result if full is None else args[full])), _group(every))
+            tensors, ranks = list(_tensors(result if full is None else args[full])), _ranks(every)
+            if op in _MESSAGES and "any_source" not in func._schema.name:
+                here, there = dist.get_rank(), ranks[args[_PEER]]
+                self._note(op, tensors, sorted([here, there]), here if op == "send" else there)
+            else:
+                self._note(op, tensors, ranks)
         return result
 
-    def _note(self, op: str, tensors: list[torch.Tensor], group: dist.ProcessGroup) -> None:
+    def _note(
+        self, op: str, tensors: list[torch.Tensor], ranks: list[int], source: int | None = None
+    ) -> None:
         if not tensors or not self.steps:
             return
-        elements, size = sum(tensor.numel() for tensor in tensors), group.size()
-        ranks = dist.get_process_group_ranks(group)
+        elements, size = sum(tensor.numel() for tensor in tensors), len(ranks)
         self.steps[-1].append(
             Call(
                 op=op,
@@ -102,6 +110,7 @@ class Collectives(TorchDispatchMode):
                 bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
                 elements=elements // size if op == "all_gather" else elements,
                 nodes=len({self._nodes[rank] for rank in ranks}),
+                source=source,
             )
         )
 
@@ -112,6 +121,11 @@ def _tensors(value: Any) -> Iterable[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item)
+
+
+def _ranks(arguments: tuple[Any, ...]) -> list[int]:
+    """Global ranks of the process group among *arguments*."""
+    return dist.get_process_group_ranks(_group(arguments))
 
 
 def _group(arguments: tuple[Any, ...]) -> dist.ProcessGroup:

@@ -25,7 +25,7 @@ class Call:
     op: str
     """``all_reduce``, ``all_gather``, ... as torch.distributed and nccl-tests name them."""
     group: str
-    """The global ranks that take part: ``0-3``, ``0,2``."""
+    """The global ranks that take part: ``0-3``, ``0,2``; in a message both ends of it."""
     group_size: int
     dtype: str
     bytes: int
@@ -35,6 +35,13 @@ class Call:
     """Of this rank's input; identifies the backend's own event."""
     nodes: int = 1
     """Nodes that the ranks of the group are on."""
+    source: int | None = None
+    """Of a message from one rank to another, which are then its group, the one that sends it."""
+
+    @property
+    def meets(self) -> tuple[str, int | None]:
+        """What a rank has in common with the others' part in the same call; equal ones follow each other."""
+        return self.group, self.source
 
     @property
     def where(self) -> Where:
@@ -44,7 +51,7 @@ class Call:
     def row(self, step: int, place: int) -> dict[str, Any]:
         """The call as a row of the table ``collectives``: the *place*-th of *step*."""
         row = {"step": step, "place": place, **asdict(self)}
-        del row["elements"]
+        del row["elements"], row["source"]
         return row
 
 

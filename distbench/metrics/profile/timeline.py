@@ -141,15 +141,15 @@ def _step(trace: Trace, interval: Interval, calls: list[Call]) -> _Step:
 def _compare_ranks(session: Session, steps: list[_Step]) -> None:
     """Find the shortest time of each collective over the ranks of its group."""
     every = _of_all_ranks(
-        session, [gathered((done.call.group, _seconds(done)) for done in step.done or ()) for step in steps]
+        session, [gathered((done.call.meets, _seconds(done)) for done in step.done or ()) for step in steps]
     )
     for number, step in enumerate(steps):
-        seen: Counter[str] = Counter()
+        seen: Counter[tuple[str, int | None]] = Counter()
         for done in step.done or ():
-            group = done.call.group
-            others = [rank[number].get(group, []) for rank in every if number < len(rank)]
-            step.shortest.append(min(rank[seen[group]] for rank in others if seen[group] < len(rank)))
-            seen[group] += 1
+            meets = done.call.meets
+            others = [rank[number].get(meets, []) for rank in every if number < len(rank)]
+            step.shortest.append(min(rank[seen[meets]] for rank in others if seen[meets] < len(rank)))
+            seen[meets] += 1
 
 
 def _numbers(trace: Trace, step: _Step) -> dict[str, float | None]:
