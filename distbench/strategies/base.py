@@ -363,8 +363,8 @@ class Strategy(ABC):
         """Expected bytes of a rank's collectives per step, by operation.
 
         Payload: each array full (nccl-tests' convention), every micro-batch, in the dtypes of *case*;
-        groups of one rank move nothing. *parameters* is the model's number of parameters. None: the
-        strategy has no such theory.
+        groups of one rank move nothing. Where ranks move different amounts, it is the mean over ranks.
+        *parameters* is the model's number of parameters. None: the strategy has no such theory.
         """
         return None
 

@@ -114,7 +114,7 @@ class Decoder(nn.Module):
 
     def __init__(self, shape: Dimensions) -> None:
         super().__init__()
-        self._shape = shape
+        self.shape = shape
         self.embedding = Embedding(shape.vocab_size, shape.dim)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
         self.norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
@@ -127,11 +127,38 @@ class Decoder(nn.Module):
         """Logits (batch, seq, vocabulary) in the compute dtype."""
         x = self.embedding(input_ids)
         # the positions of the ids: under sequence parallelism x has only some of them
-        rope = rope_table(input_ids.shape[1], self._shape.head_dim, self._shape.rope_theta, x)
+        rope = rope_table(input_ids.shape[1], self.shape.head_dim, self.shape.rope_theta, x)
         for block in self.blocks:
             x = block(x, rope)
         logits: torch.Tensor = self.head(self.norm(x))
         return logits
+
+
+class DecoderStage(nn.Module):
+    """Some blocks of *whole*: the first of all with the embedding, the last with norm and head.
+
+    Token ids (batch, seq), or what the block before gives (batch, seq, dim), to what the next one takes, or
+    to logits (batch, seq, vocabulary).
+    """
+
+    def __init__(self, whole: Decoder, blocks: range) -> None:
+        super().__init__()
+        self._shape = whole.shape
+        self.embedding = whole.embedding if blocks.start == 0 else None
+        # by their places in the whole, so that parameters keep their names
+        self.blocks = nn.ModuleDict({str(place): whole.blocks[place] for place in blocks})
+        is_last = blocks.stop == len(whole.blocks)
+        self.norm = whole.norm if is_last else None
+        self.head = whole.head if is_last else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """What comes after the blocks; each stage makes the rotary positions itself."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        rope = rope_table(x.shape[1], self._shape.head_dim, self._shape.rope_theta, x)
+        for block in self.blocks.values():
+            x = block(x, rope)
+        return x if self.norm is None or self.head is None else self.head(self.norm(x))
 
 
 def residual_std(shape: Dimensions) -> float:

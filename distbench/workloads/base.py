@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from distbench.env import Machine
     from distbench.workloads.splits import Splits
+    from distbench.workloads.stages import Stages
 
 
 class Workload(ABC):
@@ -76,6 +77,21 @@ class Workload(ABC):
         """How the model can be split inside its layers (tensor parallelism), or None if it can't."""
         return None
 
+    def stages(self) -> Stages | None:
+        """How the model can be cut between its layers (pipeline parallelism), or None if it can't."""
+        return None
+
+    def stage(self, module: nn.Module, layers: range) -> nn.Module:
+        """The part of *module* with *layers* of ``stages``, made of its submodules, under the same names.
+
+        It takes the tensor that the layer before gives, and gives the one that the next takes. ``layers``
+        finds its layers as it finds those of the whole module.
+
+        Raises:
+            NotImplementedError: a plug-in that says how it is cut, and does not do it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has Workload.stages, but no Workload.stage")
+
     @abstractmethod
     def module(self) -> nn.Module:
         """Model on the current default device (meta too). Runs in the worker."""
@@ -104,5 +120,5 @@ def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 PLUGIN_BASE = Workload
-HELPERS = ("hashing", "shapes", "splits", "weights")
+HELPERS = ("hashing", "shapes", "splits", "stages", "weights")
 """Modules of this room that are shared code and no plug-ins."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distbench.bounds import Count
 from distbench.data.base import Shape
 from distbench.workloads.base import Workload, cross_entropy
+from distbench.workloads.stages import Stages
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +55,24 @@ class Mlp(Workload):
         """None at all: a layer is one product, and only its input is needed to go back."""
         return 0
 
+    def stages(self) -> Stages:
+        widths = [self.in_features, *[self.hidden] * self.depth]
+        return Stages(
+            layers=tuple((before + 1) * after for before, after in itertools.pairwise(widths)),
+            before=0,
+            after=(self.hidden + 1) * self.classes,
+            between=(self.hidden,),
+            input="features",
+        )
+
+    def stage(self, module: nn.Module, layers: range) -> nn.Module:
+        from torch import nn
+
+        # each layer is followed by its ReLU, and the last of them by the classifier
+        places = range(2 * layers.start, 2 * layers.stop + (layers.stop == self.depth))
+        children = list(module.named_children())
+        return nn.Sequential(OrderedDict(children[place] for place in places))
+
     def module(self) -> nn.Module:
         from torch import nn
 
@@ -62,7 +82,8 @@ class Mlp(Workload):
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
         # every second child is a ReLU, and the classifier at the end belongs to the root
-        return list(module.children())[: 2 * self.depth : 2]
+        named = dict(module.named_children())
+        return [named[str(place)] for place in range(0, 2 * self.depth, 2) if str(place) in named]
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return cross_entropy(module(batch["features"]), batch["labels"])

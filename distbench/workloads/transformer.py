@@ -11,6 +11,7 @@ from distbench.bounds import Bound, Count
 from distbench.data.base import Shape
 from distbench.workloads.base import Workload, cross_entropy
 from distbench.workloads.splits import Splits
+from distbench.workloads.stages import Stages
 
 if TYPE_CHECKING:
     import torch
@@ -196,6 +197,25 @@ class Transformer(Workload):
             whole_tensors=2 * shape.depth + 1,
         )
 
+    def stages(self) -> Stages:
+        shape = self._dimensions
+        table = shape.vocab_size * shape.dim
+        return Stages(
+            layers=(shape.block_parameters(),) * shape.depth,
+            before=table,
+            after=table + shape.dim,
+            between=(self.seq_len, shape.dim),
+            input="input_ids",
+            tied={"head.weight": "embedding.weight"} if shape.tied else {},
+            tied_parameters=table if shape.tied else 0,
+        )
+
+    def stage(self, module: nn.Module, layers: range) -> nn.Module:
+        from distbench.workloads._decoder import Decoder, DecoderStage
+
+        assert isinstance(module, Decoder), "stages are cut from the plain module"
+        return DecoderStage(module, layers)
+
     def module(self) -> nn.Module:
         from distbench.workloads._decoder import Decoder
 
@@ -203,7 +223,7 @@ class Transformer(Workload):
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
         blocks: Any = module.blocks
-        return list(blocks)
+        return list(blocks.children())
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return cross_entropy(module(batch["input_ids"]), batch["labels"])

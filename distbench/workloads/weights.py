@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,9 +42,13 @@ Tied = list[list[tuple[nn.Module, str]]]
 """Groups of (module, parameter name) that share one parameter."""
 
 
+STAGE = "_stage_"
+"""What the names of the stages of a pipeline begin with, in the module that holds those of a rank."""
+
+
 def plain_name(name: str) -> str:
     """*name* without the parts that wrappers insert: the name in the plain module."""
-    parts = [part for part in name.split(".") if part not in _WRAPPERS]
+    parts = [part for part in name.split(".") if part not in _WRAPPERS and not part.startswith(STAGE)]
     # DataParallel, DDP and DeepSpeed call what they wrap "module"
     while parts[0] == "module" and len(parts) > 1:
         parts = parts[1:]
@@ -121,6 +126,23 @@ def load(module: nn.Module, file: Path) -> None:
             )
         for name, target in targets.items():
             fill(target, initial, name)
+
+
+def load_part(part: nn.Module, file: Path, copies: Mapping[str, str]) -> None:
+    """Fill the parameters and buffers of *part*, a part of the model in *file*.
+
+    Args:
+        copies: Name of a parameter of *part* -> the name that it has in the whole model, where they differ.
+
+    Raises:
+        ValueError: the file has no tensor of that name, or one of another shape.
+    """
+    with opened(file) as initial, torch.no_grad():
+        for name, target in tensors_of(part).items():
+            known = copies.get(name, name)
+            if known not in initial.names:
+                raise ValueError(f"initial weights {file.name} are not of this model: they have no {known}")
+            fill(target, initial, known)
 
 
 class Maker:

@@ -30,37 +30,46 @@ NO_WHOLE = "which no other strategy could take over"
 _BYPRODUCTS = ("weight_norm", "adam_norm", "trust_ratio")
 
 
-def save(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, updates: int) -> None:
-    """Write *module*, *optimizer* and the *updates* of its schedule in shards into *folder*."""
+def save(
+    module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, updates: int, part: str = ""
+) -> None:
+    """Write *module*, *optimizer* and the *updates* of its schedule in shards into *folder*.
+
+    Args:
+        part: Name of what only this rank has, where ranks have different modules.
+    """
     model, moments = get_state_dict(module, optimizer)
-    dcp.save({"model": model, "optimizer": moments, "updates": updates}, checkpoint_id=folder)
+    state = {f"{part}model": model, f"{part}optimizer": moments, "updates": updates}
+    dcp.save(state, checkpoint_id=folder)
 
 
-def load(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> int:
+def load(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, part: str = "") -> int:
     """Take over what ``save`` wrote; return the updates of the schedule.
 
     DCP reads its metadata and hyper-parameters by pickle, so *folder* must be one of our own.
     """
     model, moments = get_state_dict(module, optimizer)
-    state: dict[str, Any] = {"model": model, "optimizer": moments, "updates": 0}
+    state: dict[str, Any] = {f"{part}model": model, f"{part}optimizer": moments, "updates": 0}
     dcp.load(state, checkpoint_id=folder)
     set_state_dict(module, optimizer, model_state_dict=model, optim_state_dict=moments)
     return int(state["updates"])
 
 
 def gather_optimizer(
-    module: nn.Module, optimizer: torch.optim.Optimizer
+    module: nn.Module, optimizer: torch.optim.Optimizer, *, whole: bool = True
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Optimizer's whole state on the CPU of rank 0, by the plain names of the parameters.
+    """Optimizer's state on the CPU by the plain names of the parameters: on rank 0 the *whole* state.
+
+    Otherwise of each rank its own, where ranks have different modules.
 
     Raises:
         NotImplementedError: it is quantized.
     """
-    on_gpu = any(parameter.is_cuda for parameter in module.parameters())
+    on_gpu = whole and any(parameter.is_cuda for parameter in module.parameters())
     # offload from a CPU to itself gives FSDP1's moments as zeros or garbage, without a word (torch 2.13)
-    whole = StateDictOptions(full_state_dict=True, cpu_offload=on_gpu)
+    options = StateDictOptions(full_state_dict=whole, cpu_offload=on_gpu)
     refuse_quantized(optimizer, NO_WHOLE)
-    state: Any = get_optimizer_state_dict(module, optimizer, options=whole).get("state", {})
+    state: Any = get_optimizer_state_dict(module, optimizer, options=options).get("state", {})
     return {
         plain_name(name): {
             key: value.to("cpu", copy=True) for key, value in moments.items() if key not in _BYPRODUCTS

@@ -1,0 +1,99 @@
+"""The stages of this rank: modules with their weights, and torch's objects that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+
+from distbench.strategies.base import Setting
+from distbench.strategies.torch_engine.modules import wrapped
+from distbench.workloads import weights
+from distbench.workloads.stages import Stages
+from distbench.workloads.weights import DTYPES
+
+Span = Callable[[str], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stage as a module."""
+
+    number: int
+    module: nn.Module
+    layers: list[nn.Module]
+
+
+def parts_of(setting: Setting, model: Stages, layers: Mapping[int, range]) -> list[Part]:
+    """Stages of this rank with their weights; *layers* has those of each by its number."""
+    workload = setting.workload
+    whole, made = weights.cast(weights.skeleton(workload), DTYPES[setting.case.precision.master]), []
+    for number, own in layers.items():
+        part = workload.stage(whole, own)
+        part = part.to_empty(device=setting.device) if workload.on_meta else part.to(setting.device)
+        weights.load_part(part, setting.weights, model.tied)
+        made.append(Part(number, *wrapped(setting, part)))
+    return made
+
+
+def held(parts: Iterable[Part]) -> nn.Module:
+    """One module of all *parts*, in which parameters have their plain names."""
+    module = nn.Module()
+    for part in parts:
+        module.add_module(f"{weights.STAGE}{part.number}", part.module)
+    return module
+
+
+class Stage(PipelineStage):
+    """A stage that marks its forward and backward passes, which the schedule calls in its own order."""
+
+    def __init__(self, part: Part, stages: int, setting: Setting, shapes: tuple[Any, Any]) -> None:
+        # shapes are given: torch would run a forward and a backward pass more to learn them
+        super().__init__(part.module, part.number, stages, setting.device, *shapes)
+        self.layers = len(part.layers)
+        self.span: Span | None = None
+        """Marks a part of a step."""
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one micro-batch forward."""
+        with self._marked("forward"):
+            return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> None:
+        """Run one micro-batch backward, or as far as its activations."""
+        with self._marked("backward"):
+            super().backward_one_chunk(*args, **kwargs)
+
+    def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> None:
+        """Compute the gradients of weights of one micro-batch."""
+        with self._marked("backward"):
+            super().backward_weight_one_chunk(*args, **kwargs)
+
+    def buffers(self) -> list[torch.Tensor | None]:
+        """What it receives into, for every micro-batch."""
+        received = [*self.args_recv_info.values(), *self.grad_recv_info.values()]
+        return [info.buffer for infos in received for info in infos]
+
+    def _marked(self, part: str) -> AbstractContextManager[Any]:
+        assert self.span is not None, "an engine has set it"
+        return self.span(part)
+
+
+def shapes_of(
+    setting: Setting, model: Stages, samples: int, *, is_first: bool, is_last: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a stage takes and gives of *samples* samples, as tensors without memory."""
+    shape, compute = setting.workload.shape, DTYPES[setting.case.precision.compute]
+    is_tokens = shape.kind == "tokens"
+    between = torch.empty(samples, *model.between, dtype=compute, device="meta", requires_grad=True)
+    read = torch.empty(
+        samples, shape.length, dtype=torch.int64 if is_tokens else torch.float32, device="meta"
+    )
+    positions = (shape.length,) if is_tokens else ()
+    logits = torch.empty(samples, *positions, shape.classes, dtype=compute, device="meta", requires_grad=True)
+    return read if is_first else between, logits if is_last else between

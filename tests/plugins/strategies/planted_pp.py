@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from distbench.strategies.base import Engine, Setting
+from distbench.strategies.pp import PipelineParallel
+
+
+@dataclass(frozen=True)
+class PlantedPp(PipelineParallel):
+    """A pipeline with one mistake in it."""
+
+    bug: Literal["none", "unscaled", "scaled-by-torch", "untied", "local-clipping"] = "none"
+    """Gradients are sums over the micro-batches of a schedule; torch divides by them what earlier schedules
+    of the step have left as well; embedding and head go apart; each stage clips by its own norm."""
+
+    @property
+    def label(self) -> str:
+        return f"planted-pp-{self.bug}"
+
+    def build(self, setting: Setting) -> Engine:
+        from torch import nn
+
+        engine = super().build(setting)
+        if self.bug in ("unscaled", "scaled-by-torch"):
+            divisor = engine.loss_divisor() / self.micro_batches
+            engine.loss_divisor = lambda: divisor
+            engine._schedule.scale_grads = self.bug == "scaled-by-torch"
+        if self.bug == "untied":
+            engine._tying.sum_gradients = lambda: None
+        if self.bug == "local-clipping":
+            engine.clip = lambda limit: nn.utils.clip_grad_norm_(engine.module.parameters(), limit)
+        return engine

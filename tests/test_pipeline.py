@@ -1,0 +1,221 @@
+"""Pipelines: what can be cut and scheduled, what they should move and keep, and if they train the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Finished
+from records import case
+
+from distbench import plan
+from distbench.analysis.communication import EXPLAINED, volume
+from distbench.analysis.memory import TOLERANCE, held
+from distbench.case import Batch, Case, Choice
+from distbench.env import Machine
+from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.record.store import Run
+from distbench.strategies.pp import PipelineParallel
+from distbench.strategies.pp.cuts import cut
+from distbench.strategies.pp.schedules import SCHEDULES, bubble
+from distbench.suite import load
+from distbench.workloads.stages import Stages
+
+MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
+OPTIONS = {"dim": 32, "depth": 4, "heads": 2, "kv_heads": 1, "ffn_dim": 64, "vocab_size": 256, "seq_len": 16}
+MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}"
+TABLE = 256 * 32
+# two projections of the width and two of one of the two heads, three of SwiGLU, two norms
+BLOCK = 32 * (2 * 32 + 2 * 16) + 3 * 32 * 64 + 2 * 32
+ACTIVATIONS = 8 * 16 * 32 * 4
+"""Bytes between two layers, of 8 samples in fp32."""
+
+
+def problem(folder: Path, strategy: str, world_size: int, **changed: str) -> str:
+    """Why the only case of *strategy* can't run; empty if it can."""
+    sections = {"workload": MODEL, "batch": "{global_batch_size: 8}", **changed}
+    suite = folder / "suite.yaml"
+    text = "".join(f"{key}: {value}\n" for key, value in sections.items())
+    suite.write_text(f"{text}world_sizes: [{world_size}]\nstrategies: [{{pp: {{{strategy}}}}}]\n")
+    (item,) = plan.make(load(suite), MACHINE).cases
+    return item.problem or ""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "changed", "why"),
+    [
+        ("", 1, {}, "a pipeline needs at least 2 ranks"),
+        (
+            "",
+            8,
+            {"batch": "{global_batch_size: 16}"},
+            "4 layers can't be cut into 8 stages (8 ranks x 1 of each)",
+        ),
+        ("", 8, {}, "use a world size of at most 4, or a model of at least 8 layers"),
+        ("schedule: ZBVZeroBubble", 4, {}, "use a world size of at most 2, or a model of at least 8 layers"),
+        ("stages_per_rank: 2", 2, {}, "stages_per_rank = 2, and the schedule 1F1B has exactly 1"),
+        ("schedule: LoopedBFS, stages_per_rank: 1", 2, {}, "the schedule LoopedBFS has at least 2"),
+        ("schedule: DualPipeV, stages_per_rank: 3", 2, {}, "the schedule DualPipeV has exactly 2"),
+        ("micro_batches: 3", 2, {}, "3: it does not divide batch.micro_batch_size = 8"),
+        ("micro_batches: 3", 2, {}, "of a micro-batch of 8 samples 2, 4, 8 would do"),
+        ("micro_batches: 2", 4, {}, "1F1B needs at least as many micro-batches as stages (4)"),
+        ("schedule: DualPipeV, micro_batches: 2", 2, {}, "as many micro-batches as stages (4)"),
+        (
+            "schedule: Interleaved1F1B, micro_batches: 5",
+            2,
+            {"batch": "{global_batch_size: 10}"},
+            "Interleaved1F1B sends micro-batches through 2 ranks in 2 rounds of equal size",
+        ),
+        ("", 2, {"batch": "{global_batch_size: 1}"}, "of 1 samples use a larger micro-batch"),
+        (
+            "",
+            2,
+            {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
+            "user does not say how it is cut",
+        ),
+        ("", 2, {"compile": "true"}, "compile is not offered with pipeline parallelism"),
+    ],
+)
+def test_what_can_not_be_cut_or_scheduled_is_refused_with_the_numbers(
+    strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    assert why in problem(tmp_path, strategy, world_size, **changed)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_can_be_asked_for_by_its_name_alone(schedule: str, tmp_path: Path) -> None:
+    assert problem(tmp_path, f"schedule: {schedule}", 2) == ""
+
+
+def test_layers_are_cut_by_count_or_so_that_the_largest_stage_is_smallest() -> None:
+    model = Stages(layers=(10, 10, 10, 10, 10, 10, 10), before=20, after=35, between=(1,), input="x")
+    assert [len(layers) for layers in cut(model, 3, "count")] == [3, 2, 2]
+    by_parameters = cut(model, 3, "parameters")
+    assert [len(layers) for layers in by_parameters] == [2, 4, 1]
+    assert [model.parameters(layers) for layers in by_parameters] == [40, 40, 45]
+    assert [len(layers) for layers in cut(model, 7, "parameters")] == [1] * 7
+
+
+def of(strategy: PipelineParallel, world_size: int, *, tied: bool = True) -> Case:
+    """A case of *strategy* on the small model, in fp32."""
+    options = dataclasses.asdict(strategy)
+    workload = Choice("transformer", {**OPTIONS, "tied": tied})
+    return case("pp", world_size, strategy=Choice("pp", options), workload=workload, batch=Batch(8, 8, 1))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "world_size", "borders"),
+    [
+        ("1F1B", 2, 1),
+        ("GPipe", 4, 3),
+        ("Interleaved1F1B", 2, 3),
+        # the two stages at the point of the V are on one rank
+        ("ZBVZeroBubble", 2, 2),
+    ],
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_activations_and_gradients_cross_every_border_between_ranks(
+    schedule: str, world_size: int, borders: int, tied: bool
+) -> None:
+    strategy = PipelineParallel(schedule=schedule)
+    moved = 2 * borders * ACTIVATIONS / world_size
+    both_ends = {"all_reduce": 2 * TABLE * 4 / world_size} if tied and schedule != "ZBVZeroBubble" else {}
+    asked = of(strategy, world_size, tied=tied)
+    assert strategy.collectives(asked, 0) == {"send": moved, "recv": moved, **both_ends}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "parameters"),
+    [
+        # the last stage has norm and head
+        (PipelineParallel(), 2 * BLOCK + TABLE + 32),
+        (PipelineParallel(schedule="Interleaved1F1B"), 2 * BLOCK + TABLE + 32),
+        # the first rank has both ends
+        (PipelineParallel(schedule="ZBVZeroBubble"), 2 * BLOCK + 2 * TABLE + 32),
+    ],
+)
+def test_the_largest_rank_keeps_the_states_of_its_stages(strategy: PipelineParallel, parameters: int) -> None:
+    states = strategy.model_states(of(strategy, 2), 0)
+    assert states["parameters"] == states["gradients"] == parameters * 4
+    assert states["optimizer_state"] == parameters * 8
+
+
+def test_the_share_of_waiting_is_known_where_a_backward_pass_is_one() -> None:
+    assert bubble("GPipe", 4, 8, 1) == bubble("1F1B", 4, 8, 1) == 3 / 11
+    assert bubble("Interleaved1F1B", 4, 8, 2) == bubble("LoopedBFS", 4, 8, 2) == 3 / 19
+    assert bubble("1F1B", 1, 8, 1) == 0
+    assert bubble("ZBVZeroBubble", 4, 8, 2) is None
+
+
+CHECKED = f"""
+workload: {MODEL.replace("}}", ", tied: true}}")}
+batch: {{global_batch_size: 8, micro_batch_size: 4}}
+launcher: kept
+measure: {{trials: 0}}
+world_sizes: [2]
+"""
+
+
+def verdicts(finished: Finished) -> dict[str, str]:
+    """Verdict of each case by its name."""
+    return {name: each["equivalence"]["verdict"] for name, each in finished.cases.items()}
+
+
+@pytest.mark.train
+def test_mistakes_of_a_pipeline_are_found(run_suite: Callable[..., Finished]) -> None:
+    bugs = ("unscaled", "scaled-by-torch", "untied", "local-clipping")
+    done = run_suite(f"""{CHECKED}
+optimizer: {{name: sgd, lr: 0.1, clip_grad_norm: 0.1}}
+check: {{steps: 3, perturbed: 4, fp64: false}}
+strategies: [{{planted_pp: {{bug: [none, {", ".join(bugs)}]}}}}]
+""")
+    found = {name.split("/")[0].removeprefix("planted-pp-"): word for name, word in verdicts(done).items()}
+    assert found == {"none": ROUNDING, **dict.fromkeys(bugs, DIFFERS)}
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("work", "precision", "recomputed"),
+    [
+        (MODEL.replace("depth: 4", "depth: 8, tied: true"), "fp32", "none"),
+        (MODEL.replace("depth: 4", "depth: 8, tied: true"), "bf16", "full"),
+        ("{mlp: {hidden: 64, depth: 8}}", "fp32", "none"),
+    ],
+)
+def test_every_schedule_is_the_same_training_and_moves_and_keeps_what_theory_says(
+    work: str, precision: str, recomputed: str, run_suite: Callable[..., Finished]
+) -> None:
+    done = run_suite(f"""
+workload: {work}
+precision: {precision}
+activation_checkpointing: {recomputed}
+batch: {{global_batch_size: 16, micro_batch_size: 8}}
+launcher: {{kept: {{oversubscribe: true}}}}
+optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
+measure: {{warmup: 1, steps: 2, trials: 1}}
+check: {{steps: 3, perturbed: 4, fp32: false, fp64: false}}
+world_sizes: [2, 4]
+strategies: [{{pp: {{schedule: [{", ".join(SCHEDULES)}], micro_batches: 8, split: parameters}}}}]
+""")
+    assert done.code == 0, done.errors
+    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
+    for record in Run(done.folder).records():
+        moved, kept = volume(record), held(record)
+        assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
+        assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_pipeline_resumes_from_its_checkpoints_and_from_others(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(f"""{CHECKED}
+optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
+checkpoint: {{}}
+strategies: [ddp, {{pp: {{schedule: [1F1B, ZBVZeroBubble]}}}}]
+""")
+    assert done.code == 0, done.errors
+    # from its own shards, its whole state, that of the other, and the other from its state
+    assert len(done.checkpoints) > 3
