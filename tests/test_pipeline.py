@@ -11,10 +11,12 @@ from conftest import Finished
 from records import case
 
 from distbench import plan
+from distbench.adopt import adopt
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.case import Batch, Case, Choice
 from distbench.env import Machine
+from distbench.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.record.store import Run
 from distbench.strategies.pp import PipelineParallel
@@ -149,6 +151,11 @@ def test_the_share_of_waiting_is_known_where_a_backward_pass_is_one() -> None:
     assert bubble("ZBVZeroBubble", 4, 8, 2) is None
 
 
+def test_no_format_says_how_a_model_is_cut_into_stages() -> None:
+    with pytest.raises(UsageError, match="pp: no format says yet how a model is cut into stages"):
+        adopt("torchtitan", of(PipelineParallel(), 2), {})
+
+
 CHECKED = f"""
 workload: {MODEL.replace("}}", ", tied: true}}")}
 batch: {{global_batch_size: 8, micro_batch_size: 4}}
@@ -178,15 +185,15 @@ strategies: [{{planted_pp: {{bug: [none, {", ".join(bugs)}]}}}}]
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    ("work", "precision", "recomputed"),
+    ("work", "precision", "recomputed", "world_sizes"),
     [
-        (MODEL.replace("depth: 4", "depth: 8, tied: true"), "fp32", "none"),
-        (MODEL.replace("depth: 4", "depth: 8, tied: true"), "bf16", "full"),
-        ("{mlp: {hidden: 64, depth: 8}}", "fp32", "none"),
+        (MODEL.replace("depth: 4", "depth: 8, tied: true"), "fp32", "none", [2, 4]),
+        (MODEL.replace("depth: 4", "depth: 8, tied: true"), "bf16", "full", [4]),
+        ("{mlp: {hidden: 64, depth: 4}}", "fp32", "none", [2]),
     ],
 )
 def test_every_schedule_is_the_same_training_and_moves_and_keeps_what_theory_says(
-    work: str, precision: str, recomputed: str, run_suite: Callable[..., Finished]
+    work: str, precision: str, recomputed: str, world_sizes: list[int], run_suite: Callable[..., Finished]
 ) -> None:
     done = run_suite(f"""
 workload: {work}
@@ -197,7 +204,7 @@ launcher: {{kept: {{oversubscribe: true}}}}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 measure: {{warmup: 1, steps: 2, trials: 1}}
 check: {{steps: 3, perturbed: 4, fp32: false, fp64: false}}
-world_sizes: [2, 4]
+world_sizes: {world_sizes}
 strategies: [{{pp: {{schedule: [{", ".join(SCHEDULES)}], micro_batches: 8, split: parameters}}}}]
 """)
     assert done.code == 0, done.errors

@@ -56,8 +56,10 @@ class Measured:
         case = decoded(Case, case.to_json(), one_line(str(case.name)))
         name = case.strategy.name
         plugin = registry.built_in("strategies").get(name)
-        if plugin is None or plugin not in _STRATEGIES:
+        if plugin is None:
             raise UsageError(f"{one_line(name)}: plug-in strategies can't be exported")
+        if plugin not in _STRATEGIES:
+            raise UsageError(f"{name}: no format says yet how a model is cut into stages")
         strategy, findings = check(plugin, case.strategy.options, ("strategy", name))
         if strategy is None:
             wrong = Mistake(findings[0].message, key_text(findings[0].path), findings[0].value)

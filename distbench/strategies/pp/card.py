@@ -42,8 +42,8 @@ def card_of(schedule: Name) -> Card:
             Claim("keeps", f"The model states of its layers. {_WAITS[schedule]}", SCHEDULES[schedule].source),
             Claim(
                 TAKE_IT,
-                "the model is too large for one device and links between devices are slow: it moves the "
-                "least; and the batch is large enough for many micro-batches.",
+                "the model is too large for one device, and links between devices are slow, which only "
+                "activations cross; and the batch is large enough for many micro-batches.",
                 _MEGATRON,
             ),
         ),
