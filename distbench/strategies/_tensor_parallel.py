@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distbench import registry
 from distbench.case import BYTES, Case
@@ -27,6 +27,16 @@ class TensorParallelism:
     def suffixes(self) -> tuple[str, ...]:
         """What a label says of it."""
         return tuple(name for name, is_on in {"sp": self.sequence, "lp": self.loss}.items() if is_on)
+
+    @property
+    def expected(self) -> dict[str, Any]:
+        """What ``Engine.effective`` must show of it."""
+        return {
+            "mesh.tp": self.devices,
+            # on one rank nothing is cut
+            "sequence_parallel": self.sequence and self.devices > 1,
+            "loss_parallel": self.loss,
+        }
 
     def problem(self, case: Case) -> str | None:
         """Why *case* can't be trained so, or None if it can."""

@@ -182,6 +182,9 @@ class FullyShardedDataParallel(Strategy):
             )
         return None
 
+    def expected(self, case: Case) -> dict[str, Any]:
+        return self._tensor_parallelism.expected if self.mesh else {}
+
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
         # Zhao et al. 2023 (arXiv 2304.11277): gathered for the forward pass and, if sharded again
         # after it, for the backward pass; gradients reduce-scattered inside a group of shards and

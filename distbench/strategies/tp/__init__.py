@@ -56,12 +56,7 @@ class TensorParallel(Strategy):
         return self._over(case.world_size).problem(case) or state_problem(case, "rows", self.label)
 
     def expected(self, case: Case) -> dict[str, Any]:
-        return {
-            "mesh.tp": case.world_size,
-            # on one rank nothing is cut
-            "sequence_parallel": self.sequence_parallel and case.world_size > 1,
-            "loss_parallel": self.loss_parallel,
-        }
+        return self._over(case.world_size).expected
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
         norms = BYTES[case.precision.master]
