@@ -23,7 +23,7 @@ SUITES = {
 world_sizes: [2]
 strategies:
   - single
-  - ddp
+  - ddp: {{sharded_optimizer: [false, true]}}
   - fsdp: {{sharding: [full, grad_op, hybrid]}}
   - fsdp: {{version: 1, sharding: [full, grad_op, hybrid]}}
   - fsdp: {{cpu_offload: true}}

@@ -43,6 +43,9 @@ _BY_NAMES = (
 )
 
 
+_ZERO_1 = "only a script of plain torch can have torch's ZeroRedundancyOptimizer"
+
+
 def formats_for(measured: Measured) -> list[str]:
     """Formats that can express the measured case."""
     return [name for name in FORMATS if not _problems(name, measured)]
@@ -51,8 +54,11 @@ def formats_for(measured: Measured) -> list[str]:
 def _problems(format_: str, measured: Measured) -> list[str]:
     module = FORMATS[format_]
     problems: list[str] = module.problems(measured)
-    unsplit = [_BY_NAMES] if measured.split and module is not torchtitan_toml else []
-    return [*base.problems(measured), *unsplit, *problems]
+    own = {
+        _BY_NAMES: measured.split and module is not torchtitan_toml,
+        _ZERO_1: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
+    }
+    return [*base.problems(measured), *base.applying(own), *problems]
 
 
 def adopt(

@@ -51,9 +51,14 @@ def imports(spec: Optimizer) -> str:
     return "" if module.startswith("torch.") else f"import {module}"
 
 
-def make(case: Case) -> str:
-    """Statements that create the optimizer of *case* for all parameters of ``model``, with its schedule."""
+def make(case: Case, *, sharded: bool = False) -> str:
+    """Statements that create the optimizer of *case* for all parameters of ``model``, with its schedule.
+
+    *sharded*: each rank updates some of them, by torch's ZeroRedundancyOptimizer.
+    """
     spec = case.optimizer
+    if sharded:
+        return lines(_made_sharded(spec), follow_schedule(spec))
     made = _made_of_two(spec) if joined(spec) else f"optimizer = {_made(spec, 'model.parameters()')}"
     return lines(made, follow_schedule(spec))
 
@@ -66,6 +71,18 @@ def joined(spec: Optimizer) -> str:
 def _made(spec: Optimizer, parameters: str) -> str:
     class_, arguments = construction(spec)
     return f"{class_}(\n    {parameters}, {arguments}\n)"
+
+
+def _made_sharded(spec: Optimizer) -> str:
+    class_, arguments = construction(spec)
+    return lines(
+        "optimizer = ZeroRedundancyOptimizer(",
+        "    model.parameters(),",
+        f"    {class_},",
+        "    parameters_as_bucket_view=True,",
+        f"    {arguments},",
+        ")",
+    )
 
 
 def _made_of_two(spec: Optimizer) -> str:

@@ -84,17 +84,23 @@ def _imports(measured: Measured, wraps: bool, body: str) -> str:
         *(line for used, line in _FOREIGN.items() if used in body),
         _python.checkpoint_imports(measured.case) if wraps else "",
         hooks if measured.ddp and _python.compresses(measured) else "",
+        "from torch.distributed.optim import ZeroRedundancyOptimizer" if _is_sharded(measured) else "",
         "from torch.nn.parallel import DistributedDataParallel" if measured.ddp else "",
         _fsdp.imports(measured.fsdp) if measured.fsdp else "",
     )
     return f"{standard}\n\n{foreign}" if standard else foreign
 
 
+def _is_sharded(measured: Measured) -> bool:
+    """Whether each rank updates only some of the parameters that all have."""
+    return bool(measured.ddp and measured.ddp.sharded_optimizer)
+
+
 def _prepare(measured: Measured) -> str:
     case = measured.case
     float8 = _python.float8(case)
     checkpoint = lines(_python.checkpoint(case), _python.compiled(case))
-    make = _optimizer.make(case)
+    make = _optimizer.make(case, sharded=_is_sharded(measured))
     if measured.zero:
         scheduled = schedule.is_scheduled(case.optimizer)
         rate = "lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, rate)"

@@ -54,8 +54,10 @@ class DdpEngine(WrappedEngine):
         return nullcontext() if last else self.module.no_sync()
 
 
-def build_ddp(strategy: ddp.DistributedDataParallel, setting: Setting) -> DdpEngine:
-    """DDP engine of this rank."""
+def build_ddp(
+    strategy: ddp.DistributedDataParallel, setting: Setting, kind: type[DdpEngine] = DdpEngine
+) -> DdpEngine:
+    """DDP engine of this rank, of the class *kind*."""
     module, layers = plain_module(setting)
     wrapped = DistributedDataParallel(
         module,
@@ -64,7 +66,7 @@ def build_ddp(strategy: ddp.DistributedDataParallel, setting: Setting) -> DdpEng
         gradient_as_bucket_view=strategy.gradient_as_bucket_view,
         static_graph=strategy.static_graph,
     )
-    engine = DdpEngine(setting, wrapped, layers)
+    engine = kind(setting, wrapped, layers)
     precision = setting.case.precision
     if precision.reduce != precision.master:
         wrapped.register_comm_hook(None, _HOOKS[precision.reduce])

@@ -26,8 +26,8 @@ from distbench.workloads.weights import plain_name
 
 NO_WHOLE = "which no other strategy could take over"
 """Why there is no whole state of a quantized optimizer."""
-# what LAMB leaves for people to look at; each step makes it anew
 _BYPRODUCTS = ("weight_norm", "adam_norm", "trust_ratio")
+"""What LAMB leaves for people to look at; each step makes it anew."""
 
 
 def save(
@@ -70,20 +70,20 @@ def gather_optimizer(
     options = StateDictOptions(full_state_dict=whole, cpu_offload=on_gpu)
     refuse_quantized(optimizer, NO_WHOLE)
     state: Any = get_optimizer_state_dict(module, optimizer, options=options).get("state", {})
-    return {
-        plain_name(name): {
-            key: value.to("cpu", copy=True) for key, value in moments.items() if key not in _BYPRODUCTS
-        }
-        for name, moments in state.items()
-    }
+    return {plain_name(name): kept(moments) for name, moments in state.items()}
+
+
+def kept(moments: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies in host memory of the states of one parameter that the next step needs."""
+    return {key: value.to("cpu", copy=True) for key, value in moments.items() if key not in _BYPRODUCTS}
 
 
 def refuse_quantized(optimizer: torch.optim.Optimizer, why: str) -> None:
     """Raise NotImplementedError, with the reason *why*, if *optimizer* keeps codes and scales for numbers."""
-    kept = {
+    kinds = {
         type(moment).__name__ for moment in moments_of(optimizer) if is_traceable_wrapper_subclass(moment)
     }
-    if kept - {DTensor.__name__}:
+    if kinds - {DTensor.__name__}:
         raise NotImplementedError(f"{type(optimizer).__name__} keeps its state in codes and scales, {why}")
 
 

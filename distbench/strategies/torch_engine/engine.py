@@ -34,7 +34,7 @@ class TorchEngine(Engine):
         self._case = setting.case
         self._loss = setting.workload.loss
         self.module = module
-        self._optimizer = optimizer.make_optimizer(module, layers, self._case.optimizer)
+        self._optimizer = self.make_optimizer(layers)
         self._scheduler = optimizer.make_scheduler(self._optimizer, self._case.optimizer)
         self._accumulation = self._case.batch.gradient_accumulation_steps
         self._micro = 0
@@ -47,6 +47,15 @@ class TorchEngine(Engine):
     @property
     def live(self) -> object:
         return self
+
+    def make_optimizer(self, layers: list[nn.Module]) -> torch.optim.Optimizer:
+        """What steps the module, whose layers are *layers*."""
+        return optimizer.make_optimizer(self.module, layers, self._case.optimizer)
+
+    @property
+    def updating(self) -> torch.optim.Optimizer:
+        """The optimizer that has this rank's states: the one that steps, or one inside of it."""
+        return self._optimizer
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
         if self._micro == 0:
@@ -100,14 +109,14 @@ class TorchEngine(Engine):
             "world_size": dist.get_world_size(),
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
             "trainable_tensors": sum(p.requires_grad for p in self.module.parameters()),
-            "optimizer": optimizer.describe_optimizer(self._optimizer),
+            "optimizer": optimizer.describe_optimizer(self.updating),
             "dtypes": {
                 "parameters": reading.dtype_name(p.dtype for p in self.module.parameters()),
                 "compute": self._compute.dtype,
                 "gradients": reading.dtype_name(gradient.dtype for gradient in self._gradients()) or None,
                 "reduce": self.reduce_dtype(),
-                "master": reading.dtype_name(p.dtype for p in optimizer.optimized(self._optimizer)),
-                "optimizer_state": optimizer.state_dtype(self._optimizer),
+                "master": reading.dtype_name(p.dtype for p in optimizer.optimized(self.updating)),
+                "optimizer_state": optimizer.state_dtype(self.updating),
             },
             "loss_scale": reading.effective_scale(self._accumulation / self._divisor),
             "clip_grad_norm": self._clip,
@@ -118,7 +127,7 @@ class TorchEngine(Engine):
             **compilation.describe_compilation(self.module),
             **float8.describe_float8(self.module),
             "parameters_on": reading.device_name(self.module.parameters()),
-            "optimizer_state_on": reading.device_name(optimizer.moments(self._optimizer)),
+            "optimizer_state_on": reading.device_name(optimizer.moments(self.updating)),
         }
 
     def save(self, folder: Path) -> None:
@@ -147,10 +156,10 @@ class TorchEngine(Engine):
     def book(self, ledger: reading.Ledger) -> None:
         """Book what this engine keeps; what has been claimed before stays where it is."""
         ledger.book("parameters", self.module.parameters())
-        ledger.book("optimizer_state", self._optimizer.state)
+        ledger.book("optimizer_state", self.updating.state)
         # whatever the optimizer updates that is not a parameter itself
-        ledger.book("master", optimizer.optimized(self._optimizer))
-        updated = (*self.module.parameters(), *optimizer.optimized(self._optimizer))
+        ledger.book("master", optimizer.optimized(self.updating))
+        updated = (*self.module.parameters(), *optimizer.optimized(self.updating))
         ledger.book("gradients", [parameter.grad for parameter in updated])
 
     def reduce_dtype(self) -> str | None:

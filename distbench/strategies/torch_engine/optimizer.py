@@ -57,13 +57,18 @@ def make_optimizer(module: nn.Module, layers: Sequence[nn.Module], spec: Optimiz
 
 def _make(parameters: Iterable[torch.Tensor], spec: Optimizer) -> torch.optim.Optimizer:
     kind = optimizers.kind_of(spec)
-    cls: Any = getattr(importlib.import_module(kind.public.rpartition(".")[0]), kind.name)
+    cls = class_of(kind)
     arguments = kind.arguments(spec) | kind.flags(spec)
     if kind.is_compiled:
         # a number would be code; torchao makes a tensor of it, which rounds it to fp32
         arguments["lr"] = torch.tensor(spec.lr, dtype=torch.float64)
     made: torch.optim.Optimizer = cls(parameters, **arguments)
     return made
+
+
+def class_of(kind: optimizers.Kind) -> Any:
+    """Class of *kind* of optimizer."""
+    return getattr(importlib.import_module(kind.public.rpartition(".")[0]), kind.name)
 
 
 def make_scheduler(optimizer: torch.optim.Optimizer, spec: Optimizer) -> LambdaLR | None:

@@ -1,0 +1,67 @@
+"""DDP with torch's ZeroRedundancyOptimizer: what it moves and keeps, and what it can't have."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from conftest import Finished
+from records import case
+
+from distbench.adopt import adopt
+from distbench.case import Choice, Optimizer
+from distbench.env import Machine
+from distbench.errors import UsageError
+from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
+from distbench.strategies.ddp import DistributedDataParallel
+
+MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
+SHARDED = DistributedDataParallel(sharded_optimizer=True)
+
+
+def test_state_is_divided_and_every_updated_parameter_sent_once() -> None:
+    of = case("ddp", 2)
+    assert SHARDED.collectives(of, 1000) == {"all_reduce": 4000.0, "broadcast": 4000.0}
+    states, plain = SHARDED.model_states(of, 1000), DistributedDataParallel().model_states(of, 1000)
+    assert states == {**plain, "optimizer_state": plain["optimizer_state"] / 2}
+
+
+def test_muon_which_is_two_optimizers_is_refused() -> None:
+    muon = case("ddp", 2, optimizer=Optimizer(name="muon", kernel="loop"))
+    assert "two optimizers" in (SHARDED.problem(muon, MACHINE) or "")
+
+
+def test_only_a_script_of_plain_torch_can_have_it() -> None:
+    of = dataclasses.replace(case("ddp", 2), strategy=Choice("ddp", {"sharded_optimizer": True}))
+    with pytest.raises(UsageError, match=r"only a script of plain torch .* use --as torch"):
+        adopt("accelerate", of, {})
+    (script,) = adopt("torch", of, {}).files.values()
+    compile(script, "train_functions.py", "exec")
+    assert "ZeroRedundancyOptimizer(\n        model.parameters(),\n        torch.optim.AdamW" in script
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_every_optimizer_of_one_kind_is_the_same_training_and_resumes(
+    run_suite: Callable[..., Finished],
+) -> None:
+    done = run_suite("""
+workload: {transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128}}
+batch: {global_batch_size: 8, gradient_accumulation_steps: 2}
+world_sizes: [2]
+axes:
+  precision: [fp32, bf16]
+  optimizer:
+    - {clip_grad_norm: 0.5, weight_decay: 0.1, schedule: linear, total_steps: 100, warmup_steps: 2}
+    - adafactor
+    - lamb
+    - {name: sgd, momentum: 0.9, lr: 0.1}
+strategies: [single, ddp: {sharded_optimizer: true}]
+measure: {warmup: 1, steps: 1, trials: 1, profile_steps: 0}
+check: {steps: 3}
+checkpoint: {}
+""")
+    assert done.code == 0, done.errors
+    assert {each["equivalence"]["verdict"] for each in done.cases.values()} <= {EQUIVALENT, ROUNDING}
+    assert {each["verdict"] for each in done.checkpoints} <= {"same", "rounding"}
