@@ -12,7 +12,7 @@ from conftest import Finished
 from records import case
 
 from distbench import schedule
-from distbench.adopt import _python
+from distbench.adopt import _optimizer
 from distbench.case import Case, Optimizer
 from distbench.env import Machine
 from distbench.errors import SuiteError
@@ -60,7 +60,7 @@ def test_the_corners_are_where_another_law_begins() -> None:
 def test_what_is_written_for_a_script_is_the_same_function(name: str) -> None:
     spec = SCHEDULES[name]
     written: dict[str, Any] = {"math": math}
-    exec(_python.rate(spec), written)
+    exec(_optimizer.rate(spec), written)
     assert ("rate" in written) == schedule.is_scheduled(spec)
     rate = written.get("rate", lambda update: 1.0)
     assert [rate(update) for update in range(15)] == pytest.approx(

@@ -95,11 +95,24 @@ def loaded(
 ) -> nn.Module:
     """Whole module on *device* with the weights of *file*, its floating-point tensors in *dtype*."""
     module = cast(skeleton(workload), dtype)
-    tied = tied_groups(module)
-    module = module.to_empty(device=device) if workload.on_meta else module.to(device)
-    retie(module, tied)
+    if workload.on_meta:
+        empty(module, device)
+    else:
+        tied = tied_groups(module)
+        module = module.to(device)
+        retie(module, tied)
     load(module, file)
     return module
+
+
+def empty(module: nn.Module, device: torch.device) -> None:
+    """Give the tensors of *module*, which is on the meta device, room on *device*; a tied one has it once."""
+    tied = tied_groups(module)
+    for _, *others in tied:
+        for owner, name in others:
+            owner._parameters[name] = None
+    module.to_empty(device=device)
+    retie(module, tied)
 
 
 def read(file: Path) -> dict[str, torch.Tensor]:

@@ -134,7 +134,7 @@ def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fs
     for layer in layers:
         fully_shard(layer, reshard_after_forward=again, **shard)
     fully_shard(module, reshard_after_forward=strategy.reshard_root, **shard)
-    module.to_empty(device=torch.device("cpu") if strategy.cpu_offload else setting.device)
+    weights.empty(module, torch.device("cpu") if strategy.cpu_offload else setting.device)
     weights.retie(module, tied)
     weights.load(module, setting.weights)
     kind = SplitFsdp2Engine if strategy.mesh else Fsdp2Engine

@@ -35,8 +35,6 @@ def build_tp(strategy: tp.TensorParallel, setting: Setting) -> TensorParallelEng
     tensor_parallel.split(
         module, workload, mesh, sequence=strategy.sequence_parallel, loss=strategy.loss_parallel
     )
-    tied = weights.tied_groups(module)
-    module.to_empty(device=setting.device)
-    weights.retie(module, tied)
+    weights.empty(module, setting.device)
     weights.load(module, setting.weights)
     return TensorParallelEngine(setting, *wrapped(setting, module), strategy)
