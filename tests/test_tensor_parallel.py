@@ -240,25 +240,33 @@ def verdicts(finished: Finished) -> dict[str, str]:
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_a_model_that_is_cut_is_the_same_training(run_suite: Callable[..., Finished]) -> None:
-    done = run_suite(f"""{CHECKED}
-world_sizes: [2, 4]
-axes:
-  precision: [fp32, bf16]
-  activation_checkpointing: [none, full]
-  workload.transformer.tied: [false, true]
+@pytest.mark.parametrize(
+    ("precision", "recomputed", "tied"), [("fp32", "none", "true"), ("bf16", "full", "false")]
+)
+def test_a_model_that_is_cut_is_the_same_training(
+    precision: str, recomputed: str, tied: str, run_suite: Callable[..., Finished]
+) -> None:
+    done = run_suite(
+        f"""{CHECKED.replace("seq_len: 32", f"seq_len: 32, tied: {tied}")}
+world_sizes: [2]
+precision: {precision}
+activation_checkpointing: {recomputed}
 strategies:
   - tp: {{sequence_parallel: [false, true], loss_parallel: [false, true]}}
   - fsdp: {{mesh: {{tp: 2}}, sequence_parallel: [false, true]}}
   - fsdp: {{mesh: {{tp: 2}}, sharding: [grad_op, hybrid], loss_parallel: true}}
+include:
+  - {{strategy: "*", world_size: 4}}
 exclude:
   - {{strategy: "fsdp-hybrid*", world_size: 2}}
-""")
+"""
+    )
     assert done.code == 0, done.errors
     assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
 
 
 @pytest.mark.train
+@pytest.mark.deep
 def test_mistakes_of_a_cut_model_are_found(run_suite: Callable[..., Finished]) -> None:
     bugs = ("partial-norms", "untied", "local-positions", "local-clipping")
     done = run_suite(
