@@ -148,6 +148,25 @@ def test_a_hybrid_shard_is_inside_nodes_unless_its_size_says_otherwise(
         assert registry.make("strategies", item.case.strategy).data_mesh(devices) == mesh
 
 
+def test_a_hybrid_shard_of_cut_layers_has_groups_of_both(suite):
+    machine = Machine("cpu", 8, ALL, has_libaio=False, has_compiler=True, nodes=2)
+    model = "workload: {transformer: {kv_heads: 4}}"
+
+    def planned(options: str):
+        text = MINIMAL.replace("[ddp]", f"[fsdp: {{sharding: hybrid, mesh: {{tp: 2}}{options}}}]")
+        lines = [line for line in text.splitlines() if not line.startswith("workload")]
+        (item,) = make(suite("\n".join([model, *lines]) + "\n", world_sizes=[8]), machine).cases
+        return item
+
+    assert planned("").problem is None
+    assert registry.make("strategies", planned("").case.strategy).data_mesh(8) == {"replicate": 2, "shard": 2}
+    assert "groups of 8 ranks, which span nodes of 4 devices" in planned(", replicas: 1").problem
+    assert "set shards: 2, or shards: 4" in planned(", replicas: 1").problem
+    assert (
+        "data-parallel ranks divisible by replicas: 4 ranks, replicas = 3" in planned(", replicas: 3").problem
+    )
+
+
 @pytest.mark.parametrize(
     ("batch", "micro", "steps"),
     [

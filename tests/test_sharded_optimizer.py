@@ -57,6 +57,7 @@ axes:
     - adafactor
     - lamb
     - {name: sgd, momentum: 0.9, lr: 0.1}
+    - {name: sgd, lr: 0.1}
 strategies: [single, ddp: {sharded_optimizer: true}]
 measure: {warmup: 1, steps: 1, trials: 1, profile_steps: 0}
 check: {steps: 3}

@@ -85,7 +85,9 @@ class ShardedOptimizerEngine(DdpEngine):
                 parameter.copy_(state.parameters[plain_name(name)])
             for name, buffer in self.module.named_buffers():
                 buffer.copy_(state.buffers[plain_name(name)])
-        states = {number: state.optimizer[name] for number, name in enumerate(self._names)}
+        numbered = enumerate(self._names)
+        # SGD without momentum keeps nothing, and nobody anything for what is frozen
+        states = {number: state.optimizer[name] for number, name in numbered if name in state.optimizer}
         groups = torch.optim.Optimizer.state_dict(self._optimizer)["param_groups"]
         self._take({"state": states, "param_groups": groups})
         optimizer.schedule_from(self._scheduler, state.updates)

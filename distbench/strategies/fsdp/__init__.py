@@ -139,11 +139,10 @@ class FullyShardedDataParallel(Strategy):
     def problem(self, case: Case, machine: Machine) -> str | None:
         if reason := self._mesh_problem(case):
             return reason
-        ranks = self.data_ranks(case.world_size)
         if self.sharding == "hybrid":
-            if ranks < 2:
+            if self.data_ranks(case.world_size) < 2:
                 return "hybrid sharding needs at least 2 ranks"
-            if reason := self._group_problem(ranks, machine):
+            if reason := self._group_problem(case.world_size, machine):
                 return reason
         if self.version == 1 and self.cpu_offload and case.device == "cpu":
             return "FSDP1 with CPU offload needs an accelerator"
@@ -166,18 +165,20 @@ class FullyShardedDataParallel(Strategy):
     def _group_problem(self, world_size: int, machine: Machine) -> str | None:
         """Why the groups of a hybrid shard can't be formed of *world_size* ranks."""
         name, size = ("replicas", self.replicas) if self.shards is None else ("shards", self.shards)
-        if world_size % size:
-            return (
-                f"hybrid sharding needs a world size divisible by {name}: {world_size} ranks, {name} = {size}"
-            )
-        shards, of_one = self.data_mesh(world_size)["shard"], machine.devices // machine.nodes
+        ranks, of_one = self.data_ranks(world_size), machine.devices // machine.nodes
+        if ranks % size:
+            what = "data-parallel ranks" if self.mesh else "a world size"
+            return f"hybrid sharding needs {what} divisible by {name}: {ranks} ranks, {name} = {size}"
+        shards = self.data_mesh(world_size)["shard"]
+        together = shards * self._tensor_parallelism.devices
         if self.version == 1 and shards < 2:
             # it falls back to NO_SHARD inside groups of one rank and never reduces across them
             return "FSDP1 does not synchronise replicas if hybrid sharding groups have only 1 rank"
-        if self.shards is None and world_size > of_one and of_one % shards and machine.nodes > 1:
+        if self.shards is None and world_size > of_one and of_one % together and machine.nodes > 1:
+            inside = max(1, shards * of_one // together)
             return (
-                f"replicas = {self.replicas} makes groups of {shards} ranks, which span nodes of {of_one} "
-                f"devices: a hybrid shard gathers inside nodes; set shards: {of_one}, or shards: {shards} if "
+                f"replicas = {self.replicas} makes groups of {together} ranks, which span nodes of {of_one} "
+                f"devices: a hybrid shard gathers inside nodes; set shards: {inside}, or shards: {shards} if "
                 "they are to span nodes"
             )
         return None

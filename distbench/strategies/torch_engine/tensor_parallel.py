@@ -60,7 +60,9 @@ def place_gradients(module: nn.Module) -> None:
     """
     for parameter in module.parameters():
         gradient = parameter.grad
-        if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+        if not isinstance(gradient, DTensor) or not isinstance(parameter, DTensor):
+            continue
+        if gradient.placements != parameter.placements:
             parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
