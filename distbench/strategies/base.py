@@ -46,18 +46,19 @@ class Setting:
     """Folder of this trial and its logs, the same for all ranks, for files of offload."""
     nodes: Sequence[int] = ()
     """Number of the node of each rank; empty: all are on one."""
-    sharing: int = 1
-    """Ranks that have the same rows, one after another: those that split one copy of the model."""
+    parts: Sequence[int] = ()
+    """Number of the part of the rows that each rank has, the same for those that split one copy of the model;
+    empty: each has its own."""
 
     @property
     def data_ranks(self) -> int:
-        """Ranks, or groups of them, that have rows of their own."""
-        return self.world_size // self.sharing
+        """Parts into which rows are divided: ranks, or groups of them, that have rows of their own."""
+        return len(set(self.parts)) or self.world_size
 
     @property
     def data_rank(self) -> int:
-        """Which of them this rank is, or is in."""
-        return self.rank // self.sharing
+        """Which of them this rank has."""
+        return self.parts[self.rank] if self.parts else self.rank
 
 
 @dataclass(frozen=True)
@@ -322,11 +323,14 @@ class Strategy(ABC):
         return world_size
 
     def data_ranks(self, ranks: int) -> int:
-        """How many of *ranks* have rows of their own: fewer where some split the model and share rows.
-
-        Those that share rows follow each other.
-        """
+        """How many of *ranks* have rows of their own: fewer where some split the model and share rows."""
         return ranks
+
+    def data_rank(self, rank: int, ranks: int) -> int:
+        """Which of the ``data_ranks`` *rank* of *ranks* is or is in: unless overridden, those that share rows
+        follow each other.
+        """
+        return rank // (ranks // self.data_ranks(ranks))
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         """Why this strategy can't run *case* on *machine*, or None if it can."""

@@ -44,9 +44,10 @@ def check_data(feed: Feed, setting: Setting) -> None:
     A collective call.
     """
     fingerprints: list[str | None] = [None] * setting.world_size
+    parts = setting.parts or range(setting.world_size)
     dist.all_gather_object(fingerprints, feed.fingerprint(0))
     for rank, fingerprint in enumerate(fingerprints):
-        twin, first = fingerprints.index(fingerprint), rank - rank % setting.sharing
+        twin, first = fingerprints.index(fingerprint), parts.index(parts[rank])
         if twin > first:
             raise Mismatch(
                 f"data: rank {rank} gets other rows than rank {first}, with which it splits one copy of the "

@@ -158,8 +158,8 @@ def _results(
     workload: Workload = registry.make("workloads", case.workload)
     weights, nodes = Path(trial.weights), _nodes(processes)
     strategy: Strategy = registry.make("strategies", case.strategy)
-    sharing = processes // strategy.data_ranks(processes)
-    setting = Setting(case, workload, weights, device, rank, processes, folder, nodes, sharing)
+    parts = [strategy.data_rank(each, processes) for each in range(processes)]
+    setting = Setting(case, workload, weights, device, rank, processes, folder, nodes, parts)
     job = functools.partial(kind.in_rank(), trial, setting, phases)
     # jobs that build many engines collect garbage before each, and what is imported by now is none
     gc.freeze()

@@ -1,0 +1,77 @@
+"""A device mesh by its sizes: which ranks a dimension has, and where a rank stands. Without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""Names of dimensions, outermost first, as torchtitan has them: ranks that follow each other differ in the
+last one."""
+OF_DATA = ("dp_replicate", "dp_shard")
+"""Dimensions whose ranks have rows of their own."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks in several dimensions."""
+
+    sizes: Mapping[str, int]
+    """Ranks of each dimension, at least 1, outermost first."""
+
+    @classmethod
+    def of(cls, asked: Mapping[str, int], ranks: int, rest: str) -> Mesh:
+        """The mesh that was *asked* for; the dimension *rest* has what the others leave of *ranks*.
+
+        Of a mesh with a ``problem`` it has 1 at least.
+        """
+        others = math.prod(size for name, size in asked.items() if name != rest)
+        sizes = {rest: max(1, ranks // others), **asked}
+        return cls({name: sizes[name] for name in DIMENSIONS if name in sizes})
+
+    @property
+    def ranks(self) -> int:
+        """Number of all ranks."""
+        return math.prod(self.sizes.values())
+
+    @property
+    def data_ranks(self) -> int:
+        """How many have rows of their own."""
+        return self.size(*OF_DATA)
+
+    def size(self, *names: str) -> int:
+        """Ranks of the dimensions *names* together; 1 of those that the mesh doesn't have."""
+        return math.prod(self.sizes.get(name, 1) for name in names)
+
+    def place(self, rank: int) -> dict[str, int]:
+        """Where *rank* stands in each dimension."""
+        places: dict[str, int] = {}
+        for name, size in reversed(tuple(self.sizes.items())):
+            rank, places[name] = divmod(rank, size)
+        return {name: places[name] for name in self.sizes}
+
+    def index(self, rank: int, names: Iterable[str]) -> int:
+        """Number of *rank* among those that differ from it in the dimensions *names* alone."""
+        place, number = self.place(rank), 0
+        for name in names:
+            number = number * self.size(name) + place.get(name, 0)
+        return number
+
+    def data_rank(self, rank: int) -> int:
+        """Which part of the rows *rank* has."""
+        return self.index(rank, OF_DATA)
+
+
+def problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | None:
+    """Why *ranks* can't be in the mesh that was *asked* for, or None; see ``Mesh.of`` for *rest*."""
+    product = math.prod(asked.values())
+    if product == ranks if rest in asked else ranks % product == 0:
+        return None
+    said = ", ".join(f"{name}: {size}" for name, size in asked.items())
+    made = " x ".join(map(str, asked.values())) + (f" = {product}" if len(asked) > 1 else "")
+    if rest in asked:
+        wrong, instead = "is not", f"leave {rest} out, and it gets what the others leave"
+    else:
+        wrong, instead = "does not divide", f"{rest} gets what is left of it"
+    return f"mesh: {{{said}}}: {made} {wrong} the world size, {ranks}; {instead}"

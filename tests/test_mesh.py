@@ -1,0 +1,56 @@
+"""Device meshes by their sizes: places of ranks, and the rows they get."""
+
+from __future__ import annotations
+
+import pytest
+
+from distbench.strategies import _mesh
+from distbench.strategies._mesh import Mesh
+
+
+def test_ranks_that_follow_each_other_differ_in_the_innermost_dimension() -> None:
+    mesh = Mesh.of({"tp": 2, "dp_shard": 2}, 8, "pp")
+    assert mesh.sizes == {"pp": 2, "dp_shard": 2, "tp": 2}
+    assert list(mesh.sizes) == ["pp", "dp_shard", "tp"]
+    assert mesh.ranks == 8
+    assert mesh.place(5) == {"pp": 1, "dp_shard": 0, "tp": 1}
+    assert [mesh.data_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
+
+
+def test_copies_and_their_shards_all_have_rows_of_their_own() -> None:
+    mesh = Mesh.of({"dp_replicate": 2, "dp_shard": 3}, 12, "pp")
+    assert mesh.data_ranks == 6
+    assert [mesh.data_rank(rank) for rank in range(12)] == [0, 1, 2, 3, 4, 5] * 2
+    assert [mesh.index(rank, ["dp_shard"]) for rank in range(6)] == [0, 1, 2, 0, 1, 2]
+
+
+def test_what_a_mesh_does_not_have_is_of_one_rank() -> None:
+    mesh = Mesh.of({}, 4, "pp")
+    assert (mesh.size("tp"), mesh.data_ranks) == (1, 1)
+    assert [mesh.data_rank(rank) for rank in range(4)] == [0] * 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "why"),
+    [
+        (
+            {"dp_shard": 3},
+            4,
+            "mesh: {dp_shard: 3}: 3 does not divide the world size, 4; pp gets",
+        ),
+        ({"dp_shard": 2, "tp": 2}, 6, "2 x 2 = 4 does not divide the world size, 6"),
+        (
+            {"pp": 2, "tp": 2},
+            8,
+            "2 x 2 = 4 is not the world size, 8; leave pp out, and it gets what",
+        ),
+        ({"pp": 2, "tp": 2}, 4, ""),
+        ({"tp": 2}, 8, ""),
+        ({}, 3, ""),
+    ],
+)
+def test_a_mesh_that_the_ranks_do_not_fill_is_refused_with_the_numbers(
+    asked: dict[str, int], ranks: int, why: str
+) -> None:
+    assert why in (_mesh.problem(asked, ranks, "pp") or "")
+    assert bool(why) == bool(_mesh.problem(asked, ranks, "pp"))
