@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from distbench.workloads.transformer import Dimensions
+    from distbench.workloads._dimensions import Dimensions
 
 INIT_STD = 0.02
 """Standard deviation of the initial weights (GPT-2, Llama recipes)."""

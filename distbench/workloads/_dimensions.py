@@ -1,0 +1,65 @@
+"""The dimensions of a decoder, and those of the presets. Without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """Every dimension of a decoder."""
+
+    dim: int
+    depth: int
+    heads: int
+    kv_heads: int
+    ffn_dim: int
+    vocab_size: int
+    tied: bool
+    norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.dim // self.heads
+
+    def block_parameters(self) -> int:
+        """Number of parameters of one block."""
+        attention = 2 * self.dim * (self.heads + self.kv_heads) * self.head_dim
+        return attention + 3 * self.dim * self.ffn_dim + 2 * self.dim
+
+    def parameters(self) -> int:
+        """Number of parameters, a tied embedding counted once."""
+        embeddings = (1 if self.tied else 2) * self.vocab_size * self.dim
+        return self.depth * self.block_parameters() + embeddings + self.dim
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is impossible about them, with the names and the values."""
+        if self.dim % self.heads:
+            yield f"heads = {self.heads} does not divide dim = {self.dim}"
+        elif self.head_dim % 2:
+            yield (
+                f"heads = {self.heads} cuts dim = {self.dim} into heads of width {self.head_dim}, "
+                "and rotary positions need an even width"
+            )
+        if self.heads % self.kv_heads:
+            yield f"kv_heads = {self.kv_heads} does not divide heads = {self.heads}"
+
+
+_llama = partial(Dimensions, kv_heads=8, vocab_size=128256, rope_theta=500000.0)
+
+PRESETS = {
+    "tiny": Dimensions(dim=128, depth=4, heads=4, kv_heads=2, ffn_dim=512, vocab_size=256, tied=True),
+    # ffn_dim is two thirds of GPT-2's 3072, because SwiGLU has three matrices where GPT-2 has two
+    "gpt2-small": Dimensions(
+        dim=768, depth=12, heads=12, kv_heads=12, ffn_dim=2048, vocab_size=50257, tied=True
+    ),
+    # Llama 3.2 1B and 3B, Llama 3.1 8B and 70B, as the config.json of each says
+    "1b": _llama(dim=2048, depth=16, heads=32, ffn_dim=8192, tied=True),
+    "3b": _llama(dim=3072, depth=28, heads=24, ffn_dim=8192, tied=True),
+    "8b": _llama(dim=4096, depth=32, heads=32, ffn_dim=14336, tied=False),
+    "70b": _llama(dim=8192, depth=80, heads=64, ffn_dim=28672, tied=False),
+}
