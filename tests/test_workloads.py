@@ -174,6 +174,23 @@ def test_the_flops_of_a_decoder_are_those_counted_by_hand(tied: bool) -> None:
     assert one.flops_per_sample() == 5 * (6 * used + 12 * 3 * 2 * 4 * 5)
 
 
+def test_a_window_takes_the_flops_of_what_it_sees() -> None:
+    sizes = {"dim": 8, "depth": 3, "heads": 2, "seq_len": 40}
+    full = workload("transformer", **sizes)
+    cut = workload("transformer", **sizes, attention="sliding_window", window=10)
+    wide = workload("transformer", **sizes, attention="sliding_window", window=64)
+    attended = 12 * 3 * 8 * 40
+    assert full.flops_per_sample() - cut.flops_per_sample() == attended * (40 - 10)
+    assert wide.flops_per_sample() == full.flops_per_sample()
+    assert full.recomputed_flops_per_sample() - cut.recomputed_flops_per_sample() == attended * 30 // 3
+
+
+def test_a_window_remains_the_same_part_of_a_shorter_row() -> None:
+    cut = workload("transformer", seq_len=512, attention="sliding_window", window=128)
+    assert [sizes["window"] * 4 for sizes in cut.smaller()] == [sizes["seq_len"] for sizes in cut.smaller()]
+    assert all("window" not in sizes for sizes in workload("transformer", seq_len=512).smaller())
+
+
 @pytest.mark.train
 @pytest.mark.parametrize("name", COUNTED)
 def test_the_flops_are_near_those_that_torch_counts(name: str) -> None:
@@ -227,6 +244,35 @@ def test_no_token_sees_a_later_one(name: str) -> None:
         before, after = module(ids), module(changed)
     torch.testing.assert_close(before[:, :50], after[:, :50])
     assert not torch.equal(before[:, 50:], after[:, 50:])
+
+
+@pytest.mark.train
+def test_a_position_outside_of_the_window_is_not_seen_and_has_no_gradient() -> None:
+
+    one = workload("transformer", depth=1, seq_len=12, attention="sliding_window", window=4)
+    module, ids = one.module(), random_batch(one)["input_ids"]
+    embedded: list[Any] = []
+    module.embedding.register_forward_hook(lambda _module, _inputs, out: embedded.append(out))
+    logits = module(ids)
+    embedded[0].retain_grad()
+    logits[:, 9].sum().backward()
+    seen = embedded[0].grad.abs().sum((0, 2)) > 0
+    assert seen.tolist() == [6 <= place <= 9 for place in range(12)]
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("window", [128, 200])
+def test_a_window_as_wide_as_the_row_is_full_attention(window: int) -> None:
+    import torch
+
+    full, wide = workload("transformer"), workload("transformer", attention="sliding_window", window=window)
+    module, other, batch = full.module(), wide.module(), random_batch(full)
+    other.load_state_dict(module.state_dict())
+    for each in (module, other):
+        full.loss(each, batch).backward()
+    torch.testing.assert_close(other(batch["input_ids"]), module(batch["input_ids"]))
+    for mine, theirs in zip(other.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
 
 
 _LLAMA_NAMES = {
@@ -289,6 +335,8 @@ def test_the_residual_projections_are_drawn_smaller() -> None:
         ({"heads": 3}, "heads = 3 does not divide dim = 128"),
         ({"kv_heads": 3}, "kv_heads = 3 does not divide heads = 4"),
         ({"dim": 36}, "heads = 4 cuts dim = 36 into heads of width 9"),
+        ({"attention": "sliding_window"}, "sliding_window needs a window; set window: 32, say"),
+        ({"window": 8}, "window = 8 is of sliding_window alone; set attention: sliding_window"),
     ],
 )
 def test_an_impossible_decoder_names_the_option_and_its_value(options: dict[str, Any], told: str) -> None:
@@ -459,7 +507,7 @@ def test_a_loss_that_cannot_be_is_named(own: str, options: dict[str, str], told:
 def test_heads_that_are_repeated_attend_as_grouped_ones_do() -> None:
     import torch
 
-    from distbench.workloads._decoder import repeated
+    from distbench.workloads._attention import repeated
 
     query, key, value = (torch.randn(2, heads, 5, 4, dtype=torch.float64) for heads in (6, 2, 2))
     attend = partial(torch.nn.functional.scaled_dot_product_attention, query, is_causal=True)

@@ -9,11 +9,14 @@ framework moves and casts buffers in its own way).
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from distbench.workloads._attention import Attend, attend
 
 if TYPE_CHECKING:
     from distbench.workloads._dimensions import Dimensions
@@ -52,7 +55,7 @@ class Attention(nn.Module):
     def __init__(self, shape: Dimensions) -> None:
         super().__init__()
         self._head_dim = shape.head_dim
-        self._grouped = shape.kv_heads != shape.heads
+        self.attend: Attend = partial(attend, window=shape.window)
         kv_dim = shape.kv_heads * shape.head_dim
         self.wq = Linear(shape.dim, shape.dim)
         self.wk = Linear(shape.dim, kv_dim)
@@ -62,13 +65,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
         """Attention's output (batch, seq, dim) for *x* (batch, seq, dim)."""
         query, key, value = (self._by_head(projection(x)) for projection in (self.wq, self.wk, self.wv))
-        query, key, is_grouped = rotated(query, rope), rotated(key, rope), self._grouped
-        if is_grouped and query.is_cuda and query.dtype == torch.float32:
-            # of the kernels for fp32 only the one that keeps all scores in memory takes grouped heads
-            key, value, is_grouped = repeated(key, query), repeated(value, query), False
-        mixed = functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, enable_gqa=is_grouped
-        )
+        mixed = self.attend(rotated(query, rope), rotated(key, rope), value)
         out: torch.Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
         return out
 
@@ -184,8 +181,3 @@ def rotated(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
     cos, sin = rope
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-
-
-def repeated(x: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Keys or values *x* (batch, kv_heads, seq, head_dim), each for all heads of *query* that share it."""
-    return x.repeat_interleave(query.shape[1] // x.shape[1], dim=1)

@@ -20,6 +20,8 @@ class Dimensions:
     tied: bool
     norm_eps: float = 1e-5
     rope_theta: float = 10000.0
+    window: int | None = None
+    """Positions that a query sees, its own included; None: all up to its own."""
 
     @property
     def head_dim(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distbench.bounds import Bound, Count
@@ -64,6 +64,10 @@ class Transformer(Workload):
     """What RMSNorm adds to the mean square."""
     rope_theta: _Real = None
     """Base of the rotary frequencies."""
+    attention: Literal["full", "sliding_window"] = field(default="full", metadata={"since": 4})
+    """full: every position sees all before it. sliding_window: only the last ones, as window says."""
+    window: _Size = field(default=None, metadata={"since": 4})
+    """Positions that each one sees under sliding_window, its own among them."""
 
     @property
     def shape(self) -> Shape:
@@ -78,13 +82,22 @@ class Transformer(Workload):
         return replace(self, preset=_preset_on(machine)) if self.preset == "auto" else self
 
     def problem(self) -> str | None:
-        return "; ".join(self._dimensions.problems()) or None
+        return "; ".join([*self._dimensions.problems(), *self._window_problems()]) or None
 
     def parameters(self) -> int:
         return self._dimensions.parameters()
 
     def smaller(self) -> Iterator[dict[str, int]]:
-        """Shorter rows, then fewer layers, then fewer token ids: the width is what kernels and shards see."""
+        """Shorter rows, then fewer layers, then fewer token ids: the width is what kernels and shards see.
+
+        A window remains the same part of a row, so that it is still one.
+        """
+        for sizes in self._smaller_sizes():
+            if self.window is not None:
+                sizes["window"] = max(1, self.window * sizes["seq_len"] // self.seq_len)
+            yield sizes
+
+    def _smaller_sizes(self) -> Iterator[dict[str, int]]:
         shape = self._dimensions
         seq_len, depth, vocab_size = self.seq_len, shape.depth, shape.vocab_size
         for length in _halved(seq_len, _SHORT_ROW):
@@ -103,11 +116,11 @@ class Transformer(Workload):
         multiplied with: all of ``parameters()`` but an untied input embedding, which is a lookup;
         a tied embedding counts once, as the head. That is torchtitan's N; Ray and llm-foundry
         keep the untied embedding in. Nothing is taken off for causal masking or added for
-        recomputation.
+        recomputation. Under a sliding window a position attends to ``window`` others in place of T.
         """
         shape = self._dimensions
         lookup = 0 if shape.tied else shape.vocab_size * shape.dim
-        attention = 12 * shape.depth * shape.heads * shape.head_dim * self.seq_len
+        attention = 12 * shape.depth * shape.heads * shape.head_dim * self._attended
         return self.seq_len * (6 * (shape.parameters() - lookup) + attention)
 
     def recomputed_flops_per_sample(self) -> int:
@@ -118,7 +131,7 @@ class Transformer(Workload):
         """
         shape = self._dimensions
         multiplied = shape.block_parameters() - shape.dim * shape.ffn_dim
-        attention = 4 * shape.heads * shape.head_dim * self.seq_len
+        attention = 4 * shape.heads * shape.head_dim * self._attended
         return self.seq_len * shape.depth * (2 * multiplied + attention)
 
     def splits(self) -> Splits:
@@ -170,6 +183,17 @@ class Transformer(Workload):
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return cross_entropy(module(batch["input_ids"]), batch["labels"])
+
+    def _window_problems(self) -> Iterator[str]:
+        if self.attention == "sliding_window" and self.window is None:
+            yield f"attention = sliding_window needs a window; set window: {max(1, self.seq_len // 4)}, say"
+        if self.attention == "full" and self.window is not None:
+            yield f"window = {self.window} is of sliding_window alone; set attention: sliding_window"
+
+    @property
+    def _attended(self) -> int:
+        """Positions that one attends to, nothing taken off for those before the first."""
+        return min(self.seq_len, self.window or self.seq_len)
 
     @property
     def _dimensions(self) -> Dimensions:
