@@ -28,6 +28,7 @@ from distbench.report.palette import (
     COLLECTIVES,
     COMMUNICATION,
     COPY,
+    DIMENSIONS,
     EFFICIENCY,
     GREY,
     MEMORY,
@@ -245,7 +246,7 @@ def test_every_colour_stands_out_on_either_ground(ground: str) -> None:
 
 
 def test_no_colour_of_a_strategy_means_anything_else() -> None:
-    meanings = (PARTS, COMMUNICATION, COLLECTIVES, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS)
+    meanings = (PARTS, COMMUNICATION, COLLECTIVES, DIMENSIONS, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS)
     others = {collective("other"), COPY, GREY, *(colour for each in meanings for colour in each.values())}
     assert others & {*STRATEGIES} == set()
     assert others | {*STRATEGIES} == every()

@@ -67,7 +67,7 @@ class Alone:
             for row in moving(record)
             if (row["op"], row["dtype"], row["group_size"], nodes_of(row))
             == (kind.op, kind.dtype, kind.group_size, kind.nodes)
-            and (row.get("ran") or "") == kind.ran
+            and (row.get("ran") or "", row.get("dimension")) == (kind.ran, kind.dimension)
             and row["bytes"] > SCALAR
         ]
         moved = [row.get("transfer_s") for row in rows]

@@ -32,6 +32,8 @@ class Traffic:
     nodes: int
     """Nodes that its process group spans; 1: it stays inside a node."""
     dtype: str
+    dimension: str | None
+    """Dimension of the device mesh that its process group is over; None: the record does not say."""
     calls: float
     bytes: float
     """Payload: full arrays, as nccl-tests counts."""
@@ -55,14 +57,17 @@ class Traffic:
 
 
 def traffic(record: Record) -> list[Traffic]:
-    """Traffic of one trial by operation, group size, nodes and dtype, largest first."""
+    """Traffic of one trial by operation, group size, nodes, dtype and dimension, largest first."""
     rows = moving(record)
     steps = steps_of(rows)
-    kinds = grouped(
-        rows, lambda row: (row["op"], row.get("ran") or "", row["group_size"], nodes_of(row), row["dtype"])
-    )
+    kinds = grouped(rows, _kind)
     unsorted = [_traffic(kind, same, steps) for kind, same in kinds.items()]
     return sorted(unsorted, key=lambda kind: -kind.bytes)
+
+
+def _kind(row: Mapping[str, Any]) -> tuple[str, str, int, int, str, str | None]:
+    ran, dimension = row.get("ran") or "", row.get("dimension")
+    return row["op"], ran, row["group_size"], nodes_of(row), row["dtype"], dimension
 
 
 def nodes_of(row: Mapping[str, Any]) -> int:
@@ -71,7 +76,9 @@ def nodes_of(row: Mapping[str, Any]) -> int:
     return row.get("nodes") or 1
 
 
-def _traffic(kind: tuple[str, str, int, int, str], rows: Sequence[dict[str, Any]], steps: int) -> Traffic:
+def _traffic(
+    kind: tuple[str, str, int, int, str, str | None], rows: Sequence[dict[str, Any]], steps: int
+) -> Traffic:
     def mean(column: str) -> float | None:
         values = [row.get(column) for row in rows]
         known = [value for value in values if value is not None]
@@ -165,7 +172,7 @@ def explanation(record: Record) -> str:
         return f"no theory to compare with: {record.absent.get('comm_bytes_theory', 'not measured')}."
     if not moved.theory and not moved.measured:
         return ""
-    parts = " and ".join(f"{op} {bytes_text(size)}" for op, size in moved.theory.items())
+    parts = " and ".join(_theory_parts(record))
     theory = f"theory: {bytes_text(sum(moved.theory.values()))}" + (f" ({parts})" if parts else "")
     clauses = [f"{bytes_text(sum(moved.measured.values()))} moved, {theory}"]
     clauses += [cause.text for cause in moved.causes]
@@ -175,6 +182,14 @@ def explanation(record: Record) -> str:
     return "; ".join(clauses) + "."
 
 
+def _theory_parts(record: Record) -> list[str]:
+    """Expected bytes by operation, and by dimension of the mesh where there are several."""
+    rows = record.tables.get("collectives_theory", [])
+    is_mesh = len({row.get("dimension") for row in rows}) > 1
+    over = [f" over {row['dimension']}" if is_mesh and row.get("dimension") else "" for row in rows]
+    return [f"{row['op']}{where} {bytes_text(row['bytes'])}" for row, where in zip(rows, over, strict=True)]
+
+
 class _Ledger:
     """Assigns the difference between measurement and theory to its known causes, one after another."""
 
@@ -182,7 +197,9 @@ class _Ledger:
         self._record = record
         self._rows = moving(record)
         self._steps = steps_of(self._rows) or 1
-        self._theory = {row["op"]: row["bytes"] for row in record.tables.get("collectives_theory", [])}
+        theory = record.tables.get("collectives_theory", [])
+        sizes = gathered((row["op"], row["bytes"]) for row in theory)
+        self._theory = {op: sum(same) for op, same in sizes.items()}
         self._measured = self._sum_by_op()
         every = {**self._theory, **self._measured}
         self._left = {op: self._measured.get(op, 0.0) - self._theory.get(op, 0.0) for op in every}

@@ -38,6 +38,15 @@ COLLECTIVES = {
 }
 """Operations; ``collective`` has a colour for any other."""
 _OTHER_COLLECTIVE = "#9C6A74"
+DIMENSIONS = {
+    "pp": "#7A6FC2",
+    "dp_replicate": "#BA5B7C",
+    "dp_shard": "#956AAA",
+    "cp": "#5E84A2",
+    "tp": "#C2754E",
+    "ep": "#A46F3D",
+}
+"""Dimensions of a device mesh; ``dimension`` has a colour for several together."""
 COPY = "#7F74A8"
 """Copies to, from and on a device."""
 MEMORY = {
@@ -72,9 +81,14 @@ def collective(operation: str) -> str:
     return COLLECTIVES.get(operation, _OTHER_COLLECTIVE)
 
 
+def dimension(name: str) -> str:
+    """Colour of a dimension of a device mesh, or of several."""
+    return DIMENSIONS.get(name, _OTHER_COLLECTIVE)
+
+
 def every() -> set[str]:
     """All colours of marks, bars and lines."""
-    maps = (PARTS, COMMUNICATION, COLLECTIVES, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS)
+    maps = (PARTS, COMMUNICATION, COLLECTIVES, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS, DIMENSIONS)
     return {
         *STRATEGIES,
         GREY,

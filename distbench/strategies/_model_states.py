@@ -55,6 +55,9 @@ class Replicated(Strategy):
     def problem(self, case: Case, machine: Machine) -> str | None:
         return state_problem(case)
 
+    def dimensions(self, ranks: int) -> dict[str, int]:
+        return {"dp_replicate": ranks}
+
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
         return {}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distbench import registry
 from distbench.case import BYTES, Case
+from distbench.strategies.description import ExpectedCollective
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
@@ -64,10 +65,13 @@ class TensorParallelism:
         whole = splits.whole_parameters if splits else 0
         return whole + (parameters - whole) // self.devices
 
-    def collectives(self, case: Case, samples: int, norms: float) -> dict[str, float]:
-        """Bytes of a rank's collectives in a step, by operation, for *samples* rows.
+    def collectives(
+        self, case: Case, samples: int, norms: float, *, reductions: int = 1
+    ) -> list[ExpectedCollective]:
+        """Collectives of a rank in a step for *samples* rows, over the dimension ``tp``.
 
-        Under sequence parallelism *norms* bytes are reduced for each parameter of a norm.
+        Under sequence parallelism *norms* bytes are reduced for each parameter of a norm, in that many
+        *reductions* of each tensor.
 
         Megatron-LM (arXiv:1909.08053, figure 4): one all-reduce forward and one backward for each region,
         those of the embedding and the head, and the logits. Under sequence parallelism (arXiv:2205.05198,
@@ -76,25 +80,37 @@ class TensorParallelism:
         """
         splits = splits_of(case)
         if self.devices == 1 or splits is None:
-            return {}
+            return []
         positions, element = samples * splits.positions, BYTES[case.precision.compute]
         again = case.activation_checkpointing != "none"
         once = positions * splits.width * element
         entering = leaving = 2 * splits.regions + 2
         if again:
             entering, leaving = entering + splits.regions, leaving + splits.regions - splits.layers
-        gathered = 0 if self.loss else positions * splits.classes * element
+        micro = case.batch.gradient_accumulation_steps
+        logits = _Sum() if self.loss else _Sum(positions * splits.classes * element, micro)
         # of each position's maximum, sum and loss, in fp32 at least
-        of_loss = 3 * positions * max(BYTES["fp32"], element) if self.loss else 0
+        of_loss = _Sum(3 * positions * max(BYTES["fp32"], element), 3 * micro) if self.loss else _Sum()
+        enters, leaves = (_Sum(times * once, times * micro) for times in (entering, leaving))
         if not self.sequence:
-            sizes: dict[str, float] = {"all_gather": gathered, "all_reduce": leaving * once + of_loss}
+            sums = {"all_gather": logits, "all_reduce": leaves + of_loss}
         else:
-            sizes = {
-                "all_gather": gathered + entering * once,
-                "reduce_scatter": leaving * once,
-                "all_reduce": splits.whole_parameters * norms + of_loss,
-            }
-        return {op: float(size) for op, size in sizes.items() if size}
+            whole = _Sum(splits.whole_parameters * norms, splits.whole_tensors * reductions)
+            sums = {"all_gather": logits + enters, "reduce_scatter": leaves, "all_reduce": whole + of_loss}
+        return [
+            ExpectedCollective(op, each.bytes, "tp", each.calls) for op, each in sums.items() if each.bytes
+        ]
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """Bytes and number of some collectives."""
+
+    bytes: float = 0.0
+    calls: int = 0
+
+    def __add__(self, other: _Sum) -> _Sum:
+        return _Sum(self.bytes + other.bytes, self.calls + other.calls)
 
 
 def splits_of(case: Case) -> Splits | None:

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from distbench import optimizers
 from distbench.case import MODEL_STATES, Case
 from distbench.env import Machine
-from distbench.strategies.description import ENGINE_SETTINGS, Card, Description, Deviation, Meaning
+from distbench.strategies.description import (
+    ENGINE_SETTINGS,
+    Card,
+    Description,
+    Deviation,
+    ExpectedCollective,
+    Meaning,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -332,6 +339,14 @@ class Strategy(ABC):
         """
         return rank // (ranks // self.data_ranks(ranks))
 
+    def dimensions(self, ranks: int) -> Mapping[str, int]:
+        """Sizes of the dimensions of the device mesh of that many *ranks*, outermost first.
+
+        By the names that torchtitan has for them: ``pp``, ``dp_replicate``, ``dp_shard``, ``cp``, ``tp``,
+        ``ep``; their product is *ranks*. Empty: the strategy does not say.
+        """
+        return {}
+
     def problem(self, case: Case, machine: Machine) -> str | None:
         """Why this strategy can't run *case* on *machine*, or None if it can."""
         return None
@@ -371,6 +386,17 @@ class Strategy(ABC):
         *parameters* is the model's number of parameters. None: the strategy has no such theory.
         """
         return None
+
+    def collectives_by_dimension(self, case: Case, parameters: int) -> Sequence[ExpectedCollective] | None:
+        """The same for each dimension of the device mesh, with the number of calls where theory has one.
+
+        By default all of ``collectives`` is over the only dimension with several ranks. A strategy whose mesh
+        has more of them says what is over which. None: the strategy has no such theory.
+        """
+        sizes = self.collectives(case, parameters)
+        several = [name for name, size in self.dimensions(case.world_size).items() if size > 1]
+        over = several[0] if len(several) == 1 else None
+        return None if sizes is None else [ExpectedCollective(op, size, over) for op, size in sizes.items()]
 
     def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Bytes that a rank should read from ``disk`` (``read``) and write there (``written``) in a step.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -36,6 +36,29 @@ class Deviation:
     allowed: tuple[str, ...] = ()
     """Keys of ``effective``, in elements, whose sum is the most that it explains in each pass over the
     layers; empty: it explains any amount."""
+
+
+@dataclass(frozen=True)
+class ExpectedCollective:
+    """Collectives of one kind that a rank issues in a step by theory."""
+
+    op: str
+    """``all_reduce``, ``all_gather``, ... as torch.distributed names them."""
+    bytes: float
+    """Payload of all of them: full arrays, as nccl-tests counts."""
+    dimension: str | None = None
+    """Dimension of the device mesh over which they are; None: theory does not say."""
+    calls: float | None = None
+    """How many; where ranks issue different numbers, the mean over ranks. None: theory does not say, as
+    where an engine packs tensors into buckets."""
+
+
+def by_operation(collectives: Iterable[ExpectedCollective]) -> dict[str, float]:
+    """Bytes of *collectives* by operation."""
+    sizes: dict[str, float] = {}
+    for each in collectives:
+        sizes[each.op] = sizes.get(each.op, 0.0) + each.bytes
+    return sizes
 
 
 @dataclass(frozen=True)

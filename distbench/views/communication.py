@@ -17,18 +17,20 @@ from distbench.analysis.communication import (
     traffic,
     volume,
 )
+from distbench.analysis.mesh_dimensions import miscounted
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
 from distbench.grouping import grouped
 from distbench.metrics.communication.traffic import SCALAR
-from distbench.record import of_kind
+from distbench.record import Record, of_kind
 from distbench.report.axes import Rows, byte_ticks, log_ticks
 from distbench.report.figures import GREY, Chart, Shown, Style, bars, drawn, hover, scatter
 from distbench.report.palette import COMMUNICATION, collective
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 from distbench.units import bytes_text
+from distbench.views import _mesh_dimensions
 
 _MIB = 2**20
 _MOST_OPERATIONS = 8
@@ -65,6 +67,7 @@ _EXPOSURE = (
 _TRAFFIC = (
     Field("dtype", "", "Dtype of what it moves.", type="varchar"),
     Field("group_size", "", "Ranks of the process group.", type="bigint"),
+    Field("dimension", "", "Dimension of the device mesh that the group is over.", type="varchar"),
     Field("nodes", "", "Nodes that these ranks are on; 1: inside a node.", type="bigint"),
     Field("calls", "", "Calls per step."),
     Field("bytes", "payload", "Payload per step, by nccl-tests' convention: full arrays.", "B", "lower"),
@@ -110,12 +113,12 @@ class CommunicationView(View):
         measured = results(of_kind(run.records, KIND))
         alone = {size: Alone.of(measured, size) for size in {row.case.world_size for row in profiled}}
         rows = [
-            _row(row, name, kind, alone[row.case.world_size].attained(detail, kind))
+            shown
             for row, name, detail in details
-            for kind in traffic(detail)
+            for shown in _rows(row, name, traffic(detail), alone[row.case.world_size])
         ]
         notes = [
-            f"{name}: {why}{_left_nodes(row)}"
+            f"{name}: {why}{_left_nodes(row)}{_miscounted(detail)}"
             for row, name, detail in details
             if (why := explanation(detail))
         ]
@@ -126,6 +129,7 @@ class CommunicationView(View):
 
     def charts(self, run: AnalysedRun) -> Iterator[Chart]:
         yield from _volumes(run)
+        yield from _mesh_dimensions.charts(run)
         yield from _bandwidths(run)
         yield from _exposed(run)
 
@@ -141,14 +145,28 @@ def _left_nodes(row: CaseSummary) -> str:
     )
 
 
-def _row(row: CaseSummary, name: str, kind: Traffic, attained: Attained) -> Row:
+def _miscounted(record: Record) -> str:
+    """How often collectives are issued, where theory has another number."""
+    return f" {why}." if (why := miscounted(record)) else ""
+
+
+def _rows(row: CaseSummary, name: str, kinds: Sequence[Traffic], alone: Alone) -> Iterator[Row]:
+    """The rows of one case; they say over which dimension of a mesh where there are several."""
+    several = len({kind.dimension for kind in kinds if kind.dimension}) > 1
+    for kind in kinds:
+        assert row.detail, "only those have kinds"
+        over = f" over {kind.dimension}" if several and kind.dimension else ""
+        yield _row(row, name, kind, alone.attained(row.detail, kind), over)
+
+
+def _row(row: CaseSummary, name: str, kind: Traffic, attained: Attained, over: str) -> Row:
     dtype = kind.dtype.replace("float", "fp").replace("bfp", "bf")
     cells: dict[str, Any] = {field.name: getattr(kind, field.name) for field in _TRAFFIC}
     if kind.bytes <= SCALAR:
         # a norm or a flag says nothing of bandwidth
         cells |= {"algbw": _NO_BANDWIDTH, "busbw": _NO_BANDWIDTH}
     far = f" between {kind.nodes} nodes" if kind.nodes > 1 else ""
-    operation = Cell(kind.op, one_line(f"{kind.calls:g} {kind.op} {dtype}{far}"))
+    operation = Cell(kind.op, one_line(f"{kind.calls:g} {kind.op} {dtype}{over}{far}"))
     share = Cell(attained.share, reason=attained.reason)
     return Row({**case_cells(row.case), "op": operation, **cells, "attained": share}, group=name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distbench.case import BYTES
@@ -30,6 +30,11 @@ _COLLECTIVES = TableSpec(
             "quotes.",
         ),
         TableColumn("group_size", "bigint", "Ranks of that group."),
+        TableColumn(
+            "dimension",
+            "varchar",
+            "Dimension of the device mesh that the group is over, such as tp; null: not known.",
+        ),
         TableColumn("nodes", "bigint", "Nodes that these ranks are on; 1: it stays inside a node."),
         TableColumn("dtype", "varchar", "Dtype of what it moves."),
         TableColumn("bytes", "bigint", "Payload by nccl-tests' convention: the full array.", "B"),
@@ -42,9 +47,11 @@ _COLLECTIVES = TableSpec(
 )
 _THEORY = TableSpec(
     "collectives_theory",
-    "Expected bytes of a rank's collectives per step, one row an operation.",
+    "Expected bytes of a rank's collectives per step, one row an operation and dimension of the device mesh.",
     (
         TableColumn("op", "varchar", "Operation."),
+        TableColumn("dimension", "varchar", "Dimension of the device mesh; null: theory does not say."),
+        TableColumn("calls", "double", "How many of them; null: theory does not say."),
         TableColumn("bytes", "double", "Payload by the strategy's communication model.", "B"),
     ),
 )
@@ -89,7 +96,8 @@ class Communication(Metric):
     def start(self, session: Session) -> Any:
         from distbench.metrics.communication.collectives import Collectives
 
-        return _State(Collectives(session.nodes))
+        mesh = session.strategy.dimensions(session.case.world_size)
+        return _State(Collectives(session.nodes, mesh))
 
     def before_step(self, session: Session, state: _State) -> None:
         state.standing.append(0)
@@ -132,9 +140,9 @@ def _part(session: Session, steps: list[list[Call]], where: Where) -> list[float
 
 
 def _theory(session: Session) -> list[float | None] | Absent:
-    theory = session.strategy.collectives(session.case, session.effective["parameters"])
+    theory = session.strategy.collectives_by_dimension(session.case, session.effective["parameters"])
     if theory is None:
         return Absent(f"{session.case.strategy.name} has no communication model")
     if session.rank == 0:
-        session.tables["collectives_theory"] = [{"op": op, "bytes": size} for op, size in theory.items()]
-    return [float(sum(theory.values()))]
+        session.tables["collectives_theory"] = [asdict(each) for each in theory]
+    return [float(sum(each.bytes for each in theory))]

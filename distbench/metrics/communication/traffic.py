@@ -37,6 +37,8 @@ class Call:
     """Nodes that the ranks of the group are on."""
     source: int | None = None
     """Of a message from one rank to another, which are then its group, the one that sends it."""
+    dimension: str | None = None
+    """Dimension of the device mesh that the group is over; None: not known, or the group is one rank."""
 
     @property
     def meets(self) -> tuple[str, int | None]:
@@ -126,6 +128,25 @@ def crossing(ran: str, size: float, rank: int, nodes: Mapping[int, str]) -> floa
         return None
     last = max(other for other, node in nodes.items() if node == nodes[rank])
     return size * factor if rank == last else 0.0
+
+
+def dimension_of(ranks: Sequence[int], mesh: Mapping[str, int]) -> str | None:
+    """The dimension of a device mesh over which a group of *ranks* is: ``tp``; of several: ``dp_shard x tp``.
+
+    Those are the dimensions in which the places of its ranks differ.
+
+    Args:
+        mesh: Dimension -> its size, outermost first: the last of them counts neighbouring ranks.
+
+    Returns:
+        None: the group has one rank, or the mesh is not known.
+    """
+    over, inside = [], 1
+    for name, size in reversed([*mesh.items()]):
+        if len({rank // inside % size for rank in ranks}) > 1:
+            over.append(name)
+        inside *= size
+    return " x ".join(reversed(over)) or None
 
 
 def ranks_of(text: str) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from distbench import registry
 from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
@@ -20,13 +21,17 @@ from distbench.strategies.description import (
     TIMING,
     Card,
     Deviation,
+    ExpectedCollective,
     Meaning,
+    by_operation,
     points,
 )
 from distbench.strategies.fsdp.card import CARDS, SPLIT
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+    from distbench.workloads.base import Workload
 
 # the more is sharded, and the more groups there are, the more there is to understand
 _SIMPLICITY = {"grad_op": 32, "full": 33, "hybrid": 34}
@@ -125,6 +130,9 @@ class FullyShardedDataParallel(Strategy):
             return {"replicate": copies, "shard": ranks // copies}
         return {"shard": ranks}
 
+    def dimensions(self, ranks: int) -> dict[str, int]:
+        return {f"dp_{name}": size for name, size in self.data_mesh(ranks).items()} | dict(self.mesh.items())
+
     @property
     def _tensor_parallelism(self) -> TensorParallelism:
         return TensorParallelism(self.mesh.get("tp", 1), self.sequence_parallel, self.loss_parallel)
@@ -187,6 +195,9 @@ class FullyShardedDataParallel(Strategy):
         return self._tensor_parallelism.expected if self.mesh else {}
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+        return by_operation(self.collectives_by_dimension(case, parameters))
+
+    def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         # Zhao et al. 2023 (arXiv 2304.11277): gathered for the forward pass and, if sharded again
         # after it, for the backward pass; gradients reduce-scattered inside a group of shards and
         # their shards all-reduced across the replicas
@@ -197,16 +208,32 @@ class FullyShardedDataParallel(Strategy):
         reductions = micro if self.reduce_each_micro_batch else 1
         gathers = 1 if self.sharding == "grad_op" else 2
         reduced = reductions * parameters * BYTES[case.precision.reduce]
-        sizes: dict[str, float] = {}
+        units = self._units(case)
+        moved: list[ExpectedCollective] = []
         if shards > 1:
-            sizes["all_gather"] = micro * gathers * parameters * BYTES[case.precision.compute]
-            sizes["reduce_scatter"] = reduced
+            gathered = micro * gathers * parameters * BYTES[case.precision.compute]
+            # the root's parameters stay between the passes, unless they are sharded again
+            again = units - (not self.reshard_root) if units and gathers > 1 else 0
+            calls = micro * (units + again) if units else None
+            moved += [
+                ExpectedCollective("all_gather", gathered, "dp_shard", calls),
+                ExpectedCollective("reduce_scatter", reduced, "dp_shard", units and reductions * units),
+            ]
         if shards < ranks:
-            sizes["all_reduce"] = reduced / shards
+            across = "dp_replicate"
+            moved += [
+                ExpectedCollective("all_reduce", reduced / shards, across, units and reductions * units)
+            ]
         # FSDP sums what tensor parallelism leaves of a gradient before it scatters it, in each micro-batch
         norms = micro * BYTES[case.precision.compute]
-        inside = over.collectives(case, case.batch.global_batch_size // ranks, norms)
-        return {op: sizes.get(op, 0.0) + inside.get(op, 0.0) for op in sizes | inside}
+        samples = case.batch.global_batch_size // ranks
+        return [*moved, *over.collectives(case, samples, norms, reductions=micro)]
+
+    def _units(self, case: Case) -> int | None:
+        """Units that are gathered one by one: the layers and the rest; None: not known without the model."""
+        workload: Workload = registry.make("workloads", case.workload)
+        model = workload.stages() if self.version == 2 else None
+        return len(model.layers) + 1 if model else None
 
     def build(self, setting: Setting) -> Engine:
         if self.version == 1:

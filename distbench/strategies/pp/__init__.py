@@ -79,6 +79,9 @@ class PipelineParallel(Strategy):
     def data_ranks(self, ranks: int) -> int:
         return 1
 
+    def dimensions(self, ranks: int) -> dict[str, int]:
+        return {"pp": ranks}
+
     def bubble(self, ranks: int) -> float | None:
         """Share of a step that a rank waits by theory, as a fraction; None: there is no formula."""
         return bubble(self.schedule, ranks, self.micro_batches, self.per_rank)

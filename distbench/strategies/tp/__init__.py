@@ -11,7 +11,15 @@ from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Engine, Setting, Strategy
-from distbench.strategies.description import PORTIONS, SHARDING, Card, Meaning, points
+from distbench.strategies.description import (
+    PORTIONS,
+    SHARDING,
+    Card,
+    ExpectedCollective,
+    Meaning,
+    by_operation,
+    points,
+)
 from distbench.strategies.tp.card import PLAIN, SEQUENCE
 
 
@@ -52,6 +60,9 @@ class TensorParallel(Strategy):
     def data_ranks(self, ranks: int) -> int:
         return 1
 
+    def dimensions(self, ranks: int) -> dict[str, int]:
+        return {"tp": ranks}
+
     def problem(self, case: Case, machine: Machine) -> str | None:
         return self._over(case.world_size).problem(case) or state_problem(case, "rows", self.label)
 
@@ -59,6 +70,9 @@ class TensorParallel(Strategy):
         return self._over(case.world_size).expected
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+        return by_operation(self.collectives_by_dimension(case, parameters))
+
+    def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         norms = BYTES[case.precision.master]
         return self._over(case.world_size).collectives(case, case.batch.global_batch_size, norms)
 

@@ -235,6 +235,9 @@ class Zero(Strategy):
             return "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam", "DeepSpeedCPUAdam"
         return "deepspeed.ops.adam.fused_adam.FusedAdam", "FusedAdam"
 
+    def dimensions(self, ranks: int) -> dict[str, int]:
+        return {"dp_shard" if self.stage else "dp_replicate": ranks}
+
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
         # Rajbhandari et al. 2020 (arXiv 1910.02054), section 7: 2 Psi up to stage 2, 3 Psi in stage 3;
         # from stage 2 on gradients are kept in shards and so reduced after every micro-batch

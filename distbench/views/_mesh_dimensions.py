@@ -1,0 +1,82 @@
+"""The chart of what moves over each dimension of a device mesh, where cases have several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from distbench.analysis.mesh_dimensions import OverDimension, over_dimensions
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import CaseSummary
+from distbench.report.axes import Rows
+from distbench.report.figures import Chart, Shown, bars, drawn
+from distbench.report.palette import dimension
+from distbench.report.sheet import Cell, Field, Row, Sheet
+from distbench.report.view import CASE, case_cells
+
+_MIB = 2**20
+_FIELDS = (
+    Field("dimension", "over", "Dimension of the device mesh.", type="varchar"),
+    Field("op", "collective", "Operation as asked for by the strategy.", type="varchar"),
+    Field("calls", "calls", "Calls per step.", format="{:g}".format),
+    Field("calls_theory", "calls, theory", "Calls per step by the strategy's model.", format="{:g}".format),
+    Field("measured", "measured", "Payload per step.", "B", "lower"),
+    Field("theory", "theory", "Payload per step that the strategy's model gives.", "B", "lower"),
+)
+_NO_CALLS = "theory does not say how many"
+
+
+def charts(run: AnalysedRun) -> Iterator[Chart]:
+    """The chart, if a case moves something over more than one dimension."""
+    shown = Shown.of(run, _moved)
+    if not shown.items:
+        return
+    axis = Rows.of((row, name) for row, name, _ in shown.items)
+    rows = [
+        Row({**case_cells(row.case, name), **_cells(each)}) for row, name, of in shown.items for each in of
+    ]
+    yield Chart(
+        "communication-mesh",
+        "Volume by mesh dimension",
+        "Payload of a rank per step, by the dimension of the device mesh over which it moves: dp_replicate "
+        "between copies of the model, dp_shard between its shards, tp inside its layers, pp between its "
+        "stages. Lower is better; the inner dimensions (tp) want the fastest links. The table has each "
+        f"collective with its number of calls, next to theory.{shown.left_out}",
+        drawn(_bars(shown, axis), "MiB per step (lower is better)", rows=axis.labels, barmode="stack"),
+        Sheet("", "", (*CASE, *_FIELDS), tuple(rows)),
+    )
+
+
+def _moved(row: CaseSummary) -> list[OverDimension] | None:
+    """What moves over each dimension; None if over one alone, or that is not known."""
+    of = over_dimensions(row.detail) if row.detail else []
+    return of if len({each.dimension for each in of}) > 1 else None
+
+
+def _cells(each: OverDimension) -> dict[str, Any]:
+    calls = Cell(each.calls_theory, reason="" if each.calls_theory is not None else _NO_CALLS)
+    return {
+        "dimension": each.dimension,
+        "op": each.op,
+        "calls": each.calls,
+        "calls_theory": calls,
+        "measured": each.measured,
+        "theory": each.theory,
+    }
+
+
+def _bars(shown: Shown[list[OverDimension]], axis: Rows) -> list[dict[str, Any]]:
+    names = sorted({each.dimension for *_, of in shown.items for each in of})
+    rows = [
+        Row({**case_cells(row.case, name), **{over: _sum(of, over) for over in names}})
+        for row, name, of in shown.items
+    ]
+    fields = tuple(Field(over, over, unit="B") for over in names)
+    sheet = Sheet("", "", (*CASE, *fields), tuple(rows))
+    colours = {over: dimension(over) for over in names}
+    return bars(sheet, {over: over for over in names}, colours, _MIB, places=axis.places)
+
+
+def _sum(of: list[OverDimension], over: str) -> float | None:
+    sizes = [each.measured for each in of if each.dimension == over]
+    return sum(sizes) if sizes else None
