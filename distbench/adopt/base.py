@@ -25,6 +25,11 @@ from distbench.suite.reading import key_text
 
 # each format says which of these it can't express
 _STRATEGIES = (Single, DataParallel, DistributedDataParallel, FullyShardedDataParallel, TensorParallel, Zero)
+_UNSAID = {
+    "pp": "how a model is cut into stages",
+    # torchtitan's context parallelism is a ring
+    "cp": "how the positions of a row are divided by all-to-alls",
+}
 
 COMMON_NOTES = (
     "train.py is your script. Weight decay applies to every parameter, including biases and norms, and the "
@@ -59,7 +64,7 @@ class Measured:
         if plugin is None:
             raise UsageError(f"{one_line(name)}: plug-in strategies can't be exported")
         if plugin not in _STRATEGIES:
-            raise UsageError(f"{name}: no format says yet how a model is cut into stages")
+            raise UsageError(f"{name}: no format says yet {_UNSAID.get(name, 'what it does')}")
         strategy, findings = check(plugin, case.strategy.options, ("strategy", name))
         if strategy is None:
             wrong = Mistake(findings[0].message, key_text(findings[0].path), findings[0].value)

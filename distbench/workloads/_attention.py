@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Of queries (batch, heads, positions, width), and keys and values (batch, kv_heads, positions, width), what
-each query gets (batch, heads, positions, width)."""
-
 
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None = None
 ) -> torch.Tensor:
-    """Causal attention as ``Attend`` has it, grouped where there are fewer heads of keys than of queries.
+    """Causal attention, a ``context.Attend``; grouped where keys have fewer heads than queries.
 
     Args:
         window: Positions that a query sees, the last of which is its own (Mistral, arXiv:2310.06825, section

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from distbench.workloads._attention import Attend, attend
+from distbench.workloads._attention import attend
+from distbench.workloads.context import Attend
 
 if TYPE_CHECKING:
     from distbench.workloads._dimensions import Dimensions
@@ -112,6 +113,8 @@ class Decoder(nn.Module):
     def __init__(self, shape: Dimensions) -> None:
         super().__init__()
         self.shape = shape
+        self.positions: torch.Tensor | None = None
+        """Places in the row of the positions that it gets; None: it gets whole rows."""
         self.embedding = Embedding(shape.vocab_size, shape.dim)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
         self.norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
@@ -124,7 +127,8 @@ class Decoder(nn.Module):
         """Logits (batch, seq, vocabulary) in the compute dtype."""
         x = self.embedding(input_ids)
         # the positions of the ids: under sequence parallelism x has only some of them
-        rope = rope_table(input_ids.shape[1], self.shape.head_dim, self.shape.rope_theta, x)
+        length, shape = input_ids.shape[1], self.shape
+        rope = rope_table(length, shape.head_dim, shape.rope_theta, x, self.positions)
         for block in self.blocks:
             x = block(x, rope)
         logits: torch.Tensor = self.head(self.norm(x))
@@ -163,16 +167,21 @@ def residual_std(shape: Dimensions) -> float:
     return INIT_STD / math.sqrt(2 * shape.depth)
 
 
-def rope_table(length: int, head_dim: int, theta: float, like: torch.Tensor) -> torch.Tensor:
+def rope_table(
+    length: int, head_dim: int, theta: float, like: torch.Tensor, positions: torch.Tensor | None = None
+) -> torch.Tensor:
     """Cos and sin of each position's angles (2, length, head_dim / 2), placed and typed as *like*.
+
+    Positions are counted from 0, or are those of the row that *positions* (length) names.
 
     Made once per forward pass rather than kept as a buffer: a buffer is garbage after the meta
     device, and DeepSpeed casts buffers to 16 bits where FSDP2 does not. Angles are computed in
     fp32, and rounded to the compute dtype here because FSDP2 would round a block's inputs anyway.
     """
     steps = torch.arange(0, head_dim, 2, device=like.device, dtype=torch.float32) / head_dim
-    positions = torch.arange(length, device=like.device, dtype=torch.float32)
-    angles = torch.outer(positions, theta**-steps)
+    if positions is None:
+        positions = torch.arange(length, device=like.device)
+    angles = torch.outer(positions.float(), theta**-steps)
     return torch.stack((angles.cos(), angles.sin())).to(like.dtype)
 
 

@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from torch import nn
 
     from distbench.env import Machine
+    from distbench.workloads.context import Around, Context
     from distbench.workloads.splits import Splits
     from distbench.workloads.stages import Stages
+
+
+IGNORED = -100
+"""A label that torch's cross-entropy leaves out (its default ``ignore_index``)."""
 
 
 class Workload(ABC):
@@ -92,6 +97,22 @@ class Workload(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has Workload.stages, but no Workload.stage")
 
+    def context(self) -> Context | None:
+        """How rows can be cut by positions (context parallelism), or None if they can't."""
+        return None
+
+    def cut_rows(self, module: nn.Module, positions: torch.Tensor, around: Around) -> None:
+        """Let *module*, still unwrapped, work on some of the *positions* of each row, as ``context`` says.
+
+        Args:
+            positions: Places in the row of those that it gets, from 0.
+            around: Makes, of an attention over whole rows, the one over a part of them.
+
+        Raises:
+            NotImplementedError: a plug-in that says how its rows are cut, and does not do it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has Workload.context, but no Workload.cut_rows")
+
     @abstractmethod
     def module(self) -> nn.Module:
         """Model on the current default device (meta too). Runs in the worker."""
@@ -112,6 +133,11 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(at_least_fp32(logits).flatten(0, -2), labels.flatten())
 
 
+def counting(labels: torch.Tensor) -> torch.Tensor:
+    """How many of *labels* ``cross_entropy`` takes the mean over: all but those that torch ignores."""
+    return (labels != IGNORED).sum()
+
+
 def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
     """*tensor*, in fp32 if its own dtype is shorter."""
     import torch
@@ -120,5 +146,5 @@ def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 PLUGIN_BASE = Workload
-HELPERS = ("hashing", "shapes", "splits", "stages", "weights")
+HELPERS = ("context", "hashing", "shapes", "splits", "stages", "weights")
 """Modules of this room that are shared code and no plug-ins."""

@@ -47,13 +47,21 @@ class Splits:
 
     def problem(self, devices: int) -> str | None:
         """Why the model can't be split over that many *devices*, or None if it can."""
-        wrong = [f"{name} = {count}" for name, count in self.counts.items() if count % devices]
-        if not wrong:
-            return None
-        common = math.gcd(*self.counts.values())
-        fitting = [str(size) for size in range(1, common + 1) if not common % size]
-        every = ", ".join(f"{name} = {count}" for name, count in self.counts.items())
-        return (
-            f"{' and '.join(wrong)} can't be divided by {devices}; numbers of devices that divide "
-            f"{every}: {', '.join(fitting)}"
-        )
+        return undivided(self.counts, devices)
+
+
+def undivided(counts: Mapping[str, int], devices: int) -> str | None:
+    """Which of *counts* (by the option's name) can't be divided by *devices*, and what would divide all.
+
+    None: all can.
+    """
+    wrong = [f"{name} = {count}" for name, count in counts.items() if count % devices]
+    if not wrong:
+        return None
+    common = math.gcd(*counts.values())
+    fitting = [str(size) for size in range(1, common + 1) if not common % size]
+    every = ", ".join(f"{name} = {count}" for name, count in counts.items())
+    return (
+        f"{' and '.join(wrong)} can't be divided by {devices}; numbers of devices that divide "
+        f"{every}: {', '.join(fitting)}"
+    )

@@ -10,6 +10,7 @@ from distbench.bounds import Bound, Count
 from distbench.data.base import Shape
 from distbench.workloads._dimensions import PRESETS, Dimensions
 from distbench.workloads.base import Workload, cross_entropy
+from distbench.workloads.context import Around, Context
 from distbench.workloads.splits import Splits
 from distbench.workloads.stages import Stages
 
@@ -171,6 +172,28 @@ class Transformer(Workload):
 
         assert isinstance(module, Decoder), "stages are cut from the plain module"
         return DecoderStage(module, layers)
+
+    def context(self) -> Context:
+        shape = self._dimensions
+        return Context(
+            arrays=("input_ids", "labels"),
+            labels="labels",
+            positions=self.seq_len,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            layers=shape.depth,
+            sees_all=self.window is None,
+        )
+
+    def cut_rows(self, module: nn.Module, positions: torch.Tensor, around: Around) -> None:
+        from distbench.workloads._decoder import Attention, Decoder
+
+        assert isinstance(module, Decoder), "rows are cut for the plain module"
+        module.positions = positions
+        for part in module.modules():
+            if isinstance(part, Attention):
+                part.attend = around(part.attend)
 
     def module(self) -> nn.Module:
         from distbench.workloads._decoder import Decoder

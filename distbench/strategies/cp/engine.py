@@ -1,0 +1,50 @@
+"""The worker's side of ``cp``."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from distbench.strategies import cp
+from distbench.strategies.base import Setting
+from distbench.strategies.torch_engine.context_parallel import ContextEngine, Rows
+from distbench.strategies.torch_engine.modules import wrapped
+from distbench.strategies.torch_engine.reading import Ledger, dtype_name
+from distbench.workloads.weights import DTYPES, loaded
+
+
+class ContextParallelEngine(ContextEngine):
+    """A whole model on each rank, for some positions of its rows; DDP sums its gradients over all ranks."""
+
+    module: DistributedDataParallel
+
+    def reduce_dtype(self) -> str:
+        return dtype_name(p.dtype for p in self.module.parameters())
+
+    def book(self, ledger: Ledger) -> None:
+        """Book the reducer's buckets too: C++ owns them, so their size is what DDP logs of itself."""
+        super().book(ledger)
+        sizes: str = self.module._get_ddp_logging_data()["bucket_sizes"]
+        ledger.add("buffers", sum(map(int, sizes.split(","))))
+
+    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if last else self.module.no_sync()
+
+
+def build_cp(strategy: cp.ContextParallel, setting: Setting) -> ContextParallelEngine:
+    """Engine of this rank."""
+    sizes = strategy.dimensions(setting.world_size)
+    mesh = init_device_mesh(setting.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    rows = Rows(setting.workload, mesh)
+    master = DTYPES[setting.case.precision.master]
+    module = loaded(setting.workload, setting.weights, setting.device, master)
+    rows.cut(module)
+    module, layers = wrapped(setting, module)
+    # all ranks have gradients of their own: those of other rows, or of other positions
+    whole = DistributedDataParallel(
+        module, device_ids=[setting.device] if setting.device.type == "cuda" else None
+    )
+    return ContextParallelEngine(setting, whole, layers, rows)

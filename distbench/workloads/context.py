@@ -1,0 +1,53 @@
+"""How the rows of a model can be cut by positions, over devices that share rows. Without torch.
+
+Only attention looks from one position to another; all else works on each by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distbench.workloads.splits import undivided
+
+if TYPE_CHECKING:
+    import torch
+
+Attend = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+"""Of queries (batch, heads, positions, width), and keys and values (batch, kv_heads, positions, width), what
+each query gets (batch, heads, positions, width)."""
+Around = Callable[[Attend], Attend]
+"""Makes one attention of another."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What context parallelism has to know of a model."""
+
+    arrays: tuple[str, ...]
+    """Arrays of a batch that are cut: their second axis has the positions."""
+    labels: str
+    """The one of them that has the labels, by which is known how much a part counts in the mean loss."""
+    positions: int
+    """Positions of one row."""
+    heads: int
+    """Heads of queries."""
+    kv_heads: int
+    """Heads of keys and values."""
+    head_dim: int
+    """Numbers of one head at one position."""
+    layers: int
+    """Layers with an attention each."""
+    sees_all: bool
+    """Whether a position sees all before it, and not a window of them."""
+
+    @property
+    def exchanged(self) -> int:
+        """Numbers of one position in the queries, keys, values and outputs of all layers."""
+        return 2 * self.layers * (self.heads + self.kv_heads) * self.head_dim
+
+    def problem(self, devices: int, *, heads: bool) -> str | None:
+        """Why rows can't be cut over that many *devices*, or None; *heads*: they are divided too."""
+        counts = {"heads": self.heads, "kv_heads": self.kv_heads} if heads else {}
+        return undivided({**counts, "seq_len": self.positions}, devices)

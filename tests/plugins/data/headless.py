@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distbench.data.base import Batches, Kind, Shape, Source
+
+IGNORED = -100
+"""What torch's cross-entropy leaves out."""
+
+
+@dataclass(frozen=True)
+class Headless(Source):
+    """Rows drawn from the seed, the first quarter of which has no labels, as a prompt has none."""
+
+    @property
+    def kind(self) -> Kind:
+        return "tokens"
+
+    def problem(self, shape: Shape) -> str | None:
+        return None
+
+    def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
+        def row(step: int, number: int) -> np.ndarray:
+            return np.random.default_rng([seed, step, number]).integers(shape.classes, size=shape.length + 1)
+
+        def batches(step: int, rows: range) -> dict[str, np.ndarray]:
+            drawn = np.stack([row(step, number) for number in rows])
+            labels = drawn[:, 1:].copy()
+            labels[:, : shape.length // 4] = IGNORED
+            return {"input_ids": drawn[:, :-1].copy(), "labels": labels}
+
+        return batches

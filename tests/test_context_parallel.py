@@ -1,0 +1,223 @@
+"""Context parallelism: whose rows may be cut by positions, what moves, and if it is the same training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Finished
+from records import case
+
+from distbench import plan
+from distbench.adopt import adopt
+from distbench.analysis.communication import EXPLAINED, volume
+from distbench.analysis.mesh_dimensions import miscounted
+from distbench.case import Batch, Case, Choice
+from distbench.env import Machine
+from distbench.errors import UsageError
+from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.record.store import Run
+from distbench.strategies.cp import ContextParallel
+from distbench.strategies.description import ExpectedCollective
+from distbench.suite import load
+
+MACHINE = Machine("cpu", 8, {"torch": "1", "torchao": "1"}, has_libaio=False, has_compiler=True)
+OPTIONS = {"dim": 64, "depth": 2, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": 256, "seq_len": 32}
+MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}"
+# rows, layers, positions, width
+B, L, S, D = 8, 2, 32, 64
+
+
+def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> plan.Planned:
+    """The only case of *strategy*."""
+    sections = {"workload": MODEL, "batch": f"{{global_batch_size: {B}}}", **changed}
+    suite = folder / "suite.yaml"
+    text = "".join(f"{key}: {value}\n" for key, value in sections.items())
+    suite.write_text(f"{text}world_sizes: [{world_size}]\nstrategies: [{{{strategy}}}]\n")
+    (item,) = plan.make(load(suite), MACHINE).cases
+    return item
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "changed", "why"),
+    [
+        (
+            "cp: {}",
+            1,
+            {},
+            "context parallelism needs at least 2 devices for a row; use ddp, or a larger world",
+        ),
+        ("cp: {}", 8, {}, "heads = 4 and kv_heads = 4 can't be divided by 8; numbers of devices that divide"),
+        ("cp: {}", 8, {}, "heads = 4, kv_heads = 4, seq_len = 32: 1, 2, 4"),
+        (
+            "cp: {}",
+            4,
+            {"workload": MODEL.replace("kv_heads: 4", "kv_heads: 2")},
+            "kv_heads = 2 can't be divided by 4; numbers of devices that divide heads = 4, kv_heads = 2, "
+            "seq_len = 32: 1, 2",
+        ),
+        ("cp: {}", 4, {"workload": MODEL.replace("32}}", "30}}")}, "seq_len = 30 can't be divided by 4"),
+        ("cp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not say how its rows are cut by pos"),
+        ("cp: {}", 2, {"compile": "true"}, "compile is not offered with context parallelism"),
+        ("cp: {mesh: {cp: 3}}", 4, {}, "mesh: {cp: 3}: 3 does not divide the world size, 4"),
+        ("cp: {mesh: {cp: 1}}", 2, {}, "context parallelism needs at least 2 devices for a row"),
+    ],
+)
+def test_what_can_not_be_cut_is_refused_with_the_numbers(
+    strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    assert why in (planned(tmp_path, strategy, world_size, **changed).problem or "")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "label", "batch"),
+    [("cp: {}", "cp", Batch(8, 8, 1)), ("cp: {mesh: {cp: 2}}", "cp2+ddp", Batch(8, 4, 1))],
+)
+def test_a_name_says_who_shares_rows_and_those_who_do_share_samples(
+    strategy: str, label: str, batch: Batch, tmp_path: Path
+) -> None:
+    found = planned(tmp_path, strategy, 4)
+    assert (found.problem, found.case.label, found.case.batch) == (None, label, batch)
+
+
+def of(strategy: ContextParallel, world_size: int, batch: Batch, **changed: object) -> Case:
+    """A case of *strategy* on the small model, in fp32."""
+    options = {"mesh": dict(strategy.mesh)}
+    workload = Choice("transformer", {**OPTIONS, **changed.pop("options", {})})
+    return case("cp", world_size, strategy=Choice("cp", options), workload=workload, batch=batch, **changed)
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "recomputed", "passes"),
+    [(4, "none", 2), (2, "none", 2), (4, "full", 3), (4, "selective", 3)],
+)
+def test_a_layer_exchanges_four_times_forward_and_four_times_backward(
+    kv_heads: int, recomputed: str, passes: int
+) -> None:
+    asked = of(
+        ContextParallel(),
+        2,
+        Batch(B, B // 2, 2),
+        options={"kv_heads": kv_heads},
+        activation_checkpointing=recomputed,
+    )
+    # queries and what comes out are as wide as the model, keys and values as their heads
+    moved = passes * L * B * S // 2 * (2 * D + 2 * D * kv_heads // 4) * 4
+    assert ContextParallel().collectives_by_dimension(asked, 1000) == [
+        ExpectedCollective("all_to_all", moved, "cp", 2 * passes * 4 * L),
+        ExpectedCollective("all_reduce", 4000, "cp"),
+    ]
+
+
+def test_on_a_mesh_rows_are_divided_first_and_gradients_are_summed_over_all() -> None:
+    strategy = ContextParallel(mesh={"cp": 2})
+    asked = of(strategy, 4, Batch(B, B // 2, 1))
+    moved = 2 * L * B // 2 * S // 2 * 4 * D * 4
+    assert strategy.collectives_by_dimension(asked, 1000) == [
+        ExpectedCollective("all_to_all", moved, "cp", 8 * L),
+        ExpectedCollective("all_reduce", 4000, "dp_replicate x cp"),
+    ]
+    assert strategy.dimensions(4) == {"dp_replicate": 2, "cp": 2}
+    assert [strategy.data_rank(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
+
+
+def test_every_rank_keeps_a_whole_model() -> None:
+    states = ContextParallel().model_states(of(ContextParallel(), 4, Batch(B, B, 1)), 1000)
+    assert states["parameters"] == states["gradients"] == 4000
+
+
+def test_no_format_says_how_rows_are_divided() -> None:
+    with pytest.raises(UsageError, match="cp: no format says yet how the positions of a row are divided"):
+        adopt("torchtitan", of(ContextParallel(), 2, Batch(B, B, 1)), {})
+
+
+CHECKED = f"""
+workload: {MODEL.replace("}}", ", tied: true}}")}
+batch: {{global_batch_size: 8, micro_batch_size: 4}}
+launcher: {{kept: {{oversubscribe: true}}}}
+"""
+
+
+def verdicts(finished: Finished) -> dict[str, str]:
+    """Verdict of each case by its name."""
+    return {name: each["equivalence"]["verdict"] for name, each in finished.cases.items()}
+
+
+@pytest.mark.train
+def test_mistakes_of_rows_that_are_cut_are_found(run_suite: Callable[..., Finished]) -> None:
+    bugs = ("local-positions", "mean-of-means")
+    done = run_suite(f"""{CHECKED}
+data: headless
+optimizer: {{name: sgd, lr: 0.1, clip_grad_norm: 0.1}}
+measure: {{trials: 0}}
+check: {{steps: 2, perturbed: 4, fp64: false}}
+world_sizes: [2]
+strategies: [{{planted_cp: {{bug: [none, {", ".join(bugs)}]}}}}]
+""")
+    found = {name.split("/")[0].removeprefix("planted-cp-"): word for name, word in verdicts(done).items()}
+    assert found == {"none": ROUNDING, **dict.fromkeys(bugs, DIFFERS)}
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("attention", "data", "precision", "recomputed"),
+    [
+        ("full", "text", "fp32", "none"),
+        ("full", "headless", "bf16", "full"),
+        ("sliding_window, window: 5", "text", "fp32", "selective"),
+        ("sliding_window, window: 12", "text", "bf16", "none"),
+    ],
+)
+def test_rows_that_are_cut_are_the_same_training_and_move_what_theory_says(
+    attention: str, data: str, precision: str, recomputed: str, run_suite: Callable[..., Finished]
+) -> None:
+    done = run_suite(f"""{CHECKED.replace("tied: true", f"tied: true, attention: {attention}")}
+data: {data}
+precision: {precision}
+activation_checkpointing: {recomputed}
+optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
+measure: {{warmup: 1, steps: 2, trials: 1}}
+check: {{steps: 3, perturbed: 4, fp64: false}}
+world_sizes: [2, 4]
+strategies: [cp, {{cp: {{mesh: {{cp: 2}}}}}}]
+exclude: [{{strategy: "cp2*", world_size: 2}}]
+""")
+    assert done.code == 0, done.errors
+    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
+    measured = [each for each in Run(done.folder).records() if each.job.kind == "measure"]
+    assert len(measured) == 3
+    for record in measured:
+        moved = volume(record)
+        assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
+        assert miscounted(record) == "", record.case.name
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_window_is_the_same_training_however_layers_are_cut(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(f"""{CHECKED.replace("tied: true", "attention: sliding_window, window: 5")}
+optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
+measure: {{trials: 0}}
+check: {{steps: 3, perturbed: 4, fp64: false}}
+world_sizes: [2]
+strategies: [ddp, fsdp, {{tp: {{sequence_parallel: [false, true]}}}}, {{pp: {{micro_batches: 2}}}}]
+""")
+    assert done.code == 0, done.errors
+    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_rows_that_are_cut_are_judged_and_resumed_as_whole_ones(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(f"""{CHECKED}
+optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
+measure: {{trials: 0}}
+convergence: {{steps: 12, every: 6, seeds: 2, held_out: 16}}
+checkpoint: {{}}
+world_sizes: [2]
+strategies: [ddp, cp]
+""")
+    assert done.code == 0, done.errors
+    assert len(done.checkpoints) > 3
