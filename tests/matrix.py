@@ -31,6 +31,8 @@ strategies:
   - zero: {{stage: [0, 1, 2, 3]}}
   - zero: {{stage: [1, 2, 3], offload_optimizer: cpu}}
   - zero: {{stage: 3, offload_optimizer: cpu, offload_parameters: cpu}}
+  - zero: {{hpz_partition_size: 2}}
+  - zero: {{stage: 1, mesh: {{tp: 2}}}}
   - tp
   - tp: {{sequence_parallel: true, loss_parallel: true}}
   - fsdp: {{mesh: {{tp: 2}}, sequence_parallel: true}}
@@ -40,9 +42,11 @@ include:
   - {{strategy: fsdp-hybrid, world_size: 4}}
   - {{strategy: fsdp1-hybrid, world_size: 4}}
   - {{strategy: zero3, world_size: 4}}
+  - {{strategy: "zero3+hpz2", world_size: 4}}
   - {{strategy: "fsdp+tp2+sp", world_size: 4}}
 exclude:
   - {{strategy: "fsdp+tp2+sp", world_size: 2}}
+  - {{strategy: "zero3+hpz2", world_size: 2}}
 """,
     # what keeps or moves its numbers in other dtypes than ddp, and activations computed twice
     "bf16": f"""{COMMON}

@@ -44,6 +44,8 @@ class Splits:
     """Parameters of all modules in ``whole``."""
     whole_tensors: int
     """Tensors of all modules in ``whole``."""
+    tied: bool = False
+    """Whether ``table`` and ``head`` are one tensor."""
 
     def problem(self, devices: int) -> str | None:
         """Why the model can't be split over that many *devices*, or None if it can."""

@@ -152,6 +152,7 @@ class Transformer(Workload):
             classes=shape.vocab_size,
             whole_parameters=(2 * shape.depth + 1) * shape.dim,
             whole_tensors=2 * shape.depth + 1,
+            tied=shape.tied,
         )
 
     def stages(self) -> Stages:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from distbench.bounds import Bound
-from distbench.case import BYTES, Case
+from distbench.bounds import Bound, Count
+from distbench.case import Case
 from distbench.env import Machine, ops_folder, packages
-from distbench.optimizers import Cut
-from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.description import (
     KEEPING,
@@ -23,10 +21,14 @@ from distbench.strategies.description import (
     TIMING,
     Card,
     Deviation,
+    ExpectedCollective,
     Meaning,
+    by_operation,
     points,
 )
-from distbench.strategies.zero import disk, ops
+from distbench.strategies.zero import disk, limits, ops, theory
+from distbench.strategies.zero.autotp import AutoTensorParallelism
+from distbench.strategies.zero.card import SPLIT
 from distbench.strategies.zero.card import card as card_of
 
 _GATHERED_TWICE = Deviation(
@@ -61,7 +63,8 @@ class Zero(Strategy):
     packages = ("torch", "deepspeed")
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points("the strategy itself", "optimizer_wrapper"),
-        **points(SHARDING, "zero_stage", "param_persistence_threshold"),
+        **points(SHARDING, "zero_stage", "param_persistence_threshold", "hpz_partition_size"),
+        **points(SHARDING, "mesh", "split_tensors"),
         **points(KEEPING, "max_live_parameters", "max_reuse_distance", "shared_parameters"),
         **points(PORTIONS, "reduce_bucket_size", "allgather_bucket_size", "prefetch_bucket_size"),
         **points(TIMING, "overlap_comm", "throughput_timer"),
@@ -101,6 +104,17 @@ class Zero(Strategy):
     prefetch_bucket_size: Annotated[int | None, Bound(0, _MOST)] = None
     """Elements that stage 3 gathers ahead; null: the largest layer of a model of up to 1e9 parameters, and
     for a larger one DeepSpeed's own, 5e7."""
+    hpz_partition_size: Count = field(default=1, metadata={"since": 4})
+    """Neighbouring ranks that keep a second copy of the parameters between them in stage 3, such as the
+    devices of a node: the backward pass gathers inside such a group, not over all ranks (hpZ of ZeRO++,
+    arXiv:2306.10209). 1: there is no second copy."""
+    quantized_weights: bool = field(default=False, metadata={"since": 4})
+    """Gather parameters rounded to 8 bits in stage 3 (qwZ of ZeRO++)."""
+    quantized_gradients: bool = field(default=False, metadata={"since": 4})
+    """Reduce gradients rounded to 4 bits in stage 3 (qgZ of ZeRO++)."""
+    mesh: dict[Literal["tp"], Count] = field(default_factory=dict, metadata={"since": 4})
+    """{tp: 2} cuts the linear layers of every block over pairs of neighbouring ranks, which share rows, and
+    spreads ZeRO over the others: DeepSpeed's AutoTP, in stages 0 to 2."""
 
     def __post_init__(self) -> None:
         # what the stage alone decides, the id of a case holds: null would hide that two do the same
@@ -113,7 +127,7 @@ class Zero(Strategy):
 
     @property
     def label(self) -> str:
-        name = f"zero{self.stage}"
+        name = f"zero{self.stage}" + (f"+tp{self.mesh['tp']}" if self.mesh else "")
         if "none" not in (self.offload_optimizer, self.offload_parameters):
             name += f"+offload-all{_suffix(self.offload_parameters)}"
         elif self.offload_parameters != "none":
@@ -123,19 +137,30 @@ class Zero(Strategy):
         # the reverse, stage 3 without it, has no name of its own: earlier versions call that zero3
         if self.overlap_comm and self.stage != 3:
             name += "+overlap"
+        if self.hpz_partition_size > 1:
+            name += f"+hpz{self.hpz_partition_size}"
         return name if self.optimizer_kernel == "torch" else f"{name}+ds-adam"
 
     @property
     def card(self) -> Card:
-        return card_of(self.stage, offloads=bool(self.offloads))
+        if self.mesh:
+            return SPLIT
+        return card_of(self.stage, offloads=bool(self.offloads), has_copy=self.hpz_partition_size > 1)
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
-        return cls(stage=0), cls(stage=1), cls(stage=2), cls(stage=3)
+        return (
+            cls(stage=0),
+            cls(stage=1),
+            cls(stage=2),
+            cls(),
+            cls(hpz_partition_size=2),
+            cls(stage=1, mesh={"tp": 2}),
+        )
 
     @property
     def simplicity(self) -> int:
-        return 40 + self.stage
+        return 40 + self.stage + (self.hpz_partition_size > 1) + (10 if self.mesh else 0)
 
     @property
     def offloads(self) -> tuple[str, ...]:
@@ -157,38 +182,16 @@ class Zero(Strategy):
             return ()
         return (_GATHERED_TWICE,) if self.stage == 3 else (_IN_TWO_PARTITIONS,)
 
-    def problem(self, case: Case, machine: Machine) -> str | None:
-        precision = case.precision
-        if self.offload_optimizer != "none" and self.stage == 0:
-            return "stage = 0: DeepSpeed can offload the optimizer only from stage 1 on"
-        if self.offload_parameters != "none" and self.stage != 3:
-            return f"stage = {self.stage}: DeepSpeed can offload parameters only in stage 3"
-        if self.overlap_comm and self.stage == 0:
-            return "overlap_comm: in stage 0 DeepSpeed reduces gradients after the backward pass, never in it"
-        if self.optimizer_kernel == "deepspeed" and case.optimizer.name != "adamw":
-            return f"optimizer.name = {case.optimizer.name}: DeepSpeed's kernel supports only adamw"
-        if precision.master != "fp32":
-            return f"precision.master = {precision.master}: DeepSpeed keeps fp32 master weights"
-        if self.stage == 3 and "none" not in (case.compile, case.activation_checkpointing):
-            # its hooks carry torch.compiler.disable, which torch can't leave out of a checkpoint (gb0098)
-            return (
-                "stage = 3 gathers parameters inside each layer, and torch compiles no such layer that is "
-                "recomputed: nothing would be compiled; use activation_checkpointing: none or compile: false"
-            )
-        if precision.compute == "fp16" and case.device == "cpu":
-            return "DeepSpeed's CPU accelerator does not support fp16"
-        cut: Cut = "flat" if self.stage else "whole"
-        problem = self._disk_problem(machine) or state_problem(case, cut, f"ZeRO {self.stage}")
-        return problem or self._tools_problem(case, machine)
+    @property
+    def tensor_parallelism(self) -> AutoTensorParallelism:
+        """How the layers are cut, over one device where they are not."""
+        return AutoTensorParallelism(self.mesh.get("tp", 1))
 
-    def _disk_problem(self, machine: Machine) -> str | None:
-        if "nvme" not in self.offloads:
-            return None
-        if self.stage != 3:
-            return f"stage = {self.stage}: DeepSpeed offloads to NVMe only in stage 3, here to memory"
-        if not machine.has_libaio:
-            return f"offload to NVMe needs libaio; {ops.GET_LIBAIO}"
-        return None if self.nvme_path else "offload to NVMe needs nvme_path: a folder on the disk"
+    def data_ranks(self, ranks: int) -> int:
+        return max(1, ranks // self.tensor_parallelism.devices)
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        return limits.problem(self, case, machine) or self._tools_problem(case, machine)
 
     def imports(self, case: Case) -> tuple[str, ...]:
         # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
@@ -236,27 +239,23 @@ class Zero(Strategy):
         return "deepspeed.ops.adam.fused_adam.FusedAdam", "FusedAdam"
 
     def dimensions(self, ranks: int) -> dict[str, int]:
-        return {"dp_shard" if self.stage else "dp_replicate": ranks}
+        data = {"dp_shard" if self.stage else "dp_replicate": self.data_ranks(ranks)}
+        return data | dict(self.mesh.items())
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
-        # Rajbhandari et al. 2020 (arXiv 1910.02054), section 7: 2 Psi up to stage 2, 3 Psi in stage 3;
-        # from stage 2 on gradients are kept in shards and so reduced after every micro-batch
-        if case.world_size == 1:
-            return {}
-        micro = case.batch.gradient_accumulation_steps
-        reduced = parameters * BYTES[case.precision.reduce]
-        gathered = parameters * BYTES[case.precision.compute]
-        if self.stage == 0:
-            return {"all_reduce": reduced}
-        if self.stage == 3:
-            return {"all_gather": 2 * micro * gathered, "reduce_scatter": micro * reduced}
-        return {"reduce_scatter": reduced * (micro if self.stage == 2 else 1), "all_gather": gathered}
+        return by_operation(self.collectives_by_dimension(case, parameters))
+
+    def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective]:
+        return theory.moved(self, case, parameters)
 
     def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
         return disk.traffic(self, case, parameters) if self.disk else None
 
     def expected(self, case: Case) -> dict[str, Any]:
-        return {"offload.optimizer": self.offload_optimizer, "offload.parameters": self.offload_parameters}
+        places = {"offload.optimizer": self.offload_optimizer, "offload.parameters": self.offload_parameters}
+        size = self.hpz_partition_size
+        own = {"hpz_partition_size": size} if size > 1 else {}
+        return places | own | ({"mesh.tp": self.mesh["tp"]} if self.mesh else {})
 
     def build(self, setting: Setting) -> Engine:
         if self.disk:
@@ -268,28 +267,7 @@ class Zero(Strategy):
         return build_zero(self, setting)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        if "nvme" in self.offloads:
-            return None
-        ranks, stored = case.world_size, case.precision.compute
-        accumulates = case.batch.gradient_accumulation_steps > 1
-        sizes = zero_table(
-            case,
-            parameters,
-            stored=stored,
-            # from stage 1 on DeepSpeed keeps master weights even where they are of the same dtype
-            master=case.precision.master if self.stage or stored != case.precision.master else None,
-            shards=(
-                ranks if self.stage == 3 else 1,
-                # stage 1 keeps whole gradients only to add others to them; the paper's always does
-                ranks if self.stage > 1 or (self.stage == 1 and not accumulates) else 1,
-                ranks if self.stage else 1,
-            ),
-        )
-        if self.offload_optimizer != "none":
-            # the CPU's optimizer has its own gradients, in which stages 1 and 2 receive them
-            received = sizes["gradients"] if self.stage == 3 or accumulates else 0.0
-            sizes["gradients"] = received + parameters * BYTES[case.precision.master] / ranks
-        return sizes
+        return None if "nvme" in self.offloads else theory.kept(self, case, parameters)
 
 
 def _suffix(place: str) -> str:

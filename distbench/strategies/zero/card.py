@@ -73,9 +73,66 @@ OFFLOAD = Claim(
     "What is offloaded stands in the memory of the host: a device keeps less, and waits for the host.",
     "https://www.deepspeed.ai/tutorials/zero-offload/",
 )
+_ZEROPP = "https://arxiv.org/abs/2306.10209"
+SECONDARY = Card(
+    shards="all, and a copy in groups",
+    claims=(
+        Claim(
+            "shards",
+            "All model states over all ranks; the parameters once more over a group of neighbours, from "
+            "their first use in a step to the update (hpZ of ZeRO++).",
+            _ZEROPP,
+        ),
+        Claim(
+            "moves",
+            "As many bytes as stage 3, of which the backward pass's all-gather stays inside the group: "
+            "between nodes two thirds are left.",
+            _ZEROPP,
+        ),
+        Claim(
+            "keeps",
+            "With Adam in mixed precision 16 / ranks + 2 / group bytes per parameter.",
+            _ZEROPP,
+        ),
+        Claim(
+            "take it if",
+            "stage 3 waits for gathers between nodes, and a node has room for the parameters once more.",
+            _ZEROPP,
+        ),
+    ),
+)
+_MEGATRON = "https://arxiv.org/abs/1909.08053"
+SPLIT = Card(
+    shards="blocks, and as its stage",
+    claims=(
+        Claim(
+            "shards",
+            "The linear layers of each block are cut over neighbouring ranks, which work on the same rows "
+            "(AutoTP); over the others ZeRO shards what its stage says.",
+            "https://www.deepspeed.ai/tutorials/autotp-training",
+        ),
+        Claim(
+            "moves",
+            "Between ranks with the same rows activations, seven times a block, as each layer's gradient is "
+            "summed by itself; between the others what its stage moves, of a part of the model.",
+            _MEGATRON,
+        ),
+        Claim(
+            "keeps",
+            "A block's model states divided by the ranks that cut it, then as its stage; embedding, norms "
+            "and head whole.",
+            _MEGATRON,
+        ),
+        Claim(
+            "take it if",
+            "you train with DeepSpeed already, and a layer is too large for one device or there are more "
+            "devices than the batch has samples for.",
+        ),
+    ),
+)
 
 
-def card(stage: int, *, offloads: bool) -> Card:
-    """Card of a *stage* of ZeRO, which *offloads* to the host or not."""
-    own = STAGES[stage]
+def card(stage: int, *, offloads: bool, has_copy: bool) -> Card:
+    """Card of a *stage* of ZeRO, which *offloads* to the host or not, and *has_copy* for hpZ's groups."""
+    own = SECONDARY if has_copy else STAGES[stage]
     return replace(own, claims=(*own.claims, OFFLOAD)) if offloads else own

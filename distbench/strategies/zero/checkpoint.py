@@ -20,6 +20,7 @@ from deepspeed.utils import (
 from distbench.strategies.base import FullState
 from distbench.strategies.torch_engine.checkpoint import NO_WHOLE, refuse_quantized
 from distbench.strategies.torch_engine.reading import on_host
+from distbench.strategies.zero import pieces
 from distbench.workloads.weights import plain_name
 
 _TAG = "checkpoint"
@@ -71,11 +72,12 @@ def _state_of(engine: Any, parameter: torch.Tensor, example: dict[str, Any]) -> 
     """Whole state of one parameter; *example* is that of any piece, where a parameter has none of its own."""
     is_flat = bool(engine.zero_optimization_stage())
     own = example if is_flat else engine.basic_optimizer.state[whole_masters(engine)[parameter]]
-    whole = (
-        (name, (safe_get_full_optimizer_state(parameter, name) if is_flat else own[name]).detach().float())
+    held = (
+        (name, safe_get_full_optimizer_state(parameter, name) if is_flat else own[name])
         for name in _MOMENTS
         if name in own
     )
+    whole = ((name, pieces.whole(parameter, state.detach().float())) for name, state in held)
     return on_host(whole) | ({"step": torch.tensor(float(own["step"]))} if "step" in own else {})
 
 
@@ -134,8 +136,9 @@ def counted(optimizer: Any, step: torch.Tensor, device: torch.device) -> int | t
 def _put_whole(
     engine: Any, parameter: torch.Tensor, value: torch.Tensor, moments: dict[str, torch.Tensor]
 ) -> None:
+    value = pieces.own(parameter, value)
     parameter.data.copy_(value)
-    given = {name: moments[name] for name in _MOMENTS if name in moments}
+    given = {name: pieces.own(parameter, moments[name]) for name in _MOMENTS if name in moments}
     if hasattr(parameter, "_hp_mapping"):
         safe_set_full_fp32_param(parameter, value)
         for name, moment in given.items():

@@ -61,8 +61,12 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
 
     A size missing from *sizes* takes DeepSpeed's default.
     """
+    over = strategy.tensor_parallelism
+    # DeepSpeed would check the batch as if ranks that share rows had some of their own
+    sharing = over.devices > 1
+    cut = {"tensor_parallel": over.configuration(case)} if sharing else {}
     return {
-        "train_batch_size": case.batch.global_batch_size,
+        **({} if sharing else {"train_batch_size": case.batch.global_batch_size}),
         "train_micro_batch_size_per_gpu": case.batch.micro_batch_size,
         "gradient_accumulation_steps": case.batch.gradient_accumulation_steps,
         # DeepSpeed clips at 1.0 by default
@@ -79,6 +83,7 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
         "timers": {"throughput": {"enabled": False}},
         "steps_per_print": None,
         "zero_optimization": _section(strategy, case, sizes),
+        **cut,
     }
 
 
@@ -91,6 +96,8 @@ def _section(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[str, 
     }
     of_suite = {**open_sizes(strategy), "sub_group_size": "sub_group_size"}
     section |= {theirs: sizes[key] for key, theirs in of_suite.items() if key in sizes}
+    if strategy.hpz_partition_size > 1:
+        section["zero_hpz_partition_size"] = strategy.hpz_partition_size
     places = {"offload_optimizer": strategy.offload_optimizer, "offload_param": strategy.offload_parameters}
     for theirs, place in places.items():
         if place != "none":

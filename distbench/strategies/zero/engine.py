@@ -12,12 +12,13 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
+from deepspeed.utils import groups
 from torch import nn
 
 from distbench import optimizers, schedule
 from distbench.strategies.base import Engine, FullState, Setting
 from distbench.strategies.torch_engine import compilation, float8, modules, optimizer, reading, recomputation
-from distbench.strategies.zero import Zero, checkpoint, gradients, settings
+from distbench.strategies.zero import Zero, checkpoint, gradients, pieces, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model
 from distbench.strategies.zero.memory import book
 from distbench.workloads import weights
@@ -76,7 +77,7 @@ class ZeroEngine(Engine):
                 whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
             if whole is None:
                 whole = _gathered(parameter)
-            yield weights.plain_name(name), whole.float()
+            yield weights.plain_name(name), pieces.whole(parameter, whole.float())
 
     def buffers(self) -> dict[str, torch.Tensor]:
         buffers = self._engine.module.named_buffers()
@@ -97,8 +98,8 @@ class ZeroEngine(Engine):
         engine = self._engine
         return {
             "engine": type(engine).__qualname__,
-            "world_size": dist.get_world_size(group=engine.data_parallel_group),
-            "parameters": sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters()),
+            "world_size": math.prod(pieces.mesh(engine).values()),
+            "parameters": sum(map(pieces.elements, engine.module.parameters())),
             "trainable_tensors": sum(p.requires_grad for p in engine.module.parameters()),
             "optimizer": optimizer.describe_optimizer(engine.basic_optimizer),
             "dtypes": {
@@ -211,7 +212,10 @@ def _undo_trial_step(engine: Any) -> None:
 
 def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
     """Module with each parameter sharded as it is created, and the weights loaded."""
-    with deepspeed.zero.Init(config_dict_or_path=config, enabled=True), weights.undrawn(setting.workload):
+    # the groups of hpZ outlive an engine, and DeepSpeed refuses to make them again
+    secondary = groups._get_zero_param_intra_parallel_group()
+    init = deepspeed.zero.Init(config_dict_or_path=config, enabled=True, zero_param_parallel_group=secondary)
+    with init, weights.undrawn(setting.workload):
         module: nn.Module = setting.workload.module()
     with weights.opened(setting.weights) as initial, torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -224,6 +228,8 @@ def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
 def _fill(parameter: Any, initial: weights.Initial, name: str) -> None:
     """Make this rank's shard of *parameter*, which stage 3 cuts as if it were flat."""
     shard = parameter.ds_tensor
+    # hpZ's copy was made of what stood there before, and DeepSpeed keeps it until the first update
+    parameter.ds_secondary_tensor = None
     if shard.final_location == OffloadDeviceEnum.nvme:
         # it is on the disk already; a modified whole is written there again
         with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):

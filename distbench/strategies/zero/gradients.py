@@ -9,6 +9,7 @@ import torch
 from deepspeed.utils import safe_get_full_grad
 
 from distbench.strategies.torch_engine import reading
+from distbench.strategies.zero import pieces
 from distbench.workloads.weights import plain_name
 
 
@@ -35,7 +36,7 @@ def each(engine: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """
     for name, parameter in engine.module.named_parameters():
         if (gradient := safe_get_full_grad(parameter)) is not None:
-            yield plain_name(name), gradient.detach()
+            yield plain_name(name), pieces.whole(parameter, gradient.detach())
 
 
 def dtype(engine: Any) -> str:

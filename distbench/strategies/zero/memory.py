@@ -30,6 +30,7 @@ def book(ledger: Ledger, engine: Any, masters: list[torch.Tensor]) -> None:
     optimizer, parameters = engine.optimizer, list(engine.module.parameters())
     # in stage 3 a parameter is its partition, and its data stand only while it is gathered
     ledger.book("parameters", [getattr(p, "ds_tensor", p) for p in parameters])
+    ledger.book("parameters", [getattr(p, "ds_secondary_tensor", None) for p in parameters])
     ledger.book("parameters", _members(optimizer, _PARAMETERS))
     ledger.book("master", masters)
     ledger.book("optimizer_state", engine.basic_optimizer.state)

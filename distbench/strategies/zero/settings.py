@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from distbench.strategies.zero import pieces
+
 _STAGE_3 = (
     "param_persistence_threshold",
     "max_live_parameters",
@@ -22,7 +24,7 @@ def describe(engine: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "zero_stage": engine.zero_optimization_stage(),
         "optimizer_wrapper": type(engine.optimizer).__qualname__,
-        "global_batch_size": engine.train_batch_size(),
+        "global_batch_size": _global_batch_size(engine),
         "offload": {key: str(getattr(value, "value", value)) for key, value in offload.items()},
         "reduce_bucket_size": engine.zero_reduce_bucket_size(),
         "allgather_bucket_size": engine.zero_allgather_bucket_size(),
@@ -32,7 +34,21 @@ def describe(engine: Any) -> dict[str, Any]:
     if engine.zero_optimization_stage() == 3:
         settings |= {key: getattr(zero, key) for key in _STAGE_3}
         settings["shared_parameters"] = _shared(engine.module)
+        if zero.zero_hpz_partition_size > 1:
+            # of the live group, which DeepSpeed makes no larger than the ranks that there are
+            settings["hpz_partition_size"] = next(engine.module.parameters()).ds_secondary_tensor_group_size
+    if engine.autotp_size() > 1:
+        cut = [p for p in engine.module.parameters() if pieces.dimension(p) is not None]
+        settings |= {"mesh": pieces.mesh(engine), "split_tensors": len(cut)}
     return {**settings, **(_of_disk(engine) if "nvme" in settings["offload"].values() else {})}
+
+
+def _global_batch_size(engine: Any) -> int:
+    """Samples of a step; DeepSpeed's own number counts rows once for each rank that shares them."""
+    if engine.autotp_size() <= 1:
+        return int(engine.train_batch_size())
+    samples = engine.train_micro_batch_size_per_gpu() * engine.gradient_accumulation_steps()
+    return int(samples * pieces.mesh(engine)["data"])
 
 
 def _of_disk(engine: Any) -> dict[str, Any]:

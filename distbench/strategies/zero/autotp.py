@@ -1,0 +1,88 @@
+"""AutoTP: DeepSpeed's tensor parallelism, by theory and in DeepSpeed's configuration. Without torch.
+
+DeepSpeed cuts the linear layers of the blocks, and leaves embedding, norms and head whole on every rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distbench.case import BYTES, Case
+from distbench.strategies._tensor_parallel import splits_of, unsplit
+from distbench.strategies.description import ExpectedCollective
+from distbench.workloads.splits import Splits
+
+# what a name has inside where a layer is wrapped to be computed again
+_INSIDE = r"\.(?:_checkpoint_wrapped_module\.)?"
+
+
+@dataclass(frozen=True)
+class AutoTensorParallelism:
+    """How DeepSpeed cuts the layers of a case over *devices* that share rows."""
+
+    devices: int
+
+    def problem(self, case: Case) -> str | None:
+        """Why *case* can't be trained so, or None if it can."""
+        splits = splits_of(case)
+        if splits is None:
+            return unsplit(case)
+        if case.world_size % self.devices:
+            return f"mesh: tp = {self.devices} does not divide the world size, {case.world_size}"
+        # the embedding and the head stay whole, so any number of ids will do
+        counts = {name: count for name, count in splits.counts.items() if name != "vocab_size"}
+        if reason := replace(splits, counts=counts).problem(self.devices):
+            return f"tensor parallelism over {self.devices} devices: {reason}"
+        if case.compile != "none":
+            return "compile is not offered with tensor parallelism; use compile: false"
+        if case.precision.float8 != "none":
+            return "float8 is not offered with tensor parallelism; use precision: bf16"
+        return None
+
+    def parameters(self, case: Case, parameters: int) -> int:
+        """Parameters that a device has of *parameters*: its part of the blocks' linear layers, all else."""
+        splits = splits_of(case)
+        whole = _uncut(splits) if splits else 0
+        return whole + (parameters - whole) // self.devices
+
+    def collectives(self, case: Case, samples: int) -> list[ExpectedCollective]:
+        """Collectives of a rank in a step for *samples* rows, over the dimension ``tp``.
+
+        Megatron-LM (arXiv:1909.08053, figure 4) sums once for the layers that share an input. DeepSpeed sums
+        the gradient of that input for each of them by itself: of query, key, value, gate and up five times
+        rather than twice. A layer that is computed again sums what leaves it again, all but the last.
+        """
+        splits = splits_of(case)
+        if self.devices == 1 or splits is None:
+            return []
+        sums = splits.layers * (len(splits.columns) + len(splits.rows))
+        if case.activation_checkpointing != "none":
+            sums += splits.layers * (len(splits.rows) - 1)
+        once = samples * splits.positions * splits.width * BYTES[case.precision.compute]
+        calls = sums * case.batch.gradient_accumulation_steps
+        return [ExpectedCollective("all_reduce", sums * once, "tp", calls)]
+
+    def configuration(self, case: Case) -> dict[str, Any]:
+        """DeepSpeed's section ``tensor_parallel``: which layers it cuts, and how."""
+        splits = splits_of(case)
+        assert splits is not None, "problem refuses a workload that says nothing of splitting"
+        specs = [_spec("column", splits.columns), _spec("row", splits.rows)]
+        partition = {"use_default_specs": False, "layer_specs": specs}
+        return {"autotp_size": self.devices, "partition_config": partition}
+
+
+def _uncut(splits: Splits) -> int:
+    """Parameters of norms, embedding and head; of a tied head only once."""
+    table = splits.classes * splits.width
+    return splits.whole_parameters + table * (1 if splits.tied else 2)
+
+
+def _spec(kind: str, layers: tuple[str, ...]) -> dict[str, Any]:
+    return {"patterns": [_pattern(layer) for layer in layers], "partition_type": kind}
+
+
+def _pattern(layer: str) -> str:
+    """Regular expression of the weights of the layers *layer*, in which ``*`` stands for any number."""
+    parts = [r"\d+" if part == "*" else part for part in layer.split(".")]
+    return f"{_INSIDE.join(parts)}\\.weight$"

@@ -1,0 +1,116 @@
+"""Why DeepSpeed can't train a case as asked, found before it is started. Without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distbench.case import Case
+from distbench.env import Machine
+from distbench.optimizers import Cut
+from distbench.strategies._model_states import state_problem
+from distbench.strategies.zero import ops
+
+if TYPE_CHECKING:
+    from distbench.strategies.zero import Zero
+
+
+def problem(strategy: Zero, case: Case, machine: Machine) -> str | None:
+    """Why *case* can't be trained so on *machine*, or None; its tools apart."""
+    cut: Cut = "flat" if strategy.stage else "rows" if strategy.mesh else "whole"
+    return (
+        _of_options(strategy, case)
+        or _of_precision(case)
+        or _of_disk(strategy, machine)
+        or _of_secondary(strategy, case)
+        or _of_quantized(strategy, case)
+        or _of_mesh(strategy, case)
+        or state_problem(case, cut, f"ZeRO {strategy.stage}")
+    )
+
+
+def _of_options(strategy: Zero, case: Case) -> str | None:
+    """Why the options don't go together."""
+    if strategy.offload_optimizer != "none" and strategy.stage == 0:
+        return "stage = 0: DeepSpeed can offload the optimizer only from stage 1 on"
+    if strategy.offload_parameters != "none" and strategy.stage != 3:
+        return f"stage = {strategy.stage}: DeepSpeed can offload parameters only in stage 3"
+    if strategy.overlap_comm and strategy.stage == 0:
+        return "overlap_comm: in stage 0 DeepSpeed reduces gradients after the backward pass, never in it"
+    if strategy.optimizer_kernel == "deepspeed" and case.optimizer.name != "adamw":
+        return f"optimizer.name = {case.optimizer.name}: DeepSpeed's kernel supports only adamw"
+    if strategy.stage == 3 and "none" not in (case.compile, case.activation_checkpointing):
+        # its hooks carry torch.compiler.disable, which torch can't leave out of a checkpoint (gb0098)
+        return (
+            "stage = 3 gathers parameters inside each layer, and torch compiles no such layer that is "
+            "recomputed: nothing would be compiled; use activation_checkpointing: none or compile: false"
+        )
+    return None
+
+
+def _of_precision(case: Case) -> str | None:
+    if case.precision.master != "fp32":
+        return f"precision.master = {case.precision.master}: DeepSpeed keeps fp32 master weights"
+    if case.precision.compute == "fp16" and case.device == "cpu":
+        return "DeepSpeed's CPU accelerator does not support fp16"
+    return None
+
+
+def _of_disk(strategy: Zero, machine: Machine) -> str | None:
+    if "nvme" not in strategy.offloads:
+        return None
+    if strategy.stage != 3:
+        return f"stage = {strategy.stage}: DeepSpeed offloads to NVMe only in stage 3, here to memory"
+    if not machine.has_libaio:
+        return f"offload to NVMe needs libaio; {ops.GET_LIBAIO}"
+    return None if strategy.nvme_path else "offload to NVMe needs nvme_path: a folder on the disk"
+
+
+def _of_secondary(strategy: Zero, case: Case) -> str | None:
+    """Why hpZ's second copy of the parameters can't be kept in groups."""
+    size, ranks = strategy.hpz_partition_size, case.world_size
+    if size == 1:
+        return None
+    if strategy.stage != 3:
+        return f"hpz_partition_size = {size}: only stage 3 shards parameters, here stage = {strategy.stage}"
+    if strategy.offload_parameters != "none":
+        return (
+            f"hpz_partition_size = {size} keeps a second copy of the parameters on the device, and "
+            f"offload_parameters = {strategy.offload_parameters} takes them off it; use one of them"
+        )
+    if ranks % size:
+        fitting = [str(each) for each in range(2, ranks + 1) if not ranks % each]
+        instead = f"it could be {', '.join(fitting)}" if fitting else "leave it out"
+        return f"hpz_partition_size = {size} does not divide the world size, {ranks}; {instead}"
+    return None
+
+
+def _of_mesh(strategy: Zero, case: Case) -> str | None:
+    """Why DeepSpeed's AutoTP can't cut the layers."""
+    if not strategy.mesh:
+        return None
+    if strategy.stage == 3:
+        return (
+            "mesh: tp is AutoTP, which DeepSpeed documents for stages 0 to 2; use stage: 2, or "
+            "fsdp: {mesh: {tp: 2}}"
+        )
+    if strategy.offloads:
+        return "mesh: tp is offered without offload; use offload_optimizer: none"
+    return strategy.tensor_parallelism.problem(case)
+
+
+def _of_quantized(strategy: Zero, case: Case) -> str | None:
+    """Why what ZeRO++ moves can't be quantized."""
+    asked = [name for name in ("quantized_weights", "quantized_gradients") if getattr(strategy, name)]
+    if not asked:
+        return None
+    if strategy.stage != 3:
+        return f"{asked[0]}: ZeRO++ quantizes in stage 3 alone, here stage = {strategy.stage}"
+    if case.device == "cpu":
+        return (
+            f"{asked[0]}: DeepSpeed's quantizer is a CUDA kernel; on CPUs it says: This op had not been "
+            "implemented on CPU backend."
+        )
+    return (
+        f"{asked[0]} trains with rounded {asked[0].split('_')[1]} by design, and distbench has never run it: "
+        "no verdict on it would be known to be right; leave it out"
+    )

@@ -1,0 +1,52 @@
+"""Tensors that AutoTP has cut over ranks that share rows: put together, and cut alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.checkpoint.constants import DS_AUTOTP_UC_META
+from deepspeed.utils import groups
+
+
+def dimension(parameter: torch.Tensor) -> int | None:
+    """Along which dimension *parameter* is cut; None: it is whole on every rank."""
+    found: int | None = getattr(parameter, DS_AUTOTP_UC_META, {}).get("partition_dim")
+    return found
+
+
+def whole(parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+    """The whole of *piece*, which is cut as *parameter* is; a collective call where it is cut."""
+    cut = dimension(parameter)
+    if cut is None:
+        return piece
+    pieces = [torch.empty_like(piece, memory_format=torch.contiguous_format) for _ in range(_group().size())]
+    dist.all_gather(pieces, piece.contiguous(), group=_group())
+    return torch.cat(pieces, cut)
+
+
+def own(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's piece of the whole *tensor*, which is cut as *parameter* is."""
+    cut = dimension(parameter)
+    if cut is None:
+        return tensor
+    return tensor.chunk(_group().size(), cut)[_group().rank()].contiguous()
+
+
+def elements(parameter: Any) -> int:
+    """Elements of *parameter* before it was cut, by AutoTP or by stage 3."""
+    cut = 1 if dimension(parameter) is None else _group().size()
+    return int(getattr(parameter, "ds_numel", parameter.numel())) * cut
+
+
+def mesh(engine: Any) -> dict[str, int]:
+    """Ranks of *engine* in each dimension: those with rows of their own, and those that share some."""
+    sharing = engine.autotp_size() > 1
+    sizes = {"data": dist.get_world_size(group=engine.data_parallel_group)}
+    return {**sizes, "tp": _group().size()} if sharing else sizes
+
+
+def _group() -> dist.ProcessGroup:
+    found: dist.ProcessGroup = groups.get_tensor_model_parallel_group()
+    return found

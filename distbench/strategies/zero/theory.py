@@ -1,0 +1,65 @@
+"""What ZeRO moves and keeps by theory. Without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distbench.case import BYTES, Case
+from distbench.strategies._model_states import zero_table
+from distbench.strategies.description import ExpectedCollective
+
+if TYPE_CHECKING:
+    from distbench.strategies.zero import Zero
+
+
+def moved(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCollective]:
+    """Collectives of a rank in a step; see ``Strategy.collectives_by_dimension``.
+
+    Rajbhandari et al. 2020 (arXiv:1910.02054), section 7: 2 Psi up to stage 2, 3 Psi in stage 3; from stage 2
+    on gradients are kept in shards and so reduced after every micro-batch. hpZ (arXiv:2306.10209, section
+    3.2) gathers as often, but all but the first time in a step inside its groups. How many calls that makes
+    follows DeepSpeed's buckets.
+    """
+    over, ranks = strategy.tensor_parallelism, strategy.data_ranks(case.world_size)
+    between = over.collectives(case, case.batch.global_batch_size // ranks)
+    if ranks == 1:
+        return between
+    stage, micro = strategy.stage, case.batch.gradient_accumulation_steps
+    parameters = over.parameters(case, parameters)
+    reduced = parameters * BYTES[case.precision.reduce]
+    gathered = parameters * BYTES[case.precision.compute]
+    if stage == 0:
+        return [ExpectedCollective("all_reduce", reduced, "dp_replicate"), *between]
+    return [
+        ExpectedCollective("all_gather", gathered * (2 * micro if stage == 3 else 1), "dp_shard"),
+        ExpectedCollective("reduce_scatter", reduced * (micro if stage > 1 else 1), "dp_shard"),
+        *between,
+    ]
+
+
+def kept(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
+    """Bytes of a rank's model states, by kind, which are not on a disk; see ``Strategy.model_states``."""
+    stage, ranks, stored = strategy.stage, strategy.data_ranks(case.world_size), case.precision.compute
+    parameters = strategy.tensor_parallelism.parameters(case, parameters)
+    accumulates = case.batch.gradient_accumulation_steps > 1
+    sizes = zero_table(
+        case,
+        parameters,
+        stored=stored,
+        # from stage 1 on DeepSpeed keeps master weights even where they are of the same dtype
+        master=case.precision.master if stage or stored != case.precision.master else None,
+        shards=(
+            ranks if stage == 3 else 1,
+            # stage 1 keeps whole gradients only to add others to them; the paper's always does
+            ranks if stage > 1 or (stage == 1 and not accumulates) else 1,
+            ranks if stage else 1,
+        ),
+    )
+    if strategy.hpz_partition_size > 1:
+        # the second copy, which stands from the first use of a layer in a step to the update
+        sizes["parameters"] += parameters * BYTES[stored] / strategy.hpz_partition_size
+    if strategy.offload_optimizer != "none":
+        # the CPU's optimizer has its own gradients, in which stages 1 and 2 receive them
+        received = sizes["gradients"] if stage == 3 or accumulates else 0.0
+        sizes["gradients"] = received + parameters * BYTES[case.precision.master] / ranks
+    return sizes

@@ -1,0 +1,188 @@
+"""What DeepSpeed adds to ZeRO: hpZ's second copy, and layers cut by AutoTP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Finished
+from records import case
+
+from distbench import plan
+from distbench.adopt import adopt
+from distbench.analysis.communication import EXPLAINED, volume
+from distbench.analysis.memory import TOLERANCE, held
+from distbench.analysis.mesh_dimensions import miscounted
+from distbench.case import Batch, Case, Choice
+from distbench.env import Machine
+from distbench.errors import UsageError
+from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
+from distbench.record.store import Run
+from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.zero import Zero
+from distbench.suite import load
+
+MACHINE = Machine(
+    "cpu", 8, {"torch": "1", "deepspeed": "0.19.8", "torchao": "1"}, has_libaio=False, has_compiler=True
+)
+SIZES = {"dim": 64, "depth": 2, "heads": 4, "kv_heads": 4, "ffn_dim": 64, "vocab_size": 256, "seq_len": 8}
+OPTIONS = {**SIZES, "tied": False}
+MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in SIZES.items())}, tied: true}}}}"
+# seven square matrices of a block
+CUT = 2 * 7 * 64 * 64
+# two norms of a block and the last one, embedding and head
+WHOLE = 5 * 64 + 2 * 256 * 64
+
+
+def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> plan.Planned:
+    """The only case of ``zero`` with the options *strategy*."""
+    sections = {"workload": MODEL, "batch": "{global_batch_size: 8}", **changed}
+    suite = folder / "suite.yaml"
+    text = "".join(f"{key}: {value}\n" for key, value in sections.items())
+    suite.write_text(f"{text}world_sizes: [{world_size}]\nstrategies: [{{zero: {{{strategy}}}}}]\n")
+    (item,) = plan.make(load(suite), MACHINE).cases
+    return item
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "changed", "why"),
+    [
+        ("stage: 2, hpz_partition_size: 2", 4, {}, "only stage 3 shards parameters, here stage = 2"),
+        ("hpz_partition_size: 3", 4, {}, "3 does not divide the world size, 4; it could be 2, 4"),
+        (
+            "hpz_partition_size: 2, offload_parameters: cpu, offload_optimizer: cpu",
+            2,
+            {},
+            "offload_parameters = cpu takes them off it",
+        ),
+        ("quantized_weights: true", 2, {}, "This op had not been implemented on CPU backend."),
+        ("stage: 1, quantized_gradients: true", 2, {}, "ZeRO++ quantizes in stage 3 alone"),
+        ("mesh: {tp: 2}", 2, {}, "which DeepSpeed documents for stages 0 to 2; use stage: 2"),
+        ("stage: 1, mesh: {tp: 3}", 4, {}, "mesh: tp = 3 does not divide the world size, 4"),
+        ("stage: 1, mesh: {tp: 8}", 8, {}, "heads = 4 and kv_heads = 4 can't be divided by 8"),
+        ("stage: 1, mesh: {tp: 2}, offload_optimizer: cpu", 2, {}, "mesh: tp is offered without offload"),
+        ("stage: 1, mesh: {tp: 2}", 2, {"workload": "{mlp: {}}"}, "does not say how its layers are split"),
+        ("stage: 1, mesh: {tp: 2}", 2, {"compile": "true"}, "compile is not offered with tensor parallelism"),
+        ("stage: 1, mesh: {tp: 2}", 2, {"optimizer": "muon"}, "muon"),
+    ],
+)
+def test_what_deepspeed_can_not_do_is_refused_with_the_numbers(
+    strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    assert why in (planned(tmp_path, strategy, world_size, **changed).problem or "")
+
+
+def test_an_odd_vocabulary_is_no_obstacle_to_layers_that_leave_it_whole(tmp_path: Path) -> None:
+    odd = {"workload": MODEL.replace("vocab_size: 256", "vocab_size: 257")}
+    assert planned(tmp_path, "stage: 1, mesh: {tp: 2}", 2, **odd).problem is None
+
+
+def test_names_say_what_is_kept_twice_and_what_is_cut(tmp_path: Path) -> None:
+    assert planned(tmp_path, "hpz_partition_size: 2", 4).case.label == "zero3+hpz2"
+    cut = planned(tmp_path, "stage: 1, mesh: {tp: 2}", 4).case
+    assert cut.label == "zero1+tp2"
+    # pairs of ranks share rows
+    assert cut.batch == Batch(8, 4, 1)
+
+
+def of(strategy: Zero, world_size: int, **changed: Any) -> Case:
+    """A case of *strategy* on the small model, in fp32."""
+    ranks = strategy.data_ranks(world_size)
+    given = {"batch": Batch(8, 8 // ranks, 1), "workload": Choice("transformer", OPTIONS), **changed}
+    return case("zero", world_size, strategy=Choice("zero", asdict(strategy)), **given)
+
+
+def test_a_second_copy_is_kept_by_a_group_and_gathers_no_more_than_stage_3_does() -> None:
+    plain, copied = Zero(stage=3), Zero(stage=3, hpz_partition_size=2)
+    asked = of(copied, 4)
+    assert copied.collectives(asked, 1000) == plain.collectives(asked, 1000)
+    states = plain.model_states(asked, 1000)
+    assert copied.model_states(asked, 1000) == {**states, "parameters": 1000.0 + 2000.0}
+
+
+@pytest.mark.parametrize(
+    ("recomputed", "sums"),
+    # query, key, value, gate and up backward, out and down forward; one of those again where recomputed
+    [("none", 7), ("full", 8)],
+)
+def test_deepspeed_sums_the_gradient_of_every_layer_that_shares_an_input(recomputed: str, sums: int) -> None:
+    strategy, activation = Zero(stage=1, mesh={"tp": 2}), 8 * 8 * 64 * 4
+    alone = of(strategy, 2, activation_checkpointing=recomputed)
+    (moved,) = strategy.collectives_by_dimension(alone, CUT + WHOLE)
+    assert moved == ExpectedCollective("all_reduce", 2 * sums * activation, "tp", 2 * sums)
+    own = 4 * (WHOLE + CUT // 2)
+    pairs = of(strategy, 4, activation_checkpointing=recomputed)
+    assert strategy.collectives(pairs, CUT + WHOLE) == {
+        "all_reduce": 2 * sums * activation / 2,
+        "reduce_scatter": own,
+        "all_gather": own,
+    }
+
+
+@pytest.mark.parametrize(("tied", "whole"), [(False, WHOLE), (True, WHOLE - 256 * 64)])
+def test_embedding_norms_and_head_stay_whole_on_every_rank(tied: bool, whole: int) -> None:
+    strategy = Zero(stage=0, mesh={"tp": 2})
+    asked = of(strategy, 2, workload=Choice("transformer", {**OPTIONS, "tied": tied}))
+    assert strategy.model_states(asked, CUT + whole)["parameters"] == 4 * (whole + CUT / 2)
+
+
+def test_a_layer_is_found_by_its_name_where_it_is_wrapped_as_well() -> None:
+    strategy = Zero(stage=1, mesh={"tp": 2})
+    section = strategy.tensor_parallelism.configuration(of(strategy, 2))
+    (columns, rows) = section["partition_config"]["layer_specs"]
+    assert (columns["partition_type"], rows["partition_type"]) == ("column", "row")
+    names = ("blocks.1.attention.wq.weight", "blocks.1._checkpoint_wrapped_module.attention.wq.weight")
+    assert all(any(re.match(each, name) for each in columns["patterns"]) for name in names)
+    assert not any(re.match(each, "blocks.1.attention.wo.weight") for each in columns["patterns"])
+
+
+def test_no_format_says_how_rows_are_shared() -> None:
+    with pytest.raises(UsageError, match="no format says yet how the rows of a script are shared"):
+        adopt("deepspeed", of(Zero(stage=1, mesh={"tp": 2}), 2), {})
+
+
+# of many layers, so that the gradient of a matrix that lies in two partitions is less than 1 % of all
+CHECKED = f"""
+workload: {MODEL.replace("depth: 2", "depth: 8")}
+launcher: {{kept: {{oversubscribe: true}}}}
+"""
+
+
+def verdicts(finished: Finished) -> dict[str, str]:
+    """Verdict of each case by its name."""
+    return {name: each["equivalence"]["verdict"] for name, each in finished.cases.items()}
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(("precision", "recomputed"), [("fp32", "none"), ("bf16", "full")])
+def test_they_move_and_keep_what_theory_says_and_resume(
+    precision: str, recomputed: str, run_suite: Callable[..., Finished]
+) -> None:
+    # each is checked with AdamW and with SGD
+    done = run_suite(f"""{CHECKED}
+batch: {{global_batch_size: 8, gradient_accumulation_steps: 2}}
+precision: {precision}
+activation_checkpointing: {recomputed}
+optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
+measure: {{warmup: 1, steps: 2, trials: 1}}
+check: {{steps: 3, perturbed: 4}}
+checkpoint: {{}}
+world_sizes: [2, 4]
+strategies:
+  - zero: {{hpz_partition_size: 2}}
+  - zero: {{stage: [0, 1, 2], mesh: {{tp: 2}}}}
+""")
+    assert done.code == 0, done.errors
+    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
+    assert len(verdicts(done)) == 8
+    wrong = [record for record in Run(done.folder).records() if miscounted(record)]
+    assert wrong == []
+    for record in (each for each in Run(done.folder).records() if each.job.kind == "measure"):
+        moved, kept = volume(record), held(record)
+        assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
+        assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name

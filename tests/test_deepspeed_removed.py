@@ -1,0 +1,52 @@
+"""What DeepSpeed has removed is planned with the reason, by the version that is installed."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from distbench import plan
+from distbench.env import Machine
+from distbench.suite import load
+
+MACHINE = Machine("cpu", 2, {"torch": "2.13.0", "deepspeed": "0.19.8"}, has_libaio=False, has_compiler=True)
+TECHNIQUES = ("onebit_adam", "zero_one_adam", "onebit_lamb", "sparse_attention", "mics")
+
+
+def problems(folder: Path, deepspeed: str) -> dict[str, str]:
+    """Why each technique is not run where that version of DeepSpeed is installed, by label."""
+    suite = folder / "suite.yaml"
+    suite.write_text(f"""
+workload: {{transformer: {{preset: tiny}}}}
+batch: {{global_batch_size: 2}}
+world_sizes: [2]
+strategies: [{{deepspeed_removed: {{technique: [{", ".join(TECHNIQUES)}]}}}}]
+""")
+    machine = dataclasses.replace(MACHINE, packages={**MACHINE.packages, "deepspeed": deepspeed})
+    return {item.case.label: item.problem or "" for item in plan.make(load(suite), machine).cases}
+
+
+@pytest.mark.parametrize("version", ["0.19.7", "0.19.8+cpu", "0.20.0"])
+def test_a_version_without_it_is_told_from_when_on_and_where_that_is_said(
+    version: str, tmp_path: Path
+) -> None:
+    found = problems(tmp_path, version)
+    assert found.keys() == {each.replace("_", "-") for each in TECHNIQUES}
+    for problem in found.values():
+        assert f"DeepSpeed {version} does not have it; 0.19.6 was the last version that had" in problem
+        assert "github.com/deepspeedai/DeepSpeed/issues/8489" in problem
+
+
+def test_a_version_that_has_it_is_told_what_it_needs_and_that_nobody_has_run_it(tmp_path: Path) -> None:
+    found = problems(tmp_path, "0.19.6")
+    assert "0.19.6 still has it, and it needs GPUs" in found["onebit-adam"]
+    assert "triton 1.0.0 and a torch before 2.0" in found["sparse-attention"]
+    assert all("distbench has never run it" in problem for problem in found.values())
+
+
+def test_what_is_alive_and_like_it_is_named(tmp_path: Path) -> None:
+    found = problems(tmp_path, "0.19.8")
+    assert "fsdp: {sharding: hybrid}" in found["mics"]
+    assert "attention: sliding_window" in found["sparse-attention"]
