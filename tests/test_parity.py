@@ -84,7 +84,7 @@ def test_each_difference_from_the_reference_is_named_with_what_it_changes(
 
 
 def test_a_setting_that_only_one_strategy_has_is_no_difference() -> None:
-    assert kinds({"units": 5, "mesh": {"shard": 2}}) == {}
+    assert kinds({"units": 5, "mesh": {"dp_shard": 2}}) == {}
 
 
 def test_lists_and_tuples_are_the_same_in_a_record_and_in_a_live_engine() -> None:

@@ -129,12 +129,12 @@ def test_auto_world_sizes_are_powers_of_two_in_a_node_and_of_nodes(suite, device
 @pytest.mark.parametrize(
     ("options", "devices", "nodes", "mesh", "told"),
     [
-        ("", 8, 2, {"replicate": 2, "shard": 4}, None),
-        ("", 8, 1, {"replicate": 2, "shard": 4}, None),
-        ("", 8, 4, {"replicate": 2, "shard": 4}, "groups of 4 ranks, which span nodes of 2 devices"),
-        (", shards: 2", 8, 4, {"replicate": 4, "shard": 2}, None),
-        (", shards: 4", 8, 4, {"replicate": 2, "shard": 4}, None),
-        (", shards: 3", 8, 4, {"replicate": 2, "shard": 4}, "divisible by shards: 8 ranks, shards = 3"),
+        ("", 8, 2, {"dp_replicate": 2, "dp_shard": 4}, None),
+        ("", 8, 1, {"dp_replicate": 2, "dp_shard": 4}, None),
+        ("", 8, 4, {"dp_replicate": 2, "dp_shard": 4}, "groups of 4 ranks, which span nodes of 2 devices"),
+        (", shards: 2", 8, 4, {"dp_replicate": 4, "dp_shard": 2}, None),
+        (", shards: 4", 8, 4, {"dp_replicate": 2, "dp_shard": 4}, None),
+        (", shards: 3", 8, 4, {"dp_replicate": 2, "dp_shard": 4}, "divisible by shards: 8 ranks, shards = 3"),
     ],
 )
 def test_a_hybrid_shard_is_inside_nodes_unless_its_size_says_otherwise(
@@ -145,7 +145,7 @@ def test_a_hybrid_shard_is_inside_nodes_unless_its_size_says_otherwise(
     (item,) = make(suite(text, world_sizes=[devices]), machine).cases
     assert told in item.problem if told else item.problem is None
     if item.problem is None:
-        assert registry.make("strategies", item.case.strategy).data_mesh(devices) == mesh
+        assert registry.make("strategies", item.case.strategy).dimensions(devices) == mesh
 
 
 def test_a_hybrid_shard_of_cut_layers_has_groups_of_both(suite):
@@ -159,7 +159,8 @@ def test_a_hybrid_shard_of_cut_layers_has_groups_of_both(suite):
         return item
 
     assert planned("").problem is None
-    assert registry.make("strategies", planned("").case.strategy).data_mesh(8) == {"replicate": 2, "shard": 2}
+    live = registry.make("strategies", planned("").case.strategy)
+    assert live.dimensions(8) == {"dp_replicate": 2, "dp_shard": 2, "tp": 2}
     assert "groups of 8 ranks, which span nodes of 4 devices" in planned(", replicas: 1").problem
     assert "set shards: 2, or shards: 4" in planned(", replicas: 1").problem
     assert (

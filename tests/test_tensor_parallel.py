@@ -62,10 +62,20 @@ def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> pla
             {"optimizer": "sgd"},
             "no fused SGD for sharded tensors; set optimizer.kernel: foreach",
         ),
-        ("fsdp: {mesh: {tp: 3}}", 4, {}, "mesh: tp = 3 does not divide the world size, 4"),
+        (
+            "fsdp: {mesh: {tp: 3}}",
+            4,
+            {},
+            "the world size, 4; dp_shard gets what is left of it; {tp: 2} or {tp: 4} would fit",
+        ),
         ("fsdp: {mesh: {tp: 8}}", 8, {}, "tensor parallelism over 8 devices: heads = 4"),
         ("fsdp: {sequence_parallel: true}", 4, {}, "sequence_parallel needs tensor parallelism; set mesh"),
-        ("fsdp: {mesh: {tp: 2}, cpu_offload: true}", 4, {}, "offered with FSDP2 that is not offloaded"),
+        (
+            "fsdp: {mesh: {tp: 2}, cpu_offload: true}",
+            4,
+            {},
+            "tp without offload: set version: 2 and cpu_offload: false",
+        ),
         ("fsdp: {mesh: {tp: 2}, sharding: hybrid}", 2, {}, "hybrid sharding needs at least 2 ranks"),
     ],
 )
@@ -90,7 +100,13 @@ def test_a_name_says_what_is_cut(strategy: str, label: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("mesh", "told"),
-    [("{pp: 2}", "mesh.pp = 2: expected tp"), ("{tp: 0}", "mesh.tp = 0: must be at least 1")],
+    [
+        ("{pp: 2}", "mesh.pp = 2: Allowed: dp_replicate, dp_shard, tp"),
+        ("{tp: 0}", "mesh.tp = 0: must be at least 1"),
+        ("{tp: [2, 0]}", "mesh.tp[1] = 0: must be at least 1"),
+        ("{tp: []}", "mesh.tp: empty; list at least one value"),
+        ("all", "mesh = 'all': expected a mapping or auto"),
+    ],
 )
 def test_a_dimension_of_a_mesh_that_can_not_be_is_refused_with_its_line(
     mesh: str, told: str, distbench: Callable[..., Done], tmp_path: Path

@@ -62,10 +62,9 @@ def policy(case: Case) -> str:
 
 
 def _mesh(case: Case, strategy: FullyShardedDataParallel) -> str:
-    if strategy.sharding == "hybrid":
-        shape = str(tuple(strategy.data_mesh(case.world_size).values()))
-        return f'init_device_mesh("{case.device}", {shape}, mesh_dim_names=("replicate", "shard"))'
-    return f'init_device_mesh("{case.device}", ({case.world_size!r},), mesh_dim_names=("shard",))'
+    sizes = strategy.dimensions(case.world_size)
+    shape, names = (str(tuple(part)).replace("'", '"') for part in (sizes.values(), sizes))
+    return f'init_device_mesh("{case.device}", {shape}, mesh_dim_names={names})'
 
 
 def _fsdp2(case: Case, strategy: FullyShardedDataParallel) -> str:

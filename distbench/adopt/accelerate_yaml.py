@@ -106,10 +106,10 @@ def _config(measured: Measured) -> dict[str, Any]:
     config["mixed_precision"] = _precision(measured)
     if fsdp:
         config["fsdp_config"] = _fsdp_config(measured, fsdp)
-        if fsdp.sharding == "hybrid":
+        if "dp_replicate" in fsdp.dimensions(case.world_size):
             config["parallelism_config"] = {
-                f"parallelism_config_dp_{dimension}_size": ranks
-                for dimension, ranks in fsdp.data_mesh(case.world_size).items()
+                f"parallelism_config_{dimension}_size": ranks
+                for dimension, ranks in fsdp.dimensions(case.world_size).items()
             }
     return config
 

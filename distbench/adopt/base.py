@@ -89,7 +89,7 @@ class Measured:
     @property
     def split(self) -> FullyShardedDataParallel | TensorParallel | None:
         """The strategy, if it cuts layers over ranks that share rows."""
-        of_mesh = self.fsdp if self.fsdp and self.fsdp.mesh else None
+        of_mesh = self.fsdp if self.fsdp and self.fsdp.cuts_layers else None
         return self.strategy if isinstance(self.strategy, TensorParallel) else of_mesh
 
     @property

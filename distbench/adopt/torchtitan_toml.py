@@ -87,7 +87,7 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
     spec, batch = case.optimizer, case.batch
     replicas, reshard = measured.data_ranks, "default"
     if fsdp:
-        replicas = fsdp.data_mesh(case.world_size).get("replicate", 1)
+        replicas = fsdp.dimensions(case.world_size).get("dp_replicate", 1)
         reshard = "never" if fsdp.sharding == "grad_op" else "always" if fsdp.reshard_root else "default"
     return {
         "optimizer": {

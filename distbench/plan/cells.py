@@ -2,7 +2,7 @@
 
 import fnmatch
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,11 @@ class Cell:
     """Whether the world sizes come from the suite, not from the machine (``auto``)."""
 
     @property
+    def is_optional(self) -> bool:
+        """Whether it is no case at all where it does not fit."""
+        return self.strategy.is_offered
+
+    @property
     def data_ranks(self) -> int:
         """Ranks with rows of their own."""
         strategy: Strategy = self.strategy.plugin.instance
@@ -58,6 +63,13 @@ class _Block:
     world_sizes: Sequence[int]
     sizes_given: bool
     axes: Sequence[Axis]
+    part: Part | None = None
+    """The include, whose glob the labels match."""
+
+    def at(self, world_size: int, strategies: Iterable[StrategyChoice]) -> list[StrategyChoice]:
+        """Those of its *strategies* in their meshes of *world_size* devices."""
+        every = [each for strategy in strategies for each in strategy.on(world_size)]
+        return [each for each in every if self.part is None or _matches(each, self.part)]
 
     @property
     def size(self) -> int:
@@ -86,8 +98,8 @@ def cells(suite: Suite, machine: Machine) -> list[Cell]:
     Raises:
         SuiteError: there are far too many, or a glob in include or exclude matches no strategy.
     """
-    _check_globs(suite)
     blocks = list(_blocks(suite, suite.world_sizes or auto_world_sizes(machine.devices, machine.nodes)))
+    _check_globs(suite, blocks)
     count = sum(block.size for block in blocks)
     if count > MAX_CASES:
         message = f"gives {count:,} cases, more than {MAX_CASES:,}; vary fewer fields at once"
@@ -104,12 +116,18 @@ def _blocks(suite: Suite, world_sizes: Sequence[int]) -> Iterator[_Block]:
     given = suite.world_sizes is not None
     yield _Block((), suite.strategies, world_sizes, given, suite.axes)
     for include in suite.include:
+        sizes = include.world_sizes or world_sizes
         yield _Block(
             include.origin,
-            [s for s in suite.strategies if fnmatch.fnmatchcase(s.label, include.strategy)],
-            include.world_sizes or world_sizes,
+            [
+                strategy
+                for strategy in suite.strategies
+                if any(_matches(each, include) for size in sizes for each in strategy.on(size))
+            ],
+            sizes,
             given or include.world_sizes is not None,
             axes_of(include, suite.axes),
+            include,
         )
 
 
@@ -117,23 +135,29 @@ def _cells_of(suite: Suite, block: _Block) -> Iterator[Cell]:
     sizes = {id(s): set(s.plugin.instance.world_sizes(block.world_sizes)) for s in block.strategies}
     in_use = sorted(set().union(*sizes.values()))
     varied = tuple(axis.path for axis in block.axes)
+    # once: the same object is the same choice
+    there = {size: block.at(size, [s for s in block.strategies if size in sizes[id(s)]]) for size in in_use}
     for work, origins in selections(suite.work, block.axes):
         for world_size in in_use:
-            for strategy in block.strategies:
-                if world_size in sizes[id(strategy)]:
-                    yield Cell(strategy, world_size, work, origins, varied, block.origin, block.sizes_given)
+            for strategy in there[world_size]:
+                yield Cell(strategy, world_size, work, origins, varied, block.origin, block.sizes_given)
+
+
+def _matches(strategy: StrategyChoice, part: Part) -> bool:
+    return fnmatch.fnmatchcase(strategy.label, part.strategy)
 
 
 def _is_excluded(cell: Cell, exclude: Part) -> bool:
     return (
-        fnmatch.fnmatchcase(cell.strategy.label, exclude.strategy)
+        _matches(cell.strategy, exclude)
         and (exclude.world_sizes is None or cell.world_size in exclude.world_sizes)
         and all(_has_one_of(cell, axis) for axis in exclude.axes)
     )
 
 
-def _check_globs(suite: Suite) -> None:
-    labels = [strategy.label for strategy in suite.strategies]
+def _check_globs(suite: Suite, blocks: Sequence[_Block]) -> None:
+    every = {size for block in blocks for size in block.world_sizes}
+    labels = [*dict.fromkeys(each.label for s in suite.strategies for size in every for each in s.on(size))]
     message = f"matches no strategy; labels: {', '.join(labels)}"
     wrong = [
         suite.places.mistake((*part.origin, "strategy"), message, part.strategy)

@@ -53,8 +53,8 @@ class Checks:
         except Indivisible as error:
             problem = error
         size = getattr(work.batch, problem.field)
-        if not cell.sizes_given and _is_divisible(work, 1):
-            # the machine chose this world size, not the suite: not a mistake, but not a case either
+        if cell.is_optional or (not cell.sizes_given and _is_divisible(work, 1)):
+            # the machine chose this world size, or the mesh: not a mistake, but not a case either
             return work.batch.as_asked(cell.world_size), f"batch.{problem.field} = {size} {problem}"
         self.findings.append(Finding(cell.place_of(("batch", problem.field)), str(problem), size))
         return work.batch.as_asked(cell.world_size), None

@@ -29,6 +29,9 @@ from distbench.suite.work import Work, WorkChecker
 MAX_TRIALS = 1_000_000
 
 
+_Draft = tuple[Cell, Case, str | None]
+
+
 @dataclass(frozen=True)
 class Planned:
     """A case of a run and, if it can't run here, why."""
@@ -141,9 +144,9 @@ class _Planner:
         named = unique([case for _, case, _ in drafts])
         return [Planned(case, problem) for case, (_, _, problem) in zip(named, drafts, strict=True)]
 
-    def _drafts(self) -> list[tuple[Cell, Case, str | None]]:
+    def _drafts(self) -> list[_Draft]:
         checker = WorkChecker(Plugins())
-        drafts: list[tuple[Cell, Case, str | None]] = []
+        drafts: list[_Draft] = []
         # cells with the same work are consecutive
         for _, (first, *others) in itertools.groupby(self._cells, key=lambda cell: id(cell.work)):
             work, findings = checker.check(first.work)
@@ -151,7 +154,7 @@ class _Planner:
             if work is not None:
                 here = self._on_machine(work)
                 drafts += [self._case(cell, here) for cell in (first, *others)]
-        return drafts
+        return _fitting(drafts)
 
     def _on_machine(self, work: Work) -> Work:
         """*work* with what its workload leaves to the machine decided."""
@@ -162,7 +165,7 @@ class _Planner:
         choice = Choice(plugin.choice.name, to_plain(decided))
         return dataclasses.replace(work, workload=self._decided.setdefault(key, Plugin(choice, decided)))
 
-    def _case(self, cell: Cell, work: Work) -> tuple[Cell, Case, str | None]:
+    def _case(self, cell: Cell, work: Work) -> _Draft:
         self._checks.work(cell, work)
         self._checks.processes(cell)
         batch, problem = self._checks.batch(cell, work)
@@ -189,7 +192,7 @@ class _Planner:
         strategy = cell.strategy.plugin.instance
         return cell, case, problem or self._checks.unsupported(case, strategy, work.workload)
 
-    def _add_duplicates(self, drafts: Sequence[tuple[Cell, Case, str | None]]) -> None:
+    def _add_duplicates(self, drafts: Sequence[_Draft]) -> None:
         first: dict[str, Cell] = {}
         for cell, case, _ in drafts:
             earlier = first.setdefault(case.id, cell)
@@ -199,6 +202,30 @@ class _Planner:
                 other = f"{key_text(there)}{f' (line {line})' if line else ''}"
                 message = f"duplicates {other}; remove one of them"
                 self._checks.findings.append(Finding(here, message, case.name))
+
+
+def _fitting(drafts: Sequence[_Draft]) -> list[_Draft]:
+    """*drafts* without the meshes that nobody asked for by name and that don't fit or are there already.
+
+    Where none of all meshes fits, the first stays, with its reason.
+    """
+    asked = {case.id for cell, case, _ in drafts if not cell.is_optional}
+    fits = {_offer(cell) for cell, _, problem in drafts if cell.is_optional and problem is None}
+    kept: dict[object, _Draft] = {}
+    for number, draft in enumerate(drafts):
+        cell, case, problem = draft
+        if not cell.is_optional:
+            kept[number] = draft
+        elif problem is None and case.id not in asked:
+            kept[case.id] = draft
+        elif problem is not None and _offer(cell) not in fits:
+            kept.setdefault(_offer(cell), draft)
+    return [*kept.values()]
+
+
+def _offer(cell: Cell) -> tuple[object, ...]:
+    """What all meshes of a strategy on some devices have in common."""
+    return cell.strategy.origin, cell.world_size, id(cell.work), cell.block
 
 
 def _compile(asked: bool | str) -> Compile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
@@ -63,15 +63,46 @@ class Mesh:
         return self.index(rank, OF_DATA)
 
 
+def every(ranks: int, names: Sequence[str]) -> list[dict[str, int]]:
+    """All sizes of the dimensions *names* that multiply to *ranks*, unordered."""
+    if len(names) == 1:
+        return [{names[0]: ranks}]
+    return [
+        {names[0]: size, **rest}
+        for size in range(1, ranks + 1)
+        if ranks % size == 0
+        for rest in every(ranks // size, names[1:])
+    ]
+
+
 def problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | None:
     """Why *ranks* can't be in the mesh that was *asked* for, or None; see ``Mesh.of`` for *rest*."""
-    product = math.prod(asked.values())
-    if product == ranks if rest in asked else ranks % product == 0:
+    if _fits(asked, ranks, rest):
         return None
-    said = ", ".join(f"{name}: {size}" for name, size in asked.items())
+    product = math.prod(asked.values())
     made = " x ".join(map(str, asked.values())) + (f" = {product}" if len(asked) > 1 else "")
     if rest in asked:
         wrong, instead = "is not", f"leave {rest} out, and it gets what the others leave"
     else:
         wrong, instead = "does not divide", f"{rest} gets what is left of it"
-    return f"mesh: {{{said}}}: {made} {wrong} the world size, {ranks}; {instead}"
+    near = " or ".join(map(_text, _near(asked, ranks, rest)))
+    return f"mesh: {_text(asked)}: {made} {wrong} the world size, {ranks}; {instead}" + (
+        near and f"; {near} would fit"
+    )
+
+
+def _fits(asked: Mapping[str, int], ranks: int, rest: str) -> bool:
+    product = math.prod(asked.values())
+    return product == ranks if rest in asked else ranks % product == 0
+
+
+def _text(asked: Mapping[str, int]) -> str:
+    return "{" + ", ".join(f"{name}: {size}" for name, size in asked.items()) + "}"
+
+
+def _near(asked: Mapping[str, int], ranks: int, rest: str) -> list[dict[str, int]]:
+    """Up to two meshes that fit *ranks* and differ from *asked* in one size, the nearest first."""
+    sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
+    others = [{**asked, name: size} for name in asked for size in sizes]
+    fitting = [each for each in others if _fits(each, ranks, rest)]
+    return sorted(fitting, key=lambda each: sum(abs(each[name] - asked[name]) for name in asked))[:2]

@@ -347,6 +347,13 @@ class Strategy(ABC):
         """
         return {}
 
+    def meshes(self, ranks: int) -> Sequence[Strategy] | None:
+        """The strategy in every device mesh of that many *ranks*, where an option asks for all of them.
+
+        Those that don't fit a case (``problem``) make none. None: it has one mesh.
+        """
+        return None
+
     def problem(self, case: Case, machine: Machine) -> str | None:
         """Why this strategy can't run *case* on *machine*, or None if it can."""
         return None

@@ -99,7 +99,7 @@ class AxisReader:
             return isinstance(value, list)
         if root in SECTION_ROOTS:
             return is_axis(SECTION_ROOTS[root], path[1], value)
-        return len(path) == 3 and path[2] in axes_of(Choice(path[1], {path[2]: value}), PLUGIN_ROOTS[root])
+        return len(path) == 3 and (path[2],) in axes_of(Choice(path[1], {path[2]: value}), PLUGIN_ROOTS[root])
 
     def _axis(self, path: tuple[str, ...], values: Any, origin: KeyPath, placed: bool = True) -> list[Axis]:
         """The axis of *values*, each of which has its own place below *origin* if *placed*."""

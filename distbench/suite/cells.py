@@ -31,6 +31,15 @@ class StrategyChoice:
     plugin: Plugin
     origin: KeyPath
     """Its place in the suite; options that list values come below it."""
+    is_offered: bool = False
+    """Whether it is one of all meshes (``mesh: auto``), which makes no case that it doesn't fit."""
+
+    def on(self, world_size: int) -> list["StrategyChoice"]:
+        """The strategy on *world_size* devices: in every mesh of them if it asks for all."""
+        meshes: Sequence[Any] | None = self.plugin.instance.meshes(world_size)
+        if meshes is None:
+            return [self]
+        return [replace(self, plugin=self.plugin.replaced(each), is_offered=True) for each in meshes]
 
     @property
     def label(self) -> str:

@@ -176,9 +176,13 @@ def _in_words(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: KeyP
         words = _words(error, value)
         if words not in grouped.setdefault(place, []):
             grouped[place].append(words)
-    return [
-        Finding((*path, *place), _either(words), _value_at(raw, place)) for place, words in grouped.items()
-    ]
+    # a member of a union that fails inside of the value is the one that was meant
+    meant = [place for place in grouped if not any(_is_below(other, place) for other in grouped)]
+    return [Finding((*path, *place), _either(grouped[place]), _value_at(raw, place)) for place in meant]
+
+
+def _is_below(place: KeyPath, other: KeyPath) -> bool:
+    return len(place) > len(other) > 0 and place[: len(other)] == other
 
 
 def _either(words: list[str]) -> str:

@@ -165,10 +165,20 @@ def _section(cls: type[Any], *, listed: bool = False, complete: bool = True) -> 
     for key in field_names(cls):
         schema = field_schema(cls, key)
         if listed and takes_lists(cls, key):
-            schema = _either(schema, _several(schema))
+            schema = _either(_listing_inside(schema), _several(schema))
         properties[key] = _told(schema, docs[key], standard, key)
     required = [key for key in properties if key not in standard] if complete else []
     return _told(_closed(properties), registry.summary(cls)) | ({"required": required} if required else {})
+
+
+def _listing_inside(schema: Schema) -> Schema:
+    """*schema* of an option; where it is a mapping, a list in place of one of its values means several."""
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [_listing_inside(member) for member in schema["anyOf"]]}
+    values = schema.get("additionalProperties")
+    if not isinstance(values, dict):
+        return schema
+    return {**schema, "additionalProperties": _either(values, _several(values))}
 
 
 def _told(schema: Schema, doc: str, standard: Mapping[str, Any] | None = None, key: str = "") -> Schema:

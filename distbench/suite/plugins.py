@@ -1,7 +1,9 @@
 """A plug-in named in a suite: ``zero``, or ``zero: {stage: 2}``."""
 
+import functools
 import itertools
 import json
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,10 @@ class Plugin:
     """Every option, including defaults, except newer options at their defaults (``case.deciding``)."""
     instance: Any
 
+    def replaced(self, instance: Any) -> "Plugin":
+        """The same plug-in with the options of *instance*."""
+        return Plugin(Choice(self.choice.name, to_plain(instance)), instance)
+
 
 def named(raw: Any, path: KeyPath) -> Choice | Finding:
     """The plug-in that *raw* names, with unchecked options, or the mistake in its form."""
@@ -33,20 +39,37 @@ def named(raw: Any, path: KeyPath) -> Choice | Finding:
     return Finding(path, "expected a name, or a name with options: {name: {option: value}}", raw)
 
 
-def spread(plugin: Choice, kind: str) -> Iterator[tuple[Choice, dict[str, int]]]:
+Option = tuple[str, ...]
+"""Name of an option, and of a key inside it where it is a mapping."""
+
+
+def spread(plugin: Choice, kind: str) -> Iterator[tuple[Choice, dict[Option, int]]]:
     """Yield one plug-in per combination of the options that list several values.
 
     Each comes with the index of the chosen value, by option.
     """
     lists = axes_of(plugin, kind)
-    for indices in itertools.product(*(range(len(plugin.options[key])) for key in lists)):
+    for indices in itertools.product(*(range(len(value_of(plugin, option))) for option in lists)):
         by_option = dict(zip(lists, indices, strict=True))
-        chosen = {key: plugin.options[key][i] for key, i in by_option.items()}
-        yield Choice(plugin.name, {**plugin.options, **chosen}), by_option
+        options: dict[str, Any] = plugin.options
+        for option, index in by_option.items():
+            options = assigned(options, option, value_of(plugin, option)[index])
+        yield Choice(plugin.name, options), by_option
 
 
-def axes_of(plugin: Choice, kind: str) -> list[str]:
-    """Options of *plugin* that list several values."""
+def value_of(plugin: Choice, option: Option) -> Any:
+    """Value of *option* of *plugin*."""
+    return functools.reduce(operator.getitem, option, plugin.options)
+
+
+def assigned(options: dict[str, Any], option: Option, value: Any) -> dict[str, Any]:
+    """*options* with *value* for *option*."""
+    key, *inside = option
+    return {**options, key: {**options[key], inside[0]: value} if inside else value}
+
+
+def axes_of(plugin: Choice, kind: str) -> list[Option]:
+    """Options of *plugin* that list several values: ``(stage,)``, or ``(mesh, tp)`` of a key of a mapping."""
     if plugin.name not in registry.names(kind):
         return []
     try:
@@ -54,7 +77,16 @@ def axes_of(plugin: Choice, kind: str) -> list[str]:
     except UsageError:
         # a broken plug-in file: reported where its options are checked
         return []
-    return [key for key, value in plugin.options.items() if is_axis(cls, key, value)]
+    return [
+        *((key,) for key, value in plugin.options.items() if is_axis(cls, key, value)),
+        *(
+            (key, inner)
+            for key, values in plugin.options.items()
+            if isinstance(values, dict)
+            for inner, value in values.items()
+            if is_axis(cls, key, value)
+        ),
+    ]
 
 
 def with_defaults(plugin: Choice, kind: str) -> Choice:

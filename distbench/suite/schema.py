@@ -16,7 +16,7 @@ from distbench.suite.axes import AxisReader, sizes
 from distbench.suite.cells import StrategyChoice, located
 from distbench.suite.checking import Finding, check, has_defaults
 from distbench.suite.cost import Cost
-from distbench.suite.plugins import Plugins, axes_of, named, spread
+from distbench.suite.plugins import Plugins, axes_of, named, spread, value_of
 from distbench.suite.reading import KeyPath
 from distbench.suite.work import WorkChecker
 
@@ -190,14 +190,16 @@ class Reader:
         return value
 
     def _spread(self, plugin: Choice, origin: KeyPath) -> Iterator[StrategyChoice]:
-        for key in axes_of(plugin, "strategies"):
-            if not plugin.options[key]:
-                self.findings.append(Finding((*origin, plugin.name, key), "empty; list at least one value"))
+        for option in axes_of(plugin, "strategies"):
+            if not value_of(plugin, option):
+                place = (*origin, plugin.name, *option)
+                self.findings.append(Finding(place, "empty; list at least one value"))
         for variant, indices in spread(plugin, "strategies"):
             checked, findings = self.plugins.check("strategies", variant, origin)
             name = variant.name
             key_origins = {
-                (*map(str, origin), name, key): (*origin, name, key, i) for key, i in indices.items()
+                (*map(str, origin), name, *option): (*origin, name, *option, i)
+                for option, i in indices.items()
             }
             self.findings += [located(finding, key_origins) for finding in findings]
             if checked:

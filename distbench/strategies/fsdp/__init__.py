@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from distbench import registry
@@ -27,6 +27,7 @@ from distbench.strategies.description import (
     points,
 )
 from distbench.strategies.fsdp.card import CARDS, SPLIT
+from distbench.strategies.fsdp.mesh import Dimension, every, group_problem, mesh_of, mesh_problem, suffix
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -69,13 +70,21 @@ class FullyShardedDataParallel(Strategy):
     reduce_each_micro_batch: bool = True
     """Reduce-scatter after every micro-batch; false: accumulate whole gradients in memory and
     reduce once a step."""
-    mesh: dict[Literal["tp"], Count] = field(default_factory=dict, metadata={"since": 4})
-    """Further dimensions of the device mesh: {tp: 2} cuts every layer over pairs of neighbouring ranks, which
-    share rows, and shards over the others (2D parallelism). FSDP2 only."""
+    mesh: dict[Dimension, Count] | Literal["auto"] = field(default_factory=dict, metadata={"since": 4})
+    """Sizes of the device mesh; dp_shard, unless given, has what the others leave. {tp: 2} cuts every layer
+    over pairs of neighbouring ranks, which share rows (2D parallelism); {dp_replicate: 2} keeps two copies of
+    the model, as sharding: hybrid does, whatever the sharding. auto: a case for every mesh that fits the
+    world size and the model. FSDP2 only."""
     sequence_parallel: bool = field(default=False, metadata={"since": 4})
     """Where mesh has tp: cut what is between the layers too, as the strategy tp does."""
     loss_parallel: bool = field(default=False, metadata={"since": 4})
     """Where mesh has tp: compute the loss from logits that stay cut by classes."""
+
+    def __post_init__(self) -> None:
+        if self.mesh != "auto":
+            # a dimension of one rank is none, so that a case has the same id with it and without
+            sizes = {name: size for name, size in self.mesh.items() if size > 1 or name == "dp_shard"}
+            object.__setattr__(self, "mesh", sizes)
 
     @property
     def engine(self) -> str:
@@ -86,12 +95,15 @@ class FullyShardedDataParallel(Strategy):
         name = "fsdp1" if self.version == 1 else "fsdp"
         if self.sharding != "full":
             name += f"-{self.sharding.replace('_', '-')}"
-        split = [f"tp{self.mesh['tp']}", *self._tensor_parallelism.suffixes] if self.mesh else []
+        name += suffix(self)
+        split = [f"tp{self.sizes['tp']}", *self.tensor_parallelism.suffixes] if self.cuts_layers else []
         return "+".join([name, *split, *(["offload"] if self.cpu_offload else [])])
 
     @property
     def card(self) -> Card:
-        return SPLIT if self.mesh else CARDS[self.sharding]
+        if self.cuts_layers:
+            return SPLIT
+        return CARDS["hybrid" if self.sizes.get("dp_replicate") else self.sharding]
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
@@ -100,7 +112,9 @@ class FullyShardedDataParallel(Strategy):
     @property
     def simplicity(self) -> int:
         # the first version is superseded: behind its successor and every stage of ZeRO
-        return _SIMPLICITY[self.sharding] + (30 if self.version == 1 else 0) + (10 if self.mesh else 0)
+        more = 2 if self.sizes.get("dp_replicate") else 0
+        more += 10 if self.cuts_layers else 0
+        return _SIMPLICITY[self.sharding] + more + (30 if self.version == 1 else 0)
 
     @property
     def offloads(self) -> tuple[str, ...]:
@@ -120,79 +134,52 @@ class FullyShardedDataParallel(Strategy):
         return [] if "CheckpointWrapper" in classes else classes
 
     def data_ranks(self, ranks: int) -> int:
-        return max(1, ranks // self._tensor_parallelism.devices)
-
-    def data_mesh(self, world_size: int) -> dict[str, int]:
-        """Ranks of the mesh's data dimensions: copies of the model if hybrid, and those that share one."""
-        ranks = self.data_ranks(world_size)
-        if self.sharding == "hybrid":
-            copies = self.replicas if self.shards is None else max(1, ranks // self.shards)
-            return {"replicate": copies, "shard": ranks // copies}
-        return {"shard": ranks}
+        return max(1, ranks // self.tensor_parallelism.devices)
 
     def dimensions(self, ranks: int) -> dict[str, int]:
-        return {f"dp_{name}": size for name, size in self.data_mesh(ranks).items()} | dict(self.mesh.items())
+        return {**mesh_of(self, ranks).sizes}
+
+    def meshes(self, ranks: int) -> list[Strategy] | None:
+        return [replace(self, mesh=mesh) for mesh in every(ranks)] if self.mesh == "auto" else None
 
     @property
-    def _tensor_parallelism(self) -> TensorParallelism:
-        return TensorParallelism(self.mesh.get("tp", 1), self.sequence_parallel, self.loss_parallel)
+    def sizes(self) -> dict[str, int]:
+        """Sizes that the option ``mesh`` gives."""
+        return {} if self.mesh == "auto" else {str(name): size for name, size in self.mesh.items()}
+
+    @property
+    def tensor_parallelism(self) -> TensorParallelism:
+        """How layers are cut."""
+        return TensorParallelism(self.sizes.get("tp", 1), self.sequence_parallel, self.loss_parallel)
+
+    @property
+    def cuts_layers(self) -> bool:
+        """Whether several ranks share rows."""
+        return self.tensor_parallelism.devices > 1
 
     def device_mesh(self, setting: Setting) -> DeviceMesh:
         """The mesh of live ranks. A collective call."""
         from torch.distributed.device_mesh import init_device_mesh
 
-        sizes = self.data_mesh(setting.world_size) | dict(self.mesh.items())
+        sizes = self.dimensions(setting.world_size)
         return init_device_mesh(setting.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        if reason := self._mesh_problem(case):
+        if reason := mesh_problem(self, case):
             return reason
-        if self.sharding == "hybrid":
-            if self.data_ranks(case.world_size) < 2:
-                return "hybrid sharding needs at least 2 ranks"
-            if reason := self._group_problem(case.world_size, machine):
-                return reason
+        if self.sharding == "hybrid" and (reason := group_problem(self, case.world_size, machine)):
+            return reason
         if self.version == 1 and self.cpu_offload and case.device == "cpu":
             return "FSDP1 with CPU offload needs an accelerator"
         if self.version == 2 and case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
             return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
         return state_problem(case, "rows" if self.version == 2 else "flat", self.label)
 
-    def _mesh_problem(self, case: Case) -> str | None:
-        """Why the dimensions of ``mesh`` can't be had."""
-        if not self.mesh:
-            split = [name for name in ("sequence_parallel", "loss_parallel") if getattr(self, name)]
-            return f"{split[0]} needs tensor parallelism; set mesh: {{tp: 2}}" if split else None
-        if self.version == 1 or self.cpu_offload:
-            return "mesh: tp is offered with FSDP2 that is not offloaded: version: 2, cpu_offload: false"
-        devices = self.mesh["tp"]
-        if case.world_size % devices:
-            return f"mesh: tp = {devices} does not divide the world size, {case.world_size}"
-        return self._tensor_parallelism.problem(case)
-
-    def _group_problem(self, world_size: int, machine: Machine) -> str | None:
-        """Why the groups of a hybrid shard can't be formed of *world_size* ranks."""
-        name, size = ("replicas", self.replicas) if self.shards is None else ("shards", self.shards)
-        ranks, of_one = self.data_ranks(world_size), machine.devices // machine.nodes
-        if ranks % size:
-            what = "data-parallel ranks" if self.mesh else "a world size"
-            return f"hybrid sharding needs {what} divisible by {name}: {ranks} ranks, {name} = {size}"
-        shards = self.data_mesh(world_size)["shard"]
-        together = shards * self._tensor_parallelism.devices
-        if self.version == 1 and shards < 2:
-            # it falls back to NO_SHARD inside groups of one rank and never reduces across them
-            return "FSDP1 does not synchronise replicas if hybrid sharding groups have only 1 rank"
-        if self.shards is None and world_size > of_one and of_one % together and machine.nodes > 1:
-            inside = max(1, shards * of_one // together)
-            return (
-                f"replicas = {self.replicas} makes groups of {together} ranks, which span nodes of {of_one} "
-                f"devices: a hybrid shard gathers inside nodes; set shards: {inside}, or shards: {shards} if "
-                "they are to span nodes"
-            )
-        return None
-
     def expected(self, case: Case) -> dict[str, Any]:
-        return self._tensor_parallelism.expected if self.mesh else {}
+        if not self.sizes:
+            return {}
+        own = {f"mesh.{name}": size for name, size in self.dimensions(case.world_size).items()}
+        return own | (self.tensor_parallelism.expected if self.cuts_layers else {})
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
         return by_operation(self.collectives_by_dimension(case, parameters))
@@ -201,9 +188,9 @@ class FullyShardedDataParallel(Strategy):
         # Zhao et al. 2023 (arXiv 2304.11277): gathered for the forward pass and, if sharded again
         # after it, for the backward pass; gradients reduce-scattered inside a group of shards and
         # their shards all-reduced across the replicas
-        over, ranks = self._tensor_parallelism, self.data_ranks(case.world_size)
+        over, ranks = self.tensor_parallelism, self.data_ranks(case.world_size)
         parameters = over.parameters(case, parameters)
-        shards = self.data_mesh(case.world_size)["shard"]
+        shards = self.dimensions(case.world_size)["dp_shard"]
         micro = case.batch.gradient_accumulation_steps
         reductions = micro if self.reduce_each_micro_batch else 1
         gathers = 1 if self.sharding == "grad_op" else 2
@@ -245,8 +232,8 @@ class FullyShardedDataParallel(Strategy):
         return build_fsdp2(self, setting)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        over = self.data_mesh(case.world_size)["shard"]
-        parameters = self._tensor_parallelism.parameters(case, parameters)
+        over = self.dimensions(case.world_size)["dp_shard"]
+        parameters = self.tensor_parallelism.parameters(case, parameters)
         stored = case.precision.master
         sizes = zero_table(case, parameters, stored=stored, shards=(over, over, over))
         if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:

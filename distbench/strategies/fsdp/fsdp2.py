@@ -11,6 +11,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor
 
 from distbench.strategies import fsdp
+from distbench.strategies._mesh import OF_DATA
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine import reading, sharding, tensor_parallel
 from distbench.strategies.torch_engine.engine import WrappedEngine
@@ -85,19 +86,20 @@ def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fs
     precision, mesh = setting.case.precision, strategy.device_mesh(setting)
     offload = CPUOffloadPolicy(pin_memory=setting.device.type == "cuda") if strategy.cpu_offload else None
     module = weights.cast(weights.skeleton(setting.workload), DTYPES[precision.master])
-    if strategy.mesh:
+    if strategy.cuts_layers:
         # first, so that shards are cut of what is left of a tensor
         sequence, loss = strategy.sequence_parallel, strategy.loss_parallel
         tensor_parallel.split(module, setting.workload, mesh["tp"], sequence=sequence, loss=loss)
     tied = weights.tied_groups(module)
     layers = prepared_layers(setting.case, module, setting.workload.layers(module))
     again = strategy.sharding != "grad_op"
-    of_data = mesh[tuple(strategy.data_mesh(setting.world_size))]
+    names = strategy.dimensions(setting.world_size)
+    of_data = mesh[tuple(name for name in names if name in OF_DATA)]
     sharding.shard(
         module, layers, of_data, precision, again=again, root_again=strategy.reshard_root, offload=offload
     )
     weights.empty(module, torch.device("cpu") if strategy.cpu_offload else setting.device)
     weights.retie(module, tied)
     weights.load(module, setting.weights)
-    kind = SplitFsdp2Engine if strategy.mesh else Fsdp2Engine
+    kind = SplitFsdp2Engine if strategy.cuts_layers else Fsdp2Engine
     return kind(setting, module, layers, strategy)

@@ -1,0 +1,94 @@
+"""Over which ranks FSDP copies, shards and cuts the model, and what of that can't be had. Without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from distbench.case import Case
+from distbench.env import Machine
+from distbench.strategies import _mesh
+from distbench.strategies._mesh import Mesh
+
+if TYPE_CHECKING:
+    from distbench.strategies.fsdp import FullyShardedDataParallel
+
+Dimension = Literal["dp_replicate", "dp_shard", "tp"]
+NAMES: tuple[Dimension, ...] = ("dp_replicate", "dp_shard", "tp")
+_REST: Dimension = "dp_shard"
+
+
+def mesh_of(strategy: FullyShardedDataParallel, ranks: int) -> Mesh:
+    """The mesh of that many *ranks*: what the options leave of them share the parameters."""
+    asked: dict[str, int] = {**strategy.sizes}
+    if strategy.sharding == "hybrid":
+        of_data, shards = strategy.data_ranks(ranks), strategy.shards
+        asked["dp_replicate"] = strategy.replicas if shards is None else max(1, of_data // shards)
+    return Mesh.of(asked, ranks, _REST)
+
+
+def every(ranks: int) -> list[dict[Dimension, int]]:
+    """All meshes of that many *ranks* in which parameters are shared by more than one, the simplest first.
+
+    Without that they are those of other strategies: ddp, and tp.
+    """
+    meshes = sorted(_mesh.every(ranks, NAMES), key=_complexity)
+    shared = [mesh for mesh in meshes if mesh["dp_shard"] > 1] or meshes[:1]
+    # sizes that are said are part of a case's id: those that follow from others are not said
+    return [{name: mesh[name] for name in NAMES if name != _REST and mesh[name] > 1} for mesh in shared]
+
+
+def _complexity(mesh: Mapping[str, int]) -> tuple[int, ...]:
+    return sum(size > 1 for size in mesh.values()), mesh["tp"], mesh["dp_replicate"]
+
+
+def suffix(strategy: FullyShardedDataParallel) -> str:
+    """What the label says of the copies in the mesh: ``-hybrid2``, or ``-hybrid2x4`` of 4 shards each."""
+    copies, shards = (strategy.sizes.get(name) for name in ("dp_replicate", "dp_shard"))
+    if copies:
+        return f"-hybrid{copies}" + (f"x{shards}" if shards else "")
+    return ""
+
+
+def mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
+    """Why *case* can't be trained in the mesh of *strategy*, or None if it can."""
+    sizes, over = strategy.sizes, strategy.tensor_parallelism
+    if over.devices == 1 and (over.sequence or over.loss):
+        option = "sequence_parallel" if over.sequence else "loss_parallel"
+        return f"{option} needs tensor parallelism; set mesh: {{tp: 2}}"
+    if not sizes:
+        return None
+    if strategy.version == 1 or (over.devices > 1 and strategy.cpu_offload):
+        return "mesh is offered with FSDP2, and tp without offload: set version: 2 and cpu_offload: false"
+    if strategy.sharding == "hybrid" and {"dp_replicate", "dp_shard"} & {*sizes}:
+        return (
+            "sharding: hybrid says by replicas or shards what mesh says by dp_replicate and dp_shard; leave "
+            "sharding: hybrid out"
+        )
+    if reason := _mesh.problem(sizes, case.world_size, _REST):
+        return reason
+    return over.problem(case) if over.devices > 1 else None
+
+
+def group_problem(strategy: FullyShardedDataParallel, world_size: int, machine: Machine) -> str | None:
+    """Why the groups of a hybrid shard can't be formed of *world_size* ranks."""
+    name, size = ("replicas", strategy.replicas) if strategy.shards is None else ("shards", strategy.shards)
+    ranks, of_one = strategy.data_ranks(world_size), machine.devices // machine.nodes
+    if ranks < 2:
+        return "hybrid sharding needs at least 2 ranks"
+    if ranks % size:
+        what = "data-parallel ranks" if strategy.sizes else "a world size"
+        return f"hybrid sharding needs {what} divisible by {name}: {ranks} ranks, {name} = {size}"
+    shards = mesh_of(strategy, world_size).size("dp_shard")
+    together = shards * strategy.tensor_parallelism.devices
+    if strategy.version == 1 and shards < 2:
+        # it falls back to NO_SHARD inside groups of one rank and never reduces across them
+        return "FSDP1 does not synchronise replicas if hybrid sharding groups have only 1 rank"
+    if strategy.shards is None and world_size > of_one and of_one % together and machine.nodes > 1:
+        inside = max(1, shards * of_one // together)
+        return (
+            f"replicas = {strategy.replicas} makes groups of {together} ranks, which span nodes of {of_one} "
+            f"devices: a hybrid shard gathers inside nodes; set shards: {inside}, or shards: {shards} if "
+            "they are to span nodes"
+        )
+    return None

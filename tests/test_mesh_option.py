@@ -1,0 +1,128 @@
+"""The mesh that a suite asks for: sizes that are swept, every mesh that fits, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Finished
+
+from distbench import plan
+from distbench.env import Machine
+from distbench.errors import SuiteError
+from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
+from distbench.suite import load
+
+MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
+MODEL = (
+    "{transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, seq_len: 32}}"
+)
+
+
+def planned(
+    folder: Path, strategies: str, *world_sizes: int, batch: int = 8, more: str = ""
+) -> dict[str, str]:
+    """Why a case can't run, by its label and world size; empty if it can."""
+    suite = folder / "suite.yaml"
+    text = f"workload: {MODEL}\nbatch: {{global_batch_size: {batch}}}\nworld_sizes: {list(world_sizes)}\n"
+    suite.write_text(f"{text}{more}strategies: [{strategies}]\n")
+    found = plan.make(load(suite), MACHINE).cases
+    return {f"{item.case.label}/{item.case.world_size}": item.problem or "" for item in found}
+
+
+def test_auto_makes_a_case_of_every_mesh_that_fits(tmp_path: Path) -> None:
+    found = planned(tmp_path, "fsdp: {mesh: auto}", 1, 2, 4, 8)
+    assert list(found) == [
+        *("fsdp/1", "fsdp/2"),
+        *("fsdp/4", "fsdp-hybrid2/4", "fsdp+tp2/4"),
+        # heads = 4, so that none is cut over 8
+        *("fsdp/8", "fsdp-hybrid2/8", "fsdp-hybrid4/8", "fsdp+tp2/8", "fsdp+tp4/8", "fsdp-hybrid2+tp2/8"),
+    ]
+    assert not any(found.values())
+
+
+def test_a_batch_that_a_mesh_can_not_divide_is_no_mistake_where_all_are_asked_for(tmp_path: Path) -> None:
+    assert list(planned(tmp_path, "fsdp: {mesh: auto}", 8, batch=2)) == ["fsdp+tp4/8"]
+
+
+def test_where_no_mesh_fits_one_stays_and_says_why(tmp_path: Path) -> None:
+    (item,) = planned(tmp_path, "fsdp: {mesh: auto}", 8, batch=3).items()
+    assert item == ("fsdp/8", "batch.global_batch_size = 3 is not divisible by world size 8")
+
+
+def test_a_mesh_that_was_asked_for_by_name_is_not_made_twice(tmp_path: Path) -> None:
+    found = planned(tmp_path, "fsdp: {mesh: {tp: 2}}, fsdp, fsdp: {mesh: auto}", 4)
+    assert list(found) == ["fsdp+tp2/4", "fsdp/4", "fsdp-hybrid2/4"]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "labels"),
+    [
+        ("{tp: [1, 2]}", ["fsdp/4", "fsdp+tp2/4"]),
+        ("[{tp: 2}, {dp_replicate: 2}]", ["fsdp+tp2/4", "fsdp-hybrid2/4"]),
+        (
+            "{tp: [1, 2], dp_replicate: [1, 2]}",
+            ["fsdp/4", "fsdp-hybrid2/4", "fsdp+tp2/4", "fsdp-hybrid2+tp2/4"],
+        ),
+        (
+            "[auto, {dp_replicate: 2, dp_shard: 2}]",
+            ["fsdp/4", "fsdp-hybrid2/4", "fsdp+tp2/4", "fsdp-hybrid2x2/4"],
+        ),
+    ],
+)
+def test_sizes_of_a_mesh_are_axes(mesh: str, labels: list[str], tmp_path: Path) -> None:
+    assert list(planned(tmp_path, f"fsdp: {{mesh: {mesh}}}", 4)) == labels
+
+
+def test_a_dimension_of_one_rank_is_no_dimension(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"duplicates strategies\[0\]"):
+        planned(tmp_path, "fsdp, fsdp: {mesh: {tp: 1, dp_replicate: 1}}", 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (
+            "mesh: {dp_replicate: 3}",
+            "3 does not divide the world size, 8; dp_shard gets what is left of it; ",
+        ),
+        ("mesh: {dp_replicate: 3}", "{dp_replicate: 2} or {dp_replicate: 4} would fit"),
+        ("mesh: {dp_shard: 2, tp: 2}", "2 x 2 = 4 is not the world size, 8; leave dp_shard out"),
+        ("mesh: {dp_shard: 2, tp: 2}", "{dp_shard: 4, tp: 2} or {dp_shard: 2, tp: 4} would fit"),
+        ("mesh: {dp_replicate: 2}, sharding: hybrid", "leave sharding: hybrid out"),
+        ("mesh: {dp_replicate: 2}, version: 1", "set version: 2"),
+    ],
+)
+def test_a_mesh_that_can_not_be_is_refused_with_what_would_fit(
+    options: str, why: str, tmp_path: Path
+) -> None:
+    (problem,) = planned(tmp_path, f"fsdp: {{{options}}}", 8).values()
+    assert why in problem
+
+
+def test_globs_know_the_labels_of_meshes_that_nobody_wrote(tmp_path: Path) -> None:
+    more = 'exclude: [{strategy: "*tp*", world_size: 8}]\ninclude: [{strategy: "*+tp2", world_size: 2}]\n'
+    found = planned(tmp_path, "fsdp: {mesh: auto}", 4, 8, more=more)
+    assert [name for name in found if "tp" in name] == ["fsdp+tp2/4"]
+    with pytest.raises(SuiteError, match=r"matches no strategy; labels: fsdp, fsdp-hybrid2, fsdp\+tp2"):
+        planned(tmp_path, "fsdp: {mesh: auto}", 4, more='exclude: [{strategy: "*tp8*"}]\n')
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_every_mesh_is_the_same_training(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(f"""
+workload: {MODEL}
+batch: {{global_batch_size: 8}}
+optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
+launcher: {{kept: {{oversubscribe: true}}}}
+measure: {{trials: 0}}
+check: {{steps: 3, perturbed: 4}}
+world_sizes: [4]
+strategies: [{{fsdp: {{mesh: auto, sharding: [full, grad_op]}}}}]
+""")
+    assert done.code == 0, done.errors
+    words = {name.split("/")[0]: each["equivalence"]["verdict"] for name, each in done.cases.items()}
+    assert {f"fsdp{how}" for how in ("", "-hybrid2", "-grad-op-hybrid2", "-grad-op+tp2")} <= words.keys()
+    assert set(words.values()) <= {EQUIVALENT, ROUNDING}
