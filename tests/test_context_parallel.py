@@ -12,10 +12,13 @@ from records import case
 from distbench import plan
 from distbench.adopt import adopt
 from distbench.analysis.communication import EXPLAINED, volume
+from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.mesh_dimensions import miscounted
+from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Choice
 from distbench.env import Machine
 from distbench.errors import UsageError
+from distbench.jobs.convergence.verdict import Convergence
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.record.store import Run
 from distbench.strategies.cp import ContextParallel
@@ -61,6 +64,12 @@ def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> pla
         ("cp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not say how its rows are cut by pos"),
         ("cp: {}", 2, {"compile": "true"}, "compile is not offered with context parallelism"),
         ("cp: {mesh: {cp: 3}}", 4, {}, "mesh: {cp: 3}: 3 does not divide the world size, 4"),
+        (
+            "cp: {sharded: true}",
+            2,
+            {"optimizer": "{name: sgd, kernel: fused}"},
+            "no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach",
+        ),
         ("cp: {mesh: {cp: 1}}", 2, {}, "context parallelism needs at least 2 devices for a row"),
     ],
 )
@@ -72,7 +81,12 @@ def test_what_can_not_be_cut_is_refused_with_the_numbers(
 
 @pytest.mark.parametrize(
     ("strategy", "label", "batch"),
-    [("cp: {}", "cp", Batch(8, 8, 1)), ("cp: {mesh: {cp: 2}}", "cp2+ddp", Batch(8, 4, 1))],
+    [
+        ("cp: {}", "cp", Batch(8, 8, 1)),
+        ("cp: {sharded: true}", "cp+fsdp", Batch(8, 8, 1)),
+        ("cp: {mesh: {cp: 2}}", "cp2+ddp", Batch(8, 4, 1)),
+        ("cp: {mesh: {cp: 2}, sharded: true}", "cp2+fsdp", Batch(8, 4, 1)),
+    ],
 )
 def test_a_name_says_who_shares_rows_and_those_who_do_share_samples(
     strategy: str, label: str, batch: Batch, tmp_path: Path
@@ -83,7 +97,7 @@ def test_a_name_says_who_shares_rows_and_those_who_do_share_samples(
 
 def of(strategy: ContextParallel, world_size: int, batch: Batch, **changed: object) -> Case:
     """A case of *strategy* on the small model, in fp32."""
-    options = {"mesh": dict(strategy.mesh)}
+    options = {"mesh": dict(strategy.mesh), "sharded": strategy.sharded}
     workload = Choice("transformer", {**OPTIONS, **changed.pop("options", {})})
     return case("cp", world_size, strategy=Choice("cp", options), workload=workload, batch=batch, **changed)
 
@@ -122,9 +136,20 @@ def test_on_a_mesh_rows_are_divided_first_and_gradients_are_summed_over_all() ->
     assert [strategy.data_rank(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
 
 
-def test_every_rank_keeps_a_whole_model() -> None:
-    states = ContextParallel().model_states(of(ContextParallel(), 4, Batch(B, B, 1)), 1000)
-    assert states["parameters"] == states["gradients"] == 4000
+def test_a_model_that_is_sharded_is_gathered_and_scattered_over_all() -> None:
+    strategy = ContextParallel(mesh={"cp": 2}, sharded=True)
+    found = strategy.collectives_by_dimension(of(strategy, 4, Batch(B, B // 4, 2)), 1000)
+    assert found[1:] == [
+        ExpectedCollective("all_gather", 2 * 2 * 4000, "dp_shard x cp", 2 * (2 * L + 1)),
+        ExpectedCollective("reduce_scatter", 2 * 4000, "dp_shard x cp", 2 * (L + 1)),
+    ]
+
+
+@pytest.mark.parametrize(("sharded", "kept"), [(False, 4000), (True, 1000)])
+def test_a_rank_keeps_a_whole_model_or_a_shard_of_it(sharded: bool, kept: int) -> None:
+    strategy = ContextParallel(sharded=sharded)
+    states = strategy.model_states(of(strategy, 4, Batch(B, B, 1)), 1000)
+    assert states["parameters"] == states["gradients"] == kept
 
 
 def test_no_format_says_how_rows_are_divided() -> None:
@@ -181,15 +206,16 @@ optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 measure: {{warmup: 1, steps: 2, trials: 1}}
 check: {{steps: 3, perturbed: 4, fp64: false}}
 world_sizes: [2, 4]
-strategies: [cp, {{cp: {{mesh: {{cp: 2}}}}}}]
+strategies: [{{cp: {{sharded: [false, true]}}}}, {{cp: {{mesh: {{cp: 2}}, sharded: [false, true]}}}}]
 exclude: [{{strategy: "cp2*", world_size: 2}}]
 """)
     assert done.code == 0, done.errors
     assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
     measured = [each for each in Run(done.folder).records() if each.job.kind == "measure"]
-    assert len(measured) == 3
+    assert len(measured) == 6
     for record in measured:
-        moved = volume(record)
+        moved, kept = volume(record), held(record)
+        assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
         assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
         assert miscounted(record) == "", record.case.name
 
@@ -210,14 +236,38 @@ strategies: [ddp, fsdp, {{tp: {{sequence_parallel: [false, true]}}}}, {{pp: {{mi
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_rows_that_are_cut_are_judged_and_resumed_as_whole_ones(run_suite: Callable[..., Finished]) -> None:
+def test_rows_that_are_cut_are_judged_whole(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(f"""{CHECKED}
+optimizer: {{lr: 0.01}}
+measure: {{trials: 0}}
+converge: {{targets: {{bits_per_byte: 6}}, max_steps: 10, eval_every: 5, eval_samples: 16, seeds: 1}}
+world_sizes: [2]
+strategies: [ddp, {{cp: {{sharded: [false, true]}}}}]
+""")
+    assert done.code == 0, done.errors
+    cases = {row.case.label: row for row in AnalysedRun.read(Run(done.folder)).cases}
+    values = {
+        label: [row["value"] for training in found.group.trainings for row in training.curve]
+        for label, case in cases.items()
+        if (found := case.evidence(Convergence))
+    }
+    whole = [value for value in values.pop("ddp") if value is not None]
+    assert len(whole) == 2
+    for label in ("cp", "cp+fsdp"):
+        assert [value for value in values[label] if value is not None] == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_rows_that_are_cut_resume_from_checkpoints_and_from_those_of_others(
+    run_suite: Callable[..., Finished],
+) -> None:
     done = run_suite(f"""{CHECKED}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 measure: {{trials: 0}}
-convergence: {{steps: 12, every: 6, seeds: 2, held_out: 16}}
 checkpoint: {{}}
 world_sizes: [2]
-strategies: [ddp, cp]
+strategies: [ddp, {{cp: {{sharded: [false, true]}}}}]
 """)
     assert done.code == 0, done.errors
     assert len(done.checkpoints) > 3

@@ -10,14 +10,16 @@ from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies import _mesh
-from distbench.strategies._context_parallel import ContextParallelism
-from distbench.strategies._model_states import Replicated
+from distbench.strategies._context_parallel import ContextParallelism, context_of
+from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies.base import Engine, Setting, Strategy
-from distbench.strategies.cp.card import PLAIN
+from distbench.strategies.cp.card import PLAIN, SHARDED
 from distbench.strategies.description import (
+    KEEPING,
     PORTIONS,
     SHARDING,
     Card,
+    Deviation,
     ExpectedCollective,
     Meaning,
     by_operation,
@@ -26,36 +28,49 @@ from distbench.strategies.description import (
 
 
 @dataclass(frozen=True)
-class ContextParallel(Replicated):
-    """Context parallelism: a whole model on each rank, for some of the positions of every row."""
+class ContextParallel(Strategy):
+    """Context parallelism: some of the positions of every row on each rank."""
 
-    engine = "ContextParallelEngine"
-    early = ("distbench.strategies.cp.engine",)
+    early = ("distbench.strategies.cp.engine", "distbench.strategies.cp.sharded")
     settings: ClassVar[Mapping[str, Meaning]] = {
-        **points(SHARDING, "mesh", "positions_per_rank"),
+        **points(SHARDING, "mesh", "positions_per_rank", "units", "placements"),
+        **points(KEEPING, "reshard_after_forward"),
         **points(PORTIONS, "context_parallel"),
     }
 
     mesh: dict[Literal["cp"], Count] = field(default_factory=dict)
     """{cp: 2}: pairs of neighbouring ranks share rows, and pairs have rows of their own; left out: all ranks
     share all rows."""
+    sharded: bool = False
+    """Shard parameters, gradients and optimizer state over all ranks, those that share rows too, as FSDP2
+    does (torchtitan's way); false: each has a whole copy, and DDP sums gradients."""
+
+    @property
+    def engine(self) -> str:
+        return "ShardedContextEngine" if self.sharded else "ContextParallelEngine"
 
     @property
     def label(self) -> str:
-        return f"cp{self.mesh['cp']}+ddp" if self.mesh else "cp"
+        name, copies = (f"cp{self.mesh['cp']}", ["ddp"]) if self.mesh else ("cp", [])
+        return "+".join([name, *(["fsdp"] if self.sharded else copies)])
 
     @property
     def simplicity(self) -> int:
         # as simple as sharding, but the model has to lend a hand
-        return 35 + bool(self.mesh)
+        return 35 + bool(self.mesh) + 2 * self.sharded
 
     @property
     def card(self) -> Card:
-        return PLAIN
+        return SHARDED if self.sharded else PLAIN
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
-        return (cls(),)
+        return cls(), cls(sharded=True)
+
+    @property
+    def deviations(self) -> tuple[Deviation, ...]:
+        padded = Deviation("states", "shards are padded to the same size on every rank")
+        return (padded,) if self.sharded else ()
 
     def dimensions(self, ranks: int) -> dict[str, int]:
         return {**self._over(ranks).sizes}
@@ -65,16 +80,29 @@ class ContextParallel(Replicated):
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         ranks = case.world_size
-        if reason := _mesh.problem(dict(self.mesh.items()), ranks, "dp_replicate"):
+        if reason := _mesh.problem(dict(self.mesh.items()), ranks, self._of_data):
             return reason
         if self._over(ranks).size("cp") < 2:
             return "context parallelism needs at least 2 devices for a row; use ddp, or a larger world size"
-        if case.precision.reduce != case.precision.master:
-            return (
-                f"cp reduces gradients in the parameters' dtype: precision.reduce = {case.precision.reduce} "
-                f"with precision.master = {case.precision.master}"
-            )
-        return self._cut(ranks).problem(case) or super().problem(case, machine)
+        return (
+            self._cut(ranks).problem(case)
+            or (self._shard_problem(case) if self.sharded else self._copy_problem(case))
+            or state_problem(case, "rows" if self.sharded else "whole", self.label)
+        )
+
+    def _copy_problem(self, case: Case) -> str | None:
+        precision = case.precision
+        if precision.reduce == precision.master:
+            return None
+        return (
+            f"cp reduces gradients in the parameters' dtype: precision.reduce = {precision.reduce} with "
+            f"precision.master = {precision.master}; set sharded: true, or reduce in that"
+        )
+
+    def _shard_problem(self, case: Case) -> str | None:
+        if case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
+            return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
+        return None
 
     def expected(self, case: Case) -> dict[str, Any]:
         return self._cut(case.world_size).expected(case)
@@ -85,19 +113,45 @@ class ContextParallel(Replicated):
     def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         ranks = case.world_size
         samples = case.batch.global_batch_size // self.data_ranks(ranks)
-        # every rank has gradients of its own positions
-        everywhere = " x ".join(name for name, size in self.dimensions(ranks).items() if size > 1)
-        reduced = float(parameters * BYTES[case.precision.reduce])
-        gradients = ExpectedCollective("all_reduce", reduced, everywhere)
-        return [*self._cut(ranks).collectives(case, samples), gradients]
+        return [*self._cut(ranks).collectives(case, samples), *self._of_states(case, parameters)]
+
+    def _of_states(self, case: Case, parameters: int) -> list[ExpectedCollective]:
+        """Collectives of parameters and gradients, which are over all ranks: each has its own positions."""
+        sizes, precision = self.dimensions(case.world_size), case.precision
+        everywhere = " x ".join(name for name, size in sizes.items() if size > 1)
+        reduced = float(parameters * BYTES[precision.reduce])
+        if not self.sharded:
+            return [ExpectedCollective("all_reduce", reduced, everywhere)]
+        # as FSDP2 does it alone (Zhao et al. 2023, arXiv 2304.11277): layers are gathered for each pass,
+        # what is outside of them stays from the first to the second
+        context, micro = context_of(case), case.batch.gradient_accumulation_steps
+        layers = context.layers if context else 0
+        gathered = 2.0 * micro * parameters * BYTES[precision.compute]
+        return [
+            ExpectedCollective("all_gather", gathered, everywhere, micro * (2 * layers + 1)),
+            ExpectedCollective("reduce_scatter", micro * reduced, everywhere, micro * (layers + 1)),
+        ]
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        shards = case.world_size if self.sharded else 1
+        return zero_table(case, parameters, stored=case.precision.master, shards=(shards, shards, shards))
 
     def build(self, setting: Setting) -> Engine:
+        if self.sharded:
+            from distbench.strategies.cp.sharded import build_sharded
+
+            return build_sharded(self, setting)
         from distbench.strategies.cp.engine import build_cp
 
         return build_cp(self, setting)
 
+    @property
+    def _of_data(self) -> str:
+        """The dimension of ranks with rows of their own."""
+        return "dp_shard" if self.sharded else "dp_replicate"
+
     def _over(self, ranks: int) -> _mesh.Mesh:
-        return _mesh.Mesh.of({"cp": self.mesh.get("cp", ranks)}, ranks, "dp_replicate")
+        return _mesh.Mesh.of({"cp": self.mesh.get("cp", ranks)}, ranks, self._of_data)
 
     def _cut(self, ranks: int) -> ContextParallelism:
         return ContextParallelism(self._over(ranks).size("cp"))

@@ -34,11 +34,16 @@ class ContextParallelEngine(ContextEngine):
         return nullcontext() if last else self.module.no_sync()
 
 
-def build_cp(strategy: cp.ContextParallel, setting: Setting) -> ContextParallelEngine:
-    """Engine of this rank."""
+def rows_of(strategy: cp.ContextParallel, setting: Setting) -> Rows:
+    """Rows over the mesh of live ranks. A collective call."""
     sizes = strategy.dimensions(setting.world_size)
     mesh = init_device_mesh(setting.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-    rows = Rows(setting.workload, mesh)
+    return Rows(setting.workload, mesh)
+
+
+def build_cp(strategy: cp.ContextParallel, setting: Setting) -> ContextParallelEngine:
+    """Engine of this rank."""
+    rows = rows_of(strategy, setting)
     master = DTYPES[setting.case.precision.master]
     module = loaded(setting.workload, setting.weights, setting.device, master)
     rows.cut(module)

@@ -68,7 +68,8 @@ class Rows:
         mine, all_ranks = counting(part[name]), counting(batch[name])
         # the mean over no labels is not a number, and 0 times that is none either
         part[name] = part[name].where(mine > 0, 0)
-        return self.workload.loss(module, part) * (mine * self.group.size() / all_ranks)
+        loss = self.workload.loss(module, part)
+        return loss * (mine.double() * self.group.size() / all_ranks).to(loss)
 
 
 class ContextEngine(TorchEngine):
