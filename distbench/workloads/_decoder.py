@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from distbench.workloads._attention import attend
+from distbench.workloads._experts import MixtureOfExperts
 from distbench.workloads.context import Attend
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
         self.attention = Attention(shape)
         self.ffn_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
-        self.ffn = SwiGLU(shape)
+        has_experts = shape.experts is not None
+        self.ffn = MixtureOfExperts(shape, INIT_STD, residual_std(shape)) if has_experts else SwiGLU(shape)
 
     def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
         """Tensor shaped like *x* (batch, seq, dim); *rope* is ``rope_table``'s."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,21 +23,49 @@ class Dimensions:
     rope_theta: float = 10000.0
     window: int | None = None
     """Positions that a query sees, its own included; None: all up to its own."""
+    experts: int | None = None
+    """Feed-forward networks of a block, of which each token takes some; None: one, which takes all."""
+    top_k: int = 2
+    capacity_factor: float | None = None
 
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""
         return self.dim // self.heads
 
+    def expert_parameters(self) -> int:
+        """Number of parameters of all experts of one block; without experts that of the network."""
+        return (self.experts or 1) * 3 * self.dim * self.ffn_dim
+
     def block_parameters(self) -> int:
         """Number of parameters of one block."""
         attention = 2 * self.dim * (self.heads + self.kv_heads) * self.head_dim
-        return attention + 3 * self.dim * self.ffn_dim + 2 * self.dim
+        router = (self.experts or 0) * self.dim
+        return attention + router + self.expert_parameters() + 2 * self.dim
+
+    def multiplied_parameters(self) -> int:
+        """Number of parameters of one block that a token is multiplied with: of the experts its own."""
+        if self.experts is None:
+            return self.block_parameters()
+        return (
+            self.block_parameters() - self.expert_parameters() * (self.experts - self.top_k) // self.experts
+        )
 
     def parameters(self) -> int:
         """Number of parameters, a tied embedding counted once."""
         embeddings = (1 if self.tied else 2) * self.vocab_size * self.dim
         return self.depth * self.block_parameters() + embeddings + self.dim
+
+    def slots(self, positions: int) -> int:
+        """Tokens that the experts of a block take of one sample: each ``top_k`` times, or their capacity."""
+        if self.experts is None or self.capacity_factor is None:
+            return self.top_k * positions
+        return self.experts * self.capacity(positions)
+
+    def capacity(self, positions: int) -> int:
+        """Tokens that one expert takes of one sample at most (Switch, arXiv:2101.03961, section 2.2)."""
+        assert self.experts and self.capacity_factor, "without experts there is no capacity"
+        return min(positions, math.ceil(self.capacity_factor * self.top_k * positions / self.experts))
 
     def problems(self) -> Iterator[str]:
         """Yield what is impossible about them, with the names and the values."""
@@ -49,12 +78,18 @@ class Dimensions:
             )
         if self.heads % self.kv_heads:
             yield f"kv_heads = {self.kv_heads} does not divide heads = {self.heads}"
+        if self.experts is not None and self.top_k > self.experts:
+            yield f"top_k = {self.top_k} is more than experts = {self.experts}"
 
 
 _llama = partial(Dimensions, kv_heads=8, vocab_size=128256, rope_theta=500000.0)
 
 PRESETS = {
     "tiny": Dimensions(dim=128, depth=4, heads=4, kv_heads=2, ffn_dim=512, vocab_size=256, tied=True),
+    # each token is multiplied with as much as in tiny: two experts of half its width
+    "moe-tiny": Dimensions(
+        dim=128, depth=4, heads=4, kv_heads=2, ffn_dim=256, vocab_size=256, tied=True, experts=8
+    ),
     # ffn_dim is two thirds of GPT-2's 3072, because SwiGLU has three matrices where GPT-2 has two
     "gpt2-small": Dimensions(
         dim=768, depth=12, heads=12, kv_heads=12, ffn_dim=2048, vocab_size=50257, tied=True

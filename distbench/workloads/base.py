@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from distbench.env import Machine
     from distbench.workloads.context import Around, Context
+    from distbench.workloads.mixture import Mixture
     from distbench.workloads.splits import Splits
     from distbench.workloads.stages import Stages
 
@@ -82,6 +83,10 @@ class Workload(ABC):
         """How the model can be split inside its layers (tensor parallelism), or None if it can't."""
         return None
 
+    def mixture(self) -> Mixture | None:
+        """Which part of the model are experts that tokens are sent to (expert parallelism), or None."""
+        return None
+
     def stages(self) -> Stages | None:
         """How the model can be cut between its layers (pipeline parallelism), or None if it can't."""
         return None
@@ -146,5 +151,5 @@ def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 PLUGIN_BASE = Workload
-HELPERS = ("context", "hashing", "shapes", "splits", "stages", "weights")
+HELPERS = ("context", "hashing", "mixture", "shapes", "splits", "stages", "weights")
 """Modules of this room that are shared code and no plug-ins."""

@@ -41,6 +41,8 @@ class Context:
     """Layers with an attention each."""
     sees_all: bool
     """Whether a position sees all before it, and not a window of them."""
+    never: str = ""
+    """Why rows of this model can't be cut over any number of devices; empty: they can."""
 
     @property
     def exchanged(self) -> int:
@@ -50,4 +52,4 @@ class Context:
     def problem(self, devices: int, *, heads: bool) -> str | None:
         """Why rows can't be cut over that many *devices*, or None; *heads*: they are divided too."""
         counts = {"heads": self.heads, "kv_heads": self.kv_heads} if heads else {}
-        return undivided({**counts, "seq_len": self.positions}, devices)
+        return self.never or undivided({**counts, "seq_len": self.positions}, devices)

@@ -46,10 +46,12 @@ class Splits:
     """Tensors of all modules in ``whole``."""
     tied: bool = False
     """Whether ``table`` and ``head`` are one tensor."""
+    never: str = ""
+    """Why this model can't be split over any number of devices; empty: it can."""
 
     def problem(self, devices: int) -> str | None:
         """Why the model can't be split over that many *devices*, or None if it can."""
-        return undivided(self.counts, devices)
+        return self.never or undivided(self.counts, devices)
 
 
 def undivided(counts: Mapping[str, int], devices: int) -> str | None:

@@ -11,6 +11,7 @@ from distbench.data.base import Shape
 from distbench.workloads._dimensions import PRESETS, Dimensions
 from distbench.workloads.base import Workload, cross_entropy
 from distbench.workloads.context import Around, Context
+from distbench.workloads.mixture import Mixture
 from distbench.workloads.splits import Splits
 from distbench.workloads.stages import Stages
 
@@ -42,9 +43,10 @@ class Transformer(Workload):
     The model of every preset is drawn from the seed; no checkpoint is loaded.
     """
 
-    preset: Literal["tiny", "gpt2-small", "1b", "3b", "8b", "70b", "auto"] = "tiny"
-    """The dimensions to start from: tiny (1 M parameters, for CPUs), gpt2-small (124 M), or a Llama 3. auto:
-    tiny on CPUs; on GPUs the largest whose states, at 16 bytes a parameter, take up to half of a GPU."""
+    preset: Literal["tiny", "moe-tiny", "gpt2-small", "1b", "3b", "8b", "70b", "auto"] = "tiny"
+    """The dimensions to start from: tiny (1 M parameters, for CPUs), moe-tiny (3.4 M in 8 experts a block, as
+    much work), gpt2-small (124 M), or a Llama 3. auto: tiny on CPUs; on GPUs the largest whose states, at 16
+    bytes a parameter, take up to half of a GPU."""
     seq_len: Count = 128
     """Tokens in one sample."""
     dim: _Size = None
@@ -69,6 +71,15 @@ class Transformer(Workload):
     """full: every position sees all before it. sliding_window: only the last ones, as window says."""
     window: _Size = field(default=None, metadata={"since": 4})
     """Positions that each one sees under sliding_window, its own among them."""
+    experts: Annotated[int | None, Bound(2)] = field(default=None, metadata={"since": 4})
+    """Feed-forward networks of a block, to some of which a router sends each token (Mixtral,
+    arXiv:2401.04088). null: from the preset, all but moe-tiny have one network for all tokens."""
+    top_k: _Size = field(default=None, metadata={"since": 4})
+    """Experts that each token takes, weighted by the softmax over those; of one alone over all, as in Switch
+    (arXiv:2101.03961), or the router would learn nothing. null: from the preset, or 2."""
+    capacity_factor: _Real = field(default=None, metadata={"since": 4})
+    """Let an expert take no more than this times its even share of a sample's tokens, and drop the others.
+    null: from the preset; all presets drop nothing."""
 
     @property
     def shape(self) -> Shape:
@@ -83,7 +94,10 @@ class Transformer(Workload):
         return replace(self, preset=_preset_on(machine)) if self.preset == "auto" else self
 
     def problem(self) -> str | None:
-        return "; ".join([*self._dimensions.problems(), *self._window_problems()]) or None
+        return (
+            "; ".join([*self._dimensions.problems(), *self._window_problems(), *self._expert_problems()])
+            or None
+        )
 
     def parameters(self) -> int:
         return self._dimensions.parameters()
@@ -118,20 +132,24 @@ class Transformer(Workload):
         a tied embedding counts once, as the head. That is torchtitan's N; Ray and llm-foundry
         keep the untied embedding in. Nothing is taken off for causal masking or added for
         recomputation. Under a sliding window a position attends to ``window`` others in place of T.
+        Of experts those count that a token takes, whatever their capacity.
         """
         shape = self._dimensions
         lookup = 0 if shape.tied else shape.vocab_size * shape.dim
+        others = shape.depth * (shape.block_parameters() - shape.multiplied_parameters())
         attention = 12 * shape.depth * shape.heads * shape.head_dim * self._attended
-        return self.seq_len * (6 * (shape.parameters() - lookup) + attention)
+        return self.seq_len * (6 * (shape.parameters() - lookup - others) + attention)
 
     def recomputed_flops_per_sample(self) -> int:
         """``T L (2 N + 4 H Q T)``: a third of ``flops_per_sample`` in the blocks alone.
 
         N counts the parameters of a block but the last matrix of its SwiGLU, whose product nobody
-        needs to go back. Embedding, last norm and head are never computed again.
+        needs to go back; that of experts is needed, as the router's weights multiply it. Embedding, last norm
+        and head are never computed again.
         """
         shape = self._dimensions
-        multiplied = shape.block_parameters() - shape.dim * shape.ffn_dim
+        multiplied = shape.multiplied_parameters()
+        multiplied -= shape.dim * shape.ffn_dim if shape.experts is None else 0
         attention = 4 * shape.heads * shape.head_dim * self._attended
         return self.seq_len * shape.depth * (2 * multiplied + attention)
 
@@ -153,6 +171,23 @@ class Transformer(Workload):
             whole_parameters=(2 * shape.depth + 1) * shape.dim,
             whole_tensors=2 * shape.depth + 1,
             tied=shape.tied,
+            never=f"its experts (experts = {shape.experts}) are not cut but spread; use ep"
+            if shape.experts
+            else "",
+        )
+
+    def mixture(self) -> Mixture | None:
+        shape = self._dimensions
+        if shape.experts is None:
+            return None
+        return Mixture(
+            modules="blocks.*.ffn.experts",
+            experts=shape.experts,
+            layers=shape.depth,
+            parameters=shape.depth * shape.expert_parameters(),
+            tensors=3 * shape.depth,
+            slots=shape.slots(self.seq_len),
+            width=shape.dim,
         )
 
     def stages(self) -> Stages:
@@ -185,6 +220,7 @@ class Transformer(Workload):
             head_dim=shape.head_dim,
             layers=shape.depth,
             sees_all=self.window is None,
+            never="" if shape.capacity_factor is None else "capacity_factor is of whole rows",
         )
 
     def cut_rows(self, module: nn.Module, positions: torch.Tensor, around: Around) -> None:
@@ -207,6 +243,11 @@ class Transformer(Workload):
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return cross_entropy(module(batch["input_ids"]), batch["labels"])
+
+    def _expert_problems(self) -> Iterator[str]:
+        given = [name for name in ("top_k", "capacity_factor") if getattr(self, name) is not None]
+        if given and self._dimensions.experts is None:
+            yield f"{' and '.join(given)}: there are no experts; set experts, or preset: moe-tiny"
 
     def _window_problems(self) -> Iterator[str]:
         if self.attention == "sliding_window" and self.window is None:

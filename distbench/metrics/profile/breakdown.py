@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from distbench.metrics.communication.traffic import Call
 from distbench.metrics.profile import PARTS
@@ -47,6 +47,7 @@ _RUN_AS = {
     "send": ("send", "send_recv"),
     "recv": ("recv", "recvAnySource", "send_recv"),
 }
+_UNEVEN = "all_to_all"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def match(calls: Sequence[Call], issues: Sequence[Event], ranges: Sequence[Event
 
     All are in the order of one step. The host asks in one order and the backend begins in nearly
     the same (gloo has two threads a group), so each call gets the first interval left that can be
-    its own: not started before it was issued, of its operation, and of its size if that is reported.
+    its own: not started before it was issued, of its operation, and of its size if that is reported. Of an
+    all-to-all the size may be another: what is sent to experts changes from step to step.
     """
     if len(calls) != len(issues):
         return None
@@ -73,13 +75,21 @@ def match(calls: Sequence[Call], issues: Sequence[Event], ranges: Sequence[Event
     if len(asked) != len(ranges):
         return None
     left, matched = list(ranges), []
+    sizes = {call.dtype: call.bytes // call.elements for call in calls if call.elements}
     for call, issue in asked:
         event = _first(call, issue, left)
         if event is None:
             return None
         left.remove(event)
-        matched.append(Done(call, event))
+        matched.append(Done(_as_it_ran(call, event, sizes), event))
     return matched
+
+
+def _as_it_ran(call: Call, event: Event, sizes: Mapping[str, int]) -> Call:
+    """*call* with as much as *event* moved; *sizes* has the bytes of an element of each dtype."""
+    if event.elements in (None, call.elements):
+        return call
+    return replace(call, elements=event.elements, bytes=event.elements * sizes[call.dtype])
 
 
 def _first(call: Call, issue: Event, ranges: Sequence[Event]) -> Event | None:
@@ -90,7 +100,7 @@ def _first(call: Call, issue: Event, ranges: Sequence[Event]) -> Event | None:
             for event in ranges
             if event.name in names
             and (event.begin if event.launched is None else event.launched) >= issue.begin
-            and event.elements in (None, call.elements)
+            and (call.op == _UNEVEN or event.elements in (None, call.elements))
         ),
         None,
     )

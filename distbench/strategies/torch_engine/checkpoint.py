@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from distbench.strategies.base import FullState
 from distbench.strategies.torch_engine.optimizer import moments as moments_of
 from distbench.workloads.weights import plain_name
 
+Placed = Callable[[str, torch.Tensor], torch.Tensor]
+
 NO_WHOLE = "which no other strategy could take over"
 """Why there is no whole state of a quantized optimizer."""
 _BYPRODUCTS = ("weight_norm", "adam_norm", "trust_ratio")
@@ -31,28 +34,52 @@ _BYPRODUCTS = ("weight_norm", "adam_norm", "trust_ratio")
 
 
 def save(
-    module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, updates: int, part: str = ""
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    folder: Path,
+    updates: int,
+    part: str = "",
+    placed: Placed = lambda _name, tensor: tensor,
 ) -> None:
     """Write *module*, *optimizer* and the *updates* of its schedule in shards into *folder*.
 
     Args:
         part: Name of what only this rank has, where ranks have different modules.
+        placed: Gives a tensor of a parameter, by its name, as the distributed tensor whose shard it is.
     """
-    model, moments = get_state_dict(module, optimizer)
+    model, moments = _placed(get_state_dict(module, optimizer), placed)
     state = {f"{part}model": model, f"{part}optimizer": moments, "updates": updates}
     dcp.save(state, checkpoint_id=folder)
 
 
-def load(module: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, part: str = "") -> int:
+def load(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    folder: Path,
+    part: str = "",
+    placed: Placed = lambda _name, tensor: tensor,
+) -> int:
     """Take over what ``save`` wrote; return the updates of the schedule.
 
     DCP reads its metadata and hyper-parameters by pickle, so *folder* must be one of our own.
     """
-    model, moments = get_state_dict(module, optimizer)
-    state: dict[str, Any] = {f"{part}model": model, f"{part}optimizer": moments, "updates": 0}
+    model, moments = own = get_state_dict(module, optimizer)
+    shards, of_moments = _placed(own, placed)
+    state: dict[str, Any] = {f"{part}model": shards, f"{part}optimizer": of_moments, "updates": 0}
+    # into the memory of the tensors that were placed
     dcp.load(state, checkpoint_id=folder)
     set_state_dict(module, optimizer, model_state_dict=model, optim_state_dict=moments)
     return int(state["updates"])
+
+
+def _placed(states: tuple[Any, Any], placed: Placed) -> tuple[dict[str, Any], dict[str, Any]]:
+    """State dicts of a module and its optimizer with every tensor as *placed* gives it."""
+    model, moments = states
+    of_parameters = {
+        name: {key: placed(name, value) for key, value in state.items()}
+        for name, state in moments.get("state", {}).items()
+    }
+    return {name: placed(name, value) for name, value in model.items()}, {**moments, "state": of_parameters}
 
 
 def gather_optimizer(

@@ -1,0 +1,114 @@
+"""A mixture of experts in place of a decoder's feed-forward network, by the rules of ``_decoder``.
+
+Every expert takes part in every pass, if with no token: whoever waits for all gradients gets them. There is
+no auxiliary loss to balance the load: its usual form is a product of means over a rank's own tokens, so it
+would be another training on every number of ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from distbench.workloads._dimensions import Dimensions
+
+
+class Router(nn.Module):
+    """Chooses the experts of each token, and how much each of them counts.
+
+    No ``nn.Linear``: what turns those into float8 would turn it too.
+    """
+
+    def __init__(self, shape: Dimensions, std: float) -> None:
+        super().__init__()
+        self._top_k = shape.top_k
+        self.weight = nn.Parameter(torch.empty(shape.experts or 0, shape.dim))
+        nn.init.normal_(self.weight, std=std)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights and numbers of the experts of *x* (batch, seq, dim), each (batch, seq, top_k).
+
+        The softmax over the scores of those (Mixtral, arXiv:2401.04088, section 2.1); of one alone, over all
+        (Switch, arXiv:2101.03961, section 2.1), as its own would be 1 whatever the router learns.
+        """
+        logits = functional.linear(x, self.weight)
+        scores = logits if logits.dtype == torch.float64 else logits.float()
+        # stable: of equal scores, which 16 bits often are, the first expert wins on every device
+        ordered = scores.sort(dim=-1, descending=True, stable=True)
+        best, chosen = (each[..., : self._top_k] for each in ordered)
+        weights = best.softmax(-1) if self._top_k > 1 else scores.softmax(-1).gather(-1, chosen)
+        return weights.to(x.dtype), chosen
+
+
+class Experts(nn.Module):
+    """SwiGLU networks (arXiv:2002.05202) side by side, their matrices stacked."""
+
+    def __init__(self, shape: Dimensions, std: float, residual_std: float) -> None:
+        super().__init__()
+        into = (shape.experts or 0, shape.dim, shape.ffn_dim)
+        self.gate, self.up = (nn.Parameter(torch.empty(into)) for _ in range(2))
+        self.down = nn.Parameter(torch.empty(into[0], shape.ffn_dim, shape.dim))
+        for matrices, deviation in ((self.gate, std), (self.up, std), (self.down, residual_std)):
+            nn.init.normal_(matrices, std=deviation)
+
+    def forward(self, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """What each expert makes of its *tokens* (tokens, dim), which are sorted by expert.
+
+        *counts* (experts,) says how many each has. They are read by the host, which a GPU waits for;
+        ``functional.grouped_mm`` would not, and has no fp64 (torch 2.13).
+        """
+        stacked = zip(self.gate.unbind(), self.up.unbind(), self.down.unbind(), strict=True)
+        parts = zip(tokens.split(counts.tolist()), stacked, strict=True)
+        made = [(functional.silu(part @ gate) * (part @ up)) @ down for part, (gate, up, down) in parts]
+        return torch.cat(made)
+
+
+class MixtureOfExperts(nn.Module):
+    """A router and its experts.
+
+    Capacity is each sample's own, so that samples train alike wherever they are; and what is dropped is
+    decided by what comes before it alone, so that the model stays causal.
+    """
+
+    def __init__(self, shape: Dimensions, std: float, residual_std: float) -> None:
+        super().__init__()
+        self._shape = shape
+        self.router = Router(shape, std)
+        self.experts = Experts(shape, std, residual_std)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Tensor shaped like *x* (batch, seq, dim); 0 where all experts of a token have dropped it."""
+        weights, chosen = self.router(x)
+        slots, counts = self._all(chosen) if self._shape.capacity_factor is None else self._fitting(chosen)
+        total = len(x) * self._shape.slots(x.shape[1])
+        # one slot more, for all that are dropped
+        sent = x.new_zeros(total + 1, x.shape[-1]).index_copy(0, slots, _repeated(x, chosen.shape[-1]))
+        made = self.experts(sent[:-1], counts)
+        back = torch.cat([made, made.new_zeros(1, x.shape[-1])])[slots].view(*chosen.shape, -1)
+        mixed: torch.Tensor = (weights.unsqueeze(-1) * back).sum(-2)
+        return mixed
+
+    def _all(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Place of each choice when all are sorted by expert, and how many each expert has."""
+        flat = chosen.flatten()
+        return flat.argsort(stable=True).argsort(), flat.bincount(minlength=self._shape.experts or 0)
+
+    def _fitting(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Place of each choice where every expert has room for its capacity of each sample, and that room."""
+        (samples, positions), experts = chosen.shape[:2], self._shape.experts or 0
+        capacity, flat = self._shape.capacity(positions), chosen.flatten(1)
+        is_mine = functional.one_hot(flat, experts)
+        place = ((is_mine.cumsum(1) - 1) * is_mine).sum(-1)
+        sample = torch.arange(samples, device=chosen.device).unsqueeze(1)
+        slots = (flat * samples + sample) * capacity + place
+        slots = slots.where(place < capacity, experts * samples * capacity)
+        return slots.flatten(), torch.full((experts,), samples * capacity, device=chosen.device)
+
+
+def _repeated(x: torch.Tensor, times: int) -> torch.Tensor:
+    """Every token of *x* (batch, seq, dim) as often as it has experts (batch * seq * times, dim)."""
+    return x.unsqueeze(2).expand(-1, -1, times, -1).reshape(-1, x.shape[-1])

@@ -1,0 +1,36 @@
+"""Which part of a model are experts, of which each token takes some. Without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distbench.workloads.splits import undivided
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A model whose layers have experts (a mixture of experts), as expert parallelism sees it.
+
+    The modules of the experts have their parameters stacked, the expert first, and are called with tokens
+    (tokens, width), sorted by expert, and how many each expert takes (experts,); they give what comes out in
+    the same order. They use no more than the experts that those counts are of.
+    """
+
+    modules: str
+    """Names of the modules that have the experts of a layer; ``*`` stands for any number."""
+    experts: int
+    """Experts of a layer."""
+    layers: int
+    """Layers that have experts."""
+    parameters: int
+    """Parameters of the experts of all layers."""
+    tensors: int
+    """Stacked tensors in which those are."""
+    slots: int
+    """Tokens that the experts of a layer take of one sample, one that several take counted for each."""
+    width: int
+    """Numbers of a token."""
+
+    def problem(self, ranks: int) -> str | None:
+        """Why the experts can't be spread over that many *ranks*, or None if they can."""
+        return undivided({"experts": self.experts}, ranks)
