@@ -33,6 +33,7 @@ from distbench.report.palette import (
     GREY,
     MEMORY,
     PARTS,
+    PASSES,
     QUANTITIES,
     STRATEGIES,
     VERDICTS,
@@ -246,7 +247,17 @@ def test_every_colour_stands_out_on_either_ground(ground: str) -> None:
 
 
 def test_no_colour_of_a_strategy_means_anything_else() -> None:
-    meanings = (PARTS, COMMUNICATION, COLLECTIVES, DIMENSIONS, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS)
+    meanings = (
+        PARTS,
+        PASSES,
+        COMMUNICATION,
+        COLLECTIVES,
+        DIMENSIONS,
+        MEMORY,
+        EFFICIENCY,
+        QUANTITIES,
+        VERDICTS,
+    )
     others = {collective("other"), COPY, GREY, *(colour for each in meanings for colour in each.values())}
     assert others & {*STRATEGIES} == set()
     assert others | {*STRATEGIES} == every()

@@ -20,7 +20,7 @@ from distbench.report.view import chapters, views
 FROZEN = Path(__file__).parent / "frozen" / "run"
 SAMPLE = Path(__file__).parent.parent / "reports" / "sample"
 FORMS = ("", "--json", "--csv", "--md")
-NOT_ASKED = {"convergence", "checkpoint", "links", "disk"}
+NOT_ASKED = {"convergence", "checkpoint", "links", "disk", "pipeline"}
 FIELDS = (
     Field("case_name", "case", type="varchar"),
     Field("case_id", "", type="varchar"),
@@ -78,7 +78,9 @@ def test_every_view_is_the_same_table_as_text_json_csv_and_markdown(view: str) -
     assert [each.returncode for each in done.values()] == [0] * 4, done
     told = json.loads(done["--json"].stdout)
     assert told["view"] == view
-    assert told["rows"] or view in ("scaling", "links", "timeline", "cost", "disk"), "the frozen run has none"
+    assert told["rows"] or view in ("scaling", "links", "timeline", "pipeline", "cost", "disk"), (
+        "the frozen run has none"
+    )
     names = [column["name"] for column in told["columns"]]
     header, *rows = csv.reader(io.StringIO(done["--csv"].stdout))
     assert header == names

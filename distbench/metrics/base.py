@@ -250,6 +250,8 @@ class Metric(ABC):
     def around(self, session: Session, state: Any, span: str) -> AbstractContextManager[Any]:
         """Context around a part of a step: ``data``, ``forward``, ``backward`` or ``optimizer``.
 
+        A pipeline has a pass of a stage around it: see ``Engine.span``.
+
         Only overridden versions are called at all; never in ``warmup`` or ``time``: a strategy sees where
         observing begins or ends, and where the timed window begins it is not to see.
         """

@@ -23,6 +23,8 @@ PARTS = {
     "other": "#84898F",
 }
 """Parts of a step."""
+PASSES = {"F": _FORWARD, "B": _BACKWARD, "I": "#5B8F5A", "W": "#A9802F"}
+"""Passes of a pipeline: forward, backward, and the halves of that, for the input and for the weights."""
 COMMUNICATION = {"exposed": _EXPOSED, "hidden": "#B07F86", "transfer": _EXPOSED, "waiting": _WAITING}
 """What becomes of the time of communication."""
 COLLECTIVES = {
@@ -88,7 +90,7 @@ def dimension(name: str) -> str:
 
 def every() -> set[str]:
     """All colours of marks, bars and lines."""
-    maps = (PARTS, COMMUNICATION, COLLECTIVES, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS, DIMENSIONS)
+    maps = (PARTS, PASSES, COMMUNICATION, COLLECTIVES, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS, DIMENSIONS)
     return {
         *STRATEGIES,
         GREY,

@@ -100,7 +100,9 @@ class Engine(ABC):
 
     span: Span = nullcontext
     """``with self.span("forward")``: marks the part of a step, ``forward``, ``backward`` or
-    ``optimizer``. The worker's own in every pass and job; it does nothing before the timed window ends."""
+    ``optimizer``, and around those of a pipeline the pass of a stage as torch writes it: ``2F5`` is stage 2,
+    forward, micro-batch 5; ``B`` a whole backward pass, ``I`` and ``W`` its halves, for the input and for the
+    weights. The worker's own in every pass and job; it does nothing before the timed window ends."""
 
     @property
     @abstractmethod

@@ -40,7 +40,13 @@ _COLLECTIVES = TableSpec(
         TableColumn("bytes", "bigint", "Payload by nccl-tests' convention: the full array.", "B"),
         TableColumn("wire_bytes", "double", "What the rank sends, by the algorithm of what ran.", "B"),
         TableColumn("seconds", "double", "Time that the rank spent in it, under the profiler.", "s"),
-        TableColumn("transfer_s", "double", "Shortest time that a rank of the group spent in it.", "s"),
+        TableColumn(
+            "transfer_s",
+            "double",
+            "Shortest time that a rank of the group spent in it; of a message inside a node no longer than "
+            "from when both ends were there until it was received.",
+            "s",
+        ),
         TableColumn("wait_s", "double", "The rest: waiting for the slowest rank.", "s"),
         TableColumn("exposed_s", "double", "Its time that no computation of the rank hid.", "s"),
     ),

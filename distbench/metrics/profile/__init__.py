@@ -20,6 +20,7 @@ from distbench.metrics.base import (
     or_absent,
 )
 from distbench.metrics.communication.traffic import SCALAR, Counted
+from distbench.metrics.profile import pipeline
 from distbench.metrics.profile.one_step import TABLE
 
 _SHARE = (
@@ -72,7 +73,7 @@ class _State:
 class Profile(Metric):
     """Step breakdown, exposed communication, transfer and waiting of each collective, from one trace."""
 
-    tables = (_FLAGS, TABLE)
+    tables = (_FLAGS, TABLE, pipeline.TABLE)
     early = ("distbench.metrics.profile.timeline",)
     passes = frozenset({"profile", "unsynced"})
     columns = (
@@ -130,6 +131,7 @@ class Profile(Metric):
             imbalance="work_s of the slowest rank over that of the median rank, mean over the profiled "
             "steps; 1: perfectly balanced.",
         ),
+        *pipeline.COLUMNS,
     )
 
     def start(self, session: Session) -> Any:
@@ -180,13 +182,16 @@ class Profile(Metric):
             # the first row of a rank is that of the step
             profiled.one_step[:1] = [{**row, "trace": trace.name} for row in profiled.one_step[:1]]
         session.tables["timeline"] = profiled.one_step
+        if profiled.passes:
+            session.tables["pipeline"] = profiled.passes
         if profiled.unseen:
             return {name: Absent(profiled.unseen) for name in self._of_trace()}
         return profiled.values
 
     def _of_trace(self) -> list[str]:
         """Columns that a trace gives."""
-        return [each.name for each in self.columns if each.per_step and each.name != "unsynced_step_s"]
+        of_steps = [each.name for each in self.columns if each.per_step and each.name != "unsynced_step_s"]
+        return [*of_steps, "bubble_theory"]
 
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
         return {

@@ -57,6 +57,11 @@ class Done:
     call: Call
     event: Event
 
+    @property
+    def seconds(self) -> float:
+        """Time that the rank spent in it."""
+        return self.event.end - self.event.begin
+
 
 def match(calls: Sequence[Call], issues: Sequence[Event], ranges: Sequence[Event]) -> list[Done] | None:
     """When each of *calls* ran, in order; None if the trace does not contain exactly these.

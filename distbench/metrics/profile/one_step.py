@@ -79,6 +79,8 @@ class Choice:
     step: int
     late: dict[int, float]
     """Rank -> seconds after the first of these ranks on its node to begin the step."""
+    of_all: dict[int, float]
+    """The same of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,14 @@ def choose(told: Sequence[Told], nodes: Sequence[int]) -> Choice | None:
     if len(told) > MOST_RANKS:
         by_work = sorted(ranks, key=lambda rank: told[rank].work[step])
         ranks = sorted({0, len(told) - 1, by_work[0], by_work[-1]})
-    began = gathered((nodes[rank], told[rank].began_ns[step]) for rank in ranks)
-    return Choice(step, {rank: (told[rank].began_ns[step] - min(began[nodes[rank]])) / 1e9 for rank in ranks})
+    began = [rank.began_ns[step] for rank in told]
+    return Choice(step, _late(began, ranks, nodes), _late(began, range(len(told)), nodes))
+
+
+def _late(began_ns: Sequence[int], ranks: Sequence[int], nodes: Sequence[int]) -> dict[int, float]:
+    """Rank -> seconds after the first of *ranks* on its node to begin."""
+    of_nodes = gathered((nodes[rank], began_ns[rank]) for rank in ranks)
+    return {rank: (began_ns[rank] - min(of_nodes[nodes[rank]])) / 1e9 for rank in ranks}
 
 
 def rows(

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch.distributed as dist
-
-from distbench.grouping import gathered
 from distbench.metrics.base import Absent, Session, Values
 from distbench.metrics.communication.traffic import Call, Counted, wire_factor
-from distbench.metrics.profile import WARM_STEPS, one_step
-from distbench.metrics.profile.breakdown import Done, match, parts
-from distbench.metrics.profile.intervals import Interval, difference, length, union
+from distbench.metrics.profile import WARM_STEPS, one_step, pipeline
+from distbench.metrics.profile.breakdown import parts
+from distbench.metrics.profile.intervals import difference, length, union
 from distbench.metrics.profile.nodes import Transfer, of_nodes
-from distbench.metrics.profile.trace import Event, Trace, clipped, read, within
+from distbench.metrics.profile.steps import Step, compare_ranks, made, of_all_ranks
+from distbench.metrics.profile.trace import Trace, clipped, read
 from distbench.metrics.steptime import drift
 
 _UNMATCHED = "the collectives in the trace do not match those that were counted"
@@ -44,20 +41,8 @@ class Timeline:
     """Why the trace shows nothing of the steps; empty: it does."""
     one_step: list[dict[str, Any]] = field(default_factory=list)
     """Rows of the table ``timeline``; empty if those of this rank are not kept."""
-
-
-@dataclass
-class _Step:
-    """One profiled step of this rank."""
-
-    interval: Interval
-    ranges: list[Event]
-    """The backend running collectives of groups of several ranks."""
-    comm: list[Interval]
-    exposed: list[Interval]
-    done: list[Done] | None
-    shortest: list[float] = field(default_factory=list)
-    """For each collective the shortest time that a rank of its group spent in it."""
+    passes: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the table ``pipeline``; empty if there is none."""
 
 
 def of(session: Session, counted: Counted | None, events: Iterable[Any]) -> Timeline:
@@ -66,8 +51,8 @@ def of(session: Session, counted: Counted | None, events: Iterable[Any]) -> Time
     calls = counted.calls if counted else None
     unseen = _unseen(session, trace)
     profiled = [] if unseen else trace.marks.get("step", [])[WARM_STEPS.get(session.device.type, 0) :]
-    steps = [_step(trace, interval, calls or []) for interval in profiled]
-    _compare_ranks(session, steps)
+    steps = [made(trace, interval, calls or []) for interval in profiled]
+    compare_ranks(session, trace, steps)
     columns: dict[str, list[float | None]] = {}
     for step in steps:
         for name, value in _numbers(trace, step).items():
@@ -76,8 +61,17 @@ def of(session: Session, counted: Counted | None, events: Iterable[Any]) -> Time
     unknown = Absent(_UNMATCHED if calls is not None else "needs the metric communication")
     values: Values = {name: unknown if None in numbers else numbers for name, numbers in columns.items()}
     values |= of_nodes(session, [_transfers(step) for step in steps], trace.compute)
-    kept = _one_step(session, trace, steps, columns.get("work_s", []))
-    return Timeline(values, _rows(trace, steps), flags, sorted(trace.attention), unseen, kept)
+    values |= _of_pipeline(session, values)
+    choice = _choice(session, trace, steps, columns.get("work_s", []))
+    return Timeline(
+        values,
+        _rows(trace, steps),
+        flags,
+        sorted(trace.attention),
+        unseen,
+        _one_step(session, trace, steps, choice),
+        _passes(session, trace, steps, choice),
+    )
 
 
 def _unseen(session: Session, trace: Trace) -> str:
@@ -88,24 +82,47 @@ def _unseen(session: Session, trace: Trace) -> str:
     return ""
 
 
-def _one_step(
-    session: Session, trace: Trace, steps: list[_Step], work: list[float | None]
-) -> list[dict[str, Any]]:
-    """Rows of the table ``timeline``, if this rank is one of those that are kept. A collective call."""
+def _of_pipeline(session: Session, values: Values) -> Values:
+    """What a pipeline should wait by theory; of anything else why there are no such numbers."""
+    if "bubble" not in values:
+        return {column.name: Absent(pipeline.NO_PASSES) for column in pipeline.COLUMNS}
+    theory = session.effective.get("bubble_theory")
+    return {"bubble_theory": Absent("the engine has no theory of it") if theory is None else float(theory)}
+
+
+def _choice(
+    session: Session, trace: Trace, steps: list[Step], work: list[float | None]
+) -> one_step.Choice | None:
+    """The step that is kept, and of which ranks. A collective call."""
     seconds = [step.interval[1] - step.interval[0] for step in steps]
     told = one_step.Told(
         seconds,
         [whole if own is None else own for own, whole in zip(work, seconds, strict=True)],
         [trace.origin_ns + round(step.interval[0] * 1e9) for step in steps],
     )
-    choice = one_step.choose(_of_all_ranks(session, told), session.nodes)
+    return one_step.choose(of_all_ranks(session, told), session.nodes)
+
+
+def _one_step(
+    session: Session, trace: Trace, steps: list[Step], choice: one_step.Choice | None
+) -> list[dict[str, Any]]:
+    """Rows of the table ``timeline``, if this rank is one of those that are kept."""
     if choice is None or session.rank not in choice.late:
         return []
     step = steps[choice.step]
     return one_step.rows(trace, step.interval, _collectives(step), choice.step, choice.late[session.rank])
 
 
-def _collectives(step: _Step) -> Iterator[one_step.Collective]:
+def _passes(
+    session: Session, trace: Trace, steps: list[Step], choice: one_step.Choice | None
+) -> list[dict[str, Any]]:
+    """Rows of the table ``pipeline``."""
+    if choice is None:
+        return []
+    return [*pipeline.rows(trace, steps[choice.step].interval, choice.step, choice.of_all[session.rank])]
+
+
+def _collectives(step: Step) -> Iterator[one_step.Collective]:
     """What the backend ran in *step*, as asked for where that is known."""
     pairs = zip(step.done or (), step.shortest, strict=True)
     known = {done.event: (done.call, shortest) for done, shortest in pairs}
@@ -117,7 +134,7 @@ def _collectives(step: _Step) -> Iterator[one_step.Collective]:
         yield one_step.Collective(call.op, call.group, event.interval, (event.begin, event.end - shortest))
 
 
-def _transfers(step: _Step) -> list[Transfer] | None:
+def _transfers(step: Step) -> list[Transfer] | None:
     if step.done is None:
         return None
     return [
@@ -127,52 +144,30 @@ def _transfers(step: _Step) -> list[Transfer] | None:
     ]
 
 
-def _step(trace: Trace, interval: Interval, calls: list[Call]) -> _Step:
-    ranges = within(trace.ranges, interval)
-    traffic = [event for event in ranges if event.name != "barrier"]
-    matched = match(calls, within(trace.issues, interval), traffic)
-    # a group of one rank moves nothing, whatever its backend does
-    alone = {done.event for done in matched or () if done.call.group_size == 1}
-    ranges = [event for event in ranges if event not in alone]
-    comm = clipped(union(event.interval for event in ranges), interval)
-    return _Step(interval, ranges, comm, difference(comm, trace.compute), matched)
-
-
-def _compare_ranks(session: Session, steps: list[_Step]) -> None:
-    """Find the shortest time of each collective over the ranks of its group."""
-    every = _of_all_ranks(
-        session, [gathered((done.call.meets, _seconds(done)) for done in step.done or ()) for step in steps]
-    )
-    for number, step in enumerate(steps):
-        seen: Counter[tuple[str, int | None]] = Counter()
-        for done in step.done or ():
-            meets = done.call.meets
-            others = [rank[number].get(meets, []) for rank in every if number < len(rank)]
-            step.shortest.append(min(rank[seen[meets]] for rank in others if seen[meets] < len(rank)))
-            seen[meets] += 1
-
-
-def _numbers(trace: Trace, step: _Step) -> dict[str, float | None]:
+def _numbers(trace: Trace, step: Step) -> dict[str, float | None]:
     whole = step.interval[1] - step.interval[0]
     numbers: dict[str, float | None] = {"profile_step_s": whole}
     by_part = parts(trace, step.interval, step.comm)
     numbers |= {f"profile_{part}_s": seconds for part, seconds in by_part.items()}
     numbers |= {"comm_s": length(step.comm), "comm_exposed_s": length(step.exposed)}
+    moved = _transfers(step)
+    moving = None if moved is None else [each.interval for each in moved]
+    numbers |= pipeline.numbers(trace, step.interval, step.comm, moving)
     if step.done is None:
         return {**numbers, "comm_transfer_s": None, "comm_wait_s": None, "work_s": None}
     pairs = zip(step.done, step.shortest, strict=True)
-    moving = [(done, shortest) for done, shortest in pairs if done.call.group_size > 1]
-    waits = union((done.event.begin, done.event.end - shortest) for done, shortest in moving)
+    apart = [(done, shortest) for done, shortest in pairs if done.call.group_size > 1]
+    waits = union((done.event.begin, done.event.end - shortest) for done, shortest in apart)
     waiting = length(difference(clipped(waits, step.interval), trace.compute))
     return {
         **numbers,
-        "comm_transfer_s": sum(shortest for _, shortest in moving),
-        "comm_wait_s": sum(_seconds(done) - shortest for done, shortest in moving),
+        "comm_transfer_s": sum(shortest for _, shortest in apart),
+        "comm_wait_s": sum(done.seconds - shortest for done, shortest in apart),
         "work_s": whole - waiting,
     }
 
 
-def _rows(trace: Trace, steps: list[_Step]) -> list[dict[str, Any]]:
+def _rows(trace: Trace, steps: list[Step]) -> list[dict[str, Any]]:
     rows = []
     for number, step in enumerate(steps):
         if step.done is None:
@@ -183,16 +178,16 @@ def _rows(trace: Trace, steps: list[_Step]) -> list[dict[str, Any]]:
                 **done.call.row(number, place),
                 "ran": done.event.name,
                 "wire_bytes": None if factor is None else done.call.bytes * factor,
-                "seconds": _seconds(done),
+                "seconds": done.seconds,
                 "transfer_s": shortest,
-                "wait_s": _seconds(done) - shortest,
+                "wait_s": done.seconds - shortest,
                 "exposed_s": length(difference([done.event.interval], trace.compute)),
             }
             rows.append(row)
     return rows
 
 
-def _flags(session: Session, steps: list[_Step], calls: list[Call] | None) -> list[str]:
+def _flags(session: Session, steps: list[Step], calls: list[Call] | None) -> list[str]:
     flags = []
     if any(step.done is None for step in steps) and calls is not None and session.world_size > 1:
         flags.append(_UNMATCHED)
@@ -206,7 +201,7 @@ def _flags(session: Session, steps: list[_Step], calls: list[Call] | None) -> li
 
 def _agreed(session: Session, mine: list[str], work: list[float | None]) -> list[str]:
     """Flags of all ranks, and that of an imbalance between them."""
-    every = _of_all_ranks(session, (mine, [seconds for seconds in work if seconds is not None]))
+    every = of_all_ranks(session, (mine, [seconds for seconds in work if seconds is not None]))
     flags = {f"rank {rank}: {reason}": None for rank, (reasons, _) in enumerate(every) for reason in reasons}
     means = [statistics.fmean(seconds) for _, seconds in every if seconds]
     if len(means) == session.world_size > 1:
@@ -214,15 +209,3 @@ def _agreed(session: Session, mine: list[str], work: list[float | None]) -> list
         if worst > _IMBALANCED * median:
             flags[f"rank {means.index(worst)} works {worst / median:.2f}x as long as the median rank"] = None
     return list(flags)
-
-
-def _of_all_ranks(session: Session, mine: object) -> list[Any]:
-    every: list[Any] = [mine] * session.world_size
-    if session.world_size == 1:
-        return every
-    dist.all_gather_object(every, mine)
-    return every
-
-
-def _seconds(done: Done) -> float:
-    return done.event.end - done.event.begin

@@ -17,7 +17,7 @@ from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.description import PORTIONS, SHARDING, Card, Meaning, points
 from distbench.strategies.pp.card import card_of
 from distbench.strategies.pp.cuts import By, cut
-from distbench.strategies.pp.schedules import SCHEDULES, Name, Schedule, bubble, fitting
+from distbench.strategies.pp.schedules import SCHEDULES, Name, Schedule, fitting
 from distbench.workloads.base import Workload
 from distbench.workloads.stages import Stages
 
@@ -30,7 +30,7 @@ class PipelineParallel(Strategy):
     early = ("distbench.strategies.pp.engine",)
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(SHARDING, "stages", "layers_of_stages"),
-        **points(PORTIONS, "schedule", "micro_batches"),
+        **points(PORTIONS, "schedule", "micro_batches", "in_flight", "in_flight_theory", "bubble_theory"),
     }
 
     schedule: Name = "1F1B"
@@ -81,10 +81,6 @@ class PipelineParallel(Strategy):
 
     def dimensions(self, ranks: int) -> dict[str, int]:
         return {"pp": ranks}
-
-    def bubble(self, ranks: int) -> float | None:
-        """Share of a step that a rank waits by theory, as a fraction; None: there is no formula."""
-        return bubble(self.schedule, ranks, self.micro_batches, self.per_rank)
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         model = model_of(case)

@@ -16,6 +16,7 @@ from distbench.strategies import pp
 from distbench.strategies.base import FullState, Refused, Setting
 from distbench.strategies.pp.evaluation import Whole
 from distbench.strategies.pp.gathering import gathered
+from distbench.strategies.pp.order import theory
 from distbench.strategies.pp.stages import Part, Stage, held, parts_of, shapes_of
 from distbench.strategies.pp.tying import Tying
 from distbench.strategies.torch_engine import checkpoint, modules, optimizer, reading, recomputation
@@ -48,7 +49,13 @@ class PipelineEngine(TorchEngine):
         owners = stages[0].stage_index_to_group_rank
         self._last_rank = owners[len(owners) - 1]
         self._tying = Tying(model, self.module, (owners[0], self._last_rank))
-        self._totals = self._totalled()
+        self._totals = self._totalled() | theory(
+            strategy.schedule,
+            len(set(owners.values())),
+            strategy.micro_batches,
+            strategy.per_rank,
+            self._schedule.pipeline_order or {},
+        )
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
         if self._micro == 0:
@@ -89,6 +96,7 @@ class PipelineEngine(TorchEngine):
             **self._totals,
             "schedule": type(self._schedule).__name__.removeprefix("Schedule"),
             "stages": self._stages[0].num_stages,
+            "in_flight": _of_all_stages({stage.stage_index: stage.most_in_flight for stage in self._stages}),
             "micro_batches": micro_batches,
             "micro_batch_size": rows,
             "global_batch_size": rows * self._accumulation * self._setting.data_ranks,
@@ -196,14 +204,20 @@ class PipelineEngine(TorchEngine):
             "trainable_tensors": sum(parameter.requires_grad for parameter in own),
             "checkpointed_layers": recomputed,
         }
-        layers = {stage.stage_index: stage.layers for stage in self._stages}
         of_ranks: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(of_ranks, (counts, layers))
-        every = {number: count for _, own_layers in of_ranks for number, count in own_layers.items()}
+        dist.all_gather_object(of_ranks, counts)
         return {
-            **{key: sum(counted[key] for counted, _ in of_ranks) for key in counts},
-            "layers_of_stages": [every[number] for number in sorted(every)],
+            **{key: sum(counted[key] for counted in of_ranks) for key in counts},
+            "layers_of_stages": _of_all_stages({each.stage_index: each.layers for each in self._stages}),
         }
+
+
+def _of_all_stages(own: dict[int, int]) -> list[int]:
+    """A number of each stage, of which *own* has those of this rank by stage. A collective call."""
+    of_ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, own)
+    every = {stage: number for each in of_ranks for stage, number in each.items()}
+    return [every[stage] for stage in sorted(every)]
 
 
 def _over_all_stages(norm: torch.Tensor) -> torch.Tensor:

@@ -85,3 +85,14 @@ def bubble(name: Name, ranks: int, micro_batches: int, per_rank: int) -> float |
     if SCHEDULES[name].splits_backward:
         return None
     return (ranks - 1) / (per_rank * micro_batches + ranks - 1)
+
+
+def in_flight(name: Name, stage: int, stages: int, micro_batches: int) -> int | None:
+    """Most micro-batches whose activations *stage* keeps at once; None: it has to be counted in the order.
+
+    GPipe and LoopedBFS run all forward passes first; in 1F1B a stage has one more than stages follow it
+    (Narayanan et al. 2021, arXiv:2104.04473, section 2.2).
+    """
+    if name == "1F1B":
+        return min(micro_batches, stages - stage)
+    return micro_batches if name in ("GPipe", "LoopedBFS") else None

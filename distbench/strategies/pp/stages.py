@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,30 +58,43 @@ class Stage(PipelineStage):
         self.layers = len(part.layers)
         self.span: Span | None = None
         """Marks a part of a step."""
+        self.in_flight: set[int] = set()
+        """Micro-batches that went forward and not yet all of the way back."""
+        self.most_in_flight = 0
 
-    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Run one micro-batch forward."""
-        with self._marked("forward"):
-            return super().forward_one_chunk(*args, **kwargs)
+        self.in_flight.add(fwd_chunk_id)
+        self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
+        with self._marked("forward", "F", fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
-    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> None:
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
+    ) -> None:
         """Run one micro-batch backward, or as far as its activations."""
-        with self._marked("backward"):
-            super().backward_one_chunk(*args, **kwargs)
+        with self._marked("backward", "B" if full_backward else "I", bwd_chunk_id):
+            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+        if full_backward:
+            self.in_flight.discard(bwd_chunk_id)
 
-    def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> None:
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """Compute the gradients of weights of one micro-batch."""
-        with self._marked("backward"):
-            super().backward_weight_one_chunk(*args, **kwargs)
+        with self._marked("backward", "W", bwd_chunk_id):
+            super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+        self.in_flight.discard(bwd_chunk_id)
 
     def buffers(self) -> list[torch.Tensor | None]:
         """What it receives into, for every micro-batch."""
         received = [*self.args_recv_info.values(), *self.grad_recv_info.values()]
         return [info.buffer for infos in received for info in infos]
 
-    def _marked(self, part: str) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _marked(self, part: str, kind: str, micro_batch: int) -> Iterator[None]:
+        """Context around a pass, a part of the step that bears torch's name of the pass inside."""
         assert self.span is not None, "an engine has set it"
-        return self.span(part)
+        with self.span(f"{self.stage_index}{kind}{micro_batch}"), self.span(part):
+            yield
 
 
 def shapes_of(

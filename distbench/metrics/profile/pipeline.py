@@ -1,0 +1,137 @@
+"""The passes of a pipeline in its profiled steps, and how long a rank waits between them. Without torch.
+
+The bubble as Narayanan et al. 2021 (arXiv:2104.04473, section 2.2) and Qi et al. 2024 (arXiv:2401.10241) have
+it: time of a step in which a rank has nothing to compute, for want of what another rank has not yet computed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.metrics.base import TableColumn, TableSpec, alike
+from distbench.metrics.profile.intervals import Interval, Intervals, difference, intersection, length, union
+from distbench.metrics.profile.trace import Trace, clipped, launched_in
+
+_PASS = re.compile(r"(\d+)([FBIW])(\d+)")
+_DIGITS = 7
+"""Of seconds: a profiler's clock is no finer than a tenth of a microsecond."""
+NO_PASSES = "no pipeline: the strategy marks no passes of stages"
+_WAITS = (
+    "Mean over ranks, under the profiler. Idle: no pass of a stage runs, nothing else is computed, and no "
+    "batch is made."
+)
+
+COLUMNS = (
+    *alike("s", "lower", "mean", per_step=True)(
+        bubble_s="Time of a profiled step in which a rank of a pipeline is idle and waits for another, "
+        f"without the time that messages themselves take. {_WAITS}",
+        pipeline_transfer_s="Time of a profiled step in which a rank of a pipeline is idle and a message "
+        f"itself is under way: exposed communication between stages. {_WAITS}",
+    ),
+    *alike("", "lower", "mean", per_step=True)(
+        bubble="bubble_s over profile_step_s, as a fraction (Narayanan et al. 2021, section 2.2; there over "
+        "the time without waiting)."
+    ),
+    *alike("", None, "first")(
+        bubble_theory="What bubble should be if all stages take as long and nothing is lost on the way: by "
+        "formula (Narayanan et al. 2021), or for schedules that split the backward pass by their order, with "
+        "halves as long as the forward pass (Qi et al. 2024)."
+    ),
+)
+TABLE = TableSpec(
+    "pipeline",
+    "Passes of one profiled step of a pipeline, the step of the table timeline, of all ranks. Times count "
+    "from the moment at which the first rank on the same node began the step, by that node's clock.",
+    (
+        TableColumn("step", "bigint", "Which profiled step, from 0 on."),
+        TableColumn("stage", "bigint", "Stage of the pipeline, from 0 on."),
+        TableColumn(
+            "pass",
+            "varchar",
+            "F: forward, B: backward, I and W: its halves, for the input and for the weights. B, I and W are "
+            "torch's names.",
+        ),
+        TableColumn("micro_batch", "bigint", "Micro-batch of the step, from 0 on."),
+        TableColumn("begin_s", "double", "When it began.", "s"),
+        TableColumn("end_s", "double", "When it ended; on a GPU when its last kernel did.", "s"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass of a stage over a micro-batch."""
+
+    stage: int
+    kind: str
+    micro_batch: int
+    interval: Interval
+
+
+def passes(trace: Trace, step: Interval) -> list[Pass]:
+    """The passes in *step*, by their begin; none: it is no pipeline, or shows nothing of it."""
+    marked = [
+        (match, turn, interval)
+        for name, intervals in trace.marks.items()
+        if (match := _PASS.fullmatch(name))
+        for turn, interval in enumerate(each for each in intervals if step[0] <= each[0] < step[1])
+    ]
+    # several schedules may run in a step, each with micro-batches from 0 on
+    each_turn = 1 + max((int(match[3]) for match, *_ in marked), default=0)
+    found = [
+        Pass(int(match[1]), match[2], turn * each_turn + int(match[3]), ran)
+        for match, turn, interval in marked
+        if (ran := _ran(trace, interval))
+    ]
+    return sorted(found, key=lambda each: each.interval)
+
+
+def _ran(trace: Trace, marked: Interval) -> Interval | None:
+    """When a pass ran; on a device that is from its first kernel to its last."""
+    if not trace.on_device:
+        return marked
+    kernels = launched_in(trace.kernels, [marked])
+    return (kernels[0][0], kernels[-1][1]) if kernels else None
+
+
+def waiting(
+    trace: Trace, step: Interval, ran: Sequence[Pass], pending: Intervals, moving: Intervals
+) -> tuple[float, float]:
+    """Seconds of *step* in which the rank was idle: waiting for another, and with a message under way.
+
+    Args:
+        trace: The rank's.
+        step: Its begin and end.
+        ran: The passes in it.
+        pending: When a collective of the rank was asked for and not yet done.
+        moving: When one really moved bytes, without waiting for a rank.
+    """
+    own = () if trace.on_device else (each.interval for each in ran)
+    copies = (each.interval for each in trace.copies)
+    busy = union([*own, *trace.compute, *copies, *trace.marks.get("data", [])])
+    idle = intersection(difference([step], busy), union(pending))
+    moved = union(moving)
+    return length(difference(idle, moved)), length(intersection(idle, moved))
+
+
+def numbers(
+    trace: Trace, step: Interval, pending: Intervals, moving: Intervals | None
+) -> dict[str, float | None]:
+    """Columns of one step of a pipeline; empty: it is none. *moving* None: not known when messages moved."""
+    if not (ran := passes(trace, step)):
+        return {}
+    if moving is None:
+        return dict.fromkeys(("bubble_s", "pipeline_transfer_s", "bubble"))
+    waited, moved = waiting(trace, step, ran, clipped(union(pending), step), clipped(union(moving), step))
+    return {"bubble_s": waited, "pipeline_transfer_s": moved, "bubble": waited / (step[1] - step[0])}
+
+
+def rows(trace: Trace, step: Interval, number: int, late: float) -> Iterator[dict[str, Any]]:
+    """Rows of this rank of the table ``pipeline``: step *number*, *late* seconds after what is called 0."""
+    for each in passes(trace, step):
+        begin, end = (round(time - step[0] + late, _DIGITS) for time in each.interval)
+        about = {"stage": each.stage, "pass": each.kind, "micro_batch": each.micro_batch}
+        yield {"step": number, **about, "begin_s": begin, "end_s": end}

@@ -1,0 +1,74 @@
+"""The schedule of two pipelines as it ran, one above the other: a lane for each rank, a box for each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.analysis.pipeline import BACKWARD, FORWARD, INPUT, WEIGHT, Pass
+from distbench.grouping import grouped
+from distbench.report import palette
+from distbench.report.pairs import Choice, paired
+
+MOST = 12_000
+"""Boxes of a page: some 40 bytes each."""
+_ROW, _AROUND = 30, 110
+_WORDS = {
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    INPUT: "backward, input",
+    WEIGHT: "backward, weights",
+}
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One case that may be chosen."""
+
+    case_id: str
+    name: str
+    passes: Sequence[Pass]
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those that have a lane."""
+        return sorted({each.rank for each in self.passes})
+
+
+def figure(cases: Sequence[Lanes], chosen: Sequence[int]) -> dict[str, Any]:
+    """Data and layout of the chart; the page draws the *chosen* of *cases*, which are places among them."""
+    choices = [
+        Choice(case.case_id, case.name, [*_traces(case)], [f"rank {rank}" for rank in case.ranks])
+        for case in cases
+    ]
+    return paired(choices, chosen, "ms from the step's begin", "overlay")
+
+
+def height(cases: Sequence[Lanes]) -> int:
+    """CSS pixels that two of *cases* need."""
+    return _AROUND + 2 * _ROW * max(3, *(len(case.ranks) for case in cases))
+
+
+def _traces(case: Lanes) -> Iterator[dict[str, Any]]:
+    """Boxes of each kind of pass."""
+    of_kinds, ranks = grouped(case.passes, lambda each: each.kind), case.ranks
+    for kind, word in _WORDS.items():
+        if not (boxes := of_kinds.get(kind)):
+            continue
+        yield {
+            "type": "bar",
+            "orientation": "h",
+            "name": word,
+            "base": [each.begin * 1e3 for each in boxes],
+            "x": [(each.end - each.begin) * 1e3 for each in boxes],
+            "y": [ranks.index(each.rank) for each in boxes],
+            "text": [f"{each.stage}.{each.micro_batch}" for each in boxes],
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "textangle": 0,
+            "width": 0.8,
+            "marker": {"color": palette.PASSES[kind], "line": {"width": 1, "color": palette.GREY}},
+            "hovertemplate": f"<b>{word}</b>, stage.micro-batch %{{text}}<br>%{{base:.4g}} to %{{x:.4g}} ms"
+            "<extra></extra>",
+        }

@@ -1,0 +1,114 @@
+"""The view ``pipeline``: how long each rank of a pipeline waits, and the schedule as it really ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from distbench.analysis.pipeline import Stage, Waiting, passes, waiting
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.summary import CaseSummary
+from distbench.report import boxes
+from distbench.report.figures import Chart, Shown
+from distbench.report.pairs import opposites
+from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
+from distbench.report.view import CASE, View, case_cells, measured_cell
+from distbench.units import number_text
+
+
+def _ms(seconds: float) -> str:
+    return number_text(seconds * 1e3)
+
+
+class PipelineView(View):
+    """A row for each rank of each pipeline whose steps were profiled."""
+
+    title = "Pipelines"
+    place = 27
+    caption = (
+        "Mean over the profiled steps of the first trial that counts, in milliseconds. bubble: the share "
+        "of the step in which a rank computes nothing and waits for another; theory: the same if all "
+        "stages take as long and nothing is lost on the way. waits: the bubble's time; messages: the time "
+        "in which a rank computes nothing while a message is under way: exposed communication. Lower is "
+        "better. in flight: of how many micro-batches each stage kept activations at once, and by the "
+        "schedule's theory. The profiler slows the step: compare shares, not steps."
+    )
+    fields = (
+        *(replace(field, heading="") for field in CASE),
+        Field("rank", "rank", "Rank, from 0 on.", type="bigint", format="rank {}".format),
+        Field("stages", "stages", "Its stages, from 0 on.", type="varchar"),
+        Field("step_s", "step", "Length of the step under the profiler.", "s", format=_ms),
+        Field("bubble", "bubble", "Waiting, as a share of the step.", "", "lower", format=PERCENT),
+        Field("bubble_theory", "theory", "The same by theory, mean over ranks.", format=PERCENT),
+        Field("bubble_s", "waits", "Computes nothing and waits for another rank.", "s", "lower", format=_ms),
+        Field("transfer_s", "messages", "Computes nothing while a message moves.", "s", "lower", format=_ms),
+        Field("in_flight", "in flight", "Micro-batches kept at once by each of its stages.", type="varchar"),
+        Field("in_flight_theory", "theory", "The same by the schedule's theory.", type="varchar"),
+    )
+
+    def charts(self, run: AnalysedRun) -> Iterator[Chart]:
+        drawn = {row.case.id: found for row in run.cases if row.detail and (found := passes(row.detail))}
+        largest = max(map(len, drawn.values()), default=boxes.MOST)
+        shown = Shown.of(run, lambda row: drawn.get(row.case.id), max(1, boxes.MOST // largest))
+        if not shown.items or largest > boxes.MOST:
+            return
+        cases = [boxes.Lanes(row.case.id, name, found) for row, name, found in shown.items]
+        yield Chart(
+            "pipeline-schedule",
+            "The schedule as it ran",
+            "One profiled step, a lane for each rank: each box is a pass of a stage over a micro-batch, "
+            "and bears their numbers (stage.micro-batch, from 0 on). Where a lane is blank, the rank "
+            "waits, moves messages, or does what belongs to no micro-batch. Two cases on one axis of time; "
+            "drag to zoom, double-click to return. Ranks of one node share its clock; clocks of several "
+            "nodes are not "
+            f"compared.{shown.left_out}",
+            boxes.figure(cases, opposites([row for row, *_ in shown.items])),
+            finding=_finding([row for row, *_ in shown.items], shown.names),
+            height=boxes.height(cases),
+        )
+
+    def sheet(self, run: AnalysedRun) -> Sheet:
+        found = [(row, ranks) for row in run.cases if row.detail and (ranks := waiting(row.detail))]
+        names = run.names([row for row, _ in found])
+        rows = [_row(row, names[row.case.id], rank) for row, ranks in found for rank in ranks]
+        return self.made(rows, [] if rows else ["No record keeps a profiled step of a pipeline."])
+
+
+def _row(row: CaseSummary, name: str, of: Waiting) -> Row:
+    return Row(
+        {
+            **case_cells(row.case),
+            "rank": of.rank,
+            "stages": _each(of, lambda stage: stage.number),
+            "step_s": of.step_s,
+            "bubble": Cell(of.bubble, reason=row.absent.get("bubble", "")),
+            "bubble_theory": measured_cell(row, "bubble_theory"),
+            "bubble_s": Cell(of.bubble_s, reason=row.absent.get("bubble_s", "")),
+            "transfer_s": Cell(of.transfer_s, reason=row.absent.get("pipeline_transfer_s", "")),
+            "in_flight": _each(of, lambda stage: stage.in_flight),
+            "in_flight_theory": _each(of, lambda stage: stage.in_flight_theory),
+        },
+        name,
+    )
+
+
+def _each(of: Waiting, number: Callable[[Stage], int | None]) -> Cell:
+    """A number of each stage of a rank."""
+    numbers = [number(stage) for stage in of.stages]
+    if None in numbers:
+        return Cell(None, reason="the engine does not tell it")
+    return Cell(", ".join(map(str, numbers)))
+
+
+def _finding(rows: list[CaseSummary], names: list[str]) -> str:
+    """Which pipeline waits most; empty: it is not known."""
+    known = [
+        (row.values["bubble"].value, name, row.values.get("bubble_theory"))
+        for row, name in zip(rows, names, strict=True)
+        if "bubble" in row.values
+    ]
+    if not known:
+        return ""
+    share, name, theory = max(known, key=lambda each: each[0])
+    beside = f" ({theory.value:.0%} by theory)" if theory else ""
+    return f"Largest bubble: {name}, {share:.0%} of the step{beside}, mean over ranks."

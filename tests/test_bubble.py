@@ -1,0 +1,265 @@
+"""The bubble of a pipeline: by its order, by a trace, as it is drawn, and of stages that sleep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from conftest import Finished
+from records import case, info, measured
+from traces import Events
+
+from distbench.analysis.pipeline import passes as passes_of
+from distbench.analysis.run import AnalysedRun
+from distbench.metrics.profile import pipeline
+from distbench.metrics.profile.meeting import Part, shortest
+from distbench.metrics.profile.trace import read
+from distbench.record import Record
+from distbench.record.store import Run
+from distbench.report.boxes import Lanes, figure
+from distbench.strategies.pp import order
+from distbench.views.pipeline import PipelineView
+
+MS = 1e-3
+
+ONE_F_ONE_B = {0: ["0F0", "0F1", None, "0B0", "0B1"], 1: ["1F0", "1B0", "1F1", "1B1", "1REDUCE_GRAD"]}
+HALVED = {
+    0: ["0F0", "0F1", "0I0", "0W0", "0I1", "0W1"],
+    1: ["1F0", "1I0", "1F1", "1W0", "1I1", "1W1"],
+}
+
+
+def ordered(written: dict[int, list[str | None]]) -> dict[int, order.Order]:
+    return {rank: order.order_of(of) for rank, of in written.items()}
+
+
+def test_an_order_says_how_long_its_ranks_wait_and_what_they_keep() -> None:
+    assert order.order_of([None, "12F3", "(0F4;7B1)OVERLAP_F_B", "3SEND_F1", "2UNSHARD", "1REDUCE_GRAD"]) == [
+        [(12, "F", 3)],
+        [(0, "F", 4), (7, "B", 1)],
+    ]
+    # (p - 1) / (m + p - 1)
+    assert order.bubble(ordered(ONE_F_ONE_B)) == pytest.approx(1 / 3)
+    # of 8 units each rank works 6: rank 0 waits from 2 to 3 and from 5 to 6, rank 1 before 1 and from 7 on
+    assert order.bubble(ordered(HALVED)) == pytest.approx(1 / 4)
+    assert [order.most_in_flight(each) for each in ordered(ONE_F_ONE_B).values()] == [{0: 2}, {1: 1}]
+    # what the weights' half needs is kept until then
+    assert order.most_in_flight(order.order_of(["0F0", "0I0", "0F1", "0W0", "0B1"])) == {0: 2}
+    with pytest.raises(ValueError, match="no rank can go on"):
+        order.bubble(ordered({0: ["0B0", "0F0"], 1: ["1F0", "1B0"]}))
+
+
+def test_what_a_pair_has_made_is_sent_when_both_have_ended() -> None:
+    rank = ["0F0", "0F1", "0B0", "0B1"]
+    assert order.bubble(ordered({0: rank, 1: ["1F0", "1F1", "1B0", "1B1"]})) == pytest.approx(1 - 12 / 18)
+    # rank 0 has the first gradient two units later
+    late = ["1F0", "1F1", "(1B0;1B1)OVERLAP_F_B"]
+    assert order.bubble(ordered({0: rank, 1: late})) == pytest.approx(1 - 12 / 22)
+
+
+def test_theory_is_by_formula_where_there_is_one_and_else_by_the_order() -> None:
+    told = order.theory("1F1B", 4, 8, 1, {})
+    assert told == {"bubble_theory": 3 / 11, "in_flight_theory": [4, 3, 2, 1]}
+    assert order.theory("LoopedBFS", 2, 3, 2, {})["in_flight_theory"] == [3, 3, 3, 3]
+    told = order.theory("InterleavedZeroBubble", 2, 2, 1, HALVED)
+    assert told == {"bubble_theory": pytest.approx(1 / 4), "in_flight_theory": [2, 2]}
+
+
+def waiting_step() -> Events:
+    """Stage 1 in a step of 100 ms: it waits 20 ms for a forward and 15 for a backward pass."""
+    return (
+        Events()
+        .mark("step", 0, 100)
+        .mark("data", 0, 5)
+        .mark("1F0", 30, 50)
+        .mark("forward", 30, 50)
+        .mark("1B0", 70, 90)
+        .mark("backward", 70, 90)
+        # the loss belongs to no pass, and is computed all the same
+        .op("aten::nll_loss", 50, 52)
+        .mark("optimizer", 92, 98)
+        .op("aten::_fused_adamw_", 92, 98)
+    )
+
+
+PENDING, MOVING = [(6, 30), (50, 72)], [(26, 30), (68, 72)]
+
+
+def numbers(events: Events, pending: list[tuple[int, int]], moving: Any) -> dict[str, float | None]:
+    trace = read(events.found)
+    (step,) = trace.marks["step"]
+    at = step[0]
+    moved = moving and [(at + begin * MS, at + end * MS) for begin, end in moving]
+    return pipeline.numbers(trace, step, [(at + begin * MS, at + end * MS) for begin, end in pending], moved)
+
+
+def test_the_bubble_is_idle_waiting_without_the_messages_own_time() -> None:
+    found = numbers(waiting_step(), PENDING, MOVING)
+    # of 6 to 30 the last 4 ms are the message; of 50 to 72 the loss has 2 ms, the message and the pass 2 each
+    assert found == pytest.approx(
+        {"bubble_s": 36 * MS, "pipeline_transfer_s": 6 * MS, "bubble": 0.36}, abs=1e-5
+    )
+
+
+def test_what_runs_between_passes_without_anything_pending_is_no_bubble() -> None:
+    assert numbers(waiting_step(), [], []) == {"bubble_s": 0, "pipeline_transfer_s": 0, "bubble": 0}
+
+
+def test_without_the_times_of_messages_nothing_is_claimed_and_what_is_no_pipeline_has_no_such_numbers() -> (
+    None
+):
+    assert numbers(waiting_step(), PENDING, None) == {
+        "bubble_s": None,
+        "pipeline_transfer_s": None,
+        "bubble": None,
+    }
+    assert numbers(Events().mark("step", 0, 9).mark("forward", 0, 9), PENDING, MOVING) == {}
+
+
+def test_on_a_gpu_a_pass_lasts_as_long_as_its_kernels_and_the_host_does_not_count() -> None:
+    events = Events().mark("step", 0, 100).mark("0F0", 0, 10).mark("0B0", 10, 90)
+    events.kernel("sgemm", 5, 20, 40).kernel("sgemm_bwd", 12, 60, 80)
+    trace = read(events.found)
+    (step,) = trace.marks["step"]
+    assert [in_ms(row) for row in pipeline.rows(trace, step, 0, 0.0)] == [
+        (0, "F", 0, 20, 40),
+        (0, "B", 0, 60, 80),
+    ]
+    assert numbers(events, [(40, 60)], [(55, 60)])["bubble_s"] == pytest.approx(15 * MS)
+
+
+def in_ms(row: dict[str, Any]) -> tuple[Any, ...]:
+    times = [round(row[key] / MS, 3) for key in ("begin_s", "end_s")]
+    return row["stage"], row["pass"], row["micro_batch"], *times
+
+
+def test_passes_are_kept_with_their_numbers_and_those_of_a_second_schedule_go_on_counting() -> None:
+    events = Events().mark("step", 0, 100)
+    for begin in (0, 50):
+        for micro_batch in (0, 1):
+            events.mark(f"2I{micro_batch}", begin + 20 * micro_batch, begin + 20 * micro_batch + 8)
+            events.mark(f"2W{micro_batch}", begin + 20 * micro_batch + 8, begin + 20 * micro_batch + 20)
+    trace = read(events.found)
+    (step,) = trace.marks["step"]
+    rows = [in_ms(row) for row in pipeline.rows(trace, step, 3, 2 * MS)]
+    assert rows[:2] == [(2, "I", 0, 2, 10), (2, "W", 0, 10, 22)]
+    assert [micro_batch for _, kind, micro_batch, *_ in rows if kind == "W"] == [0, 1, 2, 3]
+
+
+def test_a_message_takes_no_longer_than_from_when_both_ends_are_there() -> None:
+    sent, received = Part(1_000_000_000, 0.1, "send"), Part(900_000_000, 0.15, "recv")
+    assert shortest([sent, received], one_clock=True) == pytest.approx(0.05)
+    assert shortest([received, sent], one_clock=True) == pytest.approx(0.05)
+    assert shortest([sent, received], one_clock=False) == pytest.approx(0.1)
+    # one that lay ready before it was asked for, and a collective
+    assert shortest([Part(0, 0.001, "send"), Part(10**9, 0.002, "recv")], one_clock=True) == 0.001
+    assert shortest([Part(0, 2.0, "all_reduce"), Part(10**9, 1.0, "all_reduce")], one_clock=True) == 1.0
+
+
+def row(rank: int, kind: str, begin: float, **changes: Any) -> dict[str, Any]:
+    place = {"rank": rank, "stage": rank, "micro_batch": 0, "step": 0}
+    return {**place, "pass": kind, "begin_s": begin, "end_s": begin + 0.01, **changes}
+
+
+def recorded(*rows: dict[str, Any], **effective: Any) -> Record:
+    shares = {"bubble": [[0.2, 0.3], [0.5, 0.5]], "bubble_s": [[0.02, 0.03], [0.05, 0.05]]}
+    samples = {"profile_step_s": [[0.1, 0.1]] * 2, "pipeline_transfer_s": [[0.0, 0.01]] * 2, **shares}
+    record = measured(case("pp"), bubble=0.375, bubble_theory=1 / 3)
+    columns = {name: {"unit": "", "better": "lower", "over_ranks": "mean", "doc": ""} for name in samples}
+    columns["bubble_theory"] = {"unit": "", "better": None, "over_ranks": "first", "doc": ""}
+    return replace(
+        record,
+        columns={**record.columns, **columns},
+        samples={**record.samples, **samples},
+        tables={"pipeline": [*rows]},
+        effective=effective,
+    )
+
+
+ROWS = (row(0, "F", 0.0), row(1, "F", 0.01), row(1, "B", 0.02), row(0, "B", 0.03))
+
+
+def test_the_view_tells_of_each_rank_how_long_it_waited_beside_theory() -> None:
+    record = recorded(*ROWS, in_flight=[1, 1], in_flight_theory=[2, 1])
+    run = AnalysedRun(info(record.case), [record])
+    sheet = PipelineView().sheet(run)
+    told = [(each["rank"], each["stages"], each["bubble"], each["bubble_theory"]) for each in sheet.records()]
+    assert told == [(0, "0", 0.25, 1 / 3), (1, "1", 0.5, 1 / 3)]
+    first = sheet.records()[0]
+    assert (first["in_flight"], first["in_flight_theory"], first["transfer_s"]) == ("1", "2", 0.005)
+    (chart,) = PipelineView().charts(run)
+    assert chart.finding == "Largest bubble: pp[a], 38% of the step (33% by theory), mean over ranks."
+
+
+def test_the_schedule_is_drawn_as_it_ran_a_box_for_each_pass_in_the_lane_of_its_rank() -> None:
+    record = recorded(*ROWS)
+    drawn = figure([Lanes("id", "pp", passes_of(record))], [0])["data"]
+    assert [(trace["name"], trace["base"], trace["y"], trace["text"]) for trace in drawn] == [
+        ("forward", [0, 10], [0, 1], ["0.0", "1.0"]),
+        ("backward", [20, 30], [1, 0], ["1.0", "0.0"]),
+    ]
+    assert all(width == pytest.approx(10) for trace in drawn for width in trace["x"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"pass": "X"}, {"stage": None}, {"begin_s": float("nan")}, {"end_s": -1.0}, {"micro_batch": "0"}],
+)
+def test_a_row_that_no_pipeline_has_is_left_out(change: dict[str, Any]) -> None:
+    assert len(passes_of(recorded({**ROWS[0], **change}, *ROWS[1:]))) == 3
+
+
+SLEEPING = """
+workload: {{drowsy: {{depth: {depth}, seconds: {seconds}}}}}
+batch: {{global_batch_size: 16, micro_batch_size: 16}}
+launcher: {{kept: {{oversubscribe: true}}}}
+measure: {{warmup: 1, steps: 1, trials: 1, profile_steps: 1}}
+world_sizes: [{ranks}]
+strategies: [{{pp: {{schedule: [{schedules}], micro_batches: {micro_batches}}}}}]
+"""
+
+
+@pytest.mark.train
+def test_the_passes_of_a_real_pipeline_its_waiting_and_what_it_keeps_are_in_the_record(
+    run_suite: Callable[..., Finished],
+) -> None:
+    suite = SLEEPING.format(depth=2, seconds=0.05, ranks=2, micro_batches=2, schedules="1F1B")
+    done = run_suite(suite)
+    assert done.code == 0, done.errors
+    (record,) = Run(done.folder).records()
+    ran = {(each.rank, f"{each.stage}{each.kind}{each.micro_batch}") for each in passes_of(record)}
+    assert ran == {(stage, f"{stage}{kind}{part}") for stage in (0, 1) for kind in "FB" for part in (0, 1)}
+    assert record.effective["in_flight"] == record.effective["in_flight_theory"] == [2, 1]
+    found = record.values
+    assert found["bubble_theory"] == pytest.approx(1 / 3)
+    # rank 0 waits for at least half of the second stage's backward pass, whatever else the machine does
+    waited = record.samples["bubble_s"][0][0]
+    assert waited is not None and 0.05 < waited < found["profile_step_s"] - 6 * 0.05
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("depth", "schedules"),
+    [
+        (4, ("GPipe", "1F1B")),
+        (8, ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")),
+    ],
+)
+def test_stages_that_sleep_wait_as_long_as_their_schedule_says(
+    depth: int, schedules: tuple[str, ...], run_suite: Callable[..., Finished]
+) -> None:
+    chosen = ", ".join(schedules)
+    done = run_suite(SLEEPING.format(depth=depth, seconds=0.1, ranks=4, micro_batches=8, schedules=chosen))
+    assert done.code == 0, done.errors
+    records = {record.effective["schedule"]: record for record in Run(done.folder).records()}
+    for schedule in schedules:
+        record, found = records[schedule], records[schedule].values
+        assert found["bubble"] == pytest.approx(found["bubble_theory"], abs=0.03), schedule
+        # what is left of the step beside the passes is waiting and messages
+        worked = sum(each.end - each.begin for each in passes_of(record)) / 4 / found["profile_step_s"]
+        idle = found["bubble"] + found["pipeline_transfer_s"] / found["profile_step_s"]
+        assert idle == pytest.approx(1 - worked, abs=0.03), schedule
+        assert record.effective["in_flight"] == record.effective["in_flight_theory"], schedule
