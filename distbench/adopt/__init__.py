@@ -43,6 +43,7 @@ _BY_NAMES = (
 )
 
 
+_LOSSY = "only a script of plain torch can have DDP's hooks for PowerSGD and post-local SGD"
 _ZERO_1 = "only a script of plain torch can have torch's ZeroRedundancyOptimizer"
 
 
@@ -56,6 +57,7 @@ def _problems(format_: str, measured: Measured) -> list[str]:
     problems: list[str] = module.problems(measured)
     own = {
         _BY_NAMES: measured.split and module is not torchtitan_toml,
+        _LOSSY: measured.ddp and measured.ddp.by_design and module is not torch_script,
         _ZERO_1: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
     }
     return [*base.problems(measured), *base.applying(own), *problems]

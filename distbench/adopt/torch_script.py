@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distbench import schedule
-from distbench.adopt import _fsdp, _optimizer, _python, base, deepspeed_json
+from distbench.adopt import _fsdp, _lossy, _optimizer, _python, base, deepspeed_json
 from distbench.adopt._python import lines
 from distbench.adopt.base import Adopted, Measured
 from distbench.strategies.dp import DataParallel
@@ -84,6 +84,7 @@ def _imports(measured: Measured, wraps: bool, body: str) -> str:
         *(line for used, line in _FOREIGN.items() if used in body),
         _python.checkpoint_imports(measured.case) if wraps else "",
         hooks if measured.ddp and _python.compresses(measured) else "",
+        _lossy.imports(measured.ddp) if measured.ddp else "",
         "from torch.distributed.optim import ZeroRedundancyOptimizer" if _is_sharded(measured) else "",
         "from torch.nn.parallel import DistributedDataParallel" if measured.ddp else "",
         _fsdp.imports(measured.fsdp) if measured.fsdp else "",
@@ -101,6 +102,8 @@ def _prepare(measured: Measured) -> str:
     float8 = _python.float8(case)
     checkpoint = lines(_python.checkpoint(case), _python.compiled(case))
     make = _optimizer.make(case, sharded=_is_sharded(measured))
+    if measured.ddp:
+        make = lines(make, _lossy.average(measured.ddp))
     if measured.zero:
         scheduled = schedule.is_scheduled(case.optimizer)
         rate = "lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, rate)"
@@ -139,4 +142,4 @@ def _replicate(measured: Measured) -> str:
         )
     """)
     hook = f"model.register_comm_hook(None, default_hooks.{case.precision.reduce}_compress_hook)"
-    return lines(wrapped, hook if _python.compresses(measured) else "")
+    return lines(wrapped, hook if _python.compresses(measured) else "", _lossy.register(ddp))

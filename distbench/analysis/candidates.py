@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from distbench.analysis.choice import Candidate
+from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.noise import Interval, Noise, noise_of
 from distbench.analysis.parity import Difference
 from distbench.analysis.settings import description_of
@@ -89,7 +90,22 @@ def _barred(row: CaseSummary, differences: Sequence[Difference]) -> str:
     # what can't be compared is a doubt, mentioned next to the answer, not a failure
     if unfair := [each for each in differences if each.kind == "work" and each.is_known]:
         return f"not the same work: {one_line(str(unfair[0]))}"
-    return _noisy(row) if row.degraded else ""
+    return _unproven(row) or (_noisy(row) if row.degraded else "")
+
+
+def _unproven(row: CaseSummary) -> str:
+    """Why a case that is another training by design may train worse; empty if it is none, or shown not to."""
+    design = row.by_design
+    is_shown = any(verdict.vouches for verdict in row.verdicts.values()) and not row.of_gravity("bad")
+    if design is None or is_shown:
+        return ""
+    judged = row.verdicts.get("convergence")
+    shown = (
+        one_line(judged.sentence)
+        if judged
+        else "nothing shows that it converges as well; add converge to the suite"
+    )
+    return f"{BY_DESIGN}: {one_line(design.why)}; {shown}"
 
 
 def _noisy(row: CaseSummary) -> str:

@@ -252,9 +252,10 @@ class _Ledger:
         effective = self._record.effective
         for deviation in description_of(self._record.case, self._record).deviations:
             extra = min(self._left.get(deviation.of, 0.0), self._most(deviation))
-            if extra > 0:
+            if extra > 0 or (extra < 0 and deviation.either_way):
                 values = ", ".join(f"{name} = {effective.get(name)}" for name in deviation.settings)
-                text = f"{bytes_text(extra)} {deviation.why}" + (f" ({values})" if values else "")
+                sign = "−" if extra < 0 else ""
+                text = f"{sign}{bytes_text(abs(extra))} {deviation.why}" + (f" ({values})" if values else "")
                 self._book(deviation.of, extra, text)
 
     def _most(self, deviation: Deviation) -> float:

@@ -8,6 +8,7 @@ from distbench.analysis import border, idle
 from distbench.analysis.candidates import noises
 from distbench.analysis.choice import SAME_MEMORY, Candidate
 from distbench.analysis.communication import EXPLAINED, volume
+from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.ranks import STRAGGLER
 from distbench.analysis.rounds import set_aside
 from distbench.analysis.run import AnalysedRun
@@ -128,6 +129,8 @@ def _fastest(run: AnalysedRun, rows: Sequence[CaseSummary], where: str, names: M
     best, second = by_pace[:2]
     assert best.speed and second.speed
     lead = f"Fastest {where}: {names[best.id]}, {number_text(best.speed.value)} tokens/s"
+    if best.barred.startswith(BY_DESIGN):
+        lead += ", in another training by design"
     if min(best.speed.trials, second.speed.trials) < 2:
         return f"{lead}; from one trial, so its lead over {names[second.id]} may be noise."
     if tied := [

@@ -15,6 +15,8 @@ DIFFERS = "another training"
 DISAGREE = "cases disagree"
 """Word of all of several cases of which none can be named as the odd one."""
 UNKNOWN = "not compared"
+BY_DESIGN = "differs by design"
+"""Word of a case that is beyond rounding only from the step on in which its strategy begins to differ."""
 BLURRED = "not told apart"
 """Word of a case that is further away than rounding usually leads, in a training that it leads as far."""
 
@@ -67,6 +69,8 @@ class TimedLosses:
     """Id of the case that it is held against; empty: what another kind of job vouches for."""
     sharp: int = 0
     """Steps, from the first on, in which an error of ``BLUNT`` would have been seen."""
+    design: str = ""
+    """What makes it another training by design, if that is the word."""
 
     @property
     def is_other(self) -> bool:
@@ -83,6 +87,11 @@ class TimedLosses:
         worst = self.worst
         if self.word in (UNKNOWN, BLURRED) or worst is None:
             return f"{self.word}: {self.reason}"
+        if self.word == BY_DESIGN:
+            return (
+                f"{self.word}: at step {worst.step} the timed training has a loss of {worst.loss:.6g} and "
+                f"{self.reason} {worst.expected:.6g}; {self.design}"
+            )
         if self.word == SAME:
             sight = f"an error of {BLUNT:.0%} would be seen in the first {count_text(self.sharp, 'step')}"
             return f"{self.word} as {self.reason} ({worst.of_limit:.2f} of the allowed deviation; {sight})"

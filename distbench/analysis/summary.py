@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from distbench.analysis.losses import losses_of, numbers
 from distbench.analysis.noise import Interval, intervals
 from distbench.analysis.price import cost_of, described, prices
-from distbench.analysis.settings import unsteady
+from distbench.analysis.settings import description_of, unsteady
 from distbench.analysis.verdict import Gravity, Verdict, verdicts
 from distbench.case import CHOICES, Axis, Case
 from distbench.grouping import grouped
@@ -22,6 +22,7 @@ from distbench.record import Failure, Record, Status, of_kind
 from distbench.record.contents import Damaged
 from distbench.record.store import Run, RunInfo
 from distbench.strategies.base import DDP
+from distbench.strategies.description import ByDesign
 from distbench.suite.cost import Cost
 from distbench.trial import log_file
 
@@ -141,6 +142,11 @@ class CaseSummary:
     def differs(self) -> bool:
         """Whether a judgement found it to be a different training than its reference."""
         return any(verdict.voids for verdict in self.verdicts.values())
+
+    @property
+    def by_design(self) -> ByDesign | None:
+        """In what it is another training by design; None: it is meant to be the same as its reference."""
+        return description_of(self.case, self.detail).by_design
 
     @property
     def comparable(self) -> bool:

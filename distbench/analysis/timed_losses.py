@@ -10,6 +10,8 @@ losses are evidence that costs nothing. They are held against
    what most of the cases of the same work agree on. Rounding is then bounded by ``tolerance``, and by how
    far it was seen to lead the very training where that was tried (``Kind.moved_losses``).
 
+A case that is another training by design vouches for none, and is held against the others.
+
 Cases of the same work differ only in how it is divided and kept (``CHOICES`` and the number of devices).
 """
 
@@ -65,7 +67,8 @@ def _of_peers(peers: Sequence[Timed], expected: Mapping[str, Expected]) -> dict[
         timed.case.id: timed.against(expected[timed.case.id]) for timed in known if timed.case.id in expected
     }
     others = [timed for timed in known if timed.case.id not in vouched or not vouched[timed.case.id].is_other]
-    among = _among(others)
+    among = _among([timed for timed in others if not timed.design])
+    among |= _designed([timed for timed in others if timed.design], others)
     for timed in known:
         own, theirs = vouched.get(timed.case.id), among.get(timed.case.id)
         # those that what is vouched for calls another training are not among the others
@@ -84,6 +87,14 @@ def _among(cases: Sequence[Timed]) -> dict[str, TimedLosses]:
     found = {timed.case.id: timed.against(reference) for timed in cases}
     agreed = {timed.parts for timed in cases if found[timed.case.id].word == SAME}
     return found | _divided([timed for timed in cases if timed.parts not in agreed], found, reference)
+
+
+def _designed(cases: Sequence[Timed], others: Sequence[Timed]) -> dict[str, TimedLosses]:
+    """Findings on *cases* that are other trainings by design, by those of *others* that are not."""
+    same = [timed for timed in others if not timed.design]
+    alone = same[0].trained if len(same) == 1 else None
+    reference = _single(same) or _consensus(same) or alone
+    return {timed.case.id: timed.against(reference) for timed in cases} if reference else {}
 
 
 def _single(cases: Sequence[Timed]) -> Expected | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from distbench.analysis.loss_deviation import (
     BLURRED,
+    BY_DESIGN,
     DIFFERS,
     SAME,
     UNKNOWN,
@@ -18,9 +19,11 @@ from distbench.analysis.loss_deviation import (
     TimedLosses,
 )
 from distbench.analysis.losses import losses_of
+from distbench.analysis.settings import description_of
 from distbench.analysis.tolerance import BLUNT, SEEN, allowed, resolved
 from distbench.case import Case
 from distbench.record import Record
+from distbench.strategies.description import ByDesign
 from distbench.trial import DRAWS
 
 _NOT_KEPT = "the losses of the timed steps were not kept, and those of the warm-up are within rounding"
@@ -51,6 +54,11 @@ class Timed:
     def parts(self) -> int:
         """Into how many parts of equal size, one after another, the global batch is divided."""
         return self.case.batch.parts
+
+    @property
+    def design(self) -> ByDesign | None:
+        """In what it is another training by design; None: it is meant to be the same as others."""
+        return description_of(self.case, self.records[0]).by_design
 
     @property
     def draws(self) -> bool:
@@ -104,7 +112,10 @@ class Timed:
         beyond = [place.worst for place in found if place.worst.of_limit > 1]
         if beyond:
             worst = min(beyond, key=lambda place: (place.step, -place.of_limit))
-            return TimedLosses(DIFFERS, source, len(found), len(beyond), worst, of)
+            # the loss of a step is that before its update
+            meant = self.design if self.design and worst.step > self.design.since else None
+            word, why = (BY_DESIGN, meant.why) if meant else (DIFFERS, "")
+            return TimedLosses(word, source, len(found), len(beyond), worst, of, design=why)
         if not found:
             return TimedLosses(UNKNOWN, f"no step has a known loss both here and in {source}")
         if not self.has_timed_losses:

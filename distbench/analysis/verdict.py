@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from distbench import registry
-from distbench.analysis.loss_deviation import SAME, Expected, TimedLosses
+from distbench.analysis.loss_deviation import BY_DESIGN, SAME, Expected, TimedLosses
 from distbench.analysis.timed_losses import timed_losses
 from distbench.decode import finite
 from distbench.foreign import from_anybody
@@ -52,6 +52,9 @@ class Verdict:
     detail: Evidence | None = None
     voids: bool = False
     """Whether the numbers of the case may not be compared: it is a different training."""
+    vouches: bool = False
+    """Whether it shows that the case trains as well as its reference: then a case may be recommended that is
+    another training by design."""
     extent: tuple[float, str] | None = None
     """How far the case is from its reference, and what that is a fraction of: what several good verdicts of
     one word are summed up by."""
@@ -119,6 +122,6 @@ def moved_losses(records: Sequence[Record]) -> dict[str, Sequence[np.ndarray]]:
 
 
 def _of_timed(found: TimedLosses) -> Verdict:
-    gravity: Gravity = "bad" if found.is_other else "ok" if found.word == SAME else "unknown"
+    gravity: Gravity = "bad" if found.is_other else "ok" if found.word in (SAME, BY_DESIGN) else "unknown"
     extent = (found.furthest, "of the allowed deviation")
     return Verdict(LOSSES, found.word, gravity, found.sentence(), found, voids=found.is_other, extent=extent)

@@ -188,6 +188,8 @@ class Trial:
             Absent: a rank gave no such number.
         """
         ranks = self.samples.get(column) or [[]]
+        if len({len(rank) for rank in ranks}) > 1:
+            raise Absent(f"ranks gave {column} of different numbers of steps")
         steps = [[value for value in step if value is not None] for step in zip(*ranks, strict=True)]
         if not steps or any(len(step) < len(ranks) for step in steps):
             raise Absent(f"needs {column} of every rank and step")

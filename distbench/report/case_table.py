@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.choice import Wish, choose
+from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.memory import device_memory
 from distbench.analysis.price import PER_BILLION, cost_of
 from distbench.analysis.run import AnalysedRun
@@ -152,7 +153,9 @@ def _shown(column: Column, row: CaseSummary, most: float) -> Shown:
     cell = column.read(row)
     share = _number(cell) / most if column.barred and most > 0 and cell.value is not None else None
     verdict = row.verdicts.get(column.field.name) if column.is_verdict else None
-    return Shown(column.field.text(cell), cell.value, share, _LOOKS[verdict.gravity] if verdict else "")
+    # neither good nor bad until a run to a target tells
+    look = _LOOKS[verdict.gravity] if verdict and verdict.word != BY_DESIGN else ""
+    return Shown(column.field.text(cell), cell.value, share, look)
 
 
 def _read(name: str) -> Callable[[CaseSummary], Cell]:

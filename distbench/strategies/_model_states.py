@@ -58,7 +58,7 @@ class Replicated(Strategy):
     def dimensions(self, ranks: int) -> dict[str, int]:
         return {"dp_replicate": ranks}
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+    def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
         return {}
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:

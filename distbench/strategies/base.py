@@ -18,6 +18,7 @@ from distbench.case import MODEL_STATES, Case
 from distbench.env import Machine
 from distbench.strategies.description import (
     ENGINE_SETTINGS,
+    ByDesign,
     Card,
     Description,
     Deviation,
@@ -305,6 +306,11 @@ class Strategy(ABC):
         return ()
 
     @property
+    def by_design(self) -> ByDesign | None:
+        """In what it is another training by design, as lossy compression is; None: it should be the same."""
+        return None
+
+    @property
     def card(self) -> Card | None:
         """What it shards, moves and keeps by theory, and when to take it; None: nobody has written that."""
         return None
@@ -317,7 +323,7 @@ class Strategy(ABC):
     def description(self) -> Description:
         """Description of this strategy and its options for its records."""
         settings = {**ENGINE_SETTINGS, **self.settings}
-        return Description(settings, self.simplicity, self.offloads, self.deviations)
+        return Description(settings, self.simplicity, self.offloads, self.deviations, self.by_design)
 
     def wrapped_layers(self, effective: Mapping[str, Any]) -> list[str]:
         """Classes of the layers that an engine wrapped one by one, as far as *effective* shows them."""

@@ -36,6 +36,8 @@ class Deviation:
     allowed: tuple[str, ...] = ()
     """Keys of ``effective``, in elements, whose sum is the most that it explains in each pass over the
     layers; empty: it explains any amount."""
+    either_way: bool = False
+    """Whether it explains as well that less is moved than in theory."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,16 @@ class Card:
 
 
 @dataclass(frozen=True)
+class ByDesign:
+    """That a strategy is another training by design: how well it trains is a question of convergence."""
+
+    why: str
+    """What it does otherwise."""
+    since: int = 0
+    """First step, from 0 on, whose update is another one: up to there rounding explains every difference."""
+
+
+@dataclass(frozen=True)
 class Description:
     """A strategy with its options, as a record keeps it."""
 
@@ -92,6 +104,8 @@ class Description:
     offloads: tuple[str, ...] = ()
     """``cpu`` or ``nvme`` for each option that moves training state off the device."""
     deviations: tuple[Deviation, ...] = ()
+    by_design: ByDesign | None = None
+    """None: it is meant to be the same training as one process."""
 
     def of(self, effective: Mapping[str, Any]) -> Description:
         """The same without the settings that *effective* does not report."""

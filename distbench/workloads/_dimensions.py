@@ -67,6 +67,26 @@ class Dimensions:
         assert self.experts and self.capacity_factor, "without experts there is no capacity"
         return min(positions, math.ceil(self.capacity_factor * self.top_k * positions / self.experts))
 
+    def tensor_shapes(self) -> Iterator[tuple[int, ...]]:
+        """Yield the shapes of all parameters, a tied embedding once."""
+        table, keys = (self.vocab_size, self.dim), (self.kv_heads * self.head_dim, self.dim)
+        queries = (self.heads * self.head_dim, self.dim)
+        attention = (queries, keys, keys, (self.dim, self.heads * self.head_dim))
+        into, out = (self.ffn_dim, self.dim), (self.dim, self.ffn_dim)
+        ffn: tuple[tuple[int, ...], ...] = (into, into, out)
+        if self.experts is not None:
+            # all experts of a block are in one tensor, which is multiplied from its left
+            ffn = (
+                (self.experts, self.dim),
+                (self.experts, *out),
+                (self.experts, *out),
+                (self.experts, *into),
+            )
+        yield from (table,) * (1 if self.tied else 2)
+        for _ in range(self.depth):
+            yield from (*attention, *ffn, (self.dim,), (self.dim,))
+        yield (self.dim,)
+
     def problems(self) -> Iterator[str]:
         """Yield what is impossible about them, with the names and the values."""
         if self.dim % self.heads:

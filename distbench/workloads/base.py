@@ -57,6 +57,10 @@ class Workload(ABC):
         """Number of trainable parameters by formula, or None if there is no formula."""
         return None
 
+    def tensor_shapes(self) -> tuple[tuple[int, ...], ...] | None:
+        """Shapes of all trained parameters by formula, or None if there is no formula."""
+        return None
+
     def smaller(self) -> Iterator[dict[str, Any]]:
         """Yield options that make it less work, each less than the one before, by the same code.
 

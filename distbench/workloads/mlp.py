@@ -43,6 +43,12 @@ class Mlp(Workload):
     def parameters(self) -> int:
         return self._weights() + self.depth * self.hidden + self.classes
 
+    def tensor_shapes(self) -> tuple[tuple[int, ...], ...]:
+        widths = [self.in_features, *[self.hidden] * self.depth, self.classes]
+        return tuple(
+            shape for before, after in itertools.pairwise(widths) for shape in ((after, before), (after,))
+        )
+
     def flops_per_sample(self) -> int:
         """``6 N`` with N the weights of the matrices; biases and ReLU are not counted.
 

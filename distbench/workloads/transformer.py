@@ -102,6 +102,9 @@ class Transformer(Workload):
     def parameters(self) -> int:
         return self._dimensions.parameters()
 
+    def tensor_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(self._dimensions.tensor_shapes())
+
     def smaller(self) -> Iterator[dict[str, int]]:
         """Shorter rows, then fewer layers, then fewer token ids: the width is what kernels and shards see.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.text import one_line
 from distbench.grouping import gathered
 from distbench.jobs.equivalence.envelope import Sight
@@ -18,6 +19,7 @@ ROUNDING = "equivalent within rounding"
 DIFFERS = "differs"
 NOT_CHECKED = "not checked"
 
+MISSING, NO_NUMBER = "is missing", "is no number"
 FIXED_TOLERANCE = {"fp64": 1e-7, "fp32": 1.3e-6, "bf16": 1.6e-2, "fp16": 1e-3}
 """``torch.testing.assert_close``'s relative tolerances, shown next to the measured envelope only."""
 
@@ -33,6 +35,11 @@ class Worst:
     """Ratio over the limit of the envelope; above 1 it differs by more than rounding."""
     flaw: str = ""
     """What is wrong where no error is relative to anything: "is missing"."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there is no number that could be near the reference's or far from it."""
+        return self.flaw in (MISSING, NO_NUMBER)
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,8 @@ class Arm:
     """Distance of the trained parameters from those of the fp64 training, relative to its update."""
     reference_from_fp64: float | None = None
     """The same of the reference: what rounding costs."""
+    design: str = ""
+    """What makes it another training by design; empty: it is not meant to be one."""
     cause: str = ""
     """Why every data-parallel training of this work must differ, if the reference shows it."""
     notes: tuple[str, ...] = ()
@@ -120,6 +129,8 @@ class Equivalence:
         if arm.word == DIFFERS:
             difference = _difference(arm, self.named(arm)) + _reduced([arm])
             return f"{difference}; {one_line(arm.cause)}" if arm.cause else difference
+        if arm.word == BY_DESIGN:
+            return f"{_by_design(arm, self.named(arm))}{_reduced([arm])}; {arm.design}"
         if arm.word == NOT_CHECKED:
             which = f"{self.named(arm)}: " if self.checked else ""
             return f"{NOT_CHECKED}: {which}{one_line(arm.reason)}"
@@ -187,12 +198,24 @@ def _difference(arm: Arm, name: str) -> str:
         copy = f"rank {drift.rank}, whose {one_line(drift.tensor)} is not rank 0's"
         return f"{DIFFERS} {_since(drift.step)} ({name}), first on {copy}"
     assert first is not None, "an arm that differs says where"
-    where = f"{DIFFERS} {_since(first.place.step)} ({name}), first in {place_text(first)}"
+    others = f"; {_since(drift.step)} rank {drift.rank}'s copy is not rank 0's" if drift else ""
+    return _apart(DIFFERS, first, name) + others
+
+
+def _by_design(arm: Arm, name: str) -> str:
+    """How far it is from its reference, and where that begins."""
+    if arm.first is None:
+        return f"{BY_DESIGN}, but not in the steps that were checked ({name})"
+    return _apart(BY_DESIGN, arm.first, name)
+
+
+def _apart(word: str, first: Worst, name: str) -> str:
+    """*word*, and where and how far *first* is beyond rounding."""
+    where = f"{word} {_since(first.place.step)} ({name}), first in {place_text(first)}"
     if first.flaw:
         return f"{where}, which {first.flaw}"
-    others = f"; {_since(drift.step)} rank {drift.rank}'s copy is not rank 0's" if drift else ""
     allowed = first.error / first.of_limit
-    return f"{where}: relative error {first.error:.2g}, rounding explains at most {allowed:.2g}{others}"
+    return f"{where}: relative error {first.error:.2g}, rounding explains at most {allowed:.2g}"
 
 
 def _since(step: int) -> str:

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+from distbench.analysis.loss_deviation import BY_DESIGN
+from distbench.analysis.settings import description_of
+from distbench.case import BYTES
 from distbench.grouping import grouped
 from distbench.jobs.equivalence import MOST_STEPS
-from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING, Arm, Drift, Worst
+from distbench.jobs.equivalence.arms import (
+    DIFFERS,
+    EQUIVALENT,
+    MISSING,
+    NO_NUMBER,
+    NOT_CHECKED,
+    ROUNDING,
+    Arm,
+    Drift,
+    Worst,
+)
 from distbench.jobs.equivalence.earlier import EarlierEnvelope
 from distbench.jobs.equivalence.envelope import Envelope
 from distbench.jobs.equivalence.values import Place, Training, trainings
 from distbench.record import Record
 from distbench.schedule import corners
+from distbench.strategies.description import ByDesign
 from distbench.trial import DETERMINISM, STRICT
 
 # of a remark that is no cause of a difference
@@ -50,21 +65,19 @@ class Judge:
         training, reference = trainings(record)["case"], self.envelope.reference
         if (training.is_weighted, training.laws) != (reference.is_weighted, reference.laws):
             return arm_of(record, NOT_CHECKED, reason=_OTHER_VERSION)
-        limits = self.envelope.limits(false_alarm)
         remarks = [row["text"] for row in record.tables.get("check_notes", [])]
-        errors = [
-            self._worst(training, place, ratio / limits[place.family])
-            for place, ratio in self.envelope.ratios(training).items()
-            # remarks are about buffers that the engine hides
-            if not (remarks and place.family == "buffer")
-        ]
+        errors = self._errors(training, self.envelope.limits(false_alarm), bool(remarks))
         families = grouped(errors, lambda error: error.place.family).values()
+        design, drift = design_of(record), _drift(record)
         outside = [error for error in errors if error.of_limit > 1]
-        first = min(outside, key=lambda error: (error.place.order[:2], -error.of_limit), default=None)
-        replicas = record.tables.get("check_replicas", [])
-        drift = next((Drift(row["step"], row["of_rank"], row["tensor"]) for row in replicas), None)
-        word = DIFFERS if first or drift else ROUNDING
-        if word == ROUNDING and _is_same(training, reference):
+        wrong = [error for error in outside if not _is_meant(error, design)]
+        first = min(
+            wrong or outside, key=lambda error: (error.place.order[:2], -error.of_limit), default=None
+        )
+        word = DIFFERS if wrong or drift else ROUNDING
+        if word == ROUNDING and design and (outside or training.last_step < design.since):
+            word = BY_DESIGN
+        elif word == ROUNDING and _is_same(training, reference):
             word = EQUIVALENT
         elif word == ROUNDING and (flaw := self.envelope.flaw(false_alarm)):
             return arm_of(record, NOT_CHECKED, reason=flaw)
@@ -75,6 +88,7 @@ class Judge:
             worst=tuple(max(same, key=lambda error: error.of_limit) for same in families),
             first=first,
             drift=drift,
+            design=design.why if design else "",
             from_fp64=self._from_exact(training),
             reference_from_fp64=self._from_exact(reference),
             cause=self.cause(),
@@ -82,15 +96,23 @@ class Judge:
             sights=self.envelope.sights(false_alarm),
         )
 
+    def _errors(self, training: Training, limits: Mapping[str, float], hides_buffers: bool) -> list[Worst]:
+        """How far *training* is from the reference at each place, by the *limits* of its family."""
+        return [
+            self._worst(training, place, ratio / limits[place.family])
+            for place, ratio in self.envelope.ratios(training).items()
+            if not (hides_buffers and place.family == "buffer")
+        ]
+
     def _worst(self, training: Training, place: Place, of_limit: float) -> Worst:
         reference, value = self.envelope.reference, training.values.get(place)
         distance, size = training.distance(reference, place), reference.size(place)
         if distance == 0:
             return Worst(place, 0.0, of_limit)
         if value is None:
-            return Worst(place, math.inf, of_limit, "is missing")
+            return Worst(place, math.inf, of_limit, MISSING)
         if not math.isfinite(distance):
-            return Worst(place, math.inf, of_limit, "is no number")
+            return Worst(place, math.inf, of_limit, NO_NUMBER)
         if size == 0:
             return Worst(place, math.inf, of_limit, f"is {distance:.2g} where the reference's is 0")
         return Worst(place, distance / size, of_limit)
@@ -121,6 +143,31 @@ class Judge:
         if not _is_same(self._repeat, self.envelope.reference):
             notes.append("the reference is not bit-reproducible")
         return notes
+
+
+def _drift(record: Record) -> Drift | None:
+    """First difference between the copies of the ranks."""
+    rows = record.tables.get("check_replicas", [])
+    return next((Drift(row["step"], row["of_rank"], row["tensor"]) for row in rows), None)
+
+
+def design_of(record: Record) -> ByDesign | None:
+    """In what the training in *record* is another one by design; None: it is meant to be the same."""
+    reduce, compute = record.case.precision.reduce, record.case.precision.compute
+    if design := description_of(record.case, record).by_design:
+        return design
+    if BYTES[reduce] < BYTES[compute]:
+        return ByDesign(f"gradients are rounded to {reduce} to be reduced (precision.reduce)")
+    return None
+
+
+def _is_meant(error: Worst, design: ByDesign | None) -> bool:
+    """Whether *error* may be as large as it is by *design*: the loss of a step is that before its update."""
+    if design is None or error.is_lost:
+        return False
+    return error.place.step > design.since or (
+        error.place.step == design.since and error.place.family != "loss"
+    )
 
 
 def _is_same(one: Training, other: Training) -> bool:

@@ -50,6 +50,11 @@ class Training:
     """Whether moves are weighted as ``worker.moves`` says; in records from before that they are not."""
 
     @property
+    def last_step(self) -> int:
+        """Number of its last step, from 0 on."""
+        return max(place.step for place in self.values)
+
+    @property
     def laws(self) -> set[str]:
         """Laws of its fingerprints, of which there is one."""
         return {law_of(digest) for digest in self.digests.values()}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line, short_names
@@ -56,16 +57,19 @@ class EquivalenceView(View):
         "weights on the same batches, with the case's own optimizer and with SGD, in the case's dtype and in "
         "fp32. Largest relative error of the loss, of the gradient norm, of the first step's gradients, of "
         "the parameter updates and of buffers; its fraction of the envelope that rounding allows (above "
-        "1: differs); the smallest error that would have been seen in half of the tensors; and the distance "
-        "of the trained parameters from an fp64 training, next to the reference's own. Lower is better "
-        "throughout."
+        "1: differs, by design or by mistake); the smallest error that would have been seen in half of the "
+        "tensors; and the distance of the trained parameters from an fp64 training, beside the reference's. "
+        "Lower is better throughout."
     )
     fields: ClassVar[tuple[Field, ...]] = (
         *CASE,
         Field("optimizer", "optimizer", "Optimizer of this training.", type="varchar"),
         Field("compute", "dtype", "Dtype that this training computes in.", type="varchar"),
         Field(
-            "verdict", "", "equivalent, equivalent within rounding, differs or not checked.", type="varchar"
+            "verdict",
+            "",
+            "equivalent, equivalent within rounding, differs by design, differs or not checked.",
+            type="varchar",
         ),
         Field("reference", "", "Name of the reference.", type="varchar"),
         Field("work", "", "full, or what the reduced work is that was trained.", type="varchar"),
@@ -106,6 +110,7 @@ class EquivalenceView(View):
         words = [evidence.word for _, evidence in checked]
         cut = f" The {MOST_CASES} furthest of {len(apart):,} are drawn." if len(apart) > MOST_CASES else ""
         marks = [trace for family in _FAMILIES if (trace := _trace(places, family))["x"]]
+        meant = f"{words.count(BY_DESIGN):,} differ by design, " if BY_DESIGN in words else ""
         limit = level([1, 1], [-0.5, len(places) - 0.5], width=2)
         return [
             Chart(
@@ -122,7 +127,7 @@ class EquivalenceView(View):
                     xaxis={"type": "log"},
                 ),
                 finding=f"{len(words):,} cases checked: {words.count(DIFFERS):,} differ, "
-                f"{words.count(EQUIVALENT):,} are bit-identical.",
+                f"{meant}{words.count(EQUIVALENT):,} are bit-identical.",
             )
         ]
 

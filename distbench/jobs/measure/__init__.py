@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, ClassVar, get_args
 
+from distbench import registry
 from distbench.case import Case, Measure
 from distbench.env import Machine
 from distbench.files import slug
@@ -55,7 +56,7 @@ class Measuring(Kind):
         if section.trials and any(case.precision.float8_emulated for case in cases):
             message = "emulated float8 has no speed to measure; set measure.trials: 0 and ask for check: {}"
             return [Finding(("precision", "float8_emulated"), message, True)]
-        return []
+        return [_not_begun(section, case, since) for case, since in _late(section, cases)[:1]]
 
     def steps(self, task: Task, measure: Measure) -> int:
         """Those of all passes; one is counted."""
@@ -78,3 +79,18 @@ class Measuring(Kind):
 
     def is_idle(self, section: Measure) -> bool:
         return section.trials == 0
+
+
+def _late(section: Measure, cases: Sequence[Case]) -> list[tuple[Case, int]]:
+    """Cases that train otherwise by design only after the timed window has begun, and from which step on."""
+    made = [(case, registry.make("strategies", case.strategy).by_design) for case in cases]
+    late = [(case, design.since) for case, design in made if design and design.since > section.warmup]
+    return late if section.trials else []
+
+
+def _not_begun(section: Measure, case: Case, since: int) -> Finding:
+    message = (
+        f"{case.label} begins to train otherwise at step {since}, so steps before that would be timed; use a "
+        f"warm-up of {since} or more steps, or let it begin at step {section.warmup} or before"
+    )
+    return Finding(("measure", "warmup"), message, section.warmup)

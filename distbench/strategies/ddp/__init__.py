@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 from distbench import optimizers
-from distbench.bounds import Positive
+from distbench.bounds import Bound, Count, Positive
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import Replicated, zero_table
 from distbench.strategies.base import Engine, Setting, Strategy
-from distbench.strategies.ddp.card import PLAIN, SHARDED_OPTIMIZER
-from distbench.strategies.description import PORTIONS, SHARDING, TIMING, Card, Deviation, Meaning, points
+from distbench.strategies.ddp import lossy
+from distbench.strategies.ddp.card import LOCAL_SGD, PLAIN, POWERSGD, SHARDED_OPTIMIZER
+from distbench.strategies.description import (
+    PORTIONS,
+    SHARDING,
+    TIMING,
+    ByDesign,
+    Card,
+    Deviation,
+    Meaning,
+    points,
+)
 
 # an id of a case holds it, so that "unset" can't be another value
 TORCH_BUCKET_MB = 25.0
@@ -29,6 +40,7 @@ class DistributedDataParallel(Replicated):
         **points(PORTIONS, "bucket_bytes_cap", "smaller_first_bucket"),
         **points(TIMING, "gradient_as_bucket_view", "static_graph"),
         **points(SHARDING, "sharded_optimizer", "updated_tensors", "parameters_as_bucket_view"),
+        **points("what is sent in place of whole gradients", "communication_hook", "powersgd", "local_sgd"),
     }
 
     bucket_cap_mb: Positive = TORCH_BUCKET_MB
@@ -41,18 +53,45 @@ class DistributedDataParallel(Replicated):
     sharded_optimizer: bool = field(default=False, metadata={"since": 4})
     """Let each rank keep the optimizer state of some of the tensors, update those, and broadcast them:
     torch's ZeroRedundancyOptimizer, stage 1 of ZeRO."""
+    powersgd_rank: Annotated[int, Bound(0, 65_536)] = field(default=0, metadata={"since": 4})
+    """Reduce each gradient as a product of two matrices of this rank (PowerSGD), which is another training
+    by design; 0: whole."""
+    powersgd_start: Annotated[int, Bound(2)] = field(default=2, metadata={"since": 4})
+    """Steps with whole gradients before that, at least 2, in which DDP orders its buckets; torch's own is
+    1000, and its advice a tenth of the training."""
+    min_compression_rate: Positive = field(default=2.0, metadata={"since": 4})
+    """How many times fewer numbers PowerSGD must send of a tensor; others are sent whole."""
+    local_sgd_period: Annotated[int, Bound(0)] = field(default=0, metadata={"since": 4})
+    """Let each rank update a copy of its own, and average the copies every so many steps (post-local SGD),
+    which is another training by design; 0: gradients are reduced in each step."""
+    local_sgd_start: Count = field(default=1, metadata={"since": 4})
+    """Steps that reduce gradients before that, at least 1."""
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
-        return cls(), cls(sharded_optimizer=True)
+        return cls(), cls(sharded_optimizer=True), cls(powersgd_rank=4), cls(local_sgd_period=4)
 
     @property
     def simplicity(self) -> int:
+        if self.by_design:
+            return 25
         # before stage 1 of DeepSpeed, which brings another framework
         return 15 if self.sharded_optimizer else 10
 
     @property
+    def by_design(self) -> ByDesign | None:
+        if self.powersgd_rank:
+            return lossy.powersgd_design(self.powersgd_rank, self.powersgd_start)
+        if self.local_sgd_period:
+            return lossy.local_design(self.local_sgd_period, self.local_sgd_start)
+        return None
+
+    @property
     def card(self) -> Card:
+        if self.powersgd_rank:
+            return POWERSGD
+        if self.local_sgd_period:
+            return LOCAL_SGD
         return SHARDED_OPTIMIZER if self.sharded_optimizer else PLAIN
 
     @property
@@ -61,6 +100,7 @@ class DistributedDataParallel(Replicated):
         changed += ["view"] if self.gradient_as_bucket_view else []
         changed += ["static"] if self.static_graph else []
         changed += ["zero1"] if self.sharded_optimizer else []
+        changed += lossy.words(self) if self.by_design else []
         return "+".join(["ddp", *changed])
 
     @property
@@ -69,6 +109,9 @@ class DistributedDataParallel(Replicated):
         return None if self.bucket_cap_mb == TORCH_BUCKET_MB else self.bucket_cap_mb
 
     def problem(self, case: Case, machine: Machine) -> str | None:
+        return self._ddp_problem(case) or lossy.problem(self, case) or super().problem(case, machine)
+
+    def _ddp_problem(self, case: Case) -> str | None:
         if case.precision.reduce not in (case.precision.master, "bf16", "fp16"):
             return (
                 f"DDP reduces gradients in the parameters' dtype or in 16 bits: precision.reduce = "
@@ -92,12 +135,14 @@ class DistributedDataParallel(Replicated):
             )
         if self.sharded_optimizer and kind.is_compiled:
             return f"{name} is not offered with sharded_optimizer; use sharded_optimizer: false"
-        return super().problem(case, machine)
+        return None
 
-    def collectives(self, case: Case, parameters: int) -> dict[str, float]:
+    def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
         # Li et al. 2020 (arXiv 2006.15704): one all-reduce of the gradients, after the last micro-batch
         if case.world_size == 1:
             return {}
+        if self.by_design:
+            return lossy.collectives(self, case, parameters)
         reduced: dict[str, float] = {"all_reduce": parameters * BYTES[case.precision.reduce]}
         if self.sharded_optimizer:
             # every updated tensor from its rank to the others
@@ -109,16 +154,25 @@ class DistributedDataParallel(Replicated):
         return zero_table(case, parameters, stored=case.precision.master, shards=shards)
 
     def expected(self, case: Case) -> dict[str, Any]:
+        if self.by_design:
+            return lossy.expected(self)
         return {"sharded_optimizer": "ZeroRedundancyOptimizer"} if self.sharded_optimizer else {}
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:
+        if self.local_sgd_period > 1:
+            return (lossy.between_averages(self.local_sgd_period),)
         uneven = Deviation("states", "whole tensors are given to ranks, so one has more than another")
         return (uneven,) if self.sharded_optimizer else ()
 
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies.ddp.engine import build_ddp
 
+        if self.by_design:
+            from distbench.strategies.ddp.lossy_engines import LocalSgdEngine, PowerSgdEngine
+
+            kind = PowerSgdEngine if self.powersgd_rank else LocalSgdEngine
+            return build_ddp(self, setting, partial(kind, self))
         if not self.sharded_optimizer:
             return build_ddp(self, setting)
         from distbench.strategies.ddp.sharded import ShardedOptimizerEngine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -55,9 +56,9 @@ class DdpEngine(WrappedEngine):
 
 
 def build_ddp(
-    strategy: ddp.DistributedDataParallel, setting: Setting, kind: type[DdpEngine] = DdpEngine
+    strategy: ddp.DistributedDataParallel, setting: Setting, kind: Callable[..., DdpEngine] = DdpEngine
 ) -> DdpEngine:
-    """DDP engine of this rank, of the class *kind*."""
+    """DDP engine of this rank, made by *kind* of the setting, the wrapped module and its layers."""
     module, layers = plain_module(setting)
     wrapped = DistributedDataParallel(
         module,

@@ -1,0 +1,157 @@
+"""What DDP can send in place of gradients, and in what that is another training. Without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from distbench import optimizers, registry
+from distbench.case import BYTES, Case
+from distbench.strategies.description import ByDesign, Deviation
+
+if TYPE_CHECKING:
+    from distbench.strategies.ddp import DistributedDataParallel
+    from distbench.workloads.base import Workload
+
+POWERSGD, LOCAL_SGD = "PowerSGD", "post-local SGD"
+
+
+def powersgd_design(rank: int, start: int) -> ByDesign:
+    """In what PowerSGD is another training."""
+    return ByDesign(
+        f"{POWERSGD} reduces gradients as products of rank {rank} and adds what that loses to the next ones",
+        start,
+    )
+
+
+def local_design(period: int, start: int) -> ByDesign:
+    """In what post-local SGD is another training."""
+    every = "every step" if period == 1 else f"every {period} steps"
+    return ByDesign(f"ranks update copies of their own, which are averaged {every} ({LOCAL_SGD})", start)
+
+
+def words(ddp: DistributedDataParallel) -> list[str]:
+    """What the label of *ddp* says of it; nothing of a start that is the usual one."""
+    if ddp.powersgd_rank:
+        said = {
+            f"powersgd{ddp.powersgd_rank}": True,
+            f"start{ddp.powersgd_start}": ddp.powersgd_start != type(ddp).powersgd_start,
+            f"rate{ddp.min_compression_rate:g}": ddp.min_compression_rate != type(ddp).min_compression_rate,
+        }
+    else:
+        said = {
+            f"local{ddp.local_sgd_period}": bool(ddp.local_sgd_period),
+            f"start{ddp.local_sgd_start}": ddp.local_sgd_start != type(ddp).local_sgd_start,
+        }
+    return [word for word, is_said in said.items() if is_said]
+
+
+def problem(ddp: DistributedDataParallel, case: Case) -> str | None:
+    """Why *case* can't be trained so, or None if it can."""
+    if ddp.powersgd_rank and ddp.local_sgd_period:
+        return (
+            f"powersgd_rank = {ddp.powersgd_rank} and local_sgd_period = {ddp.local_sgd_period}: torch has "
+            "no hook that does both; use one of them"
+        )
+    for option, of in {
+        "powersgd_start": "powersgd_rank",
+        "min_compression_rate": "powersgd_rank",
+        "local_sgd_start": "local_sgd_period",
+    }.items():
+        if getattr(ddp, option) != getattr(type(ddp), option) and not getattr(ddp, of):
+            return f"{option} = {getattr(ddp, option):g} changes nothing without {of}; set {of}: 4, say"
+    return _lossy_problem(ddp, case) if ddp.by_design else None
+
+
+def _lossy_problem(ddp: DistributedDataParallel, case: Case) -> str | None:
+    what = POWERSGD if ddp.powersgd_rank else LOCAL_SGD
+    kind, precision = optimizers.kind_of(case.optimizer), case.precision
+    if case.world_size == 1:
+        return f"{what}: one rank has nobody to send to; use a world size of at least 2"
+    if ddp.sharded_optimizer:
+        return f"{what} is not offered with sharded_optimizer; use sharded_optimizer: false"
+    if precision.master not in ("fp32", "fp64") or precision.reduce != precision.master:
+        return (
+            f"{what} is offered with gradients in fp32 or fp64, sent in that dtype: precision.master = "
+            f"{precision.master}, precision.reduce = {precision.reduce}"
+        )
+    if precision.loss_scale is not None:
+        return (
+            f"precision.loss_scale = {precision.loss_scale:g}: with {what} an overflow on one rank is not "
+            "skipped by all of them; use precision: bf16"
+        )
+    if kind.rest or kind.is_compiled:
+        return f"optimizer.name = {case.optimizer.name} is not offered with {what}"
+    return None
+
+
+def expected(ddp: DistributedDataParallel) -> dict[str, Any]:
+    """What ``Engine.effective`` must show of it."""
+    if ddp.powersgd_rank:
+        return {
+            "communication_hook": "powerSGD_hook",
+            "powersgd.rank": ddp.powersgd_rank,
+            "powersgd.start": ddp.powersgd_start,
+            "powersgd.min_compression_rate": ddp.min_compression_rate,
+        }
+    return {
+        "communication_hook": "post_localSGD_hook",
+        "local_sgd.period": ddp.local_sgd_period,
+        "local_sgd.start": ddp.local_sgd_start,
+        # when the averages begin: at another step some gradients would never be shared
+        "local_sgd.warmup_steps": ddp.local_sgd_start,
+    }
+
+
+def collectives(ddp: DistributedDataParallel, case: Case, parameters: int) -> dict[str, float] | None:
+    """Bytes of a rank's collectives in a step once it has begun, by operation.
+
+    Of post-local SGD in the mean over steps (Lin et al. 2020, arXiv:1808.07217): every parameter once in
+    each period. None: the workload does not say of what shapes its tensors are.
+    """
+    if ddp.local_sgd_period:
+        return {"all_reduce": parameters * BYTES[case.precision.master] / ddp.local_sgd_period}
+    workload: Workload = registry.make("workloads", case.workload)
+    shapes = workload.tensor_shapes()
+    if shapes is None:
+        return None
+    numbers = reduced_numbers(shapes, ddp.powersgd_rank, ddp.min_compression_rate)
+    return {"all_reduce": float(numbers * BYTES[case.precision.reduce])}
+
+
+def reduced_numbers(shapes: Iterable[tuple[int, ...]], rank: int, least: float) -> int:
+    """Numbers that PowerSGD reduces in a step for tensors of *shapes*.
+
+    Vogels et al. 2019 (arXiv:1905.13727, algorithm 1): of a matrix of n x m a P of n x r and a Q of m x r,
+    where that is more than *least* times less, as torch decides; any other tensor whole. The rows of a
+    tensor are its first dimension.
+    """
+    return sum(_reduced(shape[0], math.prod(shape[1:]), rank, least) for shape in shapes)
+
+
+def _reduced(rows: int, columns: int, rank: int, least: float) -> int:
+    products = (rows + columns) * min(rows, columns, rank)
+    return products if products * least < rows * columns else rows * columns
+
+
+def between_averages(period: int) -> Deviation:
+    """Why one step that is counted moves more or less than the mean."""
+    return Deviation(
+        "all_reduce",
+        f"is what the counted step moves beside the mean: copies are averaged in one step of {period}",
+        either_way=True,
+    )
+
+
+def no_checkpoint(ddp: DistributedDataParallel) -> str:
+    """Why there is no checkpoint of such a training."""
+    if ddp.powersgd_rank:
+        return (
+            "PowerSGD keeps what compression has lost by bucket, and DDP orders its buckets anew after the "
+            "first step of a process, so that no training goes on exactly as it was"
+        )
+    return (
+        "between two averages each rank has parameters and optimizer state of its own, and a checkpoint of "
+        "replicas has one copy"
+    )

@@ -1,0 +1,180 @@
+"""DDP that sends less than whole gradients: the worker's side of PowerSGD and of post-local SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from distbench.strategies import ddp
+from distbench.strategies.base import FullState, Setting
+from distbench.strategies.ddp.engine import DdpEngine
+from distbench.strategies.ddp.lossy import no_checkpoint
+from distbench.strategies.torch_engine.reading import Ledger, dtype_name, norm
+
+T = TypeVar("T")
+
+
+class _Waiting(dist.ProcessGroup):
+    """Its all-reduces are over when they return.
+
+    Torch's hook issues the second and third of a bucket when those before are over, which with gloo is on
+    gloo's own threads: of several buckets each rank issues them in another order, and the ranks abort
+    (torch 2.13).
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        # torch's stub knows one of its two constructors
+        super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
+        self._group = group
+
+    def allreduce(self, tensors: Any, options: Any = None) -> Any:  # type: ignore[override]
+        """Sum *tensors* over the ranks."""
+        work = self._group.allreduce(tensors, options)
+        work.wait()
+        return work
+
+
+class LossyEngine(DdpEngine):
+    """DDP with a hook of its own, whose state no checkpoint has."""
+
+    def __init__(
+        self,
+        strategy: ddp.DistributedDataParallel,
+        setting: Setting,
+        module: DistributedDataParallel,
+        layers: list[nn.Module],
+    ) -> None:
+        self._strategy = strategy
+        super().__init__(setting, module, layers)
+        self._state = self.registered(module)
+
+    def registered(self, module: DistributedDataParallel) -> Any:
+        """State of the hook that is registered with *module* here."""
+        raise NotImplementedError
+
+    def reduce_dtype(self) -> str:
+        return dtype_name(p.dtype for p in self.module.parameters())
+
+    def effective(self) -> dict[str, Any]:
+        hooks = [hook.__qualname__ for hook, _ in self.module._comm_hooks]
+        return {**super().effective(), "communication_hook": "+".join(hooks)}
+
+    def save(self, folder: Path) -> None:
+        raise NotImplementedError(no_checkpoint(self._strategy))
+
+    def load(self, folder: Path) -> None:
+        raise NotImplementedError(no_checkpoint(self._strategy))
+
+    def consolidate(self) -> FullState:
+        raise NotImplementedError(no_checkpoint(self._strategy))
+
+    def load_full(self, state: FullState) -> None:
+        raise NotImplementedError(no_checkpoint(self._strategy))
+
+
+class PowerSgdEngine(LossyEngine):
+    """Gradients are reduced as products of two matrices."""
+
+    _state: PowerSGDState
+
+    def registered(self, module: DistributedDataParallel) -> PowerSGDState:
+        asked = self._strategy
+        everybody = dist.group.WORLD
+        state = PowerSGDState(
+            _Waiting(everybody) if everybody and dist.get_backend() == "gloo" else everybody,
+            matrix_approximation_rank=asked.powersgd_rank,
+            start_powerSGD_iter=asked.powersgd_start,
+            min_compression_rate=asked.min_compression_rate,
+        )
+        module.register_comm_hook(state, powerSGD_hook)
+        return state
+
+    def effective(self) -> dict[str, Any]:
+        state = self._state
+        told = {
+            "rank": state.matrix_approximation_rank,
+            "start": state.start_powerSGD_iter,
+            "min_compression_rate": state.min_compression_rate,
+            "error_feedback": state.use_error_feedback,
+            "warm_start": state.warm_start,
+        }
+        return {**super().effective(), "powersgd": told}
+
+    def book(self, ledger: Ledger) -> None:
+        super().book(ledger)
+        state = self._state
+        ledger.book("buffers", state.error_dict, state.p_memory_dict, state.q_memory_dict)
+
+
+class LocalSgdEngine(LossyEngine):
+    """Ranks update copies of their own; what is asked of the model is asked of the mean of them."""
+
+    _state: PostLocalSGDState
+    _optimizer: PostLocalSGDOptimizer
+
+    def registered(self, module: DistributedDataParallel) -> PostLocalSGDState:
+        # a group of its own for each rank: between two averages it reduces with nobody
+        alone, _ = dist.new_subgroups(1)
+        state = PostLocalSGDState(None, alone, self._strategy.local_sgd_start)
+        module.register_comm_hook(state, post_localSGD_hook)
+        return state
+
+    def make_optimizer(self, layers: list[nn.Module]) -> torch.optim.Optimizer:
+        asked = self._strategy
+        averager = PeriodicModelAverager(asked.local_sgd_period, warmup_steps=asked.local_sgd_start)
+        made: torch.optim.Optimizer = PostLocalSGDOptimizer(super().make_optimizer(layers), averager)
+        return made
+
+    @property
+    def updating(self) -> torch.optim.Optimizer:
+        inside: torch.optim.Optimizer = self._optimizer.optim
+        return inside
+
+    def effective(self) -> dict[str, Any]:
+        averager: Any = self._optimizer.averager
+        told = {"period": averager.period, "start": self._state.start_localSGD_iter}
+        return {**super().effective(), "local_sgd": {**told, "warmup_steps": averager.warmup_steps}}
+
+    def grad_norm(self) -> float:
+        return norm(gradient for _, gradient in self.full_gradients())
+
+    def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, _mean(own)) for name, own in super().full_gradients())
+
+    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, _mean(own)) for name, own in super().full_state())
+
+    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
+        parameters = list(self.module.parameters())
+        own = [parameter.detach().clone() for parameter in parameters]
+        _put(parameters, [_mean(each) for each in own])
+        try:
+            return super().evaluate(judge)
+        finally:
+            _put(parameters, own)
+
+
+def _mean(own: torch.Tensor) -> torch.Tensor:
+    """Mean of *own* over all ranks. A collective call."""
+    total = own.clone()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
+@torch.no_grad()
+def _put(parameters: list[nn.Parameter], values: list[torch.Tensor]) -> None:
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)

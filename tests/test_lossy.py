@@ -1,0 +1,327 @@
+"""Trainings that are others by design: what DDP sends in place of gradients, and how that is judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PLUGINS, Finished
+from evidence import DDP, SINGLE, Noise, none, reference, rounding, trained
+from records import case, info, measured
+
+from distbench import plan, registry
+from distbench.analysis.answer import answer
+from distbench.analysis.candidates import candidates
+from distbench.analysis.communication import EXPLAINED, volume
+from distbench.analysis.loss_deviation import BY_DESIGN
+from distbench.analysis.memory import TOLERANCE, held
+from distbench.analysis.run import AnalysedRun
+from distbench.analysis.verdict import Verdict
+from distbench.case import Case, Choice, Optimizer, Precision
+from distbench.env import Machine
+from distbench.errors import SuiteError
+from distbench.jobs.convergence.verdict import AS_REFERENCE
+from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.jobs.equivalence.verdict import verdicts
+from distbench.record import Record
+from distbench.record.store import Run
+from distbench.strategies.ddp import DistributedDataParallel
+from distbench.strategies.ddp.lossy import reduced_numbers
+from distbench.strategies.description import ByDesign, Description
+from distbench.suite import load
+from distbench.workloads.mlp import Mlp
+from distbench.workloads.transformer import PRESETS, Transformer
+
+MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
+SINCE = 2
+DESIGNED = Description(by_design=ByDesign("it rounds on purpose", SINCE))
+
+
+def lossy(**options: Any) -> Case:
+    """A case of DDP with *options*."""
+    strategy = DistributedDataParallel(**options)
+    return case(strategy.label, 2, strategy=Choice("ddp", options))
+
+
+def test_of_a_matrix_two_factors_are_sent_and_what_gains_little_is_sent_whole() -> None:
+    assert reduced_numbers([(64, 64)], 4, 2.0) == 4 * 128
+    assert reduced_numbers([(64,), (64, 2), (1, 1)], 4, 2.0) == 64 + 128 + 1
+    # a convolution is a matrix with a row for each of its outputs
+    assert reduced_numbers([(32, 16, 3, 3)], 2, 2.0) == 2 * (32 + 144)
+    # no product has a higher rank than its shorter side
+    assert reduced_numbers([(8, 512)], 64, 0.5) == 8 * (8 + 512)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("tied", [True, False])
+def test_tensors_by_formula_have_as_many_parameters_as_the_model(preset: Any, tied: bool) -> None:
+    of = Transformer(preset=preset, tied=tied)
+    assert sum(map(math.prod, of.tensor_shapes())) == of.parameters()
+    mlp = Mlp(depth=3)
+    assert sum(map(math.prod, mlp.tensor_shapes())) == mlp.parameters()
+
+
+def test_bytes_are_those_of_the_factors_or_of_an_average_in_each_period() -> None:
+    of, rank = lossy(powersgd_rank=2), DistributedDataParallel(powersgd_rank=2)
+    workload = registry.make("workloads", of.workload)
+    assert rank.collectives(of, 0) == {"all_reduce": 4.0 * reduced_numbers(workload.tensor_shapes(), 2, 2.0)}
+    unknown = dataclasses.replace(of, workload=Choice("user", {"model": "models.small:Small", "length": 8}))
+    assert rank.collectives(unknown, 0) is None
+    assert DistributedDataParallel(local_sgd_period=4).collectives(of, 1000) == {"all_reduce": 1000.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "why"),
+    [
+        ({"powersgd_rank": 2}, {"world_size": 1}, "one rank has nobody to send to"),
+        ({"powersgd_rank": 2, "local_sgd_period": 2}, {}, "no hook that does both"),
+        ({"powersgd_start": 5}, {}, "powersgd_start = 5 changes nothing without powersgd_rank"),
+        ({"local_sgd_start": 5}, {}, "changes nothing without local_sgd_period"),
+        ({"powersgd_rank": 2, "sharded_optimizer": True}, {}, "not offered with sharded_optimizer"),
+        ({"powersgd_rank": 2}, {"precision": Precision(reduce="fp16")}, "precision.reduce = fp16"),
+        ({"local_sgd_period": 2}, {"precision": Precision(loss_scale=8.0)}, "precision.loss_scale = 8"),
+        ({"local_sgd_period": 2}, {"optimizer": Optimizer(name="muon", kernel="loop")}, "muon"),
+    ],
+)
+def test_what_can_not_be_sent_so_is_refused(options: Any, changes: Any, why: str) -> None:
+    of = dataclasses.replace(lossy(**options), **changes)
+    assert why in (DistributedDataParallel(**options).problem(of, MACHINE) or "")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "why"),
+    [
+        ("powersgd_rank: 2, powersgd_start: 1", "powersgd_start.*must be at least 2"),
+        ("powersgd_rank: 2, powersgd_start: 9", "begins to train otherwise at step 9.*warm-up of 9 or more"),
+    ],
+)
+def test_a_start_that_is_too_early_or_is_timed_is_a_mistake(strategy: str, why: str, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        f"workload: transformer\nbatch: {{global_batch_size: 8}}\nworld_sizes: [2]\n"
+        f"measure: {{warmup: 4}}\nstrategies: [{{ddp: {{{strategy}}}}}]\n"
+    )
+    with pytest.raises(SuiteError, match=f"(?s){why}"):
+        plan.make(load(suite), MACHINE)
+
+
+def verdict(noise: Noise, **changes: Any) -> Verdict:
+    changes = {"described_strategy": DESIGNED, **changes}
+    return verdicts([reference(), trained(noise, **changes)], 0.001)[DDP.id]
+
+
+def off(since: int, kind: str = "parameter", by: float = 0.1) -> Noise:
+    """Rounding, and from step *since* on numbers of that *kind* that are wrong *by* that fraction."""
+    return lambda *place: by if place[0] >= since and place[1] == kind else rounding(*place)
+
+
+def test_what_is_beyond_rounding_after_the_design_begins_is_no_failure_and_told_with_how_far() -> None:
+    found = verdict(off(SINCE))
+    assert (found.word, found.gravity, found.voids, found.vouches) == (BY_DESIGN, "ok", False, False)
+    assert found.sentence.startswith(f"{BY_DESIGN} from step {SINCE} on (adamw), first in parameters of")
+    assert found.sentence.endswith("; it rounds on purpose")
+    assert found.extent and found.extent[0] > 1
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param(off(SINCE - 1), id="an update before it begins"),
+        # the loss of a step is that before its update
+        pytest.param(off(SINCE, "loss"), id="the loss of the step in which it begins"),
+        pytest.param(off(0, "gradient"), id="the first gradients"),
+        pytest.param(off(SINCE + 1, by=math.inf), id="no number afterwards"),
+    ],
+)
+def test_no_design_excuses_what_is_wrong_before_it_begins_or_is_no_number(noise: Noise) -> None:
+    found = verdict(noise)
+    assert (found.word, found.gravity) == (DIFFERS, "bad")
+
+
+def test_no_design_excuses_copies_that_part() -> None:
+    part = {"training": "case", "step": SINCE + 1, "of_rank": 1, "tensor": "layer"}
+    record = trained(off(SINCE), described_strategy=DESIGNED)
+    record = dataclasses.replace(record, tables={**record.tables, "check_replicas": [part]})
+    assert verdicts([reference(), record], 0.001)[DDP.id].word == DIFFERS
+
+
+def test_one_that_no_rounding_tells_apart_is_equivalent_unless_it_never_began() -> None:
+    assert verdict(rounding).word == ROUNDING
+    assert verdict(none).word == EQUIVALENT
+    later = verdict(rounding, described_strategy=Description(by_design=ByDesign("it rounds later", 100)))
+    assert later.word == BY_DESIGN
+    assert "but not in the steps that were checked" in later.sentence
+
+
+def test_gradients_that_a_suite_rounds_to_be_reduced_are_another_training_by_design() -> None:
+    asked = dataclasses.replace(DDP, precision=Precision(reduce="fp16"))
+    found = verdict(off(0), case=asked, described_strategy=None)
+    assert found.word == BY_DESIGN
+    assert "gradients are rounded to fp16" in found.sentence
+    assert verdict(off(0), described_strategy=None).word == DIFFERS
+
+
+WARMUP_LOSSES, LOSSES = [4.0, 3.9], [3.8, 3.7, 3.6]
+
+
+def timed(of: Case, losses: list[float], pace: float = 1000.0, **changes: Any) -> Record:
+    record = measured(of, pace)
+    samples = {"loss": [losses] * of.world_size}
+    warm = [WARMUP_LOSSES] * of.world_size
+    return dataclasses.replace(record, samples=samples, warmup_losses=warm, **changes)
+
+
+def run_of(*records: Record) -> AnalysedRun:
+    cases = {record.case_id: record.case for record in records if record.job.kind == "measure"}
+    return AnalysedRun(info(*cases.values()), records)
+
+
+POWERSGD = lossy(powersgd_rank=2)
+
+
+@pytest.mark.parametrize(
+    ("losses", "word"),
+    [([3.8, 3.75, 3.65], BY_DESIGN), ([3.9, 3.8, 3.7], "another training"), (LOSSES, "same losses")],
+)
+def test_timed_losses_may_part_only_after_the_design_begins(losses: list[float], word: str) -> None:
+    # of steps 0 and 1 gradients are reduced whole, so the loss of step 2 is the same
+    run = run_of(timed(SINGLE, LOSSES), timed(DDP, LOSSES), timed(POWERSGD, losses))
+    found = {row.case.label: row.verdicts["losses"].word for row in run.cases}
+    assert found == {"single": "same losses", "ddp": "same losses", "ddp+powersgd2": word}
+
+
+def test_many_trainings_by_design_never_outvote_the_one_that_is_meant_to_be_the_same() -> None:
+    others = [timed(lossy(powersgd_rank=rank), [3.8, 3.75, 3.65]) for rank in (1, 2, 4)]
+    run = run_of(timed(DDP, LOSSES), *others)
+    assert {row.verdicts["losses"].word for row in run.cases if "losses" in row.verdicts} == {BY_DESIGN}
+
+
+def converged(word: str, gravity: Any) -> Verdict:
+    return Verdict("convergence", word, gravity, f"{word}: as measured", vouches=gravity == "ok")
+
+
+def barred(**verdicts: Verdict) -> str:
+    """Why the case that is another training by design may not be recommended, by its *verdicts*."""
+    run = run_of(timed(DDP, LOSSES), timed(POWERSGD, LOSSES, 2000.0))
+    rows = [
+        dataclasses.replace(row, verdicts=verdicts if row.case == POWERSGD else {}, degraded="")
+        for row in run.cases
+    ]
+    return candidates(rows, {})[1].barred
+
+
+def test_it_is_picked_only_where_a_run_to_a_target_shows_that_it_converges_as_well() -> None:
+    judged = Verdict("equivalence", BY_DESIGN, "ok", "as meant")
+    assert "nothing shows that it converges as well; add converge" in barred(equivalence=judged)
+    good = converged(AS_REFERENCE, "ok")
+    assert barred(equivalence=judged, convergence=good) == ""
+    assert "worse: as measured" in barred(convergence=converged("worse", "bad"))
+    assert "inconclusive: as" in barred(convergence=converged("inconclusive", "unknown"))
+    # what no check can tell apart needs no other proof
+    assert barred(equivalence=Verdict("equivalence", ROUNDING, "ok", "same", vouches=True)) == ""
+
+
+def test_the_answer_says_why_a_faster_case_was_not_taken() -> None:
+    found = answer(run_of(*(timed(of, LOSSES, pace) for of, pace in ((DDP, 1000.0), (POWERSGD, 2000.0)))))
+    assert found.headline.startswith("Train with ddp on 2 devices")
+    assert any("ddp+powersgd2 was faster, but is not recommended" in reason for reason in found.reasons)
+
+
+SUITE = """
+workload: {transformer: {dim: 32, depth: 2, heads: 2, kv_heads: 2, ffn_dim: 64, vocab_size: 256, seq_len: 16}}
+batch: {global_batch_size: 8, gradient_accumulation_steps: 2}
+world_sizes: [2]
+"""
+
+
+def told(done: Finished) -> dict[str, str]:
+    """Word of the verdict on the only case of each label."""
+    return {name.partition("/")[0]: each["equivalence"]["verdict"] for name, each in done.cases.items()}
+
+
+@pytest.mark.train
+def test_powersgd_of_full_rank_is_equivalent_and_of_a_low_rank_by_design_not(
+    run_suite: Callable[..., Finished],
+) -> None:
+    done = run_suite(
+        SUITE
+        + """
+optimizer: {name: sgd, lr: 0.1}
+strategies:
+  - ddp: {powersgd_rank: 1}
+  - ddp: {powersgd_rank: 256, min_compression_rate: 0.001}
+measure: {trials: 0}
+check: {steps: 4, perturbed: 4, fp64: false}
+"""
+    )
+    assert done.code == 0, done.errors
+    assert told(done) == {
+        "ddp+powersgd1": BY_DESIGN,
+        "ddp+powersgd256+rate0.001": ROUNDING,
+    }
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_mistakes_that_no_design_means_are_found(
+    run_suite: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(registry.PLUGIN_PATH, PLUGINS)
+    done = run_suite(
+        SUITE
+        + """
+strategies: [planted_lossy: {bug: [none, early, alone, not-finite]}]
+measure: {trials: 0}
+check: {steps: 5}
+"""
+    )
+    words = {label.removeprefix("planted-lossy-"): word for label, word in told(done).items()}
+    assert words.pop("none") == BY_DESIGN
+    assert words == dict.fromkeys(words, DIFFERS)
+    assert (done.code, len(words)) == (1, 3)
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_verdicts_bytes_and_memory_in_every_precision_and_optimizer(
+    run_suite: Callable[..., Finished],
+) -> None:
+    done = run_suite(
+        SUITE
+        + """
+launcher: {local: {oversubscribe: true}}
+axes:
+  precision: [fp32, bf16]
+  optimizer:
+    - {clip_grad_norm: 0.5, weight_decay: 0.1, schedule: linear, total_steps: 100, warmup_steps: 2}
+    - {name: sgd, momentum: 0.9, lr: 0.1}
+strategies:
+  - single
+  - ddp
+  - ddp: {powersgd_rank: [1, 2, 4, 8], bucket_cap_mb: [25, 0.05]}
+  - ddp: {powersgd_rank: 256, min_compression_rate: 0.001}
+  - ddp: {local_sgd_period: [1, 2, 4]}
+include:
+  - {strategy: "ddp+powersgd2", world_size: 4}
+  - {strategy: "ddp+local2", world_size: 4}
+measure: {warmup: 3, steps: 4, trials: 1, profile_steps: 1}
+check: {steps: 6}
+checkpoint: {}
+"""
+    )
+    run = AnalysedRun.read(Run(done.folder))
+    assert done.code == 0, done.errors
+    for row in run.cases:
+        design = row.detail and row.detail.described_strategy and row.detail.described_strategy.by_design
+        word = row.verdicts["equivalence"].word
+        assert word in ((BY_DESIGN, ROUNDING) if design else (EQUIVALENT, ROUNDING)), row.case.name
+        if "powersgd256" in row.case.label:
+            assert word == ROUNDING, row.case.name
+        assert row.detail
+        moved, kept = volume(row.detail), held(row.detail)
+        assert moved is None or moved.unexplained <= EXPLAINED, row.case.name
+        assert kept and abs(kept.difference) <= TOLERANCE, row.case.name
