@@ -255,7 +255,8 @@ class Zero(Strategy):
         places = {"offload.optimizer": self.offload_optimizer, "offload.parameters": self.offload_parameters}
         size = self.hpz_partition_size
         own = {"hpz_partition_size": size} if size > 1 else {}
-        return places | own | ({"mesh.tp": self.mesh["tp"]} if self.mesh else {})
+        devices = self.tensor_parallelism.devices
+        return places | own | ({"mesh.tp": devices} if devices > 1 else {})
 
     def build(self, setting: Setting) -> Engine:
         if self.disk:

@@ -72,11 +72,8 @@ def _of_secondary(strategy: Zero, case: Case) -> str | None:
         return None
     if strategy.stage != 3:
         return f"hpz_partition_size = {size}: only stage 3 shards parameters, here stage = {strategy.stage}"
-    if strategy.offload_parameters != "none":
-        return (
-            f"hpz_partition_size = {size} keeps a second copy of the parameters on the device, and "
-            f"offload_parameters = {strategy.offload_parameters} takes them off it; use one of them"
-        )
+    if strategy.offloads:
+        return f"hpz_partition_size = {size} is offered without offload; use offload_optimizer: none"
     if ranks % size:
         fitting = [str(each) for each in range(2, ranks + 1) if not ranks % each]
         instead = f"it could be {', '.join(fitting)}" if fitting else "leave it out"
@@ -95,6 +92,13 @@ def _of_mesh(strategy: Zero, case: Case) -> str | None:
         )
     if strategy.offloads:
         return "mesh: tp is offered without offload; use offload_optimizer: none"
+    is_short = case.precision.compute != case.precision.master
+    if strategy.stage == 0 and is_short and case.optimizer.clip_grad_norm is not None:
+        # it takes the norm of gradients, which are not marked as cut, where it should of parameters
+        return (
+            "mesh: tp in stage 0 in 16 bits: DeepSpeed (0.19.8) would clip by the norm of the gradients of "
+            "one rank, not of all that share rows; use stage: 1, or optimizer.clip_grad_norm: null"
+        )
     return strategy.tensor_parallelism.problem(case)
 
 
