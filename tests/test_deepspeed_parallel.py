@@ -62,7 +62,7 @@ def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> pla
         ("quantized_weights: true", 2, {}, "This op had not been implemented on CPU backend."),
         ("stage: 1, quantized_gradients: true", 2, {}, "ZeRO++ quantizes in stage 3 alone"),
         ("mesh: {tp: 2}", 2, {}, "which DeepSpeed documents for stages 0 to 2; use stage: 2"),
-        ("stage: 1, mesh: {tp: 3}", 4, {}, "mesh: tp = 3 does not divide the world size, 4"),
+        ("stage: 1, mesh: {tp: 3}", 4, {}, "mesh: {tp: 3}: 3 does not divide the world size, 4"),
         ("stage: 1, mesh: {tp: 8}", 8, {}, "heads = 4 and kv_heads = 4 can't be divided by 8"),
         ("stage: 1, mesh: {tp: 2}, offload_optimizer: cpu", 2, {}, "mesh: tp is offered without offload"),
         ("stage: 1, mesh: {tp: 2}", 2, {"workload": "{mlp: {}}"}, "does not say how its layers are split"),
@@ -80,6 +80,18 @@ def test_what_deepspeed_can_not_do_is_refused_with_the_numbers(
     strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
 ) -> None:
     assert why in (planned(tmp_path, strategy, world_size, **changed).problem or "")
+
+
+def test_a_mesh_of_one_is_none_and_auto_is_every_mesh_that_fits(tmp_path: Path) -> None:
+    assert Zero(stage=1, mesh={"tp": 1}) == Zero(stage=1)
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        f"workload: {MODEL}\nbatch: {{global_batch_size: 8}}\nworld_sizes: [2, 8]\n"
+        "strategies: [{zero: {stage: 1, mesh: auto}}]\n"
+    )
+    found = [(item.case.world_size, item.case.label) for item in plan.make(load(suite), MACHINE).cases]
+    # four heads can't be divided by 8
+    assert found == [(2, "zero1"), (2, "zero1+tp2"), (8, "zero1"), (8, "zero1+tp2"), (8, "zero1+tp4")]
 
 
 def test_short_numbers_are_no_obstacle_where_nothing_is_clipped(tmp_path: Path) -> None:

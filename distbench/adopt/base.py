@@ -199,7 +199,7 @@ def problems(measured: Measured) -> list[str]:
         f"optimizer.name = {spec.name} is {what(spec)}, which DeepSpeed's file can't name; hand it to "
         "deepspeed.initialize yourself": measured.zero and foreign,
         "no format says yet how the rows of a script are shared by the ranks that DeepSpeed's AutoTP cuts a "
-        "layer over": measured.zero and measured.zero.mesh,
+        "layer over": measured.zero and measured.zero.tensor_parallelism.devices > 1,
     }
     return applying(sentences)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -112,9 +112,10 @@ class Zero(Strategy):
     """Gather parameters rounded to 8 bits in stage 3 (qwZ of ZeRO++)."""
     quantized_gradients: bool = field(default=False, metadata={"since": 4})
     """Reduce gradients rounded to 4 bits in stage 3 (qgZ of ZeRO++)."""
-    mesh: dict[Literal["tp"], Count] = field(default_factory=dict, metadata={"since": 4})
+    mesh: dict[Literal["tp"], Count] | Literal["auto"] = field(default_factory=dict, metadata={"since": 4})
     """{tp: 2} cuts the linear layers of every block over pairs of neighbouring ranks, which share rows, and
-    spreads ZeRO over the others: DeepSpeed's AutoTP, in stages 0 to 2."""
+    spreads ZeRO over the others: DeepSpeed's AutoTP, in stages 0 to 2. auto: a case for every size that fits
+    the world size and the model."""
 
     def __post_init__(self) -> None:
         # what the stage alone decides, the id of a case holds: null would hide that two do the same
@@ -124,10 +125,14 @@ class Zero(Strategy):
         for option, value in decided.items():
             if getattr(self, option) is None:
                 object.__setattr__(self, option, value)
+        if self.mesh != "auto":
+            # a dimension of one rank is none, so that a case has the same id with it and without
+            object.__setattr__(self, "mesh", {name: size for name, size in self.mesh.items() if size > 1})
 
     @property
     def label(self) -> str:
-        name = f"zero{self.stage}" + (f"+tp{self.mesh['tp']}" if self.mesh else "")
+        devices = self.tensor_parallelism.devices
+        name = f"zero{self.stage}" + (f"+tp{devices}" if devices > 1 else "")
         if "none" not in (self.offload_optimizer, self.offload_parameters):
             name += f"+offload-all{_suffix(self.offload_parameters)}"
         elif self.offload_parameters != "none":
@@ -143,7 +148,7 @@ class Zero(Strategy):
 
     @property
     def card(self) -> Card:
-        if self.mesh:
+        if self.tensor_parallelism.devices > 1:
             return SPLIT
         return card_of(self.stage, offloads=bool(self.offloads), has_copy=self.hpz_partition_size > 1)
 
@@ -160,7 +165,8 @@ class Zero(Strategy):
 
     @property
     def simplicity(self) -> int:
-        return 40 + self.stage + (self.hpz_partition_size > 1) + (10 if self.mesh else 0)
+        more = 10 if self.tensor_parallelism.devices > 1 else self.hpz_partition_size > 1
+        return 40 + self.stage + more
 
     @property
     def offloads(self) -> tuple[str, ...]:
@@ -185,7 +191,7 @@ class Zero(Strategy):
     @property
     def tensor_parallelism(self) -> AutoTensorParallelism:
         """How the layers are cut, over one device where they are not."""
-        return AutoTensorParallelism(self.mesh.get("tp", 1))
+        return AutoTensorParallelism(1 if self.mesh == "auto" else self.mesh.get("tp", 1))
 
     def data_ranks(self, ranks: int) -> int:
         return max(1, ranks // self.tensor_parallelism.devices)
@@ -240,7 +246,13 @@ class Zero(Strategy):
 
     def dimensions(self, ranks: int) -> dict[str, int]:
         data = {"dp_shard" if self.stage else "dp_replicate": self.data_ranks(ranks)}
-        return data | dict(self.mesh.items())
+        devices = self.tensor_parallelism.devices
+        return data | ({"tp": devices} if devices > 1 else {})
+
+    def meshes(self, ranks: int) -> list[Strategy] | None:
+        if self.mesh != "auto":
+            return None
+        return [replace(self, mesh={"tp": size}) for size in range(1, ranks + 1) if ranks % size == 0]
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
         return by_operation(self.collectives_by_dimension(case, parameters))
@@ -255,8 +267,8 @@ class Zero(Strategy):
         places = {"offload.optimizer": self.offload_optimizer, "offload.parameters": self.offload_parameters}
         size = self.hpz_partition_size
         own = {"hpz_partition_size": size} if size > 1 else {}
-        devices = self.tensor_parallelism.devices
-        return places | own | ({"mesh.tp": devices} if devices > 1 else {})
+        sizes = self.dimensions(case.world_size) if self.tensor_parallelism.devices > 1 else {}
+        return places | own | {f"mesh.{name}": size for name, size in sizes.items()}
 
     def build(self, setting: Setting) -> Engine:
         if self.disk:

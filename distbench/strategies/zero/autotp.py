@@ -28,8 +28,6 @@ class AutoTensorParallelism:
         splits = splits_of(case)
         if splits is None:
             return unsplit(case)
-        if case.world_size % self.devices:
-            return f"mesh: tp = {self.devices} does not divide the world size, {case.world_size}"
         # the embedding and the head stay whole, so any number of ids will do
         counts = {name: count for name, count in splits.counts.items() if name != "vocab_size"}
         if reason := replace(splits, counts=counts).problem(self.devices):

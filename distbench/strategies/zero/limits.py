@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 from distbench.case import Case
 from distbench.env import Machine
 from distbench.optimizers import Cut
+from distbench.strategies import _mesh
 from distbench.strategies._model_states import state_problem
 from distbench.strategies.zero import ops
+
+# the dimension of the mesh that gets what others leave
+_REST = "dp_shard"
 
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
 def problem(strategy: Zero, case: Case, machine: Machine) -> str | None:
     """Why *case* can't be trained so on *machine*, or None; its tools apart."""
-    cut: Cut = "flat" if strategy.stage else "rows" if strategy.mesh else "whole"
+    cut: Cut = "flat" if strategy.stage else "rows" if strategy.tensor_parallelism.devices > 1 else "whole"
     return (
         _of_options(strategy, case)
         or _of_precision(case)
@@ -83,7 +87,8 @@ def _of_secondary(strategy: Zero, case: Case) -> str | None:
 
 def _of_mesh(strategy: Zero, case: Case) -> str | None:
     """Why DeepSpeed's AutoTP can't cut the layers."""
-    if not strategy.mesh:
+    over = strategy.tensor_parallelism
+    if over.devices == 1:
         return None
     if strategy.stage == 3:
         return (
@@ -99,7 +104,7 @@ def _of_mesh(strategy: Zero, case: Case) -> str | None:
             "mesh: tp in stage 0 in 16 bits: DeepSpeed (0.19.8) would clip by the norm of the gradients of "
             "one rank, not of all that share rows; use stage: 1, or optimizer.clip_grad_norm: null"
         )
-    return strategy.tensor_parallelism.problem(case)
+    return _mesh.problem({"tp": over.devices}, case.world_size, _REST) or over.problem(case)
 
 
 def _of_quantized(strategy: Zero, case: Case) -> str | None:

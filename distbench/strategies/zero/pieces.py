@@ -40,11 +40,15 @@ def elements(parameter: Any) -> int:
     return int(getattr(parameter, "ds_numel", parameter.numel())) * cut
 
 
+def data_ranks(engine: Any) -> int:
+    """Ranks of *engine* that have rows of their own."""
+    return int(dist.get_world_size(group=engine.data_parallel_group))
+
+
 def mesh(engine: Any) -> dict[str, int]:
-    """Ranks of *engine* in each dimension: those with rows of their own, and those that share some."""
-    sharing = engine.autotp_size() > 1
-    sizes = {"data": dist.get_world_size(group=engine.data_parallel_group)}
-    return {**sizes, "tp": _group().size()} if sharing else sizes
+    """Ranks of *engine* in each dimension of its device mesh."""
+    sizes = {"dp_shard" if engine.zero_optimization_stage() else "dp_replicate": data_ranks(engine)}
+    return {**sizes, "tp": _group().size()} if engine.autotp_size() > 1 else sizes
 
 
 def _group() -> dist.ProcessGroup:

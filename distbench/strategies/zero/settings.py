@@ -48,7 +48,7 @@ def _global_batch_size(engine: Any) -> int:
     if engine.autotp_size() <= 1:
         return int(engine.train_batch_size())
     samples = engine.train_micro_batch_size_per_gpu() * engine.gradient_accumulation_steps()
-    return int(samples * pieces.mesh(engine)["data"])
+    return int(samples * pieces.data_ranks(engine))
 
 
 def _of_disk(engine: Any) -> dict[str, Any]:
