@@ -32,6 +32,9 @@ FLOAT8_MULTIPLE = 16
 Device = Literal["cpu", "cuda"]
 OptimizerName = Literal["adamw", "adam", "sgd", "adafactor", "muon", "lion", "lamb", "adamw8bit"]
 
+CURRENT = "current"
+"""The Python environment that distbench itself runs in; a suite names others."""
+
 MODEL_STATES = ("parameters", "gradients", "optimizer_state", "master")
 """What a training keeps between steps, by ZeRO's table: the kinds of memory that have a theory."""
 TORCH_NAMES: dict[str, str] = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -63,6 +66,7 @@ Axis = Literal[
     "activation_checkpointing",
     "compile",
     "threads",
+    "environment",
 ]
 """What cases that are compared may differ in, where the caller says so: a field of a case, or of its part."""
 
@@ -71,6 +75,7 @@ MEANS: tuple[Axis, ...] = (
     "batch.micro_batch_size",
     "batch.gradient_accumulation_steps",
     "threads",
+    "environment",
 )
 """How a case does its work on a given number of devices; it computes the same numbers whatever these are."""
 
@@ -288,6 +293,8 @@ class Case:
     each by its tensor's name and its place there, so that a rank draws only what it keeps."""
     compile: Compile = field(default="none", metadata={"since": 4})
     """How torch.compile makes code of each layer; all else runs as it is written."""
+    environment: Name = field(default=CURRENT, metadata={"since": 4})
+    """Name of the Python environment that its processes run in, as the suite calls it."""
 
     @functools.cached_property
     def id(self) -> str:

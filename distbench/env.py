@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench import oom
-from distbench.case import Device
+from distbench.case import CURRENT, Case, Device
 from distbench.gpu_facts import gpu_facts
 
 RUN_ID = "DISTBENCH_RUN_ID"
@@ -97,6 +97,14 @@ class Machine:
     """NVIDIA's number for what the oldest CUDA device can do; None: unknown, or computing on CPUs."""
     memory: int | None = None
     """Bytes of host memory of one node that ranks may use; None: unknown."""
+    python: str = field(default_factory=platform.python_version)
+    """Version of the Python that ranks run on."""
+    environments: Mapping[str, "Machine"] = field(default_factory=dict)
+    """The machine as the suite's other Python environments see it, by their names."""
+
+    def of(self, case: Case) -> "Machine":
+        """The machine as the processes of *case* see it."""
+        return self if case.environment == CURRENT else self.environments[case.environment]
 
 
 def detect(device: str = "auto") -> Machine:

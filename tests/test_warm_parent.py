@@ -227,6 +227,17 @@ def test_a_launch_that_is_given_up_does_not_wait_for_imports(
     assert not [each for each in psutil.Process().children() if slow.stem in each.cmdline()]
 
 
+def test_a_part_that_another_version_of_a_package_lacks_is_left_to_the_ranks(ground: Ground) -> None:
+    assert codes(ground.launch("true", imports=("email.a_later_part.of_it", "json"))) == [0]
+
+
+def test_a_package_that_is_missing_is_named_in_the_first_line(ground: Ground) -> None:
+    with pytest.raises(LaunchError) as failed:
+        ground.launch("true", imports=("no_such_package.part",))
+    first = str(failed.value).splitlines()[0]
+    assert "exited: ModuleNotFoundError: No module named 'no_such_package'; its log" in first
+
+
 SPOILT = """
 import sys
 from types import SimpleNamespace

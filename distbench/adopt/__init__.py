@@ -22,7 +22,7 @@ from distbench.adopt import (
     trainer_json,
 )
 from distbench.adopt.base import Adopted, Measured
-from distbench.case import Case
+from distbench.case import CURRENT, Case
 from distbench.errors import UsageError
 
 __all__ = ["FORMATS", "Adopted", "Measured", "adopt", "formats_for"]
@@ -89,6 +89,9 @@ def adopt(
     if with_script and module is not torch_script:
         raise UsageError(f"--skeleton: only --as torch has a training script, not --as {format_}")
     written: Adopted = module.write(measured)
+    if case.environment != CURRENT:
+        note = f"Measured in another Python environment: {base.elsewhere(case)}"
+        written = dataclasses.replace(written, notes=(*written.notes, note))
     if with_script:
         return dataclasses.replace(written, files={**written.files, skeleton.FILE: skeleton.text(case)})
     return written

@@ -10,7 +10,7 @@ from typing import Any
 
 from distbench import optimizers, registry, schedule
 from distbench.analysis.text import one_line
-from distbench.case import Batch, Case, Optimizer
+from distbench.case import CURRENT, Batch, Case, Optimizer
 from distbench.decode import decoded
 from distbench.errors import Mistake, UsageError
 from distbench.strategies.base import Strategy
@@ -249,7 +249,13 @@ def _settings(case: Case) -> dict[str, str]:
         "activation checkpointing": case.activation_checkpointing,
         "torch.compile": "no" if case.compile == "none" else f"each layer, in mode {case.compile}",
         "seed": str(case.seed),
+        **({} if case.environment == CURRENT else {"Python environment": elsewhere(case)}),
     }
+
+
+def elsewhere(case: Case) -> str:
+    """That *case* was measured in another Python environment than the command's own."""
+    return f"{case.environment}, as its suite calls it; the report has what was installed there (software)"
 
 
 def _optimizer_text(spec: Optimizer) -> str:

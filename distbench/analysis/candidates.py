@@ -12,7 +12,7 @@ from distbench.analysis.parity import Difference
 from distbench.analysis.settings import description_of
 from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary, comparable
 from distbench.analysis.text import one_line, parts, short_names
-from distbench.case import CHOICES, Axis, Precision
+from distbench.case import CHOICES, CURRENT, Axis, Precision
 from distbench.grouping import grouped
 from distbench.units import number_text
 
@@ -160,10 +160,11 @@ def _precision(precision: Precision) -> str:
     return ", ".join(words)
 
 
-def _moving_parts(row: CaseSummary) -> tuple[int, int, bool]:
-    """How much a case brings with it: offloads, then its strategy's own order, then recomputation."""
-    strategy = description_of(row.case, row.detail)
-    return len(strategy.offloads), strategy.simplicity, row.case.activation_checkpointing != "none"
+def _moving_parts(row: CaseSummary) -> tuple[bool, int, int, bool]:
+    """What a case brings with it: another Python, offloads, its strategy's own order, recomputation."""
+    strategy, case = description_of(row.case, row.detail), row.case
+    recomputes = case.activation_checkpointing != "none"
+    return case.environment != CURRENT, len(strategy.offloads), strategy.simplicity, recomputes
 
 
 def fronts(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:

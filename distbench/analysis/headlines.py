@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from distbench.analysis import border, idle
+from distbench.analysis import border, environments, idle
 from distbench.analysis.candidates import noises
 from distbench.analysis.choice import SAME_MEMORY, Candidate
 from distbench.analysis.communication import EXPLAINED, volume
@@ -222,7 +222,8 @@ def _imbalance(row: CaseSummary, name: str) -> str:
 
 def _notes(run: AnalysedRun) -> list[str]:
     measured = [row for row in run.cases if row.measured]
-    notes = [*idle.sentences(measured), *_disturbed(measured), *_far(measured), *_restless(run)]
+    notes = [*environments.sentences(run.measured), *idle.sentences(measured), *_disturbed(measured)]
+    notes += [*_far(measured), *_restless(run)]
     if any(offloads_in_vain(row.case, row.detail) for row in measured):
         notes.append(
             "On a CPU, offloaded data moves from memory to memory, so offloading saves no memory here."

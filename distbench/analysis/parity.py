@@ -9,10 +9,10 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal
 
-from distbench.analysis.settings import Kind, meaning, settings, text
+from distbench.analysis.settings import Kind, meaning, settings, software, text
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import listed
-from distbench.case import MEANS
+from distbench.case import CURRENT, MEANS
 from distbench.grouping import grouped
 from distbench.strategies.base import DDP, SINGLE
 
@@ -153,8 +153,9 @@ def _compare(rows: list[CaseSummary]) -> PeerGroup:
     return PeerGroup(ranked[0], tuple(rows), differences)
 
 
-def _rank(row: CaseSummary) -> tuple[bool, int, int]:
-    return not _has_settings(row), _PREFERRED.get(row.case.label, len(_PREFERRED)), row.case.world_size
+def _rank(row: CaseSummary) -> tuple[bool, int, bool, int]:
+    preferred = _PREFERRED.get(row.case.label, len(_PREFERRED))
+    return not _has_settings(row), preferred, row.case.environment != CURRENT, row.case.world_size
 
 
 def _have_the_same_rows(found: Mapping[str, Any]) -> bool:
@@ -170,7 +171,10 @@ def _has_settings(row: CaseSummary) -> bool:
 
 
 def _settings(row: CaseSummary) -> dict[str, Any]:
-    return settings(row.detail) if row.detail else {}
+    if row.detail is None:
+        return {}
+    versions = {f"software.{name}": version for name, version in software(row.detail).items()}
+    return {**settings(row.detail), **versions}
 
 
 def _differences(expected: dict[str, Any], row: CaseSummary, reference: CaseSummary) -> Iterator[Difference]:

@@ -41,6 +41,15 @@ def settings(record: Record) -> dict[str, Any]:
     return {**dict(_flat(effective, "")), **known}
 
 
+def software(record: Record) -> dict[str, str]:
+    """Versions of ``python`` and of the relevant packages that the ranks of a trial had."""
+    told = {"python": record.environment.get("python")}
+    # a foreign record may hold anything
+    packages = record.environment.get("packages")
+    told |= packages if isinstance(packages, dict) else {}
+    return {one_line(str(name)): text(version) for name, version in told.items() if version is not None}
+
+
 def unsteady(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
     """Settings that are not the same in all *records* of one case, with their values."""
     first = records[0]
@@ -92,6 +101,7 @@ def _own_settings() -> Mapping[str, Meaning]:
     """What distbench's own strategies and its process say, all together."""
     known = {"effective": Meaning("work", "nothing is known of what it did"), **ENGINE_SETTINGS}
     known |= {f"process.{key}": each for key, each in _PROCESS.items()}
+    known["software"] = Meaning("strategy", "another version, as in another Python environment")
     for strategy in registry.built_in("strategies").values():
         known |= strategy.settings
     return known

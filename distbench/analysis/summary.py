@@ -15,7 +15,7 @@ from distbench.analysis.noise import Interval, intervals
 from distbench.analysis.price import cost_of, described, prices
 from distbench.analysis.settings import description_of, unsteady
 from distbench.analysis.verdict import Gravity, Verdict, verdicts
-from distbench.case import CHOICES, Axis, Case
+from distbench.case import CHOICES, CURRENT, Axis, Case
 from distbench.grouping import grouped
 from distbench.job import MEASURE, kind_of
 from distbench.record import Failure, Record, Status, of_kind
@@ -43,8 +43,8 @@ PACE = (THROUGHPUT, "tokens_per_s_per_device", "samples_per_s", "step_s", "mfu",
 # throughput is relative to cases that differ in the strategy alone: of the parts of the batch, larger where
 # ranks share rows, either the number or the size is the same
 _BUT: tuple[tuple[Axis, ...], ...] = (
-    ("strategy", "batch.micro_batch_size"),
-    ("strategy", "batch.gradient_accumulation_steps"),
+    ("strategy", "environment", "batch.micro_batch_size"),
+    ("strategy", "environment", "batch.gradient_accumulation_steps"),
 )
 _UNKNOWN_COLUMN = {"unit": "", "better": None, "over_ranks": "", "doc": "Not described by its record."}
 # a trial that was stopped says nothing about its case; any other end does
@@ -193,9 +193,11 @@ def summarise(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damage
         for case_id, case in cases.items()
     ]
     rows = _priced(_paced(rows), cost_of(info.suite))
-    references = {
-        work: row for row in reversed(rows) if row.case.label == REFERENCE for work in _works(row.case)
-    }
+    # of the same work the last one stays: the first in the suite, of the current environment if it has one
+    others = [row for row in rows if row.case.environment != CURRENT]
+    ours = [row for row in rows if row.case.environment == CURRENT]
+    last = [*reversed(others), *reversed(ours)]
+    references = {work: row for row in last if row.case.label == REFERENCE for work in _works(row.case)}
     known = ((row, [references[work] for work in _works(row.case) if work in references]) for row in rows)
     relatives = ((row, _relative(row, found[0] if found else None)) for row, found in known)
     return [dataclasses.replace(row, relative=ratio, relative_absent=why) for row, (ratio, why) in relatives]

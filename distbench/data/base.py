@@ -66,6 +66,11 @@ class Source(ABC):
     def kind(self) -> Kind:
         """What its rows are."""
 
+    @property
+    def is_of_python(self) -> bool:
+        """Whether its rows come with Python and differ between versions of it."""
+        return False
+
     @abstractmethod
     def problem(self, shape: Shape) -> str | None:
         """Why this source can't feed *shape* (file missing, ...), or None; asked without torch, and quick."""

@@ -37,6 +37,10 @@ class Text(TokenRow):
             return problem
         return tokens_problem(f"path = {self.path!r}", shape, Path(self.path).stat().st_size, _LARGEST)
 
+    @property
+    def is_of_python(self) -> bool:
+        return self.path is None
+
     def merit(self, shape: Shape) -> Merit:
         doc = "Held-out cross-entropy of a byte in bits; the held-out part is the last tenth of the text."
         return Merit("bits_per_byte", "bits/byte", "lower", doc, scale=1 / math.log(2))

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import distbench
 from distbench import env
 from distbench.errors import UsageError
 from distbench.gate.checkout import check_out
+from distbench.interpreter import python_of, python_path
 from distbench.job import MEASURE
 from distbench.launchers.base import HERE, Place
 from distbench.plan import machine_of
@@ -46,15 +46,15 @@ def moved(baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite]) 
     measure is taken from the candidate's, for both arms.
 
     Args:
-        folder: Empty folder for the files of a revision, or for the link to this harness.
+        folder: Empty folder for the files of a revision.
         load: Reads the revision's suite, with the overrides of the command line.
 
     Raises:
         UsageError: no such revision or environment, or it is missing packages that trials need.
         SuiteError: the revision's suite is invalid.
     """
-    if python := _python_of(baseline):
-        return _in_environment(python, baseline, arm, folder)
+    if python := python_of(Path(baseline)):
+        return _in_environment(python, baseline, arm)
     checkout = check_out(baseline, folder)
     place = _place_there(baseline, checkout.tree, checkout.root)
     suite = _suite_there(arm.suite, checkout.tree, checkout.root, load)
@@ -71,24 +71,9 @@ def _with(own: Place, moved: Place) -> Place:
     return Place(moved.python, moved.folder, {**moved.environment, **own.environment})
 
 
-def _python_of(name: str) -> Path | None:
-    """The interpreter that *name* is, or that of the virtual environment; None: it is neither."""
-    path = Path(name)
-    inside = path / "bin" / "python"
-    if inside.is_file():
-        return inside.absolute()
-    return path.absolute() if path.is_file() and os.access(path, os.X_OK) else None
-
-
-def _in_environment(python: Path, name: str, arm: Arm, folder: Path) -> Arm:
-    # the same harness in both arms, whatever version the other environment has, and nothing else from here
-    harness = folder / "harness"
-    harness.mkdir(parents=True, exist_ok=True)
-    link = harness / "distbench"
-    if not link.exists():
-        link.symlink_to(Path(distbench.__file__).parent, target_is_directory=True)
-    paths = os.pathsep.join([str(harness), *filter(None, [os.environ.get("PYTHONPATH")])])
-    place = Place(str(python), None, {"PYTHONPATH": paths})
+def _in_environment(python: Path, name: str, arm: Arm) -> Arm:
+    # the same harness in both arms, whatever version the other environment has
+    place = Place(str(python), None, {"PYTHONPATH": python_path()})
     machine = _described(python, place, name)
     # strategies name the folder of this interpreter, in which the arms would rebuild each other's ops
     prefix, device = str(python.parent.parent), machine_of(arm.suite).device

@@ -255,6 +255,9 @@ class Site(ABC):
 class Launcher(ABC):
     """A way to start processes. A frozen dataclass: its fields are its options in YAML."""
 
+    takes_python: ClassVar[bool] = False
+    """Whether processes run by the Python that ``Launch.place`` names, and not by that of their nodes."""
+
     @classmethod
     def is_around(cls) -> bool:
         """Whether this process is inside what it launches on, so that ``launcher: auto`` means this one."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from distbench import clock
 from distbench.bounds import Positive
@@ -31,6 +31,8 @@ class Local(Launcher):
 
     Another interface is taken from the environment: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME.
     """
+
+    takes_python: ClassVar[bool] = True
 
     warm: bool = True
     """Fork the ranks of every trial from one process that has imported torch (and deepspeed);

@@ -218,4 +218,6 @@ class Server:
             why = "is not waited for"
         self._kill()
         tail = log.read_text(errors="replace")[-2000:]
-        raise LaunchError(f"the worker server {why}; its log {log} ends with:\n{tail}")
+        # its last line is the error, and the first line of a reason is what tables show
+        told = "".join(f": {line}" for line in tail.strip().splitlines()[-1:])
+        raise LaunchError(f"the worker server {why}{told}; its log {log} ends with:\n{tail}")

@@ -7,6 +7,7 @@ from distbench import registry
 from distbench.case import Batch, Case
 from distbench.env import Machine
 from distbench.plan.cells import Cell
+from distbench.plan.environments import unlike
 from distbench.plan.support import unsupported
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
@@ -59,9 +60,11 @@ class Checks:
         self.findings.append(Finding(cell.place_of(("batch", problem.field)), str(problem), size))
         return work.batch.as_asked(cell.world_size), None
 
-    def unsupported(self, case: Case, strategy: Strategy, workload: Plugin) -> str | None:
+    def unsupported(self, case: Case, strategy: Strategy, work: Work) -> str | None:
         """Why *case* can't run on this machine, or None if it can."""
-        return unsupported(case, strategy, workload.instance, self._machine)
+        found = self._machine.of(case)
+        other = unlike(work.data.instance, found, self._machine)
+        return other or unsupported(case, strategy, work.workload.instance, found)
 
     def _is_new(self, *what: object) -> bool:
         # plug-ins are compared by identity: the same object means the same choice

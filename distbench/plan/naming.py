@@ -7,7 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from distbench.case import Batch, Case, Precision
+from distbench.case import CURRENT, Batch, Case, Precision
 from distbench.grouping import grouped
 from distbench.plan.cells import Cell
 
@@ -17,16 +17,23 @@ _ALWAYS = {
     *(("precision", part) for part in ("compute", "matmul", "float8", "float8_emulated")),
     ("batch", "micro_batch_size"),
 }
+# at the end of those that run elsewhere
+_AT_THE_END = {("environment",)}
 
 
 def base_name(cell: Cell, batch: Batch, precision: Precision) -> str:
     """``{label}/ws{n}/mb{micro}/{precision}`` plus ``/{key}={value}`` for anything else that varies."""
     label = cell.strategy.label
     parts = [label, f"ws{cell.world_size}", f"mb{batch.micro_batch_size}", precision.label]
-    varied = [path for path in cell.varied if path not in _ALWAYS]
+    varied = [path for path in cell.varied if path not in _ALWAYS | _AT_THE_END]
     keys = _short_keys(varied)
     parts += [f"{keys[path]}={_text(functools.reduce(operator.getitem, path, cell.work))}" for path in varied]
     return "/".join(parts)
+
+
+def place_name(environment: str) -> str:
+    """The end of the name of a case that runs in *environment*: ``/@old``; empty: in the current one."""
+    return "" if environment == CURRENT else f"/@{environment}"
 
 
 def unique(cases: Sequence[Case]) -> list[Case]:

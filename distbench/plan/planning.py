@@ -15,8 +15,9 @@ from distbench.job import kind_of
 from distbench.launchers.base import Launcher
 from distbench.plan.cells import Cell, cells
 from distbench.plan.checks import Checks
+from distbench.plan.environments import with_environments
 from distbench.plan.globs import check_gate, check_only
-from distbench.plan.naming import base_name, unique
+from distbench.plan.naming import base_name, place_name, unique
 from distbench.plan.tasks import Task
 from distbench.suite import Suite
 from distbench.suite.cells import located
@@ -83,7 +84,7 @@ def make(suite: Suite, machine: Machine | None = None) -> Plan:
     Raises:
         SuiteError: all mistakes that can be known before launch.
     """
-    machine = machine or machine_of(suite)
+    machine = with_environments(suite, machine or machine_of(suite))
     if suite.device == "cuda" and machine.devices == 0:
         message = "no CUDA device on this machine; use cpu, or auto for what is available"
         if why := no_gpu():
@@ -173,7 +174,7 @@ class _Planner:
         lr = work.batch.learning_rate(work.optimizer.lr, batch.global_batch_size)
         scaled = "" if lr == work.optimizer.lr else f"/scaled_lr={lr:.3g}"
         case = Case(
-            name=base_name(cell, batch, work.precision) + scaled,
+            name=base_name(cell, batch, work.precision) + scaled + place_name(work.scalars.environment),
             label=cell.strategy.label,
             strategy=cell.strategy.plugin.choice,
             workload=work.workload.choice,
@@ -188,9 +189,10 @@ class _Planner:
             threads=self._threads if threads == "auto" else threads,
             seed=work.scalars.seed,
             initial_weights=work.scalars.initial_weights,
+            environment=work.scalars.environment,
         )
         strategy = cell.strategy.plugin.instance
-        return cell, case, problem or self._checks.unsupported(case, strategy, work.workload)
+        return cell, case, problem or self._checks.unsupported(case, strategy, work)
 
     def _add_duplicates(self, drafts: Sequence[_Draft]) -> None:
         first: dict[str, Cell] = {}

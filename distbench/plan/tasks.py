@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from distbench import registry
-from distbench.case import Batch, Case, Choice
+from distbench.case import CURRENT, Batch, Case, Choice
 from distbench.job import MEASURING, Job
 from distbench.strategies.base import SINGLE
 
@@ -59,6 +59,7 @@ def trusted(like: Case, strategy: Choice, world_size: int, batch: Batch, *, reco
         batch=batch,
         activation_checkpointing="full" if recomputes else "none",
         compile="none",
+        environment=CURRENT,
     )
     label: str = registry.make("strategies", strategy).label
     name = f"reference/{label}/ws{world_size}/mb{batch.micro_batch_size}/{like.precision.label}"

@@ -77,6 +77,7 @@ def _case_row(run_id: str, row: CaseSummary) -> Row:
         "threads": case.threads,
         "seed": case.seed,
         "initial_weights": case.initial_weights,
+        "environment": case.environment,
     }
 
 

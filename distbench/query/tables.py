@@ -98,6 +98,7 @@ CASES = Table(
         Column("threads", "bigint", "Intra-op threads of a rank."),
         Column("seed", "bigint", "Seed of weights and data."),
         Column("initial_weights", "varchar", "drawn or exact."),
+        Column("environment", "varchar", "current, or the suite's name of another Python environment."),
     ),
 )
 _END = (

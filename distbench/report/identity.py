@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from distbench.analysis.environments import apart, installed
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.settings import environment
 from distbench.analysis.text import listed, one_line
-from distbench.case import Case
+from distbench.case import CURRENT, Case
 from distbench.record import Status
 from distbench.units import count_text
 
 # options that say what was trained, of those of the built-in workloads
 _MODEL = ("preset", "model", "model_type")
 _LENGTHS = ("seq_len", "length")
+# packages that are not written as pip has them
+_WRITTEN = {"deepspeed": "DeepSpeed", "python": "Python"}
 
 
 def title(run: AnalysedRun) -> str:
@@ -98,11 +101,21 @@ def _list(value: object) -> list[object]:
 
 
 def _software(run: AnalysedRun) -> str:
-    known = environment(run.measured, run.info.machine)
+    own = [record for record in run.measured if record.case.environment == CURRENT]
+    known = environment(own, run.info.machine)
     versions = [f"torch {text}" for text in known.get("packages.torch", ())]
     versions += [f"DeepSpeed {text}" for text in known.get("packages.deepspeed", ()) if text != "none"]
     versions += [f"driver {text}" for text in known.get("gpu_driver", ()) if text != "none"]
-    return ", ".join(versions) or "not recorded"
+    return "; ".join([", ".join(versions) or "not recorded", *_elsewhere(run)])
+
+
+def _elsewhere(run: AnalysedRun) -> Iterator[str]:
+    """What is of another version in each other Python environment: ``@old: DeepSpeed 0.16.9``."""
+    found = installed(run.measured)
+    ours = found.pop(CURRENT, {})
+    for name, theirs in found.items():
+        words = [f"{_WRITTEN.get(key, key)} {' or '.join(each)}" for key, each in apart(theirs, ours).items()]
+        yield f"@{name}: {listed(words) or 'the same versions'}"
 
 
 def _trials(run: AnalysedRun) -> str:

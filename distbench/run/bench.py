@@ -129,10 +129,10 @@ class Bench:
                     raise
             self._observer.note(f"preparation: {mishap.reason_of(error)}")
             self._unprepared["preparation"] = mishap.reason_of(error)
-        for name in self._metrics:
+        for item, why in self._unprepared.items():
             # no trial fails for it, so no record of one says why
-            if why := self._unprepared.get(metric_item(name)):
-                self._observer.note(f"metric {name}: {why}")
+            if item.startswith(metric_item("")):
+                self._observer.note(f"{item}: {why}")
 
     def renew(self) -> None:
         """Start the next trial from new processes: no warm parent's memory layout is in all of them."""

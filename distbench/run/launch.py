@@ -13,6 +13,7 @@ from distbench.job import Job, kind_of
 from distbench.launchers.base import HERE, Entry, Launch, Launcher, LaunchError, Place
 from distbench.plan import Task
 from distbench.plan.deadlines import limits_of
+from distbench.plan.environments import place_of
 from distbench.record.store import RUN_FILE, Run, resume_command
 from distbench.run.control import StopRequest
 from distbench.strategies.base import Strategy
@@ -68,7 +69,7 @@ def one_process(
         device=case.device,
         environment={**launcher.environment(), **environment_of(strategy, case)},
         imports=("distbench.worker.warm", *_compiler(case), *strategy.imports(case), *workload.imports),
-        place=place,
+        place=place_of(suite, case, place),
         root=folder,
         start_s=suite.limits.start or Limits().start,
         given_up=lambda: stop is not None and stop.asked,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distbench import registry
-from distbench.case import Case
+from distbench.case import CURRENT, Case
 from distbench.env import cache_folder
 from distbench.grouping import grouped
 from distbench.launchers.base import HERE, Exit, Launch, LaunchError, NodesMissingError, Place, Site
@@ -59,7 +59,13 @@ def metric_item(name: str) -> str:
 def strategy_item(case: Case) -> str:
     """Name of the item that the strategy of *case* builds; empty: it builds none."""
     strategy: Strategy = registry.make("strategies", case.strategy)
-    return strategy.prepared(case)
+    name = strategy.prepared(case)
+    return f"{name}{_there(case)}" if name else ""
+
+
+def _there(case: Case) -> str:
+    """The end of the name of an item that each Python environment has one of."""
+    return "" if case.environment == CURRENT else f" @{case.environment}"
 
 
 def weights_item(case: Case) -> str:
@@ -107,7 +113,8 @@ class Preparation:
         for choice in self.suite.metrics:
             metric: Metric = registry.make("metrics", choice)
             if type(metric).prepare is not Metric.prepare and devices.intersection(metric.devices):
-                yield Item("metric", metric_item(choice.name), dataclasses.asdict(choice))
+                name = metric_item(choice.name) + _there(cases[0])
+                yield Item("metric", name, dataclasses.asdict(choice))
 
     def _of_cases(self, cases: list[Case]) -> Iterable[Item]:
         for case in cases:
@@ -247,5 +254,6 @@ def _ended(exited: Exit) -> str:
     return f"{how}: {killed_text(exited.memory)}" if exited.code == -signal.SIGKILL else how
 
 
-def _environment(case: Case) -> frozenset[tuple[str, str]]:
-    return frozenset(environment_of(registry.make("strategies", case.strategy), case).items())
+def _environment(case: Case) -> tuple[str, frozenset[tuple[str, str]]]:
+    variables = environment_of(registry.make("strategies", case.strategy), case)
+    return case.environment, frozenset(variables.items())

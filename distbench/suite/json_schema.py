@@ -82,6 +82,7 @@ def _rest() -> dict[str, Schema]:
         "include": {"type": "array", "items": part},
         "exclude": {"type": "array", "items": part},
         "only": {"type": "array", "items": _TEXT},
+        "environments": {"type": "object", "additionalProperties": _TEXT},
         "limits": _section(Deadlines),
         **{kind.name: _job(kind.section, always=kind.always) for kind in kinds()},
         "gate": _gate(),

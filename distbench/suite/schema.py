@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from distbench import registry
-from distbench.case import Choice, Deadlines
+from distbench.case import CURRENT, Choice, Deadlines
 from distbench.job import kinds
+from distbench.suite import environments as surroundings
 from distbench.suite import gate as gating
 from distbench.suite.axes import AxisReader, sizes
 from distbench.suite.cells import StrategyChoice, located
@@ -51,6 +52,10 @@ class Top:
     threads: Any = "auto"
     seed: Any = 1234
     initial_weights: Any = "drawn"
+    environment: Any = CURRENT
+    environments: dict[str, Any] = field(default_factory=dict)
+    """Other Python environments that cases may run in: a name, and the path of a virtual environment or of
+    its python, relative to the suite file."""
     world_sizes: Any = "auto"
     """Numbers of devices; auto: powers of two up to the device count, and the device count."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -123,6 +128,10 @@ class Reader:
         if not self.top.strategies and not self.findings:
             self.findings.append(Finding(("strategies",), "empty; list at least one strategy"))
         return tuple(choices)
+
+    def environments(self, file: str) -> dict[str, str]:
+        """Name of each other Python environment -> its absolute path; *file* is that of the suite."""
+        return self._kept(surroundings.read(self.top.environments, file))
 
     def limits(self) -> Deadlines:
         """Time limits."""

@@ -12,6 +12,7 @@ from distbench import registry
 from distbench.case import Case, Choice, Deadlines, Measure
 from distbench.errors import Mistake, SuiteError
 from distbench.job import MEASURE, kind_of, kinds
+from distbench.suite import environments
 from distbench.suite import overrides as overriding
 from distbench.suite.cells import Axis, Part, StrategyChoice
 from distbench.suite.checking import Finding, to_plain
@@ -42,6 +43,8 @@ class Suite:
     exclude: tuple[Part, ...]
     only: tuple[str, ...]
     """Globs on the label or name; empty: all."""
+    environments: Mapping[str, str]
+    """Name of each other Python environment -> its absolute path."""
     limits: Deadlines
     jobs: Mapping[str, Any]
     """Word of a kind of job -> its section; those that are not asked for are missing."""
@@ -84,6 +87,7 @@ class Suite:
             "include": self.tree.get("include") or [],
             "exclude": self.tree.get("exclude") or [],
             "only": list(self.only),
+            **({environments.KEY: dict(self.environments)} if self.environments else {}),
             "limits": to_plain(self.limits),
             **{kind.name: _plain(self.jobs.get(kind.name)) for kind in kinds()},
             "gate": self.gate.resolved(),
@@ -123,6 +127,9 @@ class Suite:
         """
         reader = Reader(tree)
         work, axes = reader.axes.work()
+        include, exclude = (reader.axes.parts(key, work, axes) for key in ("include", "exclude"))
+        known = reader.environments(file)
+        reader.findings += environments.unknown(known, work, axes, [*include, *exclude])
         suite = cls(
             name=reader.top.name or Path(file).stem or "unnamed",
             description=reader.top.description,
@@ -130,8 +137,9 @@ class Suite:
             strategies=reader.strategies(),
             work=work,
             axes=axes,
-            include=reader.axes.parts("include", work, axes),
-            exclude=reader.axes.parts("exclude", work, axes),
+            include=include,
+            exclude=exclude,
+            environments=known,
             world_sizes=reader.world_sizes(),
             only=tuple(reader.top.only),
             limits=reader.limits(),

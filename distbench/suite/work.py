@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from distbench import optimizers, schedule
-from distbench.bounds import Bound
-from distbench.case import Optimizer, Precision, newer
+from distbench.bounds import Bound, Name
+from distbench.case import CURRENT, Optimizer, Precision, newer
 from distbench.suite.batch import BatchSpec
 from distbench.suite.checking import Finding, check, defaults
 from distbench.suite.plugins import Plugin, Plugins, named, with_defaults
@@ -36,6 +36,9 @@ class Scalars:
     initial_weights: Literal["drawn", "exact"] = "drawn"
     """drawn: by each rank in place, from the distributions that the model's constructor draws from, whatever
     the size. exact: just the constructor's own numbers, whole in one process and in a file."""
+    environment: Name = CURRENT
+    """Python environment in which the processes of a case run: current, that of distbench itself, or a name
+    of environments."""
 
 
 _PARTS = ("compute", "reduce", "master", "optimizer_state")

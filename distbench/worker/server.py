@@ -49,13 +49,24 @@ def serve(control: socket.socket, imports: list[str]) -> None:
     # while importing it can't notice that its parent was killed, so the kernel watches
     die_with_parent(os.getppid())
     for module in imports:
-        importlib.import_module(module)
+        _import(module)
     # from here on it notices, unless it is stopped
     wake_without_parent()
     # imported objects never become garbage, and a collection in a child would copy all of their pages
     gc.collect()
     gc.freeze()
     Server(control).run()
+
+
+def _import(module: str) -> None:
+    """Import *module*, unless the version of its package that is installed has no such part."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        is_a_part = "." in (error.name or "") and f"{module}.".startswith(f"{error.name}.")
+        if not is_a_part:
+            raise
+        # a rank that does need it says so itself
 
 
 class Server:

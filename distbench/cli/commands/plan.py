@@ -26,12 +26,15 @@ from distbench.grouping import grouped
 from distbench.job import MEASURE, kind_of
 from distbench.plan import Plan, Planned, machine_of, make
 from distbench.plan.deadlines import limits_of_all, prepare_limit
+from distbench.plan.environments import with_environments
 from distbench.run import launch_for
 from distbench.suite import Suite, load
 from distbench.units import ABSENT, count_text, duration_text
 
 # stands for the folder and the ID, which a run gets when it starts
 _RUN = "RUN"
+# packages whose versions are told of another Python environment
+_TOLD = ("torch", "deepspeed")
 _OF_TRIALS = ("start", "build", "step", "trial")
 
 
@@ -66,7 +69,7 @@ def plan(
         overrides = handing.override_arguments(set_, only, world_sizes, device, check=check)
         _show_submission(loaded, out / _RUN, nodes, overrides, as_json=as_json)
         return 0
-    machine = machine_of(loaded)
+    machine = with_environments(loaded, machine_of(loaded))
     planned = make(loaded, machine)
     expected = Expected.from_runs(planned, loaded, out)
     if estimate and expected.unknown:
@@ -84,6 +87,10 @@ def plan(
                 "suite": loaded.resolved(),
                 "device": machine.device,
                 "devices": machine.devices,
+                "environments": {
+                    name: {"python": each.python, "packages": each.packages}
+                    for name, each in machine.environments.items()
+                },
                 "cases": [_case(item, expected) for item in planned.cases],
                 "expected_s": expected.total,
                 "expected_note": expected.note(),
@@ -169,6 +176,9 @@ def _print_size(suite: Suite, machine: Machine, planned: Plan) -> None:
         f"({suite.measure.trials} per case, {suite.measure.order}), "
         f"{others}{machine.device} x {machine.devices}"
     )
+    for name, each in machine.environments.items():
+        versions = [f"{package} {each.packages.get(package, 'not installed')}" for package in _TOLD]
+        say(wrapped(f"@{name}: Python {each.python}, {', '.join(versions)}", 0, 2))
 
 
 def _print_foretold(planned: Plan) -> None:

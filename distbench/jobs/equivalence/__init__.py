@@ -131,7 +131,7 @@ class Equivalence(Kind):
                 if reference.id not in groups:
                     groups[reference.id] = [_reference(section, reference, options, cases, machine)]
                 # the suite's own training has been asked about
-                problem = _strategy(armed).problem(armed, machine) if full != case else None
+                problem = _strategy(armed).problem(armed, machine.of(armed)) if full != case else None
                 task = Task(armed, job=Job("check", options), needs=reference.id, problem=problem)
                 groups[reference.id].append(task)
         return [task for group in groups.values() for task in group]

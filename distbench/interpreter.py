@@ -1,0 +1,156 @@
+"""Another Python environment in which trials run: where its Python is, what it has, what it starts with.
+
+It runs this distbench, whatever version it has itself, and needs only what ranks import.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import distbench
+from distbench.env import cache_folder, ops_folder
+
+OLDEST = (3, 11)
+"""The oldest Python that can run distbench."""
+NEEDED = {
+    "numpy": "numpy",
+    "psutil": "psutil",
+    "pynvml": "nvidia-ml-py",
+    "safetensors": "safetensors",
+    "torch": "torch",
+}
+"""Modules that ranks import whatever they train, and the distributions that have them."""
+
+_LIMIT_S = 120.0
+# it must run on any Python, until it knows that it is one that distbench runs on
+_ASK = f"""
+import json, sys
+told = {{"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix}}
+if sys.version_info >= {OLDEST}:
+    from distbench import env
+    told["packages"] = env.packages()
+    told["missing"] = [name for name in {list(NEEDED)} if not env.is_installed(name)]
+print(json.dumps(told))
+"""
+
+
+class UnfitError(Exception):
+    """It can't run trials; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python that can run trials."""
+
+    path: str
+    """Its executable."""
+    prefix: str
+    """Folder of its environment."""
+    version: str
+    packages: Mapping[str, str]
+    """Relevant installed distributions with their versions."""
+
+    def variables(self, device: str, inherited: str | None = None) -> dict[str, str]:
+        """Variables with which processes that compute on *device* start in it.
+
+        Args:
+            inherited: ``PYTHONPATH`` without it; None: what this process has.
+        """
+        return {
+            "PYTHONPATH": python_path(inherited),
+            # strategies name the folder of this process, in which the two would rebuild each other's ops
+            "TORCH_EXTENSIONS_DIR": str(ops_folder(self.prefix, self.packages, device)),
+        }
+
+
+def python_of(path: Path) -> Path | None:
+    """The Python that *path* is, or that of the virtual environment; None: it is neither."""
+    inside = path / "bin" / "python"
+    if inside.is_file():
+        return inside.absolute()
+    return path.absolute() if path.is_file() and os.access(path, os.X_OK) else None
+
+
+@functools.cache
+def interpreter(path: Path) -> Interpreter:
+    """The Python at *path*, an executable or the folder of a virtual environment.
+
+    Raises:
+        UnfitError: there is none, or it can't run trials.
+    """
+    python = python_of(path)
+    if python is None:
+        raise UnfitError(_absent(path))
+    told = _asked(python)
+    version = ".".join(map(str, told["python"]))
+    if told["python"] < OLDEST:
+        raise UnfitError(f"it is Python {version}; distbench needs {'.'.join(map(str, OLDEST))} or newer")
+    if os.path.realpath(told["prefix"]) == os.path.realpath(sys.prefix):
+        raise UnfitError(
+            "it is the environment that distbench runs in, which is called current; name another"
+        )
+    if missing := [NEEDED[name] for name in told["missing"]]:
+        command = shlex.join([str(python), "-m", "pip", "install", *missing])
+        raise UnfitError(f"it lacks {', '.join(missing)}, which trials need; install with: {command}")
+    return Interpreter(str(python), told["prefix"], version, told["packages"])
+
+
+def _absent(path: Path) -> str:
+    what = "the folder of a virtual environment, or its python"
+    if not path.exists():
+        return f"{path} does not exist; give {what}"
+    return f"{path} has no bin/python; give {what}" if path.is_dir() else f"{path} is no program; give {what}"
+
+
+def _asked(python: Path) -> dict[str, Any]:
+    """What *python* tells of itself."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASK],
+            env={**os.environ, "PYTHONPATH": python_path()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=True,
+        )
+        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return {**told, "python": tuple(map(int, told["python"].split(".")))}
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["no output"])[-1]
+        raise UnfitError(
+            f"{python} is no Python that works: it ended with {error.returncode}: {last}"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise UnfitError(f"{python} did not answer within {_LIMIT_S:g} s") from error
+    except OSError as error:
+        raise UnfitError(f"{python} can't be started: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise UnfitError(f"{python} is no Python: it did not do what it was asked with -c") from error
+
+
+def python_path(inherited: str | None = None) -> str:
+    """``PYTHONPATH`` with this distbench, and nothing else from here, before what is *inherited*.
+
+    Args:
+        inherited: None: what this process has.
+    """
+    package = Path(distbench.__file__).resolve().parent
+    # one for each checkout: several may share the cache
+    folder = cache_folder() / "harness" / hashlib.sha256(str(package).encode()).hexdigest()[:12]
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        (folder / package.name).symlink_to(package, target_is_directory=True)
+    rest = os.environ.get("PYTHONPATH", "") if inherited is None else inherited
+    return os.pathsep.join([str(folder), *filter(None, [rest])])

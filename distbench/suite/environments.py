@@ -1,0 +1,67 @@
+"""``environments``: other Python environments by name, and the cases that choose them by ``environment``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distbench.case import CURRENT
+from distbench.errors import did_you_mean
+from distbench.suite.cells import Axis, Part
+from distbench.suite.checking import Finding
+from distbench.suite.reading import KeyPath
+from distbench.suite.work import Raw
+
+KEY, FIELD = "environments", "environment"
+"""The mapping of names, and the field of a case that has one of them."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def read(given: Mapping[str, Any], file: str) -> tuple[dict[str, str], list[Finding]]:
+    """Name -> path of an environment, relative ones from the folder of the suite's *file*, and mistakes."""
+    wrong = [Finding((KEY, name), why, path) for name, path in given.items() if (why := _problem(name, path))]
+    mistaken = {finding.path[1] for finding in wrong}
+    here = Path(file).absolute().parent if file else Path.cwd()
+    return {name: str(here / path) for name, path in given.items() if name not in mistaken}, wrong
+
+
+def _problem(name: str, path: object) -> str | None:
+    if name == CURRENT:
+        return f"{CURRENT} is the environment that distbench itself runs in; choose another name"
+    if not _NAME.fullmatch(name):
+        return (
+            "expected a name of letters, digits, dots, dashes and underscores, as it stands in those of cases"
+        )
+    if not isinstance(path, str) or not path.strip():
+        return "expected the path of a virtual environment or of its python, relative to the suite file"
+    return None
+
+
+def unknown(
+    known: Mapping[str, Any], work: Raw, axes: Sequence[Axis], parts: Sequence[Part]
+) -> list[Finding]:
+    """Values of ``environment`` that are no name of an environment, each at its place."""
+    names = [CURRENT, *known]
+    return [
+        Finding(place, f"unknown; {_choices(str(value), names)}", value)
+        for place, value in _chosen(work, axes, parts)
+        if isinstance(value, str) and value not in names
+    ]
+
+
+def _choices(value: str, names: Sequence[str]) -> str:
+    if len(names) > 1:
+        return did_you_mean(value, names)
+    missing = f"environments: {{{value}: path of a virtual environment}}"
+    return f"the suite names no environment but {CURRENT}; use that, or add {missing}"
+
+
+def _chosen(work: Raw, axes: Sequence[Axis], parts: Sequence[Part]) -> Iterator[tuple[KeyPath, Any]]:
+    if FIELD in work:
+        yield (FIELD,), work[FIELD]
+    for axis in (*axes, *(axis for part in parts for axis in part.axes)):
+        if axis.path == (FIELD,):
+            yield from zip(axis.origins, axis.values, strict=True)

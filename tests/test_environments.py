@@ -1,0 +1,292 @@
+"""Other Python environments as an axis of a suite: how they are named and asked, and what runs there."""
+
+from __future__ import annotations
+
+import json
+import sys
+import venv
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from conftest import Finished
+from records import case, info, measured
+
+from distbench.adopt import adopt
+from distbench.analysis.environments import sentences
+from distbench.analysis.run import AnalysedRun
+from distbench.case import CURRENT, Choice
+from distbench.env import Machine
+from distbench.errors import SuiteError
+from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
+from distbench.plan import Plan, make
+from distbench.plan.tasks import reference_of
+from distbench.record import Record
+from distbench.record.store import Run
+from distbench.report.identity import facts
+from distbench.run import launch_for
+from distbench.suite import Overrides, Suite, load
+
+NO_DEEPSPEED = Machine("cpu", 2, {"torch": "2.13.0"}, has_libaio=False, has_compiler=True)
+TOLD = {
+    "python": "3.11.4",
+    "prefix": "/elsewhere",
+    "packages": {"torch": "2.12.0", "deepspeed": "0.14.0"},
+    "missing": [],
+}
+
+MINE = """\
+workload: {transformer: {dim: 32, depth: 1, heads: 2, ffn_dim: 64, seq_len: 32}}
+data: synthetic
+batch: {global_batch_size: 4}
+world_sizes: [2]
+environments: {old: old}
+strategies: [ddp, zero]
+"""
+
+
+def python(folder: Path, told: Mapping[str, object] | None = None, script: str = "") -> Path:
+    """A virtual environment whose Python answers what it is asked with *told*, or is another *script*."""
+    program = folder / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.write_text(script or f"#!/bin/sh\necho '{json.dumps({**TOLD, **(told or {})})}'\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Callable[..., Suite]:
+    def read(text: str, **overrides: object) -> Suite:
+        file = tmp_path / "mine.yaml"
+        file.write_text(text)
+        return load(file, Overrides(**overrides))
+
+    return read
+
+
+def planned(plan: Plan) -> dict[str, str | None]:
+    return {item.case.name: item.problem for item in plan.cases}
+
+
+def refusal(read: Callable[[], object]) -> list[str]:
+    with pytest.raises(SuiteError) as refused:
+        read()
+    return [str(mistake).rpartition("mine.yaml:")[2] for mistake in refused.value.mistakes]
+
+
+def test_what_is_unsupported_here_runs_where_it_is_installed(suite, tmp_path) -> None:
+    python(tmp_path / "old")
+    plan = make(suite(f"{MINE}environment: [current, old]\n"), NO_DEEPSPEED)
+    told = planned(plan)
+    assert list(told) == [
+        "ddp/ws2/mb2/fp32",
+        "zero3/ws2/mb2/fp32",
+        "ddp/ws2/mb2/fp32/@old",
+        "zero3/ws2/mb2/fp32/@old",
+    ]
+    assert "deepspeed is not installed" in (told.pop("zero3/ws2/mb2/fp32") or "")
+    assert not any(told.values())
+    # rounds take them by turns, as other cases
+    assert [task.case.name for task in plan.trials[:4]] == [*told, "zero3/ws2/mb2/fp32/@old"]
+
+
+def test_its_processes_start_in_it_with_this_distbench_and_ops_of_its_own(suite, tmp_path) -> None:
+    program = python(tmp_path / "old")
+    mine = suite(f"{MINE}environment: [current, old]\n")
+    here, there = (
+        launch_for(
+            tmp_path / "run",
+            mine,
+            next(task for task in make(mine, NO_DEEPSPEED).trials if at in task.case.name),
+        )
+        for at in ("fp32", "@old")
+    )
+    assert (here.place.python, there.place.python) == (sys.executable, str(program))
+    first = Path(there.place.environment["PYTHONPATH"].split(":")[0])
+    assert [each.name for each in first.iterdir()] == ["distbench"]
+    assert "torch-2.12.0-deepspeed-0.14.0" in there.place.environment["TORCH_EXTENSIONS_DIR"]
+    assert not here.place.environment
+
+
+def test_a_part_of_a_suite_runs_elsewhere_and_names_and_globs_tell_it(suite, tmp_path) -> None:
+    python(tmp_path / "old")
+    some = f"{MINE}include: [{{strategy: 'zero*', environment: old}}]\n"
+    assert list(planned(make(suite(some), NO_DEEPSPEED)))[2:] == ["zero3/ws2/mb2/fp32/@old"]
+    assert list(planned(make(suite(some, only=["*@old"]), NO_DEEPSPEED))) == ["zero3/ws2/mb2/fp32/@old"]
+    without = f"{MINE}environment: [current, old]\nexclude: [{{strategy: ddp, environment: old}}]\n"
+    assert "ddp/ws2/mb2/fp32/@old" not in planned(make(suite(without), NO_DEEPSPEED))
+
+
+def test_only_what_runs_elsewhere_has_another_id(suite, tmp_path) -> None:
+    python(tmp_path / "old")
+    plain = make(suite(MINE.replace("environments: {old: old}\n", "")), NO_DEEPSPEED)
+    both = make(suite(f"{MINE}environment: [old, current]\n"), NO_DEEPSPEED)
+    ids = {item.case.name: item.case.id for item in both.cases}
+    assert {item.case.name: item.case.id for item in plain.cases}.items() <= ids.items()
+    assert len(set(ids.values())) == 4
+    assert (
+        "environments"
+        not in suite("workload: mlp\nbatch: {global_batch_size: 4}\nstrategies: [ddp]\n").resolved()
+    )
+
+
+def test_a_stored_suite_finds_them_wherever_it_is_read(suite, tmp_path) -> None:
+    python(tmp_path / "old")
+    mine = suite(f"{MINE}environment: old\n")
+    again = Suite.from_resolved(json.loads(json.dumps(mine.resolved())))
+    assert planned(make(again, NO_DEEPSPEED)) == planned(make(mine, NO_DEEPSPEED))
+
+
+def test_the_reference_of_a_check_is_that_of_the_current_one() -> None:
+    assert reference_of(case("ddp", environment="old")) == reference_of(case("ddp"))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("environments: {current: old}", "environments.current = 'old': current is the environment that"),
+        ("environments: {a/b: old}", "environments.a/b = 'old': expected a name of letters, digits"),
+        ("environments: {old: 3}", "environments.old = 3: expected the path of a virtual environment"),
+        ("environment: old", "environment = 'old': unknown; the suite names no environment but current"),
+        (
+            "environment: [current, odl]\nenvironments: {old: x}",
+            "environment[1] = 'odl': unknown; did you mean 'old'?",
+        ),
+        ("include: [{strategy: ddp, environment: b}]", "include[0].environment = 'b': unknown"),
+        ("exclude: [{environment: b}]", "exclude[0].environment = 'b': unknown"),
+        ("axes: {environment: [a]}", "axes.environment[0] = 'a': unknown"),
+        ("environment: 3", "environment = 3: expected text"),
+    ],
+)
+def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> None:
+    text = f"{MINE.replace('environments: {old: old}', '')}{line}\n"
+    (mistake,) = refusal(lambda: suite(text))
+    assert mistake.startswith(f"7: {told}")
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda at: None, "does not exist; give the folder of a virtual environment, or its python"),
+        (lambda at: at.mkdir(), "has no bin/python; give the folder of a virtual environment"),
+        (lambda at: at.write_text("a text"), "is no program; give the folder of a virtual environment"),
+        (
+            lambda at: python(at, script="#!/bin/sh\nexit 3\n"),
+            "is no Python that works: it ended with 3: no output",
+        ),
+        (
+            lambda at: python(at, script="#!/bin/sh\necho hello\n"),
+            "is no Python: it did not do what it was asked",
+        ),
+        (lambda at: python(at, script="nothing"), "can't be started: Exec format error"),
+        (lambda at: python(at, {"python": "3.10.12"}), "it is Python 3.10.12; distbench needs 3.11 or newer"),
+        (lambda at: python(at, {"prefix": sys.prefix}), "it is the environment that distbench runs in"),
+        (
+            lambda at: python(at, {"missing": ["torch", "psutil"]}),
+            "torch, psutil, which trials need; install with: {at}/bin/python -m pip install torch psutil",
+        ),
+    ],
+)
+def test_what_can_not_run_trials_is_refused_with_the_reason(suite, tmp_path, made, told: str) -> None:
+    made(tmp_path / "old")
+    (mistake,) = refusal(lambda: make(suite(MINE), NO_DEEPSPEED))
+    assert mistake.startswith("5: environments.old = 'old': ")
+    assert told.format(at=tmp_path / "old") in mistake
+
+
+def test_a_real_python_without_torch_is_refused(suite, tmp_path) -> None:
+    venv.create(tmp_path / "old", symlinks=True)
+    (mistake,) = refusal(lambda: make(suite(MINE), NO_DEEPSPEED))
+    assert "it lacks numpy, psutil, nvidia-ml-py, safetensors, torch, which trials need" in mistake
+
+
+def test_ranks_on_other_nodes_have_the_python_of_these(suite, tmp_path) -> None:
+    python(tmp_path / "old")
+    (mistake,) = refusal(lambda: make(suite(f"{MINE}launcher: {{ssh: {{hosts: [a]}}}}\n"), NO_DEEPSPEED))
+    assert mistake.startswith(
+        "5: environments = 'ssh': launcher ssh starts ranks by the Python of its nodes alone"
+    )
+
+
+def test_text_that_ships_with_python_is_not_compared_between_versions(suite, tmp_path) -> None:
+    python(tmp_path / "old", {"python": "3.99.0"})
+    told = planned(
+        make(suite(f"{MINE.replace('synthetic', 'text')}environment: [current, old]\n"), NO_DEEPSPEED)
+    )
+    assert told["ddp/ws2/mb2/fp32"] is None
+    assert "differs between versions (3.99.0 there" in (told["ddp/ws2/mb2/fp32/@old"] or "")
+
+
+def ran(environment: str = CURRENT, tokens_per_s: float = 1000.0, **packages: str) -> Record:
+    name = "ddp/ws2/mb4/fp32" + (f"/@{environment}" if environment != CURRENT else "")
+    record = measured(case("ddp", name=name, environment=environment), tokens_per_s)
+    record.effective["world_size"] = 2
+    record.environment.update(python="3.11.4", packages={"torch": "2.13.0", **packages})
+    return record
+
+
+def test_a_report_says_which_versions_differ_and_compares_them_as_means() -> None:
+    records = [ran("old", 2000.0, deepspeed="0.14.0"), ran(deepspeed="0.19.8")]
+    run = AnalysedRun(info(*(record.case for record in records)), records)
+    text = "@old: another Python environment, with deepspeed 0.14.0 (current: 0.19.8)."
+    assert sentences(records) == [text]
+    assert facts(run)["software"] == "torch 2.13.0, DeepSpeed 0.19.8; @old: DeepSpeed 0.14.0"
+    (group,) = run.parity.comparisons
+    assert group.reference.case.environment == CURRENT
+    kinds = {each.key: each.kind for each in group.differences[records[0].case.id]}
+    assert kinds["software.deepspeed"] == "strategy"
+    assert [row.relative for row in run.cases] == [2.0, 1.0]
+
+
+def test_an_environment_like_the_current_one_is_told_as_such() -> None:
+    assert sentences([ran(), ran("twin")]) == [
+        "@twin: another Python environment, with the versions of the current one in all that is recorded."
+    ]
+
+
+def test_a_configuration_says_where_its_case_was_measured() -> None:
+    of = case("ddp", environment="old")
+    assert "Python environment: old, as its suite calls it" in next(
+        iter(adopt("torch", of, {}).files.values())
+    )
+    assert any("old, as its suite" in note for note in adopt("accelerate", of, {}).notes)
+    assert of.strategy == Choice("ddp")
+
+
+def beside(folder: Path) -> Path:
+    """A virtual environment with all that this one has, one package in a version that nothing reads."""
+    site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    venv.create(folder, symlinks=True)
+    (site / "ours.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    shadow = site / "accelerate-0.0.1.dist-info"
+    shadow.mkdir()
+    (shadow / "METADATA").write_text("Metadata-Version: 2.1\nName: accelerate\nVersion: 0.0.1\n")
+    return folder
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("check", ["false", pytest.param("{steps: 1}", marks=pytest.mark.deep)])
+def test_another_environment_trains_the_same_beside_the_current_one(
+    run_suite: Callable[..., Finished], tmp_path: Path, check: str
+) -> None:
+    done = run_suite(f"""
+workload: {{transformer: {{dim: 32, depth: 1, heads: 2, ffn_dim: 64, seq_len: 16}}}}
+batch: {{global_batch_size: 4}}
+optimizer: sgd
+strategies: [single]
+world_sizes: [1]
+environments: {{other: {beside(tmp_path / "other")}}}
+environment: [current, other]
+measure: {{warmup: 1, steps: 2, trials: 1, profile_steps: 0}}
+metrics: [throughput, steptime, convergence]
+check: {check}
+""")
+    assert done.code == 0, done.errors
+    run = AnalysedRun.read(Run(done.folder))
+    assert "accelerate 0.0.1" in sentences(run.measured)[0]
+    ours, theirs = run.cases
+    assert theirs.case.name == "single/ws1/mb4/fp32/@other"
+    assert ours.losses == theirs.losses
+    verdicts = {row.verdicts["check"].word for row in run.cases if "check" in row.verdicts}
+    assert verdicts <= {EQUIVALENT, ROUNDING}
+    assert len(verdicts) == (check != "false")
