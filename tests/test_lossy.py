@@ -14,6 +14,7 @@ from evidence import DDP, SINGLE, Noise, none, reference, rounding, trained
 from records import case, info, measured
 
 from distbench import plan, registry
+from distbench.adopt import adopt
 from distbench.analysis.answer import answer
 from distbench.analysis.candidates import candidates
 from distbench.analysis.communication import EXPLAINED, volume
@@ -23,7 +24,8 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.verdict import Verdict
 from distbench.case import Case, Choice, Optimizer, Precision
 from distbench.env import Machine
-from distbench.errors import SuiteError
+from distbench.errors import SuiteError, UsageError
+from distbench.gate.conclusion import demanded
 from distbench.jobs.convergence.verdict import AS_REFERENCE
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.jobs.equivalence.verdict import verdicts
@@ -33,6 +35,7 @@ from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.ddp.lossy import reduced_numbers
 from distbench.strategies.description import ByDesign, Description
 from distbench.suite import load
+from distbench.suite.gate import GateRules
 from distbench.workloads.mlp import Mlp
 from distbench.workloads.transformer import PRESETS, Transformer
 
@@ -221,14 +224,49 @@ def test_it_is_picked_only_where_a_run_to_a_target_shows_that_it_converges_as_we
     assert barred(equivalence=judged, convergence=good) == ""
     assert "worse: as measured" in barred(convergence=converged("worse", "bad"))
     assert "inconclusive: as" in barred(convergence=converged("inconclusive", "unknown"))
-    # what no check can tell apart needs no other proof
-    assert barred(equivalence=Verdict("equivalence", ROUNDING, "ok", "same", vouches=True)) == ""
+    # what no check can tell apart needs no other proof, unless there is one against it
+    same = Verdict("equivalence", ROUNDING, "ok", "same", vouches=True)
+    assert barred(equivalence=same) == ""
+    assert "worse: as measured" in barred(equivalence=same, convergence=converged("worse", "bad"))
 
 
 def test_the_answer_says_why_a_faster_case_was_not_taken() -> None:
     found = answer(run_of(*(timed(of, LOSSES, pace) for of, pace in ((DDP, 1000.0), (POWERSGD, 2000.0)))))
     assert found.headline.startswith("Train with ddp on 2 devices")
     assert any("ddp+powersgd2 was faster, but is not recommended" in reason for reason in found.reasons)
+
+
+def test_a_gate_passes_it_where_equivalence_is_required_and_wants_convergence_where_that_is() -> None:
+    (row,) = run_of(timed(POWERSGD, LOSSES)).cases
+    row = dataclasses.replace(row, verdicts={"equivalence": verdict(off(SINCE))})
+    found = demanded(row, GateRules(equivalence="required", convergence="required"))
+    assert [(each.metric, each.word) for each in found] == [
+        ("equivalence", "pass"),
+        ("convergence", "missing"),
+    ]
+    assert found[0].said.startswith(BY_DESIGN)
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        (
+            {"powersgd_rank": 4, "powersgd_start": 9},
+            ["matrix_approximation_rank=4", "start_powerSGD_iter=9", "(state, powerSGD_hook)"],
+        ),
+        (
+            {"local_sgd_period": 8, "local_sgd_start": 5},
+            ["PostLocalSGDState(None, alone, 5)", "period=8, warmup_steps=5", "(optimizer, averager)"],
+        ),
+    ],
+)
+def test_only_a_script_of_plain_torch_sends_so(options: Any, lines: list[str]) -> None:
+    of = lossy(**options)
+    with pytest.raises(UsageError, match=r"only a script of plain torch .* use --as torch"):
+        adopt("accelerate", of, {})
+    (script,) = adopt("torch", of, {}).files.values()
+    compile(script, "train_functions.py", "exec")
+    assert [line for line in lines if line not in script] == []
 
 
 SUITE = """
@@ -300,16 +338,13 @@ axes:
     - {clip_grad_norm: 0.5, weight_decay: 0.1, schedule: linear, total_steps: 100, warmup_steps: 2}
     - {name: sgd, momentum: 0.9, lr: 0.1}
 strategies:
-  - single
-  - ddp
-  - ddp: {powersgd_rank: [1, 2, 4, 8], bucket_cap_mb: [25, 0.05]}
+  - ddp: {powersgd_rank: [1, 2, 4, 8], bucket_cap_mb: 0.05}
   - ddp: {powersgd_rank: 256, min_compression_rate: 0.001}
-  - ddp: {local_sgd_period: [1, 2, 4]}
+  - ddp: {local_sgd_period: 2}
 include:
-  - {strategy: "ddp+powersgd2", world_size: 4}
-  - {strategy: "ddp+local2", world_size: 4}
+  - {strategy: "ddp+0.05mb+powersgd2", world_size: 4}
 measure: {warmup: 3, steps: 4, trials: 1, profile_steps: 1}
-check: {steps: 6}
+check: {steps: 5, perturbed: 4}
 checkpoint: {}
 """
     )

@@ -95,9 +95,8 @@ def _barred(row: CaseSummary, differences: Sequence[Difference]) -> str:
 
 def _unproven(row: CaseSummary) -> str:
     """Why a case that is another training by design may train worse; empty if it is none, or shown not to."""
-    design = row.by_design
-    is_shown = any(verdict.vouches for verdict in row.verdicts.values()) and not row.of_gravity("bad")
-    if design is None or is_shown:
+    design = row.unproven
+    if design is None:
         return ""
     judged = row.verdicts.get("convergence")
     shown = (

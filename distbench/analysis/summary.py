@@ -144,9 +144,11 @@ class CaseSummary:
         return any(verdict.voids for verdict in self.verdicts.values())
 
     @property
-    def by_design(self) -> ByDesign | None:
-        """In what it is another training by design; None: it is meant to be the same as its reference."""
-        return description_of(self.case, self.detail).by_design
+    def unproven(self) -> ByDesign | None:
+        """In what it is another training by design, unless it was shown to train as well as its reference."""
+        vouched = any(verdict.vouches for verdict in self.verdicts.values())
+        is_shown = vouched and not self.of_gravity("bad")
+        return None if is_shown else description_of(self.case, self.detail).by_design
 
     @property
     def comparable(self) -> bool:
