@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Finished
@@ -14,10 +15,12 @@ from distbench import plan
 from distbench.adopt import adopt
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.memory import TOLERANCE, held
+from distbench.analysis.mesh_dimensions import over_dimensions
 from distbench.case import Batch, Case, Choice
 from distbench.env import Machine
 from distbench.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.plan.planning import Planned
 from distbench.record.store import Run
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.pp.cuts import cut
@@ -35,14 +38,23 @@ ACTIVATIONS = 8 * 16 * 32 * 4
 """Bytes between two layers, of 8 samples in fp32."""
 
 
+HEADS = {"workload": MODEL.replace("kv_heads: 1", "kv_heads: 2")}
+"""A model that can be cut in two inside its layers."""
+
+
 def problem(folder: Path, strategy: str, world_size: int, **changed: str) -> str:
     """Why the only case of *strategy* can't run; empty if it can."""
+    (item,) = planned(folder, strategy, world_size, **changed)
+    return item.problem or ""
+
+
+def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> Sequence[Planned]:
+    """What is planned for a pipeline with *strategy* as its options."""
     sections = {"workload": MODEL, "batch": "{global_batch_size: 8}", **changed}
     suite = folder / "suite.yaml"
     text = "".join(f"{key}: {value}\n" for key, value in sections.items())
     suite.write_text(f"{text}world_sizes: [{world_size}]\nstrategies: [{{pp: {{{strategy}}}}}]\n")
-    (item,) = plan.make(load(suite), MACHINE).cases
-    return item.problem or ""
+    return plan.make(load(suite), MACHINE).cases
 
 
 @pytest.mark.parametrize(
@@ -78,12 +90,60 @@ def problem(folder: Path, strategy: str, world_size: int, **changed: str) -> str
             "user does not say how it is cut",
         ),
         ("", 2, {"compile": "true"}, "compile is not offered with pipeline parallelism"),
+        ("mesh: {dp_shard: 3}", 4, {}, "mesh: {dp_shard: 3}: 3 does not divide the world size, 4"),
+        ("mesh: {pp: 2, dp_shard: 4}", 4, {}, "2 x 4 = 8 is not the world size, 4; leave pp out"),
+        (
+            "mesh: {dp_shard: 2}",
+            2,
+            {},
+            "at least 2 ranks, beside mesh: {dp_shard: 2}; use single, or a larger world",
+        ),
+        ("mesh: {tp: 4}", 8, {}, "tensor parallelism over 4 devices: heads = 2 and kv_heads = 1 can't be"),
+        ("sequence_parallel: true", 2, {}, "sequence_parallel needs tensor parallelism; set mesh: {tp: 2}"),
+        ("reshard_after_forward: true", 2, {}, "needs shards; set mesh: {dp_shard: 2}"),
+        ("mesh: {dp_replicate: 2, tp: 1}, schedule: ZBVZeroBubble", 4, {}, "use dp_shard in place of dp_rep"),
+        ("mesh: {dp_replicate: 2, tp: 2}", 8, HEADS, "DDP takes no layers that are cut over ranks; use dp_"),
+        (
+            "mesh: {dp_replicate: 2}",
+            4,
+            {"precision": "{compute: bf16, reduce: bf16}"},
+            "precision.reduce = bf16 with precision.master = fp32",
+        ),
     ],
 )
 def test_what_can_not_be_cut_or_scheduled_is_refused_with_the_numbers(
     strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
 ) -> None:
     assert why in problem(tmp_path, strategy, world_size, **changed)
+
+
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if SCHEDULES[name].splits_backward])
+def test_shards_are_not_freed_between_the_halves_of_a_backward_pass(schedule: str, tmp_path: Path) -> None:
+    """torch loses the gradients of weights then, without an error: see the planted one."""
+    asked = f"schedule: {schedule}, mesh: {{dp_shard: 2}}, micro_batches: 4"
+    assert problem(tmp_path, asked, 4) == ""
+    refused = problem(tmp_path, f"{asked}, reshard_after_forward: true", 4)
+    assert f"the schedule {schedule}: gradients of weights are computed after their layer" in refused
+    assert "use reshard_after_forward: false, or 1F1B" in refused
+
+
+@pytest.mark.parametrize(
+    ("asked", "world_size", "label"),
+    [
+        ("mesh: {dp_replicate: 2}", 4, "pp+ddp2"),
+        ("mesh: {pp: 2, dp_shard: 2}", 4, "pp+fsdp2"),
+        ("mesh: {dp_replicate: 2, dp_shard: 2}", 8, "pp+hsdp2x2"),
+        ("mesh: {tp: 2}, sequence_parallel: true", 4, "pp+tp2+sp"),
+        ("mesh: {dp_shard: 2}, reshard_after_forward: true, schedule: GPipe", 4, "pp-gpipe+fsdp2+reshard"),
+        ("mesh: {dp_shard: 2, tp: 2}", 8, "pp+fsdp2+tp2"),
+        ("mesh: {dp_shard: 1}", 2, "pp"),
+    ],
+)
+def test_a_name_says_what_is_inside_each_place(
+    asked: str, world_size: int, label: str, tmp_path: Path
+) -> None:
+    (item,) = planned(tmp_path, asked, world_size, **HEADS, batch="{global_batch_size: 16}")
+    assert (item.problem, item.case.label) == (None, label)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -142,6 +202,93 @@ def test_the_largest_rank_keeps_the_states_of_its_stages(strategy: PipelineParal
     states = strategy.model_states(of(strategy, 2), 0)
     assert states["parameters"] == states["gradients"] == parameters * 4
     assert states["optimizer_state"] == parameters * 8
+
+
+UNTIED = 4 * BLOCK + 2 * TABLE + 32
+
+
+@pytest.mark.parametrize(
+    ("mesh", "world_size", "options", "expected"),
+    [
+        # of half of the rows, over a border that every second rank has
+        ({"dp_replicate": 2}, 4, {}, {"send": ACTIVATIONS / 2, "all_reduce": UNTIED / 2 * 4}),
+        (
+            {"dp_shard": 2},
+            4,
+            {},
+            {"send": ACTIVATIONS / 2, "all_gather": UNTIED / 2 * 4, "reduce_scatter": UNTIED / 2 * 4},
+        ),
+        # layers once, and again for each of four micro-batches
+        (
+            {"dp_shard": 2},
+            4,
+            {"reshard_after_forward": True},
+            {
+                "send": ACTIVATIONS / 2,
+                "all_gather": (UNTIED + 4 * 4 * BLOCK) / 2 * 4,
+                "reduce_scatter": UNTIED / 2 * 4,
+            },
+        ),
+        # shards of a gradient are reduced over copies
+        (
+            {"dp_replicate": 2, "dp_shard": 2},
+            8,
+            {},
+            {
+                "send": ACTIVATIONS / 4,
+                "all_gather": UNTIED / 2 * 4,
+                "reduce_scatter": UNTIED / 2 * 4,
+                "all_reduce": UNTIED / 2 * 4 / 2,
+            },
+        ),
+        # 4 L + 2 reductions of activations and the logits (Megatron-LM), of which every second rank has half
+        (
+            {"tp": 2},
+            4,
+            {},
+            {"send": ACTIVATIONS, "all_reduce": 18 * ACTIVATIONS / 2, "all_gather": 8 * 16 * 256 * 4 / 2},
+        ),
+    ],
+)
+def test_every_dimension_of_a_mesh_moves_its_own(
+    mesh: dict[str, int], world_size: int, options: dict[str, Any], expected: dict[str, float]
+) -> None:
+    strategy = PipelineParallel(mesh=mesh, **options)
+    moved = strategy.collectives(of(strategy, world_size, tied=False), 0)
+    assert moved == expected | {"recv": expected["send"]}
+
+
+def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied() -> None:
+    strategy = PipelineParallel(mesh={"dp_shard": 2, "tp": 2}, sequence_parallel=True)
+    moved = strategy.collectives(of(strategy, 8), 0) or {}
+    assert moved["send"] == moved["recv"] == ACTIVATIONS / 2 / 2
+    # norms whole, for FSDP sums what is left of their gradients; the copies at both ends a quarter each
+    assert moved["all_reduce"] == (9 * 32 * 4) / 2 + 2 * TABLE * 4 / 4 / 2
+
+
+@pytest.mark.parametrize(
+    ("mesh", "world_size", "kept"),
+    [
+        ({"dp_replicate": 2}, 4, 2 * BLOCK + TABLE + 32),
+        ({"dp_shard": 2}, 4, (2 * BLOCK + TABLE + 32) / 2),
+    ],
+)
+def test_a_mesh_keeps_copies_or_shards_of_the_largest_stage(
+    mesh: dict[str, int], world_size: int, kept: float
+) -> None:
+    strategy = PipelineParallel(mesh=mesh)
+    states = strategy.model_states(of(strategy, world_size), 0) or {}
+    assert states["parameters"] == states["gradients"] == kept * 4
+    assert states["optimizer_state"] == kept * 8
+
+
+def test_layers_that_are_cut_keep_norms_whole() -> None:
+    strategy = PipelineParallel(mesh={"tp": 2})
+    states = strategy.model_states(of(strategy, 4), 0) or {}
+    stage = 2 * BLOCK + TABLE + 32
+    # one norm of nine is that of the head, which theory spreads over all layers
+    norms = 9 * 32 * 2 / 4
+    assert states["parameters"] == round(norms + (stage - norms) / 2) * 4
 
 
 def test_the_share_of_waiting_is_known_where_a_backward_pass_is_one() -> None:
@@ -215,6 +362,103 @@ strategies: [{{pp: {{schedule: [{", ".join(SCHEDULES)}], micro_batches: 8, split
         assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
 
 
+WIDE = HEADS["workload"].replace("depth: 4", "depth: 4, tied: true")
+MESHES = f"""
+workload: {WIDE}
+batch: {{global_batch_size: 16, micro_batch_size: 4}}
+launcher: {{kept: {{oversubscribe: true}}}}
+optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
+check: {{steps: 3, perturbed: 4, fp32: false, fp64: false}}
+"""
+
+
+@pytest.mark.train
+def test_a_pipeline_of_shards_is_the_same_training(run_suite: Callable[..., Finished]) -> None:
+    # one optimizer and few steps: the grid has both
+    short = MESHES.replace("steps: 3", "steps: 2").replace(
+        "{clip", "{name: sgd, kernel: foreach, lr: 0.1, clip"
+    )
+    done = run_suite(f"""{short}
+measure: {{trials: 0}}
+world_sizes: [4]
+strategies: [{{pp: {{mesh: {{dp_shard: 2}}, micro_batches: 2}}}}]
+""")
+    assert done.code == 0, done.errors
+    assert list(verdicts(done).values()) == [ROUNDING]
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_shards_that_are_freed_between_the_halves_of_a_backward_pass_are_found(
+    run_suite: Callable[..., Finished],
+) -> None:
+    done = run_suite(f"""{MESHES}
+measure: {{trials: 0}}
+world_sizes: [4]
+strategies:
+  - planted_pp: {{schedule: ZBVZeroBubble, mesh: {{dp_shard: 2}}}}
+  - planted_pp:
+      {{bug: freed-early, schedule: ZBVZeroBubble, mesh: {{dp_shard: 2}}, reshard_after_forward: true}}
+""")
+    found = {name.split("/")[0].removeprefix("planted-pp-"): word for name, word in verdicts(done).items()}
+    assert found == {"none": ROUNDING, "freed-early": DIFFERS}
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("precision", "recomputed", "world_size", "strategies"),
+    [
+        (
+            "fp32",
+            "none",
+            4,
+            """
+  - pp: {schedule: [1F1B, Interleaved1F1B], mesh: {dp_replicate: 2}}
+  - pp: {schedule: [GPipe, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV], mesh: {dp_shard: 2}}
+  - pp: {schedule: [1F1B, LoopedBFS], mesh: {dp_shard: 2}, reshard_after_forward: true}
+  - pp: {schedule: [1F1B, ZBVZeroBubble], mesh: {tp: 2}, sequence_parallel: [false, true]}""",
+        ),
+        (
+            "bf16",
+            "full",
+            4,
+            """
+  - pp: {schedule: [1F1B, ZBVZeroBubble], mesh: {dp_shard: 2}}
+  - pp: {mesh: {dp_shard: 2}, reshard_after_forward: true}
+  - pp: {mesh: {dp_replicate: 2}}
+  - pp: {mesh: {tp: 2}, sequence_parallel: [false, true]}""",
+        ),
+        (
+            "fp32",
+            "none",
+            8,
+            """
+  - pp: {schedule: [1F1B, ZBVZeroBubble], mesh: {dp_shard: 2, tp: 2}, sequence_parallel: true}
+  - pp: {mesh: {dp_shard: 2, tp: 2}}
+  - pp: {mesh: {dp_replicate: 2, dp_shard: 2}}""",
+        ),
+    ],
+)
+def test_every_mesh_is_the_same_training_and_moves_and_keeps_what_theory_says(
+    precision: str, recomputed: str, world_size: int, strategies: str, run_suite: Callable[..., Finished]
+) -> None:
+    done = run_suite(f"""{MESHES}
+precision: {precision}
+activation_checkpointing: {recomputed}
+measure: {{warmup: 1, steps: 2, trials: 1}}
+world_sizes: [{world_size}]
+strategies: {strategies}
+""")
+    assert done.code == 0, done.errors
+    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
+    for record in (each for each in Run(done.folder).records() if each.job.kind == "measure"):
+        moved, kept = volume(record), held(record)
+        assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
+        assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
+        assert [each for each in over_dimensions(record) if each.unexplained_calls] == [], record.case.name
+
+
 @pytest.mark.train
 @pytest.mark.deep
 def test_a_pipeline_resumes_from_its_checkpoints_and_from_others(run_suite: Callable[..., Finished]) -> None:
@@ -226,3 +470,20 @@ strategies: [ddp, {{pp: {{schedule: [1F1B, ZBVZeroBubble]}}}}]
     assert done.code == 0, done.errors
     # from its own shards, its whole state, that of the other, and the other from its state
     assert len(done.checkpoints) > 3
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_mesh_resumes_from_its_checkpoints_and_from_others(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(f"""{MESHES}
+measure: {{trials: 0}}
+checkpoint: {{}}
+world_sizes: [4]
+strategies:
+  - ddp
+  - pp: {{schedule: [1F1B, ZBVZeroBubble], mesh: {{dp_shard: 2}}, micro_batches: 4}}
+  - pp: {{mesh: {{dp_replicate: 2}}, micro_batches: 4}}
+  - pp: {{mesh: {{tp: 2}}, sequence_parallel: true, micro_batches: 4}}
+""")
+    assert done.code == 0, done.errors
+    assert len(done.checkpoints) > 4

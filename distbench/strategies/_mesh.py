@@ -85,8 +85,8 @@ def problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | None:
         wrong, instead = "is not", f"leave {rest} out, and it gets what the others leave"
     else:
         wrong, instead = "does not divide", f"{rest} gets what is left of it"
-    near = " or ".join(map(_text, _near(asked, ranks, rest)))
-    return f"mesh: {_text(asked)}: {made} {wrong} the world size, {ranks}; {instead}" + (
+    near = " or ".join(map(text, _near(asked, ranks, rest)))
+    return f"mesh: {text(asked)}: {made} {wrong} the world size, {ranks}; {instead}" + (
         near and f"; {near} would fit"
     )
 
@@ -96,7 +96,8 @@ def _fits(asked: Mapping[str, int], ranks: int, rest: str) -> bool:
     return product == ranks if rest in asked else ranks % product == 0
 
 
-def _text(asked: Mapping[str, int]) -> str:
+def text(asked: Mapping[str, int]) -> str:
+    """*asked* as a suite has it."""
     return "{" + ", ".join(f"{name}: {size}" for name, size in asked.items()) + "}"
 
 

@@ -66,12 +66,12 @@ class TensorParallelism:
         return whole + (parameters - whole) // self.devices
 
     def collectives(
-        self, case: Case, samples: int, norms: float, *, reductions: int = 1
+        self, case: Case, samples: int, norms: float, *, reductions: int = 1, passes: int = 1
     ) -> list[ExpectedCollective]:
         """Collectives of a rank in a step for *samples* rows, over the dimension ``tp``.
 
         Under sequence parallelism *norms* bytes are reduced for each parameter of a norm, in that many
-        *reductions* of each tensor.
+        *reductions* of each tensor. Each micro-batch goes through in that many *passes*, of some rows each.
 
         Megatron-LM (arXiv:1909.08053, figure 4): one all-reduce forward and one backward for each region,
         those of the embedding and the head, and the logits. Under sequence parallelism (arXiv:2205.05198,
@@ -87,7 +87,7 @@ class TensorParallelism:
         entering = leaving = 2 * splits.regions + 2
         if again:
             entering, leaving = entering + splits.regions, leaving + splits.regions - splits.layers
-        micro = case.batch.gradient_accumulation_steps
+        micro = case.batch.gradient_accumulation_steps * passes
         logits = _Sum() if self.loss else _Sum(positions * splits.classes * element, micro)
         # of each position's maximum, sum and loss, in fp32 at least
         of_loss = _Sum(3 * positions * max(BYTES["fp32"], element), 3 * micro) if self.loss else _Sum()

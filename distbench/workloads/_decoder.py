@@ -141,12 +141,12 @@ class DecoderStage(nn.Module):
     """Some blocks of *whole*: the first of all with the embedding, the last with norm and head.
 
     Token ids (batch, seq), or what the block before gives (batch, seq, dim), to what the next one takes, or
-    to logits (batch, seq, vocabulary).
+    to logits (batch, seq, vocabulary); rows have that many *positions*.
     """
 
-    def __init__(self, whole: Decoder, blocks: range) -> None:
+    def __init__(self, whole: Decoder, blocks: range, positions: int) -> None:
         super().__init__()
-        self._shape = whole.shape
+        self._shape, self._positions = whole.shape, positions
         self.embedding = whole.embedding if blocks.start == 0 else None
         # by their places in the whole, so that parameters keep their names
         self.blocks = nn.ModuleDict({str(place): whole.blocks[place] for place in blocks})
@@ -158,7 +158,8 @@ class DecoderStage(nn.Module):
         """What comes after the blocks; each stage makes the rotary positions itself."""
         if self.embedding is not None:
             x = self.embedding(x)
-        rope = rope_table(x.shape[1], self._shape.head_dim, self._shape.rope_theta, x)
+        # of all positions: under sequence parallelism x has only some of them
+        rope = rope_table(self._positions, self._shape.head_dim, self._shape.rope_theta, x)
         for block in self.blocks.values():
             x = block(x, rope)
         return x if self.norm is None or self.head is None else self.head(self.norm(x))

@@ -210,7 +210,7 @@ class Transformer(Workload):
         from distbench.workloads._decoder import Decoder, DecoderStage
 
         assert isinstance(module, Decoder), "stages are cut from the plain module"
-        return DecoderStage(module, layers)
+        return DecoderStage(module, layers, self.seq_len)
 
     def context(self) -> Context:
         shape = self._dimensions

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from distbench import registry
 from distbench.bounds import Count
-from distbench.case import BYTES, Case
+from distbench.case import Case
 from distbench.env import Machine
-from distbench.strategies._model_states import state_problem, zero_table
+from distbench.strategies import _mesh
+from distbench.strategies._mesh import Mesh
+from distbench.strategies._model_states import state_problem
+from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Engine, Setting, Strategy
-from distbench.strategies.description import PORTIONS, SHARDING, Card, Meaning, points
+from distbench.strategies.description import (
+    KEEPING,
+    PORTIONS,
+    SHARDING,
+    Card,
+    Deviation,
+    ExpectedCollective,
+    Meaning,
+    by_operation,
+    points,
+)
+from distbench.strategies.pp import theory
 from distbench.strategies.pp.card import card_of
 from distbench.strategies.pp.cuts import By, cut
-from distbench.strategies.pp.schedules import SCHEDULES, Name, Schedule, fitting
+from distbench.strategies.pp.inside import INSIDE, Dimension, labels, mesh_problem
+from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule, fitting
 from distbench.workloads.base import Workload
 from distbench.workloads.stages import Stages
 
@@ -29,8 +42,10 @@ class PipelineParallel(Strategy):
     engine = "PipelineEngine"
     early = ("distbench.strategies.pp.engine",)
     settings: ClassVar[Mapping[str, Meaning]] = {
-        **points(SHARDING, "stages", "layers_of_stages"),
+        **points(SHARDING, "stages", "layers_of_stages", "mesh", "placements", "units", "split_tensors"),
         **points(PORTIONS, "schedule", "micro_batches", "in_flight", "in_flight_theory", "bubble_theory"),
+        **points(PORTIONS, "sequence_parallel", "bucket_bytes_cap"),
+        **points(KEEPING, "reshard_after_forward"),
     }
 
     schedule: Name = "1F1B"
@@ -44,23 +59,41 @@ class PipelineParallel(Strategy):
     split: By = "count"
     """count: the stages have equally many layers. parameters: the largest stage, with embedding or head, is
     as small as it can be."""
+    mesh: dict[Literal["pp", "dp_replicate", "dp_shard", "tp"], Count] = field(
+        default_factory=dict, metadata={"since": 4}
+    )
+    """Further dimensions of the device mesh, inside each place of the pipeline, which has the ranks that are
+    left: {dp_replicate: 2} copies its stages by DDP, {dp_shard: 2} shards them by FSDP2, both together by
+    HSDP; {tp: 2} cuts their layers over ranks that share rows."""
+    sequence_parallel: bool = field(default=False, metadata={"since": 4})
+    """Where mesh has tp: cut what is between the layers too, and between stages, as the strategy tp does."""
+    reshard_after_forward: bool = field(default=False, metadata={"since": 4})
+    """Where mesh has dp_shard: shard a layer again after each of its forward passes; then it is gathered for
+    nearly every micro-batch. false: it stays whole until all have passed."""
 
     @property
     def label(self) -> str:
-        return "pp" if self.schedule == "1F1B" else f"pp-{self.schedule.lower()}"
+        name = "pp" if self.schedule == "1F1B" else f"pp-{self.schedule.lower()}"
+        return "+".join([name, *labels(self)])
 
     @property
     def simplicity(self) -> int:
-        # behind sharding and tensor parallelism: the loop itself is another
-        return 44 + list(SCHEDULES).index(self.schedule)
+        # behind sharding and tensor parallelism: the loop itself is another; each dimension is one more idea
+        return 44 + list(SCHEDULES).index(self.schedule) + 10 * len(self._inside)
 
     @property
     def card(self) -> Card:
-        return card_of(self.schedule)
+        return card_of(self.schedule, *self._inside)
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
-        return cls(), cls(schedule="Interleaved1F1B"), cls(schedule="ZBVZeroBubble")
+        schedules: tuple[Name, ...] = ("Interleaved1F1B", "ZBVZeroBubble")
+        inside: tuple[Dimension, ...] = ("dp_replicate", "dp_shard", "tp")
+        return (
+            cls(),
+            *(cls(schedule=name) for name in schedules),
+            *(cls(mesh={name: 2}) for name in inside),
+        )
 
     @property
     def order(self) -> Schedule:
@@ -76,28 +109,61 @@ class PipelineParallel(Strategy):
         """Layers of each stage over *ranks*."""
         return cut(model, ranks * self.per_rank, self.split)
 
-    def data_ranks(self, ranks: int) -> int:
-        return 1
+    @property
+    def asked(self) -> dict[str, int]:
+        """``mesh`` for those who ask by any name."""
+        return dict(self.mesh.items())
 
-    def dimensions(self, ranks: int) -> dict[str, int]:
-        return {"pp": ranks}
+    @property
+    def _inside(self) -> dict[str, int]:
+        """Dimensions of several ranks inside each place of the pipeline, outermost first."""
+        return {name: self.mesh[name] for name in INSIDE if self.mesh.get(name, 1) > 1}
+
+    @property
+    def tensor_parallelism(self) -> TensorParallelism:
+        """How layers are cut."""
+        return TensorParallelism(self.mesh.get("tp", 1), self.sequence_parallel, loss=False)
+
+    def sizes(self, ranks: int) -> Mesh:
+        """The mesh of that many *ranks*."""
+        return Mesh.of(self._inside, ranks, "pp")
+
+    def data_ranks(self, ranks: int) -> int:
+        mesh = self.sizes(ranks)
+        # a mesh that the ranks don't fill is refused for that, not for what its ranks would make of the batch
+        return mesh.data_ranks if mesh.ranks == ranks else 1
+
+    def data_rank(self, rank: int, ranks: int) -> int:
+        return self.sizes(ranks).data_rank(rank)
+
+    def between(self, model: Stages, ranks: int) -> tuple[int, ...]:
+        """Shape of what a rank passes to the next of a sample: under sequence parallelism some positions."""
+        cut = self.sizes(ranks).size("tp") if self.sequence_parallel else 1
+        return (model.between[0] // cut, *model.between[1:])
+
+    def dimensions(self, ranks: int) -> Mapping[str, int]:
+        return self.sizes(ranks).sizes
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         model = model_of(case)
         if model is None:
             return self.uncut(case)
+        if reason := mesh_problem(self, case):
+            return reason
+        ranks = self.sizes(case.world_size).size("pp")
         return (
-            self._stage_problem(model, case.world_size)
-            or self._micro_batch_problem(case.batch.micro_batch_size, case.world_size)
+            self._stage_problem(model, ranks)
+            or self._micro_batch_problem(case.batch.micro_batch_size, ranks)
             or self._not_offered(case)
-            or state_problem(case, who=self.label)
+            or state_problem(case, "rows" if {"dp_shard", "tp"} & {*self._inside} else "whole", self.label)
         )
 
     def _stage_problem(self, model: Stages, ranks: int) -> str | None:
         """Why the stages can't be made of *model* on *ranks*, or None."""
         allowed = self.order.per_rank
         if ranks < 2:
-            return "a pipeline needs at least 2 ranks; use single, or a larger world size"
+            beside = f", beside mesh: {_mesh.text(self.asked)}" if self._inside else ""
+            return f"a pipeline needs at least 2 ranks{beside}; use single, or a larger world size"
         if self.per_rank not in allowed:
             least = f"at least {allowed.start}" if len(allowed) > 1 else f"exactly {allowed.start}"
             return (
@@ -144,37 +210,42 @@ class PipelineParallel(Strategy):
         )
 
     def expected(self, case: Case) -> dict[str, Any]:
-        model = model_of(case)
-        layers = self.layers_of_stages(model, case.world_size) if model else []
+        model, mesh = model_of(case), self.sizes(case.world_size)
+        layers = self.layers_of_stages(model, mesh.size("pp")) if model else []
+        of_mesh: dict[str, Any] = {f"mesh.{name}": size for name, size in mesh.sizes.items()}
+        if "dp_shard" in self._inside:
+            of_mesh["reshard_after_forward"] = (self.reshard_after_forward,)
+        if "tp" in self._inside:
+            of_mesh["sequence_parallel"] = self.sequence_parallel
         return {
             "schedule": self.schedule,
-            "stages": case.world_size * self.per_rank,
+            "stages": mesh.size("pp") * self.per_rank,
             "micro_batches": self.micro_batches,
             "layers_of_stages": tuple(map(len, layers)),
+            **(of_mesh if self.mesh else {}),
         }
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
-        # over each border between two ranks the activations of every sample go forward, and as many
-        # gradients back (Narayanan et al. 2021, section 3.2); those of tied weights are summed over both ends
-        model, ranks = model_of(case), case.world_size
-        if model is None:
-            return None
-        owners = [self.order.owner(stage, ranks) for stage in range(ranks * self.per_rank)]
-        borders = sum(here != there for here, there in itertools.pairwise(owners))
-        element = BYTES[case.precision.compute]
-        moved = 2 * borders * case.batch.global_batch_size * model.numbers_between * element / ranks
-        tied = model.tied_parameters * BYTES[case.precision.master] if owners[0] != owners[-1] else 0
-        sizes = {"send": moved, "recv": moved, "all_reduce": 2 * tied / ranks}
-        return {op: size for op, size in sizes.items() if size}
+        moved = self.collectives_by_dimension(case, parameters)
+        return None if moved is None else by_operation(moved)
+
+    def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
+        model = model_of(case)
+        return theory.moved(self, case, model) if model else None
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        model, ranks = model_of(case), case.world_size
-        if model is None:
-            return None
-        held: Counter[int] = Counter()
-        for stage, layers in enumerate(self.layers_of_stages(model, ranks)):
-            held[self.order.owner(stage, ranks)] += model.parameters(layers)
-        return zero_table(case, max(held.values()), stored=case.precision.master)
+        model = model_of(case)
+        return theory.kept(self, case, model) if model else None
+
+    @property
+    def deviations(self) -> tuple[Deviation, ...]:
+        known = []
+        if "dp_shard" in self._inside:
+            known.append(Deviation("states", "shards are padded to the same size on every rank"))
+        if "dp_shard" in self._inside and self.per_rank > ACTIVE:
+            why = f"torch keeps at most {ACTIVE} stages of a rank gathered, and gathers the others again"
+            known.append(Deviation("all_gather", why))
+        return tuple(known)
 
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies.pp.engine import build_pp

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -13,22 +11,20 @@ from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
 from distbench.strategies import pp
-from distbench.strategies.base import FullState, Refused, Setting
+from distbench.strategies.base import Refused, Setting
+from distbench.strategies.pp import facts, order
 from distbench.strategies.pp.evaluation import Whole
-from distbench.strategies.pp.gathering import gathered
-from distbench.strategies.pp.order import theory
-from distbench.strategies.pp.stages import Part, Stage, held, parts_of, shapes_of
-from distbench.strategies.pp.tying import Tying
-from distbench.strategies.torch_engine import checkpoint, modules, optimizer, reading, recomputation
-from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.pp.line import Line
+from distbench.strategies.pp.parts import PartEngine
+from distbench.strategies.pp.stages import Part, Stage, parts_of, shapes_of
+from distbench.strategies.torch_engine import modules, reading, tensor_parallel
 from distbench.workloads.stages import Stages
-from distbench.workloads.weights import plain_name
 
 T = TypeVar("T")
 
 
-class PipelineEngine(TorchEngine):
-    """The stages of this rank, and the schedule that runs all ranks as one pipeline."""
+class PipelineEngine(PartEngine):
+    """The stages of this rank, and the schedule that runs all ranks of its line as one pipeline."""
 
     def __init__(
         self,
@@ -37,21 +33,21 @@ class PipelineEngine(TorchEngine):
         model: Stages,
         parts: list[Part],
         stages: list[Stage],
+        line: Line,
     ) -> None:
-        super().__init__(setting, held(parts), [layer for part in parts for layer in part.layers])
-        self._model, self._stages = model, stages
+        first, last = (strategy.order.owner(end, line.size) for end in (0, stages[0].num_stages - 1))
+        super().__init__(setting, model, parts, line, (first, last))
+        self._last_place = last
+        self._strategy, self._stages = strategy, stages
         self._losses: list[torch.Tensor] = []
         for stage in stages:
             stage.span = lambda part: self.span(part)
-        self._schedule = self._make_schedule(strategy)
+        self._schedule = self._make_schedule()
         self._is_first = any(stage.is_first for stage in stages)
         self._is_last = any(stage.is_last for stage in stages)
-        owners = stages[0].stage_index_to_group_rank
-        self._last_rank = owners[len(owners) - 1]
-        self._tying = Tying(model, self.module, (owners[0], self._last_rank))
-        self._totals = self._totalled() | theory(
+        self._totals = facts.totals(line, self.module, self.own(), stages) | order.theory(
             strategy.schedule,
-            len(set(owners.values())),
+            line.size,
             strategy.micro_batches,
             strategy.per_rank,
             self._schedule.pipeline_order or {},
@@ -61,32 +57,22 @@ class PipelineEngine(TorchEngine):
         if self._micro == 0:
             self._optimizer.zero_grad(set_to_none=True)
         self._micro += 1
+        ends_step = self._micro == self._accumulation
+        for stage in self._stages:
+            stage.ends_step = ends_step
         self._losses.clear()
         read = (micro_batch[self._model.input],) if self._is_first else ()
         labels = micro_batch["labels"] if self._is_last else None
         self._schedule.step(*read, target=labels, return_outputs=False)
-        if self._micro == self._accumulation:
+        if ends_step:
             with self.span("backward"):
+                tensor_parallel.place_gradients(self.module)
                 self._tying.sum_gradients()
         return self._told()
 
-    def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        own = {
-            name: parameter.grad if self._scale == 1 else parameter.grad / self._scale
-            for name, parameter in self._own().items()
-            if parameter.grad is not None
-        }
-        return gathered(own, self._setting.device)
-
-    def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See the base; a rank with copies of tied weights of rank 0 gives those, to be compared."""
-        own = {name: parameter.detach() for name, parameter in self._own().items()}
-        yield from gathered(own, self._setting.device)
-        if dist.get_rank():
-            yield from self._tying.copies()
-
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
-        return modules.evaluated(Whole(self._setting, self._model, self._stages), judge)
+        between = self._strategy.between(self._model, self._setting.world_size)
+        return modules.evaluated(Whole(self._setting, self._line, between, self._stages), judge)
 
     def effective(self) -> dict[str, Any]:
         settings, micro_batches = super().effective(), self._schedule._n_microbatches
@@ -94,79 +80,38 @@ class PipelineEngine(TorchEngine):
         return {
             **settings,
             **self._totals,
+            **(self._of_mesh() if self._strategy.mesh else {}),
             "schedule": type(self._schedule).__name__.removeprefix("Schedule"),
             "stages": self._stages[0].num_stages,
-            "in_flight": _of_all_stages({stage.stage_index: stage.most_in_flight for stage in self._stages}),
+            "in_flight": self._most_in_flight(),
             "micro_batches": micro_batches,
             "micro_batch_size": rows,
             "global_batch_size": rows * self._accumulation * self._setting.data_ranks,
         }
 
-    def grad_norm(self) -> float:
-        own = torch.tensor(reading.norm(self._own_gradients()), dtype=torch.float64)
-        return float(_over_all_stages(own.to(self._setting.device))) / self._scale
-
-    def total_norm(self) -> torch.Tensor:
-        own = nn.utils.get_total_norm(self._own_gradients())
-        return _over_all_stages(own.double()).to(own.dtype)
-
-    def clip(self, limit: float) -> None:
-        # a copy of a tied weight is scaled as well, and was counted once
-        nn.utils.clip_grads_with_norm_(self.module.parameters(), limit, self.total_norm())
-
-    def save(self, folder: Path) -> None:
-        updates = optimizer.scheduled_updates(self._scheduler)
-        checkpoint.save(self.module, self._optimizer, folder, updates, part=self._part)
-
-    def load(self, folder: Path) -> None:
-        updates = checkpoint.load(self.module, self._optimizer, folder, part=self._part)
-        optimizer.schedule_from(self._scheduler, updates)
-
-    def consolidate(self) -> FullState:
-        own = checkpoint.gather_optimizer(self.module, self._optimizer, whole=False)
-        flat = {
-            (name, key): value
-            for name, moments in own.items()
-            if name not in self._tying.names
-            for key, value in moments.items()
-        }
-        moments: dict[str, dict[str, torch.Tensor]] = {}
-        for (name, key), value in gathered(flat, self._setting.device):
-            moments.setdefault(name, {})[key] = value.to("cpu", copy=True)
-        return FullState(
-            reading.on_host(self.full_state()),
-            reading.on_host(gathered(self.buffers(), self._setting.device)),
-            moments,
-            optimizer.scheduled_updates(self._scheduler),
-        )
-
-    def load_full(self, state: FullState) -> None:
-        # a rank with both copies would otherwise update the same moments twice: torch takes them as they are
-        tied = self._model.tied.items()
-        parameters = state.parameters | {copy: state.parameters[plain].clone() for copy, plain in tied}
-        moments = state.optimizer | {
-            copy: {key: value.clone() for key, value in state.optimizer[plain].items()}
-            for copy, plain in tied
-            if plain in state.optimizer
-        }
-        super().load_full(dataclasses.replace(state, parameters=parameters, optimizer=moments))
+    def reduce_dtype(self) -> str | None:
+        return facts.reduce_dtype(self._stages)
 
     def book(self, ledger: reading.Ledger) -> None:
+        facts.book(ledger, self._stages)
         super().book(ledger)
-        ledger.book("buffers", *(stage.buffers() for stage in self._stages))
 
-    def close(self) -> None:
-        self._tying.close()
+    def _most_in_flight(self) -> list[int]:
+        kept = {stage.stage_index: stage.most_in_flight for stage in self._stages}
+        return facts.of_all_stages(self._line, kept)
 
-    @property
-    def _part(self) -> str:
-        return f"rank {dist.get_rank()} "
+    def _of_mesh(self) -> dict[str, Any]:
+        told = facts.of_mesh(self._line, self._stages)
+        if "tp" in told["mesh"]:
+            told["sequence_parallel"] = self._compute.positions != self._setting.workload.shape.length
+        return told
 
-    def _make_schedule(self, strategy: pp.PipelineParallel) -> Any:
-        kind: Any = get_schedule_class(strategy.schedule)
+    def _make_schedule(self) -> Any:
+        kind: Any = get_schedule_class(self._strategy.schedule)
         stages = self._stages if issubclass(kind, PipelineScheduleMulti) else self._stages[0]
         # torch's own scaling would divide once more what earlier schedules of a step left in the gradients
-        return kind(stages, strategy.micro_batches, loss_fn=self._scaled_loss, scale_grads=False)
+        micro_batches = self._strategy.micro_batches
+        return kind(stages, micro_batches, loss_fn=self._scaled_loss, scale_grads=False)
 
     def _scaled_loss(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         batch = {self._model.input: labels, "labels": labels}
@@ -184,47 +129,8 @@ class PipelineEngine(TorchEngine):
         loss = torch.empty((), dtype=dtype, device=self._setting.device)
         if self._is_last:
             loss.copy_(torch.stack(self._losses).mean())
-        dist.broadcast(loss, src=self._last_rank)
+        dist.broadcast(loss, group=self._line.group, group_src=self._last_place)
         return loss
-
-    def _own(self) -> dict[str, nn.Parameter]:
-        """Parameters of this rank by plain name, without copies of tied ones."""
-        named = ((plain_name(name), parameter) for name, parameter in self.module.named_parameters())
-        return {name: parameter for name, parameter in named if name not in self._tying.names}
-
-    def _own_gradients(self) -> list[torch.Tensor]:
-        return [parameter.grad for parameter in self._own().values() if parameter.grad is not None]
-
-    def _totalled(self) -> dict[str, Any]:
-        """What the live modules of all ranks have together. A collective call."""
-        recomputed = recomputation.describe_checkpointing(self.module)["checkpointed_layers"]
-        own = self._own().values()
-        counts = {
-            "parameters": sum(parameter.numel() for parameter in own),
-            "trainable_tensors": sum(parameter.requires_grad for parameter in own),
-            "checkpointed_layers": recomputed,
-        }
-        of_ranks: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(of_ranks, counts)
-        return {
-            **{key: sum(counted[key] for counted in of_ranks) for key in counts},
-            "layers_of_stages": _of_all_stages({each.stage_index: each.layers for each in self._stages}),
-        }
-
-
-def _of_all_stages(own: dict[int, int]) -> list[int]:
-    """A number of each stage, of which *own* has those of this rank by stage. A collective call."""
-    of_ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(of_ranks, own)
-    every = {stage: number for each in of_ranks for stage, number in each.items()}
-    return [every[stage] for stage in sorted(every)]
-
-
-def _over_all_stages(norm: torch.Tensor) -> torch.Tensor:
-    """L2 norm of what all ranks have, of which *norm* is this rank's. A collective call."""
-    square = norm.square()
-    dist.all_reduce(square)
-    return square.sqrt()
 
 
 class _Computed(nn.Module):
@@ -247,16 +153,19 @@ def build_pp(strategy: pp.PipelineParallel, setting: Setting) -> PipelineEngine:
     """
     if (model := setting.workload.stages()) is None:
         raise Refused(strategy.uncut(setting.case))
-    layers = strategy.layers_of_stages(model, setting.world_size)
+    mesh = strategy.sizes(setting.world_size)
+    line, ranks = Line.of(mesh, setting.device), mesh.size("pp")
+    layers = strategy.layers_of_stages(model, ranks)
     own = {
         number: part
         for number, part in enumerate(layers)
-        if strategy.order.owner(number, setting.world_size) == setting.rank
+        if strategy.order.owner(number, ranks) == line.place
     }
     samples = setting.case.batch.micro_batch_size // strategy.micro_batches
-    parts, last = parts_of(setting, model, own), len(layers) - 1
+    between = strategy.between(model, setting.world_size)
+    parts, last = parts_of(setting, strategy, model, own, line), len(layers) - 1
     stages = []
     for part in parts:
         ends = {"is_first": part.number == 0, "is_last": part.number == last}
-        stages.append(Stage(part, len(layers), setting, shapes_of(setting, model, samples, **ends)))
-    return PipelineEngine(setting, strategy, model, parts, stages)
+        stages.append(Stage(part, len(layers), setting, line, shapes_of(setting, between, samples, **ends)))
+    return PipelineEngine(setting, strategy, model, parts, stages, line)

@@ -1,31 +1,38 @@
-"""Tensors of all ranks on the first, one after another: what each stage has is nowhere else."""
+"""Tensors of all stages on the first rank, one after another: what a stage has no other stage has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
+from distbench.strategies.pp.line import Line
+from distbench.strategies.torch_engine.reading import full
+
 Key = TypeVar("Key")
 
 
-def gathered(tensors: Mapping[Key, torch.Tensor], device: torch.device) -> Iterator[tuple[Key, torch.Tensor]]:
-    """Yield on rank 0 the *tensors* of every rank, by their keys, on *device*; elsewhere nothing.
+def gathered(
+    tensors: Mapping[Key, torch.Tensor], device: torch.device, line: Line
+) -> Iterator[tuple[Key, torch.Tensor]]:
+    """Yield on the first rank of *line* the *tensors* of all of its ranks, whole, by their keys, on *device*.
 
-    A collective call: every rank goes through all of them. Each is valid until the next is asked for.
+    Elsewhere nothing. A collective call: every rank goes through all of them. Each is valid until the next is
+    asked for.
     """
-    rank = dist.get_rank()
-    of_ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(of_ranks, {key: (tensor.shape, tensor.dtype) for key, tensor in tensors.items()})
-    for owner, kinds in enumerate(of_ranks):
-        for key, (shape, dtype) in kinds.items():
-            if owner == rank == 0:
-                yield key, tensors[key]
-            elif rank == owner:
-                dist.send(tensors[key].to(device).contiguous(), 0)
-            elif rank == 0:
+    here = line.place
+    kinds = line.every({key: (tensor.shape, tensor.dtype) for key, tensor in tensors.items()})
+    for owner, own in enumerate(kinds):
+        for key, (shape, dtype) in own.items():
+            # ranks of other lines have shards of it
+            whole = full(tensors[key]).to(device) if owner == here else None
+            if whole is not None and here == 0:
+                yield key, whole
+            elif whole is not None:
+                dist.send(whole.contiguous(), group=line.group, group_dst=0)
+            elif here == 0:
                 received = torch.empty(shape, dtype=dtype, device=device)
-                dist.recv(received, owner)
+                dist.recv(received, group=line.group, group_src=owner)
                 yield key, received

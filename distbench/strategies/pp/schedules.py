@@ -67,6 +67,9 @@ SCHEDULES: dict[Name, Schedule] = {
     ),
 }
 
+ACTIVE = 3
+"""Stages of a rank that torch keeps gathered at a time, where they are sharded."""
+
 
 def fitting(name: Name, samples: int, ranks: int, per_rank: int) -> Iterator[int]:
     """Numbers of micro-batches into which *samples* can be cut for a schedule."""

@@ -10,9 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
+from torch.nn.parallel import DistributedDataParallel
 
+from distbench.strategies._mesh import OF_DATA
 from distbench.strategies.base import Setting
-from distbench.strategies.torch_engine.modules import wrapped
+from distbench.strategies.pp import PipelineParallel
+from distbench.strategies.pp.line import Line
+from distbench.strategies.torch_engine import sharding, tensor_parallel
+from distbench.strategies.torch_engine.modules import prepared_layers, wrapped
 from distbench.workloads import weights
 from distbench.workloads.stages import Stages
 from distbench.workloads.weights import DTYPES
@@ -29,16 +34,56 @@ class Part:
     layers: list[nn.Module]
 
 
-def parts_of(setting: Setting, model: Stages, layers: Mapping[int, range]) -> list[Part]:
+def parts_of(
+    setting: Setting, strategy: PipelineParallel, model: Stages, layers: Mapping[int, range], line: Line
+) -> list[Part]:
     """Stages of this rank with their weights; *layers* has those of each by its number."""
-    workload = setting.workload
+    workload, mesh = setting.workload, strategy.sizes(setting.world_size)
     whole, made = weights.cast(weights.skeleton(workload), DTYPES[setting.case.precision.master]), []
     for number, own in layers.items():
         part = workload.stage(whole, own)
-        part = part.to_empty(device=setting.device) if workload.on_meta else part.to(setting.device)
-        weights.load_part(part, setting.weights, model.tied)
-        made.append(Part(number, *wrapped(setting, part)))
+        if mesh.size("tp") > 1:
+            sequence = strategy.sequence_parallel
+            tensor_parallel.split(part, workload, line.mesh["tp"], sequence=sequence, loss=False)
+        wrap = _sharded if mesh.size("dp_shard") > 1 else _replicated if mesh.data_ranks > 1 else _alone
+        made.append(Part(number, *wrap(setting, strategy, model, part, line)))
     return made
+
+
+Wrapped = tuple[nn.Module, list[nn.Module]]
+
+
+def _sharded(
+    setting: Setting, strategy: PipelineParallel, model: Stages, part: nn.Module, line: Line
+) -> Wrapped:
+    layers = prepared_layers(setting.case, part, setting.workload.layers(part))
+    names = [name for name in OF_DATA if name in (line.mesh.mesh_dim_names or ())]
+    again = strategy.reshard_after_forward
+    sharding.shard(part, layers, line.mesh[tuple(names)], setting.case.precision, again=again)
+    return _loaded(setting, model, part), layers
+
+
+def _replicated(
+    setting: Setting, strategy: PipelineParallel, model: Stages, part: nn.Module, line: Line
+) -> Wrapped:
+    module, layers = _alone(setting, strategy, model, part, line)
+    devices = [setting.device] if setting.device.type == "cuda" else None
+    group = line.mesh.get_group("dp_replicate")
+    return DistributedDataParallel(module, device_ids=devices, process_group=group), layers
+
+
+def _alone(
+    setting: Setting, _strategy: PipelineParallel, model: Stages, part: nn.Module, _line: Line
+) -> Wrapped:
+    return wrapped(setting, _loaded(setting, model, part))
+
+
+def _loaded(setting: Setting, model: Stages, part: nn.Module) -> nn.Module:
+    """*part* on the device, with its weights."""
+    on_meta = setting.workload.on_meta
+    part = part.to_empty(device=setting.device) if on_meta else part.to(setting.device)
+    weights.load_part(part, setting.weights, model.tied)
+    return part
 
 
 def held(parts: Iterable[Part]) -> nn.Module:
@@ -52,15 +97,19 @@ def held(parts: Iterable[Part]) -> nn.Module:
 class Stage(PipelineStage):
     """A stage that marks its forward and backward passes, which the schedule calls in its own order."""
 
-    def __init__(self, part: Part, stages: int, setting: Setting, shapes: tuple[Any, Any]) -> None:
+    def __init__(
+        self, part: Part, stages: int, setting: Setting, line: Line, shapes: tuple[Any, Any]
+    ) -> None:
         # shapes are given: torch would run a forward and a backward pass more to learn them
-        super().__init__(part.module, part.number, stages, setting.device, *shapes)
+        super().__init__(part.module, part.number, stages, setting.device, *shapes, group=line.group)
         self.layers = len(part.layers)
         self.span: Span | None = None
         """Marks a part of a step."""
         self.in_flight: set[int] = set()
         """Micro-batches that went forward and not yet all of the way back."""
         self.most_in_flight = 0
+        self.ends_step = True
+        """Whether the micro-batches that come end a step, so that DDP has to reduce."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Run one micro-batch forward."""
@@ -74,7 +123,7 @@ class Stage(PipelineStage):
     ) -> None:
         """Run one micro-batch backward, or as far as its activations."""
         with self._marked("backward", "B" if full_backward else "I", bwd_chunk_id):
-            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward and self.ends_step)
         if full_backward:
             self.in_flight.discard(bwd_chunk_id)
 
@@ -83,6 +132,12 @@ class Stage(PipelineStage):
         with self._marked("backward", "W", bwd_chunk_id):
             super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
         self.in_flight.discard(bwd_chunk_id)
+
+    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+        """Reduce the gradients of all micro-batches, if they are sharded."""
+        assert self.span is not None, "an engine has set it"
+        with self.span("backward"):
+            super().perform_reduce_grad(grad_scale_factor)
 
     def buffers(self) -> list[torch.Tensor | None]:
         """What it receives into, for every micro-batch."""
@@ -98,15 +153,18 @@ class Stage(PipelineStage):
 
 
 def shapes_of(
-    setting: Setting, model: Stages, samples: int, *, is_first: bool, is_last: bool
+    setting: Setting, between: tuple[int, ...], samples: int, *, is_first: bool, is_last: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a stage takes and gives of *samples* samples, as tensors without memory."""
+    """What a stage takes and gives of *samples* samples, as tensors without memory.
+
+    *between* is the shape of what passes from a rank to the next of one sample.
+    """
     shape, compute = setting.workload.shape, DTYPES[setting.case.precision.compute]
     is_tokens = shape.kind == "tokens"
-    between = torch.empty(samples, *model.between, dtype=compute, device="meta", requires_grad=True)
+    passed = torch.empty(samples, *between, dtype=compute, device="meta", requires_grad=True)
     read = torch.empty(
         samples, shape.length, dtype=torch.int64 if is_tokens else torch.float32, device="meta"
     )
     positions = (shape.length,) if is_tokens else ()
     logits = torch.empty(samples, *positions, shape.classes, dtype=compute, device="meta", requires_grad=True)
-    return read if is_first else between, logits if is_last else between
+    return read if is_first else passed, logits if is_last else passed

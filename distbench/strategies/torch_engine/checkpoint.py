@@ -87,7 +87,7 @@ def gather_optimizer(
 ) -> dict[str, dict[str, torch.Tensor]]:
     """Optimizer's state on the CPU by the plain names of the parameters: on rank 0 the *whole* state.
 
-    Otherwise of each rank its own, where ranks have different modules.
+    Otherwise of each rank its own as it is, where ranks have different modules.
 
     Raises:
         NotImplementedError: it is quantized.
@@ -97,12 +97,17 @@ def gather_optimizer(
     options = StateDictOptions(full_state_dict=whole, cpu_offload=on_gpu)
     refuse_quantized(optimizer, NO_WHOLE)
     state: Any = get_optimizer_state_dict(module, optimizer, options=options).get("state", {})
-    return {plain_name(name): kept(moments) for name, moments in state.items()}
+    keep = kept if whole else _needed
+    return {plain_name(name): keep(moments) for name, moments in state.items()}
 
 
 def kept(moments: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Copies in host memory of the states of one parameter that the next step needs."""
-    return {key: value.to("cpu", copy=True) for key, value in moments.items() if key not in _BYPRODUCTS}
+    return {key: value.to("cpu", copy=True) for key, value in _needed(moments).items()}
+
+
+def _needed(moments: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {key: value for key, value in moments.items() if key not in _BYPRODUCTS}
 
 
 def refuse_quantized(optimizer: torch.optim.Optimizer, why: str) -> None:

@@ -83,12 +83,15 @@ class ComputeProbe:
     def __init__(self, layers: list[nn.Module]) -> None:
         self.dtype: str | None = None
         self.rows: int | None = None
+        self.positions: int | None = None
+        """Of each row, where it has any."""
         self._hook = layers[0].register_forward_hook(self._look)
 
     def _look(self, module: nn.Module, inputs: Any, output: Any) -> None:
         tensor = output[0] if isinstance(output, tuple) else output
         self.dtype = dtype_name([tensor.dtype])
         self.rows = tensor.shape[0]
+        self.positions = tensor.shape[1] if tensor.ndim > 2 else None
         self._hook.remove()
 
 

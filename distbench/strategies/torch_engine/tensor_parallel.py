@@ -5,6 +5,7 @@ Every parameter becomes a DTensor of the mesh, so that norms and optimizers trea
 
 from __future__ import annotations
 
+import fnmatch
 import inspect
 from typing import Any
 
@@ -46,8 +47,10 @@ def split(module: nn.Module, workload: Workload, mesh: DeviceMesh, *, sequence: 
         **{name: ColwiseParallel() for name in splits.columns},
         **{name: RowwiseParallel(output_layouts=between) for name in splits.rows},
         **{name: SequenceParallel() if sequence else _Whole() for name in splits.whole},
-        **{name: _entered(module, name, between) for name in splits.entered},
+        **{name: _entered(module, name, between) for name in splits.entered if _inside(module, name)},
     }
+    # a stage of a pipeline has some of them
+    plan = {name: style for name, style in plan.items() if _inside(module, name)}
     # nothing has a value yet that the first rank could send to the others
     parallelize_module(module, mesh, plan, src_data_rank=None)
     weights.retie(module, tied)
@@ -91,9 +94,14 @@ def _as_local(_module: nn.Module, output: Any, _mesh: DeviceMesh) -> Any:
 
 def _entered(module: nn.Module, name: str, between: Placement) -> PrepareModuleInput:
     """Makes the first input of the modules *name* whole once, for all layers inside that share it."""
-    first = module.get_submodule(name.replace("*", "0"))
+    first = _inside(module, name)[0]
     others = len(inspect.signature(first.forward).parameters) - 1
     untouched = (None,) * others
     return PrepareModuleInput(
         input_layouts=(between, *untouched), desired_input_layouts=(Replicate(), *untouched)
     )
+
+
+def _inside(module: nn.Module, name: str) -> list[nn.Module]:
+    """Modules inside *module* that *name* names, in which ``*`` stands for any number."""
+    return [inner for known, inner in module.named_modules() if fnmatch.fnmatchcase(known, name)]

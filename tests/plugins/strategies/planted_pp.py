@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from distbench.case import Case
+from distbench.env import Machine
 from distbench.strategies.base import Engine, Setting
 from distbench.strategies.pp import PipelineParallel
 
@@ -11,13 +13,18 @@ from distbench.strategies.pp import PipelineParallel
 class PlantedPp(PipelineParallel):
     """A pipeline with one mistake in it."""
 
-    bug: Literal["none", "unscaled", "scaled-by-torch", "untied", "local-clipping"] = "none"
+    bug: Literal["none", "unscaled", "scaled-by-torch", "untied", "local-clipping", "freed-early"] = "none"
     """Gradients are sums over the micro-batches of a schedule; torch divides by them what earlier schedules
-    of the step have left as well; embedding and head go apart; each stage clips by its own norm."""
+    of the step have left as well; embedding and head go apart; each stage clips by its own norm; shards are
+    freed between the halves of a backward pass, as reshard_after_forward would with a schedule that has
+    them."""
 
     @property
     def label(self) -> str:
         return f"planted-pp-{self.bug}"
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        return None if self.bug == "freed-early" else super().problem(case, machine)
 
     def build(self, setting: Setting) -> Engine:
         from torch import nn

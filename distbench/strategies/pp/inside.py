@@ -1,0 +1,74 @@
+"""Dimensions of a mesh inside each place of a pipeline: names, and what can't be had. Without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from distbench.case import Case
+from distbench.strategies import _mesh
+
+if TYPE_CHECKING:
+    from distbench.strategies.pp import PipelineParallel
+
+Dimension = Literal["dp_replicate", "dp_shard", "tp"]
+INSIDE: tuple[Dimension, ...] = ("dp_replicate", "dp_shard", "tp")
+"""Outermost first."""
+
+
+def labels(strategy: PipelineParallel) -> list[str]:
+    """What the label of *strategy* says of its mesh, by the names that the techniques have alone."""
+    copies, shards, parts = (strategy.mesh.get(name, 1) for name in INSIDE)
+    said = []
+    if copies > 1 and shards > 1:
+        said.append(f"hsdp{copies}x{shards}")
+    elif copies > 1 or shards > 1:
+        said.append(f"ddp{copies}" if copies > 1 else f"fsdp{shards}")
+    if parts > 1:
+        said += [f"tp{parts}", *strategy.tensor_parallelism.suffixes]
+    return [*said, *(["reshard"] if strategy.reshard_after_forward else [])]
+
+
+def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
+    """Why *case* can't be trained in the mesh of *strategy*, or None if it can."""
+    if reason := _mesh.problem(strategy.asked, case.world_size, "pp"):
+        return reason
+    copies, shards, parts = (strategy.mesh.get(name, 1) for name in INSIDE)
+    if parts == 1 and strategy.sequence_parallel:
+        return "sequence_parallel needs tensor parallelism; set mesh: {tp: 2}"
+    if shards == 1 and strategy.reshard_after_forward:
+        return "reshard_after_forward needs shards; set mesh: {dp_shard: 2}"
+    if copies > 1 and shards == 1 and (reason := _ddp_problem(strategy, case)):
+        return reason
+    if shards > 1 and (reason := _fsdp_problem(strategy, case)):
+        return reason
+    return strategy.tensor_parallelism.problem(case) if parts > 1 else None
+
+
+def _ddp_problem(strategy: PipelineParallel, case: Case) -> str | None:
+    precision, said = case.precision, f"mesh: {_mesh.text(strategy.asked)}"
+    if strategy.mesh.get("tp", 1) > 1:
+        return f"{said}: DDP takes no layers that are cut over ranks; use dp_shard in place of dp_replicate"
+    if strategy.order.splits_backward:
+        return (
+            f"{said}: DDP reduces a gradient when autograd adds it up, which {strategy.schedule} does itself "
+            "for gradients of weights; use dp_shard in place of dp_replicate, or the schedule 1F1B, GPipe, "
+            "Interleaved1F1B or LoopedBFS"
+        )
+    if precision.reduce != precision.master:
+        return (
+            f"{said}: copies of stages reduce gradients in the parameters' dtype: precision.reduce = "
+            f"{precision.reduce} with precision.master = {precision.master}"
+        )
+    return None
+
+
+def _fsdp_problem(strategy: PipelineParallel, case: Case) -> str | None:
+    if strategy.reshard_after_forward and strategy.order.splits_backward:
+        return (
+            f"reshard_after_forward with the schedule {strategy.schedule}: gradients of weights are computed "
+            "after their layer has been sharded again, and torch loses them without an error; use "
+            "reshard_after_forward: false, or 1F1B, GPipe, Interleaved1F1B or LoopedBFS"
+        )
+    if case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
+        return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
+    return None

@@ -1,0 +1,66 @@
+"""The pipeline that this rank is in: one of several, where the mesh has more dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from distbench.strategies._mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Line:
+    """Ranks that have the stages of one copy of the model, in the order of their stages."""
+
+    mesh: DeviceMesh
+    """Of all ranks, with the dimension ``pp``."""
+
+    @classmethod
+    def of(cls, mesh: Mesh, device: torch.device) -> Line:
+        """The line of this rank in *mesh*. A collective call."""
+        sizes = mesh.sizes
+        return cls(init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)))
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """Its ranks; collective calls over all stages are among them."""
+        return self.mesh.get_group("pp")
+
+    @property
+    def size(self) -> int:
+        """Number of its ranks."""
+        return self.group.size()
+
+    @property
+    def place(self) -> int:
+        """Which of them this rank is."""
+        return self.group.rank()
+
+    def ends(self, places: Sequence[int]) -> dist.ProcessGroup | None:
+        """New group of the ranks at *places*; None if this one is not there. A collective call over all."""
+        # one dimension after another: a column of the table is a line
+        lines = self.mesh.mesh.reshape(self.size, -1).T.tolist()
+        mine = None
+        for ranks in lines:
+            # all ranks make the groups of all lines, as torch demands
+            made = dist.new_group([ranks[place] for place in places])
+            if dist.get_rank() in ranks and self.place in places:
+                mine = made
+        return mine
+
+    def every(self, own: Any) -> list[Any]:
+        """What each rank of the line gives as *own*, by place. A collective call."""
+        given: list[Any] = [None] * self.size
+        dist.all_gather_object(given, own, group=self.group)
+        return given
+
+    def norm_of_all(self, norm: torch.Tensor) -> torch.Tensor:
+        """L2 norm of what all its ranks have, of which *norm* is this rank's. A collective call."""
+        square = norm.square()
+        dist.all_reduce(square, group=self.group)
+        return square.sqrt()

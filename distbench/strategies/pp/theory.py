@@ -1,0 +1,135 @@
+"""What a pipeline moves and keeps by theory, alone and inside a mesh. Without torch."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from distbench.case import BYTES, Case
+from distbench.strategies._model_states import zero_table
+from distbench.strategies._tensor_parallel import splits_of
+from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.pp.schedules import ACTIVE
+
+if TYPE_CHECKING:
+    from distbench.strategies.pp import PipelineParallel
+    from distbench.workloads.stages import Stages
+
+
+def moved(strategy: PipelineParallel, case: Case, model: Stages) -> list[ExpectedCollective]:
+    """Collectives of a rank in a step over each dimension of the mesh: the mean over ranks."""
+    every = [part(strategy, case, model) for part in (_between_stages, _of_data, _inside_layers)]
+    return [one for part in every for one in part if one.bytes]
+
+
+def _between_stages(strategy: PipelineParallel, case: Case, model: Stages) -> list[ExpectedCollective]:
+    # over each border between two ranks the activations of every sample go forward, and as many
+    # gradients back (Narayanan et al. 2021, section 3.2); those of tied weights are summed over both ends
+    mesh = strategy.sizes(case.world_size)
+    ranks, element = mesh.size("pp"), BYTES[case.precision.compute]
+    owners = [strategy.order.owner(stage, ranks) for stage in range(ranks * strategy.per_rank)]
+    borders = sum(here != there for here, there in itertools.pairwise(owners))
+    samples = case.batch.global_batch_size // mesh.data_ranks
+    passed = model.numbers_between / (mesh.size("tp") if strategy.sequence_parallel else 1)
+    crossing = 2 * borders * samples * passed * element / ranks
+    calls = 2 * borders * _passes(strategy, case) / ranks
+    apart = mesh.size("dp_shard", "tp")
+    tied = model.tied_parameters * BYTES[case.precision.master] / apart if owners[0] != owners[-1] else 0
+    return [
+        ExpectedCollective("send", crossing, "pp", calls),
+        ExpectedCollective("recv", crossing, "pp", calls),
+        ExpectedCollective("all_reduce", 2 * tied / ranks, "pp", 2 * len(model.tied) / ranks),
+    ]
+
+
+def _of_data(strategy: PipelineParallel, case: Case, model: Stages) -> list[ExpectedCollective]:
+    """Over ranks with other rows, which have the same stages."""
+    mesh, precision = strategy.sizes(case.world_size), case.precision
+    shards, copies, ranks = (mesh.size(name) for name in ("dp_shard", "dp_replicate", "pp"))
+    every = sum(_held(strategy, case, model).values()) / ranks
+    if shards == 1:
+        # once a step, as DDP alone does it, in buckets
+        reduced = every * BYTES[precision.reduce] if copies > 1 else 0
+        return [ExpectedCollective("all_reduce", reduced, "dp_replicate")]
+    # a layer that is sharded again after each forward pass is gathered before each pass that follows one: in
+    # every order of m forward and m backward passes those are the first and the m that have one before them
+    again = strategy.micro_batches if strategy.reshard_after_forward else 0
+    micro, layers = case.batch.gradient_accumulation_steps, len(model.layers) / ranks
+    units = layers + (bool(model.before) + bool(model.after)) / ranks
+    gathered = every + again * sum(_of_layers(strategy, case, model).values()) / ranks
+    reduced = micro * every * BYTES[precision.reduce]
+    return [
+        ExpectedCollective(
+            "all_gather",
+            micro * gathered * BYTES[precision.compute],
+            "dp_shard",
+            micro * (units + again * layers) if strategy.per_rank <= ACTIVE else None,
+        ),
+        ExpectedCollective("reduce_scatter", reduced, "dp_shard", micro * units),
+        ExpectedCollective(
+            "all_reduce", reduced / shards if copies > 1 else 0, "dp_replicate", micro * units
+        ),
+    ]
+
+
+def _inside_layers(strategy: PipelineParallel, case: Case, _model: Stages) -> list[ExpectedCollective]:
+    """Over ranks that share rows and have parts of the same layers."""
+    mesh, micro = strategy.sizes(case.world_size), case.batch.gradient_accumulation_steps
+    sharded, precision = mesh.size("dp_shard") > 1, case.precision
+    # FSDP sums what tensor parallelism leaves of a gradient before it scatters it
+    norms = micro * BYTES[precision.compute] if sharded else BYTES[precision.master]
+    samples, ranks = case.batch.global_batch_size // mesh.data_ranks, mesh.size("pp")
+    whole = strategy.tensor_parallelism.collectives(
+        case, samples, norms, reductions=micro if sharded else 1, passes=strategy.micro_batches
+    )
+    return [
+        replace(one, bytes=one.bytes / ranks, calls=None if one.calls is None else one.calls / ranks)
+        for one in whole
+    ]
+
+
+def _passes(strategy: PipelineParallel, case: Case) -> int:
+    """How often a stage runs forward in a step."""
+    return strategy.micro_batches * case.batch.gradient_accumulation_steps
+
+
+def kept(strategy: PipelineParallel, case: Case, model: Stages) -> dict[str, float]:
+    """Bytes of the model states of the rank that has most, by kind."""
+    shards = strategy.sizes(case.world_size).size("dp_shard")
+    largest = max(_held(strategy, case, model).values())
+    return zero_table(case, round(largest), stored=case.precision.master, shards=(shards, shards, shards))
+
+
+def _held(strategy: PipelineParallel, case: Case, model: Stages) -> dict[int, float]:
+    """Parameters of the stages of a rank, by its place in the pipeline: of layers that are cut a part."""
+    held: dict[int, float] = defaultdict(float)
+    for place, layers in _stages(strategy, case, model):
+        held[place] += _cut(strategy, case, model.parameters(layers), len(layers))
+    return held
+
+
+def _of_layers(strategy: PipelineParallel, case: Case, model: Stages) -> dict[int, float]:
+    """The same of their layers alone."""
+    held: dict[int, float] = defaultdict(float)
+    for place, layers in _stages(strategy, case, model):
+        own = sum(model.layers[layers.start : layers.stop])
+        held[place] += _cut(strategy, case, own, len(layers))
+    return held
+
+
+def _stages(strategy: PipelineParallel, case: Case, model: Stages) -> list[tuple[int, range]]:
+    ranks = strategy.sizes(case.world_size).size("pp")
+    cut = strategy.layers_of_stages(model, ranks)
+    return [(strategy.order.owner(stage, ranks), layers) for stage, layers in enumerate(cut)]
+
+
+def _cut(strategy: PipelineParallel, case: Case, parameters: int, layers: int) -> float:
+    """Parameters of *layers* that a rank has of *parameters*: norms whole, of all else its part."""
+    devices, splits = strategy.sizes(case.world_size).size("tp"), splits_of(case)
+    if devices == 1 or splits is None:
+        return parameters
+    # the norm behind the last layer is spread over all of them
+    whole = splits.whole_parameters * layers / splits.layers
+    return whole + (parameters - whole) / devices
