@@ -18,6 +18,8 @@ from distbench.case import Batch, Case, Choice
 from distbench.env import Machine
 from distbench.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.metrics.base import Absent, Trial
+from distbench.metrics.experts import Experts
 from distbench.record.store import Run
 from distbench.strategies.ep import ExpertParallel
 from distbench.suite import load
@@ -349,3 +351,47 @@ exclude: [{{strategy: ep2, world_size: 2}}]
         assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
         assert {row["ran"] for row in record.tables["collectives"]} == {"all_to_all", "all_reduce"}
         assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize("capacity", ["null", "1.0"])
+def test_the_load_of_experts_is_the_same_however_the_work_is_spread(
+    capacity: str, run_suite: Callable[..., Finished]
+) -> None:
+    done = run_suite(f"""{CHECKED.replace("experts: 4", f"experts: 4, capacity_factor: {capacity}")}
+world_sizes: [2]
+activation_checkpointing: full
+measure: {{warmup: 1, steps: 2, trials: 1}}
+strategies: [single, ep, fsdp, {{pp: {{micro_batches: 4}}}}]
+""")
+    records = list(Run(done.folder).records())
+    loads = [load_of(record.tables["expert_load"]) for record in records]
+    # every token of a step chooses its experts in every layer
+    assert sum(loads[0].values()) == L * 8 * S * K
+    assert all(load == loads[0] for load in loads)
+    assert {record.values["expert_most"] for record in records} == {records[0].values["expert_most"]}
+    assert all((record.values["expert_dropped"] > 0) == (capacity == "1.0") for record in records)
+
+
+def load_of(rows: list[dict[str, Any]]) -> dict[tuple[str, int], int]:
+    """Tokens of all ranks by router and expert."""
+    load: dict[tuple[str, int], int] = {}
+    for row in rows:
+        key = (row["router"], row["expert"])
+        load[key] = load.get(key, 0) + row["tokens"]
+    return load
+
+
+def test_the_busiest_and_the_idlest_expert_are_told_relative_to_the_mean() -> None:
+    rows = [
+        {"router": "a", "expert": 0, "tokens": 6, "dropped": 1},
+        {"router": "a", "expert": 1, "tokens": 0, "dropped": 0},
+        {"router": "a", "expert": 1, "tokens": 2, "dropped": 0},
+        {"router": "b", "expert": 0, "tokens": 4, "dropped": 1},
+        {"router": "b", "expert": 1, "tokens": 4, "dropped": 0},
+    ]
+    trial = Trial(of("ep", 2), S, {}, {}, {"expert_load": rows})
+    assert Experts().summary(trial) == {"expert_most": 1.5, "expert_least": 0.5, "expert_dropped": 2 / 16}
+    with pytest.raises(Absent, match="the workload has no experts"):
+        Experts().summary(Trial(of("ep", 2), S, {}, {}))

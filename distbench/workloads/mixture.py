@@ -18,6 +18,9 @@ class Mixture:
 
     modules: str
     """Names of the modules that have the experts of a layer; ``*`` stands for any number."""
+    routers: str
+    """Names of the modules that choose the experts; of tokens (batch, seq, width) they give weights and
+    numbers of experts, each (batch, seq, experts of a token)."""
     experts: int
     """Experts of a layer."""
     layers: int
@@ -30,6 +33,8 @@ class Mixture:
     """Tokens that the experts of a layer take of one sample, one that several take counted for each."""
     width: int
     """Numbers of a token."""
+    capacity: int | None = None
+    """Tokens of one sample that an expert takes at most; None: all that are sent to it."""
 
     def problem(self, ranks: int) -> str | None:
         """Why the experts can't be spread over that many *ranks*, or None if they can."""

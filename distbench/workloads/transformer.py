@@ -185,12 +185,14 @@ class Transformer(Workload):
             return None
         return Mixture(
             modules="blocks.*.ffn.experts",
+            routers="blocks.*.ffn.router",
             experts=shape.experts,
             layers=shape.depth,
             parameters=shape.depth * shape.expert_parameters(),
             tensors=3 * shape.depth,
             slots=shape.slots(self.seq_len),
             width=shape.dim,
+            capacity=shape.capacity(self.seq_len) if shape.capacity_factor else None,
         )
 
     def stages(self) -> Stages:

@@ -1,0 +1,138 @@
+"""``experts``: how many tokens the router of each layer sends to each expert."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from distbench.grouping import gathered
+from distbench.metrics.base import Absent, Metric, Session, TableColumn, TableSpec, Trial, Values, alike
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from distbench.workloads.mixture import Mixture
+
+_TABLE = "expert_load"
+
+
+@dataclass
+class _State:
+    load: dict[str, list[int]] = field(default_factory=dict)
+    """Name of a router -> tokens that it has sent to each expert."""
+    dropped: dict[str, list[int]] = field(default_factory=dict)
+    """The same of tokens for which the expert had no room."""
+    hooks: list[Any] = field(default_factory=list)
+    is_forward: bool = False
+
+
+@dataclass(frozen=True)
+class Experts(Metric):
+    """Tokens of each expert in one step, from the choices of the routers."""
+
+    tables = (
+        TableSpec(
+            _TABLE,
+            "Tokens that a rank's routers sent to each expert in one step, one row a layer and expert.",
+            (
+                TableColumn("router", "varchar", "Name of the router in the plain module."),
+                TableColumn("expert", "bigint", "Number of the expert in its layer."),
+                TableColumn("tokens", "bigint", "Tokens of the rank's samples that were sent to it."),
+                TableColumn("dropped", "bigint", "Those of them for which it had no room."),
+            ),
+        ),
+    )
+    passes = frozenset({"count"})
+    columns = alike("", None, "first")(
+        expert_most="Tokens of the expert that gets most, over the mean of all experts of its layer, in the "
+        "layer where that is largest, in one step of all ranks; 1: all get as many.",
+        expert_least="The same of the expert that gets least, in the layer where that is smallest.",
+        expert_dropped="Share of a step's choices of experts for which they had no room, as a fraction.",
+    )
+
+    def start(self, session: Session) -> _State:
+        mixture = session.workload.mixture()
+        return _State() if mixture is None else _watch(session, mixture)
+
+    @contextmanager
+    def around(self, session: Session, state: _State, span: str) -> Iterator[None]:
+        # layers that are computed again in the backward pass choose again
+        state.is_forward = span == "forward"
+        try:
+            yield
+        finally:
+            state.is_forward = False
+
+    def values(self, session: Session, state: _State) -> Values:
+        for hook in state.hooks:
+            hook.remove()
+        session.tables[_TABLE] = [
+            {"router": name, "expert": expert, "tokens": tokens, "dropped": state.dropped[name][expert]}
+            for name, load in state.load.items()
+            for expert, tokens in enumerate(load)
+        ]
+        return {}
+
+    def summary(self, trial: Trial) -> Mapping[str, float | Absent]:
+        rows = trial.tables.get(_TABLE)
+        if not rows:
+            raise Absent("no router was seen: the workload has no experts, or its layers are compiled")
+        layers = gathered((row["router"], row) for row in rows)
+        shares = [share for same in layers.values() for share in _shares(same)]
+        every, dropped = (math.fsum(row[column] for row in rows) for column in ("tokens", "dropped"))
+        return {
+            "expert_most": max(shares),
+            "expert_least": min(shares),
+            "expert_dropped": dropped / every,
+        }
+
+
+def _shares(rows: list[dict[str, Any]]) -> list[float]:
+    """Tokens of each expert of one layer, whose *rows* are of all ranks, over their mean."""
+    tokens = [math.fsum(same) for same in gathered((row["expert"], row["tokens"]) for row in rows).values()]
+    mean = math.fsum(tokens) / len(tokens)
+    return [each / mean for each in tokens]
+
+
+def _watch(session: Session, mixture: Mixture) -> _State:
+    """Watch the routers of the live module, wherever in wrappers they are. A collective call."""
+    state, first = _State(), mixture.routers.partition("*")[0]
+
+    def found(module: nn.Module) -> list[tuple[str, nn.Module]]:
+        return [
+            named for named in module.named_modules() if fnmatchcase(_plain(named[0]), f"*{mixture.routers}")
+        ]
+
+    try:
+        routers = session.engine.evaluate(found)
+    except NotImplementedError:
+        return state
+    for name, router in routers:
+        plain = _plain(name)
+        _count(state, plain[plain.rindex(first) :], router, mixture)
+    return state
+
+
+def _plain(name: str) -> str:
+    from distbench.workloads.weights import plain_name
+
+    return plain_name(name)
+
+
+def _count(state: _State, name: str, router: nn.Module, mixture: Mixture) -> None:
+    """Add to *state* what *router* chooses in the forward passes to come."""
+    state.load[name], state.dropped[name] = [0] * mixture.experts, [0] * mixture.experts
+
+    def look(_router: nn.Module, _inputs: Any, output: Any) -> None:
+        if not state.is_forward:
+            return
+        for sample in output[1].flatten(1):
+            for expert, tokens in enumerate(sample.bincount(minlength=mixture.experts).tolist()):
+                state.load[name][expert] += tokens
+                state.dropped[name][expert] += max(0, tokens - (mixture.capacity or tokens))
+
+    state.hooks.append(router.register_forward_hook(look))
