@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.mesh_dimensions import miscounted
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Batch, Case, Choice
+from distbench.case import Batch, Case, Choice, Precision
 from distbench.env import Machine
 from distbench.errors import UsageError
 from distbench.jobs.convergence.verdict import Convergence
@@ -63,6 +64,18 @@ def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> pla
         ("cp: {}", 4, {"workload": MODEL.replace("32}}", "30}}")}, "seq_len = 30 can't be divided by 4"),
         ("cp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not say how its rows are cut by pos"),
         ("cp: {}", 2, {"compile": "true"}, "compile is not offered with context parallelism"),
+        (
+            "cp: {implementation: ring}",
+            4,
+            {"workload": MODEL.replace("32}}", "36}}")},
+            "ring attention cuts rows into 8 parts, 2 for each, and seq_len = 36 can't be divided by 8; 32",
+        ),
+        (
+            "cp: {implementation: ring}",
+            2,
+            {"workload": MODEL.replace("32}}", "32, attention: sliding_window, window: 8}}")},
+            "ring attention has no window; use implementation: ulysses, or attention: full",
+        ),
         ("cp: {mesh: {cp: 3}}", 4, {}, "mesh: {cp: 3}: 3 does not divide the world size, 4"),
         (
             "cp: {sharded: true}",
@@ -85,6 +98,8 @@ def test_what_can_not_be_cut_is_refused_with_the_numbers(
         ("cp: {}", "cp", Batch(8, 8, 1)),
         ("cp: {sharded: true}", "cp+fsdp", Batch(8, 8, 1)),
         ("cp: {mesh: {cp: 2}}", "cp2+ddp", Batch(8, 4, 1)),
+        ("cp: {implementation: ring}", "cp-ring", Batch(8, 8, 1)),
+        ("cp: {implementation: ring, mesh: {cp: 2}}", "cp2-ring+ddp", Batch(8, 4, 1)),
         ("cp: {mesh: {cp: 2}, sharded: true}", "cp2+fsdp", Batch(8, 4, 1)),
     ],
 )
@@ -97,7 +112,7 @@ def test_a_name_says_who_shares_rows_and_those_who_do_share_samples(
 
 def of(strategy: ContextParallel, world_size: int, batch: Batch, **changed: object) -> Case:
     """A case of *strategy* on the small model, in fp32."""
-    options = {"mesh": dict(strategy.mesh), "sharded": strategy.sharded}
+    options = {**dataclasses.asdict(strategy), "mesh": dict(strategy.mesh)}
     workload = Choice("transformer", {**OPTIONS, **changed.pop("options", {})})
     return case("cp", world_size, strategy=Choice("cp", options), workload=workload, batch=batch, **changed)
 
@@ -121,6 +136,19 @@ def test_a_layer_exchanges_four_times_forward_and_four_times_backward(
     assert ContextParallel().collectives_by_dimension(asked, 1000) == [
         ExpectedCollective("all_to_all", moved, "cp", 2 * passes * 4 * L),
         ExpectedCollective("all_reduce", 4000, "cp"),
+    ]
+
+
+@pytest.mark.parametrize(("recomputed", "passes"), [("none", 2), ("full", 3)])
+def test_round_a_ring_keys_and_values_go_in_each_pass_and_their_gradients_in_fp32(
+    recomputed: str, passes: int
+) -> None:
+    strategy, bf16 = ContextParallel(implementation="ring"), Precision("bf16")
+    asked = of(strategy, 4, Batch(B, B, 1), precision=bf16, activation_checkpointing=recomputed)
+    both = 2 * L * B * S * D
+    assert strategy.collectives_by_dimension(asked, 1000)[:2] == [
+        ExpectedCollective("all_gather", passes * both * 2, "cp", passes * L),
+        ExpectedCollective("all_to_all", both * 4, "cp", 4 * L),
     ]
 
 
@@ -178,25 +206,27 @@ optimizer: {{name: sgd, lr: 0.1, clip_grad_norm: 0.1}}
 measure: {{trials: 0}}
 check: {{steps: 2, perturbed: 4, fp64: false}}
 world_sizes: [2]
-strategies: [{{planted_cp: {{bug: [none, {", ".join(bugs)}]}}}}]
+strategies: [{{planted_cp: {{bug: [none, {", ".join(bugs)}]}}}}, {{cp: {{implementation: ring}}}}]
 """)
     found = {name.split("/")[0].removeprefix("planted-cp-"): word for name, word in verdicts(done).items()}
-    assert found == {"none": ROUNDING, **dict.fromkeys(bugs, DIFFERS)}
+    assert found == {"none": ROUNDING, "cp-ring": ROUNDING, **dict.fromkeys(bugs, DIFFERS)}
 
 
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    ("attention", "data", "precision", "recomputed"),
+    ("by", "attention", "data", "precision", "recomputed"),
     [
-        ("full", "text", "fp32", "none"),
-        ("full", "headless", "bf16", "full"),
-        ("sliding_window, window: 5", "text", "fp32", "selective"),
-        ("sliding_window, window: 12", "text", "bf16", "none"),
+        ("ulysses", "full", "text", "fp32", "none"),
+        ("ulysses", "full", "headless", "bf16", "full"),
+        ("ulysses", "sliding_window, window: 5", "text", "fp32", "selective"),
+        ("ulysses", "sliding_window, window: 12", "text", "bf16", "none"),
+        ("ring", "full", "headless", "fp32", "selective"),
+        ("ring", "full", "text", "bf16", "full"),
     ],
 )
 def test_rows_that_are_cut_are_the_same_training_and_move_what_theory_says(
-    attention: str, data: str, precision: str, recomputed: str, run_suite: Callable[..., Finished]
+    by: str, attention: str, data: str, precision: str, recomputed: str, run_suite: Callable[..., Finished]
 ) -> None:
     done = run_suite(f"""{CHECKED.replace("tied: true", f"tied: true, attention: {attention}")}
 data: {data}
@@ -206,7 +236,9 @@ optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 measure: {{warmup: 1, steps: 2, trials: 1}}
 check: {{steps: 3, perturbed: 4, fp64: false}}
 world_sizes: [2, 4]
-strategies: [{{cp: {{sharded: [false, true]}}}}, {{cp: {{mesh: {{cp: 2}}, sharded: [false, true]}}}}]
+strategies:
+  - cp: {{implementation: {by}, sharded: [false, true]}}
+  - cp: {{implementation: {by}, mesh: {{cp: 2}}, sharded: [false, true]}}
 exclude: [{{strategy: "cp2*", world_size: 2}}]
 """)
     assert done.code == 0, done.errors
@@ -242,7 +274,7 @@ optimizer: {{lr: 0.01}}
 measure: {{trials: 0}}
 converge: {{targets: {{bits_per_byte: 6}}, max_steps: 10, eval_every: 5, eval_samples: 16, seeds: 1}}
 world_sizes: [2]
-strategies: [ddp, {{cp: {{sharded: [false, true]}}}}]
+strategies: [ddp, {{cp: {{sharded: [false, true]}}}}, {{cp: {{implementation: ring}}}}]
 """)
     assert done.code == 0, done.errors
     cases = {row.case.label: row for row in AnalysedRun.read(Run(done.folder)).cases}
@@ -253,7 +285,7 @@ strategies: [ddp, {{cp: {{sharded: [false, true]}}}}]
     }
     whole = [value for value in values.pop("ddp") if value is not None]
     assert len(whole) == 2
-    for label in ("cp", "cp+fsdp"):
+    for label in ("cp", "cp+fsdp", "cp-ring"):
         assert [value for value in values[label] if value is not None] == pytest.approx(whole, rel=1e-4)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from distbench import registry
 from distbench.case import BYTES, Case
 from distbench.strategies.description import ExpectedCollective
+from distbench.workloads.splits import undivided
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
     from distbench.workloads.context import Context
+
+
+Implementation = Literal["ulysses", "ring"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,7 @@ class ContextParallelism:
     """How the rows of a case are cut by positions over *devices* that share them."""
 
     devices: int
+    implementation: Implementation = "ulysses"
 
     def problem(self, case: Case) -> str | None:
         """Why *case* can't be trained so, or None if it can."""
@@ -28,13 +33,33 @@ class ContextParallelism:
                 f"context parallelism: the workload {case.workload.name} does not say how its rows are cut "
                 "by positions; use transformer, or a plug-in with Workload.context"
             )
-        if reason := context.problem(self.devices, heads=True):
+        if reason := context.never or self._division_problem(context):
             return f"context parallelism over {self.devices} devices: {reason}"
+        if self.implementation == "ring" and not context.sees_all:
+            return "ring attention has no window; use implementation: ulysses, or attention: full"
+        if self.implementation == "ring" and case.precision.compute == "fp64":
+            return "ring attention adds up in fp32; use implementation: ulysses with fp64"
         if case.compile != "none":
             return "compile is not offered with context parallelism; use compile: false"
         if case.precision.float8 != "none":
             return "float8 is not offered with context parallelism; use precision: bf16"
         return None
+
+    def _division_problem(self, context: Context) -> str | None:
+        if self.implementation == "ulysses":
+            return undivided(
+                {"heads": context.heads, "kv_heads": context.kv_heads, "seq_len": context.positions},
+                self.devices,
+            )
+        # each rank has a part from the front and one from the back, so that causal work is even
+        parts, positions = 2 * self.devices, context.positions
+        if positions % parts == 0:
+            return None
+        near = f"{positions // parts * parts} or " if positions > parts else ""
+        return (
+            f"ring attention cuts rows into {parts} parts, 2 for each, and seq_len = {positions} can't be "
+            f"divided by {parts}; {near}{(positions // parts + 1) * parts} can"
+        )
 
     def expected(self, case: Case) -> dict[str, Any]:
         """What ``Engine.effective`` must show of it."""
@@ -42,7 +67,7 @@ class ContextParallelism:
         positions = context.positions // self.devices if context else None
         return {
             "mesh.cp": self.devices,
-            "context_parallel": "ulysses",
+            "context_parallel": self.implementation,
             "positions_per_rank": positions,
         }
 
@@ -52,15 +77,26 @@ class ContextParallelism:
         Jacobs et al. 2023 (DeepSpeed-Ulysses, arXiv:2309.14509, section 3.2): each layer exchanges queries,
         keys, values and what comes out, forward, and the gradients of all four backward. Of grouped heads
         keys and values are as much smaller. A layer that is computed again exchanges forward again.
+
+        torch's ring (``torch.distributed.tensor.experimental``, 2.13): keys and values are all-gathered
+        forward and backward, and their gradients, in fp32, go round all devices by all-to-alls in which each
+        sends to the next.
         """
         context = context_of(case)
         if self.devices == 1 or context is None:
             return []
         passes = 2 if case.activation_checkpointing == "none" else 3
-        positions = samples * context.positions // self.devices
-        size = passes * positions * context.exchanged * BYTES[case.precision.compute]
-        calls = passes * 4 * context.layers * case.batch.gradient_accumulation_steps
-        return [ExpectedCollective("all_to_all", float(size), "cp", calls)]
+        element, layers = BYTES[case.precision.compute], context.layers
+        calls = layers * case.batch.gradient_accumulation_steps
+        if self.implementation == "ulysses":
+            size = passes * samples * context.positions // self.devices * context.exchanged * element
+            return [ExpectedCollective("all_to_all", float(size), "cp", passes * 4 * calls)]
+        # those of grouped heads as often as there are heads of queries
+        both = 2 * layers * samples * context.positions * context.heads * context.head_dim
+        return [
+            ExpectedCollective("all_gather", float(passes * both * element), "cp", passes * calls),
+            ExpectedCollective("all_to_all", float(both * BYTES["fp32"]), "cp", self.devices * calls),
+        ]
 
 
 def context_of(case: Case) -> Context | None:

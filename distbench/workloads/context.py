@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distbench.workloads.splits import undivided
-
 if TYPE_CHECKING:
     import torch
 
@@ -48,8 +46,3 @@ class Context:
     def exchanged(self) -> int:
         """Numbers of one position in the queries, keys, values and outputs of all layers."""
         return 2 * self.layers * (self.heads + self.kv_heads) * self.head_dim
-
-    def problem(self, devices: int, *, heads: bool) -> str | None:
-        """Why rows can't be cut over that many *devices*, or None; *heads*: they are divided too."""
-        counts = {"heads": self.heads, "kv_heads": self.kv_heads} if heads else {}
-        return self.never or undivided({**counts, "seq_len": self.positions}, devices)

@@ -10,10 +10,10 @@ from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies import _mesh
-from distbench.strategies._context_parallel import ContextParallelism, context_of
+from distbench.strategies._context_parallel import ContextParallelism, Implementation, context_of
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies.base import Engine, Setting, Strategy
-from distbench.strategies.cp.card import PLAIN, SHARDED
+from distbench.strategies.cp.card import PLAIN, RING, SHARDED
 from distbench.strategies.description import (
     KEEPING,
     PORTIONS,
@@ -38,6 +38,10 @@ class ContextParallel(Strategy):
         **points(PORTIONS, "context_parallel"),
     }
 
+    implementation: Implementation = "ulysses"
+    """ulysses: attention sees all positions for some of the heads, by all-to-alls, so that devices have to
+    divide heads and kv_heads. ring: keys and values come to queries that stay, by torch's ring attention;
+    each rank has a part from the front of a row and one from the back."""
     mesh: dict[Literal["cp"], Count] = field(default_factory=dict)
     """{cp: 2}: pairs of neighbouring ranks share rows, and pairs have rows of their own; left out: all ranks
     share all rows."""
@@ -52,20 +56,23 @@ class ContextParallel(Strategy):
     @property
     def label(self) -> str:
         name, copies = (f"cp{self.mesh['cp']}", ["ddp"]) if self.mesh else ("cp", [])
-        return "+".join([name, *(["fsdp"] if self.sharded else copies)])
+        ring = "-ring" if self.implementation == "ring" else ""
+        return "+".join([f"{name}{ring}", *(["fsdp"] if self.sharded else copies)])
 
     @property
     def simplicity(self) -> int:
         # as simple as sharding, but the model has to lend a hand
-        return 35 + bool(self.mesh) + 2 * self.sharded
+        return 35 + bool(self.mesh) + 2 * self.sharded + 3 * (self.implementation == "ring")
 
     @property
     def card(self) -> Card:
-        return SHARDED if self.sharded else PLAIN
+        if self.sharded:
+            return SHARDED
+        return RING if self.implementation == "ring" else PLAIN
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
-        return cls(), cls(sharded=True)
+        return cls(), cls(implementation="ring"), cls(sharded=True)
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:
@@ -154,4 +161,4 @@ class ContextParallel(Strategy):
         return _mesh.Mesh.of({"cp": self.mesh.get("cp", ranks)}, ranks, self._of_data)
 
     def _cut(self, ranks: int) -> ContextParallelism:
-        return ContextParallelism(self._over(ranks).size("cp"))
+        return ContextParallelism(self._over(ranks).size("cp"), self.implementation)

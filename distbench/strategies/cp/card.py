@@ -5,7 +5,7 @@ from __future__ import annotations
 from distbench.strategies.description import ALL_STATES, TAKE_IT, ZERO_PAPER, Card, Claim
 
 _ULYSSES = "https://arxiv.org/abs/2309.14509"
-
+_RING = "https://arxiv.org/abs/2310.01889"
 _FSDP = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 _SHARES = Claim(
     "shards",
@@ -30,6 +30,30 @@ PLAIN = Card(
             "rows are so long that the activations of one do not fit, and the model itself does; and heads "
             "divide by the ranks.",
             _ULYSSES,
+        ),
+    ),
+)
+RING = Card(
+    shards="positions of each row",
+    claims=(
+        Claim(
+            "shards",
+            "The positions of every row: a rank has a part from the front and one from the back, whose "
+            "queries meet the keys and values of all.",
+            _RING,
+        ),
+        Claim(
+            "moves",
+            "Keys and values to all ranks, forward and backward, and the gradients of both round all ranks; "
+            "and the all-reduce of the gradients of parameters.",
+            _RING,
+        ),
+        Claim("keeps", f"{ALL_STATES} Activations divided by the ranks.", ZERO_PAPER),
+        Claim(
+            TAKE_IT,
+            "rows are so long that the activations of one do not fit, and there are more ranks than heads to "
+            "divide.",
+            _RING,
         ),
     ),
 )

@@ -38,7 +38,7 @@ def rows_of(strategy: cp.ContextParallel, setting: Setting) -> Rows:
     """Rows over the mesh of live ranks. A collective call."""
     sizes = strategy.dimensions(setting.world_size)
     mesh = init_device_mesh(setting.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-    return Rows(setting.workload, mesh)
+    return Rows(setting.workload, mesh, strategy.implementation)
 
 
 def build_cp(strategy: cp.ContextParallel, setting: Setting) -> ContextParallelEngine:

@@ -1,0 +1,107 @@
+"""Ring attention of torch: queries stay where they are, and all keys and values come to them.
+
+``torch.distributed.tensor.experimental``, a prototype (2.13): it dispatches CUDA's kernels of DTensors alone,
+so on CPUs the loop behind it is called with the CPU's kernel.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd.function import once_differentiable
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.experimental._context_parallel import _attention
+
+from distbench.workloads.context import Attend
+
+_POSITIONS = 2
+_FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+
+class Ring:
+    """Attention of some positions of each rank to those of all."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        """*mesh* has the ranks that share rows."""
+        self._mesh = mesh
+        _attention._cp_options.enable_load_balance = True
+        if mesh.device_type != "cpu":
+            _attention._enable_context_parallel_dispatcher()
+
+    def parts(self, positions: int) -> torch.Tensor:
+        """Positions of each rank (ranks, positions / ranks): a part from the front and one from the back.
+
+        The later a position, the more it sees: so all ranks have as much to do.
+        """
+        parts = torch.arange(positions).view(2 * self._mesh.size(), -1)
+        return torch.cat([parts, parts.flip(0)], dim=1)[: self._mesh.size()]
+
+    def around(self, attend: Attend) -> Attend:
+        """*attend* of tensors that torch knows to be cut by positions; on CPUs its ring in place of it."""
+        if self._mesh.device_type == "cpu":
+            return _with_all_heads(partial(_on_cpu, self._mesh.get_group()))
+
+        def dispatched(*inputs: torch.Tensor) -> torch.Tensor:
+            cut = [DTensor.from_local(x, self._mesh, (Shard(_POSITIONS),), run_check=False) for x in inputs]
+            out: Any = attend(*cut)
+            local: torch.Tensor = out.to_local()
+            return local
+
+        return _with_all_heads(dispatched)
+
+
+def _with_all_heads(ring: Attend) -> Attend:
+    """*ring* with keys and values repeated for all heads of queries, as its kernels take no grouped ones."""
+
+    def repeated(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        times = query.shape[1] // key.shape[1]
+        return ring(query, key.repeat_interleave(times, dim=1), value.repeat_interleave(times, dim=1))
+
+    return repeated
+
+
+def _on_cpu(group: dist.ProcessGroup, *inputs: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = _CpuRing.apply(group, *inputs)
+    return out
+
+
+class _CpuRing(torch.autograd.Function):
+    """torch's loops over the ring, forward and backward, with the CPU's fused attention."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, group: dist.ProcessGroup, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        """Causal attention of this rank's queries."""
+        out, logsumexp = _attention._templated_ring_attention(
+            group, _POSITIONS, _FORWARD, query, key, value, is_causal=True
+        )
+        ctx.group = group
+        ctx.save_for_backward(query, key, value, out, logsumexp)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        """Gradients of this rank's queries, keys and values."""
+        query, key, value, out, logsumexp = ctx.saved_tensors
+        found = _attention._templated_ring_attention_backward(
+            ctx.group,
+            _POSITIONS,
+            _BACKWARD,
+            gradient,
+            "grad_out",
+            query,
+            key,
+            value,
+            out,
+            logsumexp,
+            is_causal=True,
+            dropout_p=0.0,
+        )
+        return None, *found
