@@ -543,6 +543,45 @@ def test_training_with_shards_or_in_16_bits_gives_the_losses_of_the_case(
 
 
 @pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Record]:
+    """Return the records of a real run of layers that are cut, by label and precision."""
+    text = SUITE.replace(
+        "strategies: [ddp, fsdp, {zero: {stage: 2}}]",
+        """
+strategies:
+  - tp: {sequence_parallel: [false, true]}
+  - tp: {loss_parallel: true}
+  - fsdp: {mesh: {tp: 2}, sequence_parallel: [false, true], loss_parallel: true}
+launcher: {kept: {oversubscribe: true}}
+precision: [fp32, bf16]
+""",
+    ).replace("world_sizes: [2]", "world_sizes: [4]")
+    model = "{transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, seq_len: 32, tied: true}}"
+    text = text.replace('{user: {model: "small:Small", length: 32}}', model)
+    done = run_in(tmp_path_factory.mktemp("cut"), text)
+    assert done.code == 0, done.errors
+    records = Run(done.folder).records()
+    return {(record.case.label, record.case.precision.compute): record for record in records}
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("label", "precision"),
+    [
+        *((label, "fp32") for label in ("tp", "tp+sp", "tp+lp", "fsdp+tp2+lp", "fsdp+tp2+sp+lp")),
+        ("tp", "bf16"),
+        ("fsdp+tp2+sp+lp", "bf16"),
+    ],
+)
+def test_training_with_cut_layers_gives_the_losses_of_the_case(
+    label: str, precision: str, cut: dict[tuple[str, str], Record], tmp_path: Path
+) -> None:
+    record = cut[label, precision]
+    assert trained(record, "torch", tmp_path) == pytest.approx(losses_of(record), rel=1e-6)
+
+
+@pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Record]:
     """Return the records of a real run by label and optimizer: Muon with AdamW, and AdamW in 8 bits."""
     text = SUITE.replace("{lr: 0.01, betas", "{name: [muon, adamw8bit], lr: 0.01, betas")
@@ -594,8 +633,10 @@ def trained(record: Record, format_: str, folder: Path) -> list[float]:
     told = {"case": record.case.to_json(), "format": format_, "wrapper": wrapper}
     (folder / "case.json").write_text(json.dumps(told))
     launched(adopt(format_, record.case, record.effective), folder)
-    ranks = [json.loads((folder / f"losses-{rank}.json").read_text()) for rank in range(2)]
-    return [sum(step) / 2 for step in zip(*ranks, strict=True)]
+    ranks = [
+        json.loads((folder / f"losses-{rank}.json").read_text()) for rank in range(record.case.world_size)
+    ]
+    return [sum(step) / len(step) for step in zip(*ranks, strict=True)]
 
 
 def launched(adopted: Adopted, folder: Path) -> str:

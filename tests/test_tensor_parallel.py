@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import tomllib
 from collections.abc import Callable
@@ -224,19 +225,38 @@ def test_torchtitan_is_told_the_mesh_and_others_say_why_not() -> None:
     asked = of("fsdp", 4, device="cuda", precision=bf16, batch=Batch(B, B // 2, 1))
     options = {"mesh": {"tp": 2}, "sequence_parallel": True, "loss_parallel": True}
     meshed = dataclasses.replace(asked, strategy=Choice("fsdp", options))
-    assert formats_for(Measured.of(meshed, {})) == ["torchtitan"]
+    assert formats_for(Measured.of(meshed, {})) == ["torch", "torchtitan"]
     (text,) = adopt("torchtitan", meshed, {}).files.values()
     parallelism = tomllib.loads(text)["parallelism"]
     assert parallelism["tensor_parallel_degree"] == 2
     assert parallelism["data_parallel_shard_degree"] == 2
     assert parallelism["disable_loss_parallel"] is False
-    with pytest.raises(
-        UsageError, match="--as torch: only torchtitan's configuration says how layers are cut"
-    ):
-        adopt("torch", meshed, {})
+    with pytest.raises(UsageError, match="--as accelerate: only a script of plain torch and torchtitan's"):
+        adopt("accelerate", meshed, {})
     plain = dataclasses.replace(asked, strategy=Choice("tp"), batch=Batch(B, B, 1))
     with pytest.raises(UsageError, match="torchtitan's tensor parallelism is with sequence parallelism"):
         adopt("torchtitan", plain, {})
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_script_of_plain_torch_says_how_each_layer_is_cut(sequence: bool) -> None:
+    options = {"mesh": {"dp_replicate": 2, "tp": 2}, "sequence_parallel": sequence}
+    asked = dataclasses.replace(of("fsdp", 8, batch=Batch(B, B // 4, 1)), strategy=Choice("fsdp", options))
+    adopted = adopt("torch", asked, {})
+    text = adopted.files["adopted_torch.py"]
+    ast.parse(text)
+    assert (
+        'mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp_replicate", "dp_shard", "tp"))' in text
+    )
+    assert '"mesh": mesh["dp_replicate", "dp_shard"],' in text
+    assert '"blocks.*.attention.wo": RowwiseParallel(output_layouts=between),' in text
+    assert ('"norm": SequenceParallel(),' in text) == sequence
+    assert any("rank // 2 says which micro-batches" in note for note in adopted.notes)
+    with pytest.raises(UsageError, match="--skeleton: its small model has none of the layers"):
+        adopt("torch", asked, {}, with_script=True)
+    foreign = dataclasses.replace(asked, workload=Choice("mine"))
+    with pytest.raises(UsageError, match="workload mine, a plug-in, are cut is not in the record"):
+        adopt("torch", foreign, {})
 
 
 CHECKED = f"""

@@ -38,8 +38,7 @@ FORMATS: dict[str, ModuleType] = {
 
 
 _BY_NAMES = (
-    "only torchtitan's configuration says how layers are cut (tensor parallelism): in another script "
-    "torch's parallelize_module wants the names of your model's own modules"
+    "only a script of plain torch and torchtitan's configuration say how layers are cut (tensor parallelism)"
 )
 
 
@@ -56,7 +55,7 @@ def _problems(format_: str, measured: Measured) -> list[str]:
     module = FORMATS[format_]
     problems: list[str] = module.problems(measured)
     own = {
-        _BY_NAMES: measured.split and module is not torchtitan_toml,
+        _BY_NAMES: measured.split and module not in (torch_script, torchtitan_toml),
         _LOSSY: measured.ddp and measured.ddp.by_design and module is not torch_script,
         _ZERO_1: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
     }
@@ -88,6 +87,10 @@ def adopt(
         raise UsageError(f"--as {format_}: {problems[0]}{advice}")
     if with_script and module is not torch_script:
         raise UsageError(f"--skeleton: only --as torch has a training script, not --as {format_}")
+    if with_script and measured.split:
+        raise UsageError(
+            "--skeleton: its small model has none of the layers that this case cuts; leave it out"
+        )
     written: Adopted = module.write(measured)
     if case.environment != CURRENT:
         note = f"Measured in another Python environment: {base.elsewhere(case)}"

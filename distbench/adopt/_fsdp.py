@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from distbench.adopt._python import block, dtype, lines
@@ -63,6 +64,8 @@ def policy(case: Case) -> str:
 
 def _mesh(case: Case, strategy: FullyShardedDataParallel) -> str:
     sizes = strategy.dimensions(case.world_size)
+    if strategy.cuts_layers:
+        return f"mesh[{', '.join(f'{json.dumps(name)}' for name in sizes if name != 'tp')}]"
     shape, names = (str(tuple(part)).replace("'", '"') for part in (sizes.values(), sizes))
     return f'init_device_mesh("{case.device}", {shape}, mesh_dim_names={names})'
 

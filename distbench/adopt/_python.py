@@ -177,6 +177,8 @@ def train(measured: Measured) -> str:
             f"(loss / {divisor!r}).backward()  # a constant loss scale of {case.precision.loss_scale!r}"
         )
     micro_batch = lines("loss = loss_of(model, batch)", backward)
+    if measured.split and measured.split.loss_parallel:
+        micro_batch = lines("with loss_parallel():", indent(micro_batch, "    "), "loss = loss.full_tensor()")
     if number == 1:
         body = lines(
             "for batch in batches:",
@@ -240,11 +242,14 @@ def _update(measured: Measured) -> str:
     clip = f"nn.utils.clip_grad_norm_(model.parameters(), {limit!r})"
     clip = f"model.clip_grad_norm_({limit!r})" if version == 1 else clip
     step = lines("" if limit is None else clip, "optimizer.step()")
+    if measured.split and scale is None:
+        step = lines("place_gradients(model)", step)
     if scale is None:
         return step
-    norm = "nn.utils.get_total_norm(gradients)" + (".full_tensor()" if version == 2 else "")
+    norm = "nn.utils.get_total_norm(gradients)" + (".full_tensor()" if version == 2 or measured.split else "")
     norm = 'model.clip_grad_norm_(float("inf"))' if version == 1 else norm
     return lines(
+        "place_gradients(model)" if measured.split else "",
         "gradients = [p.grad for p in model.parameters() if p.grad is not None]",
         f"if torch.isfinite({norm}):  # otherwise they overflowed: no update",
         f"    torch._foreach_div_(gradients, {scale!r})",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from distbench import schedule
-from distbench.adopt import _fsdp, _lossy, _optimizer, _python, base, deepspeed_json
+from distbench.adopt import _fsdp, _lossy, _optimizer, _python, _tensor_parallel, base, deepspeed_json
 from distbench.adopt._python import lines
 from distbench.adopt.base import Adopted, Measured
+from distbench.analysis.text import one_line
 from distbench.strategies.dp import DataParallel
 from distbench.strategies.single import Single
 
@@ -21,14 +22,17 @@ _NOTES = (
 )
 
 
-def problems(measured: Measured) -> list[str]:  # noqa: ARG001 - the same call as in the others
-    """None: plain torch can express every case."""
-    return []
+def problems(measured: Measured) -> list[str]:
+    """Why a script can't express this case: the record does not say how the layers of a plug-in are cut."""
+    name = measured.case.workload.name
+    unknown = f"how the layers of the workload {one_line(name)}, a plug-in, are cut is not in the record"
+    return base.applying({unknown: measured.split and not _tensor_parallel.splits_of(measured)})
 
 
 def write(measured: Measured) -> Adopted:
     """The case as a module to paste, with DeepSpeed's configuration if DeepSpeed is the engine."""
     notes = (*measured.about_sizes, *_NOTES, *base.matrices(measured), *deepspeed_json.notes(measured))
+    notes = (*notes, *_tensor_parallel.note(measured))
     differs = deepspeed_json.differs(measured, with_schedule=True)
     start = base.command(measured, "python", "train.py")
     launch = start if _alone(measured) else base.torchrun(measured)
@@ -52,6 +56,7 @@ def _script(measured: Measured) -> str:
         _python.WRAP_LAYERS if wraps else "",
         _optimizer.rate(case.optimizer),
         "" if zero else _optimizer.joined(case.optimizer),
+        _tensor_parallel.functions(measured),
         _python.prepare(_prepare(measured)),
         _python.zero_train(case) if zero else _python.train(measured),
     )
@@ -60,6 +65,7 @@ def _script(measured: Measured) -> str:
 
 
 _STANDARD = {
+    "inspect.": "import inspect",
     "itertools.": "import itertools",
     "math.": "import math",
     "os.environ": "import os",
@@ -88,6 +94,7 @@ def _imports(measured: Measured, wraps: bool, body: str) -> str:
         "from torch.distributed.optim import ZeroRedundancyOptimizer" if _is_sharded(measured) else "",
         "from torch.nn.parallel import DistributedDataParallel" if measured.ddp else "",
         _fsdp.imports(measured.fsdp) if measured.fsdp else "",
+        _tensor_parallel.imports(measured),
     )
     return f"{standard}\n\n{foreign}" if standard else foreign
 
@@ -115,9 +122,9 @@ def _prepare(measured: Measured) -> str:
         )
         return lines(float8, checkpoint, initialize)
     if measured.fsdp:
-        wrap = _fsdp.wrap(case, measured.fsdp)
-        return lines(_python.cast_to_master(case), float8, checkpoint, wrap, make)
-    to = lines(_python.cast_to_master(case, "device, "), float8)
+        wrap, cut = _fsdp.wrap(case, measured.fsdp), _tensor_parallel.cut(measured)
+        return lines(_python.cast_to_master(case), cut, float8, checkpoint, wrap, make)
+    to = lines(_python.cast_to_master(case, "device, "), _tensor_parallel.cut(measured), float8)
     if not _python.casts(measured):
         return lines(to, checkpoint, _replicate(measured), make)
     compute = _python.dtype(case.precision.compute)

@@ -28,7 +28,10 @@ WORKLOAD = registry.make("workloads", CASE.workload)
 
 
 def micro_batches(rank: int) -> list[dict[str, torch.Tensor]]:
-    setting = Setting(CASE, WORKLOAD, Path(), torch.device("cpu"), rank, CASE.world_size, Path())
+    strategy = registry.make("strategies", CASE.strategy)
+    parts = [strategy.data_rank(each, CASE.world_size) for each in range(CASE.world_size)]
+    cpu = torch.device("cpu")
+    setting = Setting(CASE, WORKLOAD, Path(), cpu, rank, CASE.world_size, Path(), parts=parts)
     feed = Feed(setting)
     return [batch for step in range(STEPS) for batch in feed.micro_batches(step)]
 
