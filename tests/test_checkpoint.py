@@ -228,3 +228,28 @@ def test_a_resumed_run_makes_again_what_its_missing_trials_read(
     assert done.returncode == 0, done.stderr
     assert Finished.read(lost)["status"] == "measured"
     assert {file: file.read_text() for file in kept} == kept, "what nobody needs is not made again"
+
+
+@pytest.mark.deep
+def test_a_training_resumes_in_another_mesh_and_back(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite("""
+workload: {transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, seq_len: 32, tied: true}}
+batch: {global_batch_size: 8}
+optimizer: {weight_decay: 0.1}
+measure: {trials: 0}
+checkpoint: {steps_before: 2, steps_after: 2}
+launcher: {kept: {oversubscribe: true}}
+world_sizes: [4]
+strategies:
+  - single
+  - fsdp: {mesh: auto}
+  - tp: {sequence_parallel: true}
+""")
+    assert done.code == 0, done.errors
+    own = [each["verdict"] for each in done.checkpoints if each["training"] in ("sharded", "full")]
+    assert own == ["same"] * len(own), "bit for bit"
+    # each mesh goes on from the state of one process, and one process from the state of each mesh
+    others = [each for each in done.checkpoints if each["training"] == "exchanged"]
+    labels = {each["source"].split("/")[0] for each in others}
+    assert labels == {"single", "fsdp", "fsdp-hybrid2", "fsdp+tp2", "tp+sp"}
+    assert {each["verdict"] for each in others} <= {"same", "rounding"}

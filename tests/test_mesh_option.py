@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 from conftest import Finished
+from records import info, measured
 
-from distbench import plan
+from distbench import plan, registry
+from distbench.analysis.choice import Wish, choose
+from distbench.analysis.run import AnalysedRun
+from distbench.case import Case
 from distbench.env import Machine
 from distbench.errors import SuiteError
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
+from distbench.metrics.base import Trial
+from distbench.metrics.utilisation import Utilisation
 from distbench.suite import load
+from distbench.workloads.base import Workload
 
 MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
 MODEL = (
@@ -126,3 +133,49 @@ strategies: [{{fsdp: {{mesh: auto, sharding: [full, grad_op]}}}}]
     words = {name.split("/")[0]: each["equivalence"]["verdict"] for name, each in done.cases.items()}
     assert {f"fsdp{how}" for how in ("", "-hybrid2", "-grad-op-hybrid2", "-grad-op+tp2")} <= words.keys()
     assert set(words.values()) <= {EQUIVALENT, ROUNDING}
+
+
+def cases_of(folder: Path) -> list[Case]:
+    """The cases of the shipped suite of model parallelism on two devices."""
+    suite = folder / "parallel.yaml"
+    text = (Path(__file__).parent.parent / "suites/parallel.yaml").read_text()
+    suite.write_text(text.replace("world_sizes: auto", "world_sizes: [2]"))
+    return [item.case for item in plan.make(load(suite), MACHINE).cases if not item.problem]
+
+
+def test_what_cuts_the_model_is_picked_after_plain_sharding_if_it_is_as_fast(tmp_path: Path) -> None:
+    cases = cases_of(tmp_path)
+    records = [measured(each, 1000.0 + round_, round_=round_) for each in cases for round_ in range(3)]
+    run = AnalysedRun(info(*cases), records)
+    simplicity = {one.label: one.simplicity for one in run.candidates}
+    plain = {"single", "ddp", "fsdp", "zero2"}
+    assert {"tp", "fsdp+tp2+sp+lp", "pp"} < simplicity.keys()
+    cut = [simplicity[label] for label in simplicity.keys() - plain]
+    assert max(simplicity[label] for label in simplicity.keys() & plain) < min(cut)
+    pick, other = (choose(run.candidates, Wish(avoid=avoid)).pick for avoid in ((), tuple(plain)))
+    assert pick and other
+    assert pick.label == "ddp"
+    assert simplicity[other.label] == min(cut)
+
+
+def test_mfu_counts_the_same_work_whatever_the_mesh(tmp_path: Path) -> None:
+    cases = cases_of(tmp_path)
+    workload: Workload = registry.make("workloads", cases[0].workload)
+    flops = workload.flops_per_sample()
+    assert flops
+    summaries = [
+        Utilisation().summary(
+            Trial(
+                case=each,
+                tokens_per_sample=128,
+                flops_per_sample=flops,
+                recomputed_flops_per_sample=None,
+                samples={"step_s": [[2.0]] * 2, "peak_flops": [[1e9]] * 2},
+                phases={},
+            )
+        )
+        for each in cases
+        if each.world_size == 2
+    ]
+    assert len(summaries) > 5
+    assert {each["mfu"] for each in summaries} == {16 * flops / 2.0 / 2 / 1e9}
