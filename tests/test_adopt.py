@@ -578,7 +578,9 @@ def test_training_with_cut_layers_gives_the_losses_of_the_case(
     label: str, precision: str, cut: dict[tuple[str, str], Record], tmp_path: Path
 ) -> None:
     record = cut[label, precision]
-    assert trained(record, "torch", tmp_path) == pytest.approx(losses_of(record), rel=1e-6)
+    # in 16 bits 5e-6 was seen, far below their rounding
+    most = 1e-6 if precision == "fp32" else 1e-4
+    assert trained(record, "torch", tmp_path) == pytest.approx(losses_of(record), rel=most)
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,12 @@ def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> pla
     [
         ("tp: {}", 8, {}, "heads = 4 and kv_heads = 4 can't be divided by 8; numbers of devices that divide"),
         ("tp: {}", 8, {}, "heads = 4, kv_heads = 4, ffn_dim = 128, vocab_size = 256: 1, 2, 4"),
+        (
+            "tp: {}",
+            2,
+            {"workload": "{transformer: {preset: gpt2-small}}"},
+            ": 1; set vocab_size: 50304 (padded, as Megatron-LM does",
+        ),
         ("tp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not say how its layers are split"),
         (
             "tp: {sequence_parallel: true}",
@@ -84,6 +90,11 @@ def test_what_can_not_be_cut_is_refused_with_the_numbers(
     strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
 ) -> None:
     assert why in (planned(tmp_path, strategy, world_size, **changed).problem or "")
+
+
+def test_a_padded_vocabulary_can_be_cut(tmp_path: Path) -> None:
+    model = "{transformer: {preset: gpt2-small, vocab_size: 50304}}"
+    assert planned(tmp_path, "tp: {}", 2, workload=model).problem is None
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+_PADDING = 128
+"""Megatron-LM pads the vocabulary to a multiple of it (make-vocab-size-divisible-by)."""
+
 
 @dataclass(frozen=True)
 class Splits:
@@ -46,12 +49,25 @@ class Splits:
     """Tensors of all modules in ``whole``."""
     tied: bool = False
     """Whether ``table`` and ``head`` are one tensor."""
+    padded: str = ""
+    """Which of ``counts`` may be larger than it need be: that of the vocabulary; empty: none."""
     never: str = ""
     """Why this model can't be split over any number of devices; empty: it can."""
 
     def problem(self, devices: int) -> str | None:
         """Why the model can't be split over that many *devices*, or None if it can."""
-        return self.never or undivided(self.counts, devices)
+        wrong = self.never or undivided(self.counts, devices)
+        return wrong and f"{wrong}{self._padding(devices)}"
+
+    def _padding(self, devices: int) -> str:
+        """The size to which the vocabulary may be padded, if it alone can't be divided, in words."""
+        size = self.counts.get(self.padded, 0)
+        others = [count for name, count in self.counts.items() if name != self.padded]
+        if self.never or not size or any(count % devices for count in others):
+            return ""
+        multiple = math.lcm(_PADDING, devices)
+        fits = -(-size // multiple) * multiple
+        return f"; set {self.padded}: {fits} (padded, as Megatron-LM does, for all strategies alike)"
 
 
 def undivided(counts: Mapping[str, int], devices: int) -> str | None:

@@ -173,6 +173,7 @@ class Transformer(Workload):
             classes=shape.vocab_size,
             whole_parameters=(2 * shape.depth + 1) * shape.dim,
             whole_tensors=2 * shape.depth + 1,
+            padded="vocab_size",
             tied=shape.tied,
             never=f"its experts (experts = {shape.experts}) are not cut but spread; use ep"
             if shape.experts
