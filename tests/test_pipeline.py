@@ -267,19 +267,26 @@ def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied
 
 
 @pytest.mark.parametrize(
-    ("mesh", "world_size", "kept"),
-    [
-        ({"dp_replicate": 2}, 4, 2 * BLOCK + TABLE + 32),
-        ({"dp_shard": 2}, 4, (2 * BLOCK + TABLE + 32) / 2),
-    ],
+    ("mesh", "kept"),
+    [({"dp_replicate": 2}, 2 * BLOCK + TABLE + 32), ({"dp_shard": 2}, BLOCK + TABLE / 2 + 16)],
 )
-def test_a_mesh_keeps_copies_or_shards_of_the_largest_stage(
-    mesh: dict[str, int], world_size: int, kept: float
-) -> None:
+def test_a_mesh_keeps_copies_or_shards_of_the_largest_stage(mesh: dict[str, int], kept: float) -> None:
     strategy = PipelineParallel(mesh=mesh)
-    states = strategy.model_states(of(strategy, world_size), 0) or {}
-    assert states["parameters"] == states["gradients"] == kept * 4
+    states = strategy.model_states(of(strategy, 4), 0) or {}
+    assert states["parameters"] == kept * 4
     assert states["optimizer_state"] == kept * 8
+    # whole until they are reduced
+    assert states["gradients"] == (2 * BLOCK + TABLE + 32) * 4
+
+
+def test_gradients_of_a_stage_that_goes_back_before_the_next_are_reduced_before_that() -> None:
+    strategy = PipelineParallel(schedule="LoopedBFS", mesh={"dp_shard": 2})
+    asked = of(strategy, 4)
+    largest = BLOCK + TABLE + 32
+    once = strategy.model_states(asked, 0) or {}
+    assert once["gradients"] == (largest + BLOCK / 2) * 4
+    again = strategy.model_states(dataclasses.replace(asked, batch=Batch(16, 4, 2)), 0) or {}
+    assert again["gradients"] == (largest + (largest + BLOCK) / 2) * 4
 
 
 def test_layers_that_are_cut_keep_norms_whole() -> None:
@@ -455,7 +462,8 @@ strategies: {strategies}
     for record in (each for each in Run(done.folder).records() if each.job.kind == "measure"):
         moved, kept = volume(record), held(record)
         assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
-        assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
+        assert kept is not None, record.case.name
+        assert abs(kept.difference or 0) < TOLERANCE or kept.cause(), record.case.name
         assert [each for each in over_dimensions(record) if each.unexplained_calls] == [], record.case.name
 
 

@@ -242,6 +242,10 @@ class PipelineParallel(Strategy):
         known = []
         if "dp_shard" in self._inside:
             known.append(Deviation("states", "shards are padded to the same size on every rank"))
+        elif "tp" in self._inside:
+            known.append(
+                Deviation("gradients", "torch makes the gradient of a cut embedding whole on each rank")
+            )
         if "dp_shard" in self._inside and self.per_rank > ACTIVE:
             why = f"torch keeps at most {ACTIVE} stages of a rank gathered, and gathers the others again"
             known.append(Deviation("all_gather", why))

@@ -53,7 +53,8 @@ _INSIDE = {
         "sharded (FSDP2); by default they stay gathered until all micro-batches have passed.",
         "Parameters of its layers are gathered, and their gradients reduce-scattered, once for all "
         "micro-batches of the pipeline.",
-        "Of the model states only its shard, and beside it the gathered layers of its stages.",
+        "Of the model states only its shard, and beside it the gathered layers of its stages with whole "
+        "gradients, until these are reduced.",
         "stages that are whole don't fit, or there are more devices than stages.",
         "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
     ),

@@ -28,6 +28,8 @@ class Schedule:
     """Whether it needs at least as many micro-batches as there are stages."""
     in_rounds: bool = False
     """Whether micro-batches go through in rounds of equal size, as many rounds as ranks fit into them."""
+    is_breadth_first: bool = False
+    """Whether all micro-batches go through a stage of a rank before any goes through its next one."""
     splits_backward: bool = False
     """Whether gradients of weights are computed apart from those of activations."""
 
@@ -59,7 +61,7 @@ SCHEDULES: dict[Name, Schedule] = {
     "GPipe": Schedule("https://arxiv.org/abs/1811.06965"),
     "1F1B": Schedule(_MEGATRON, fills=True),
     "Interleaved1F1B": Schedule(_MEGATRON, _SEVERAL, in_rounds=True),
-    "LoopedBFS": Schedule("https://arxiv.org/abs/2211.05953", _SEVERAL),
+    "LoopedBFS": Schedule("https://arxiv.org/abs/2211.05953", _SEVERAL, is_breadth_first=True),
     "InterleavedZeroBubble": Schedule(_ZERO_BUBBLE, _SEVERAL, in_rounds=True, splits_backward=True),
     "ZBVZeroBubble": Schedule(_ZERO_BUBBLE, range(2, 3), is_v=True, splits_backward=True),
     "DualPipeV": Schedule(

@@ -97,9 +97,30 @@ def _passes(strategy: PipelineParallel, case: Case) -> int:
 
 def kept(strategy: PipelineParallel, case: Case, model: Stages) -> dict[str, float]:
     """Bytes of the model states of the rank that has most, by kind."""
-    shards = strategy.sizes(case.world_size).size("dp_shard")
-    largest = max(_held(strategy, case, model).values())
-    return zero_table(case, round(largest), stored=case.precision.master, shards=(shards, shards, shards))
+    shards, held = strategy.sizes(case.world_size).size("dp_shard"), _held(strategy, case, model)
+    place = max(held, key=lambda each: held[each])
+    table = zero_table(
+        case, round(held[place]), stored=case.precision.master, shards=(shards, shards, shards)
+    )
+    if shards > 1:
+        table["gradients"] = _whole_gradients(strategy, case, model, place)
+    return table
+
+
+def _whole_gradients(strategy: PipelineParallel, case: Case, model: Stages, place: int) -> float:
+    """Bytes of gradients at *place*, which are whole until all micro-batches of the pipeline have passed."""
+    stages = [
+        _cut(strategy, case, model.parameters(layers), len(layers))
+        for own, layers in _stages(strategy, case, model)
+        if own == place
+    ]
+    # a stage that goes all of the way back before the next one is reduced before that one has gradients
+    whole = max(stages) if strategy.order.is_breadth_first else sum(stages)
+    is_again = case.batch.gradient_accumulation_steps > 1
+    reduced = (sum(stages) if is_again else sum(stages) - whole) / strategy.sizes(case.world_size).size(
+        "dp_shard"
+    )
+    return whole * BYTES[case.precision.reduce] + reduced * BYTES[case.precision.master]
 
 
 def _held(strategy: PipelineParallel, case: Case, model: Stages) -> dict[int, float]:
