@@ -225,17 +225,20 @@ def ran(environment: str = CURRENT, tokens_per_s: float = 1000.0, **packages: st
     return record
 
 
-def test_a_report_says_which_versions_differ_and_compares_them_as_means() -> None:
-    records = [ran("old", 2000.0, deepspeed="0.14.0"), ran(deepspeed="0.19.8")]
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_report_says_which_versions_differ_and_compares_them_as_means(place: int) -> None:
+    ours, theirs = ran(deepspeed="0.19.8"), ran("old", 2000.0, deepspeed="0.14.0")
+    records = [theirs]
+    records.insert(place, ours)
     run = AnalysedRun(info(*(record.case for record in records)), records)
     text = "@old: another Python environment, with deepspeed 0.14.0 (current: 0.19.8)."
     assert sentences(records) == [text]
     assert facts(run)["software"] == "torch 2.13.0, DeepSpeed 0.19.8; @old: DeepSpeed 0.14.0"
     (group,) = run.parity.comparisons
     assert group.reference.case.environment == CURRENT
-    kinds = {each.key: each.kind for each in group.differences[records[0].case.id]}
+    kinds = {each.key: each.kind for each in group.differences[theirs.case.id]}
     assert kinds["software.deepspeed"] == "strategy"
-    assert [row.relative for row in run.cases] == [2.0, 1.0]
+    assert {row.case.environment: row.relative for row in run.cases} == {CURRENT: 1.0, "old": 2.0}
 
 
 def test_an_environment_like_the_current_one_is_told_as_such() -> None:
