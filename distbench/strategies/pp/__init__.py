@@ -242,7 +242,7 @@ class PipelineParallel(Strategy):
         known = []
         if "dp_shard" in self._inside:
             known.append(Deviation("states", "shards are padded to the same size on every rank"))
-        elif "tp" in self._inside:
+        if "tp" in self._inside:
             known.append(
                 Deviation("gradients", "torch makes the gradient of a cut embedding whole on each rank")
             )
