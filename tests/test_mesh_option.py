@@ -49,6 +49,17 @@ def test_auto_makes_a_case_of_every_mesh_that_fits(tmp_path: Path) -> None:
     assert not any(found.values())
 
 
+def test_a_pipeline_stands_in_every_mesh_that_fits(tmp_path: Path) -> None:
+    found = planned(tmp_path, "pp: {mesh: auto, micro_batches: 2, schedule: GPipe}", 2, 4, 8)
+    assert list(found) == [
+        *("pp-gpipe/2", "pp-gpipe+tp2/4", "pp-gpipe+fsdp2/4", "pp-gpipe+ddp2/4"),
+        # depth = 2, so that there are no more than two stages
+        *("pp-gpipe+tp4/8", "pp-gpipe+fsdp4/8", "pp-gpipe+ddp4/8"),
+        *("pp-gpipe+fsdp2+tp2/8", "pp-gpipe+hsdp2x2/8"),
+    ]
+    assert not any(found.values())
+
+
 def test_a_batch_that_a_mesh_can_not_divide_is_no_mistake_where_all_are_asked_for(tmp_path: Path) -> None:
     assert list(planned(tmp_path, "fsdp: {mesh: auto}", 8, batch=2)) == ["fsdp+tp4/8"]
 

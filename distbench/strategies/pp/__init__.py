@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from distbench import registry
@@ -29,7 +29,7 @@ from distbench.strategies.description import (
 from distbench.strategies.pp import theory
 from distbench.strategies.pp.card import card_of
 from distbench.strategies.pp.cuts import By, cut
-from distbench.strategies.pp.inside import INSIDE, Dimension, labels, mesh_problem
+from distbench.strategies.pp.inside import INSIDE, Dimension, every, labels, mesh_problem
 from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule, fitting
 from distbench.workloads.base import Workload
 from distbench.workloads.stages import Stages
@@ -59,12 +59,12 @@ class PipelineParallel(Strategy):
     split: By = "count"
     """count: the stages have equally many layers. parameters: the largest stage, with embedding or head, is
     as small as it can be."""
-    mesh: dict[Literal["pp", "dp_replicate", "dp_shard", "tp"], Count] = field(
+    mesh: dict[Literal["pp", "dp_replicate", "dp_shard", "tp"], Count] | Literal["auto"] = field(
         default_factory=dict, metadata={"since": 4}
     )
     """Further dimensions of the device mesh, inside each place of the pipeline, which has the ranks that are
     left: {dp_replicate: 2} copies its stages by DDP, {dp_shard: 2} shards them by FSDP2, both together by
-    HSDP; {tp: 2} cuts their layers over ranks that share rows."""
+    HSDP; {tp: 2} cuts their layers over ranks that share rows. auto: a case for every mesh that fits."""
     sequence_parallel: bool = field(default=False, metadata={"since": 4})
     """Where mesh has tp: cut what is between the layers too, and between stages, as the strategy tp does."""
     reshard_after_forward: bool = field(default=False, metadata={"since": 4})
@@ -111,18 +111,21 @@ class PipelineParallel(Strategy):
 
     @property
     def asked(self) -> dict[str, int]:
-        """``mesh`` for those who ask by any name."""
-        return dict(self.mesh.items())
+        """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
+        return {} if self.mesh == "auto" else dict(self.mesh.items())
+
+    def meshes(self, ranks: int) -> list[Strategy] | None:
+        return [replace(self, mesh=mesh) for mesh in every(ranks)] if self.mesh == "auto" else None
 
     @property
     def _inside(self) -> dict[str, int]:
         """Dimensions of several ranks inside each place of the pipeline, outermost first."""
-        return {name: self.mesh[name] for name in INSIDE if self.mesh.get(name, 1) > 1}
+        return {name: self.asked[name] for name in INSIDE if self.asked.get(name, 1) > 1}
 
     @property
     def tensor_parallelism(self) -> TensorParallelism:
         """How layers are cut."""
-        return TensorParallelism(self.mesh.get("tp", 1), self.sequence_parallel, loss=False)
+        return TensorParallelism(self.asked.get("tp", 1), self.sequence_parallel, loss=False)
 
     def sizes(self, ranks: int) -> Mesh:
         """The mesh of that many *ranks*."""
@@ -222,7 +225,7 @@ class PipelineParallel(Strategy):
             "stages": mesh.size("pp") * self.per_rank,
             "micro_batches": self.micro_batches,
             "layers_of_stages": tuple(map(len, layers)),
-            **(of_mesh if self.mesh else {}),
+            **(of_mesh if self.asked else {}),
         }
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:

@@ -80,7 +80,7 @@ class PipelineEngine(PartEngine):
         return {
             **settings,
             **self._totals,
-            **(self._of_mesh() if self._strategy.mesh else {}),
+            **(self._of_mesh() if self._strategy.asked else {}),
             "schedule": type(self._schedule).__name__.removeprefix("Schedule"),
             "stages": self._stages[0].num_stages,
             "in_flight": self._most_in_flight(),

@@ -11,13 +11,27 @@ if TYPE_CHECKING:
     from distbench.strategies.pp import PipelineParallel
 
 Dimension = Literal["dp_replicate", "dp_shard", "tp"]
+Name = Literal["pp", "dp_replicate", "dp_shard", "tp"]
 INSIDE: tuple[Dimension, ...] = ("dp_replicate", "dp_shard", "tp")
 """Outermost first."""
 
 
+def every(ranks: int) -> list[dict[Name, int]]:
+    """All meshes of that many *ranks* with several stages, those of the fewest dimensions first.
+
+    The pipeline has what the others leave, and is not named.
+    """
+    meshes = [mesh for mesh in _mesh.every(ranks, ("pp", *INSIDE)) if mesh["pp"] > 1]
+    inside: list[dict[Name, int]] = [
+        {name: mesh[name] for name in INSIDE if mesh[name] > 1} for mesh in meshes
+    ]
+    # of one rank there is none: why, says the pipeline alone
+    return sorted(inside, key=len) or [{}]
+
+
 def labels(strategy: PipelineParallel) -> list[str]:
     """What the label of *strategy* says of its mesh, by the names that the techniques have alone."""
-    copies, shards, parts = (strategy.mesh.get(name, 1) for name in INSIDE)
+    copies, shards, parts = (strategy.asked.get(name, 1) for name in INSIDE)
     said = []
     if copies > 1 and shards > 1:
         said.append(f"hsdp{copies}x{shards}")
@@ -32,7 +46,7 @@ def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
     """Why *case* can't be trained in the mesh of *strategy*, or None if it can."""
     if reason := _mesh.problem(strategy.asked, case.world_size, "pp"):
         return reason
-    copies, shards, parts = (strategy.mesh.get(name, 1) for name in INSIDE)
+    copies, shards, parts = (strategy.asked.get(name, 1) for name in INSIDE)
     if parts == 1 and strategy.sequence_parallel:
         return "sequence_parallel needs tensor parallelism; set mesh: {tp: 2}"
     if shards == 1 and strategy.reshard_after_forward:
@@ -46,7 +60,7 @@ def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
 
 def _ddp_problem(strategy: PipelineParallel, case: Case) -> str | None:
     precision, said = case.precision, f"mesh: {_mesh.text(strategy.asked)}"
-    if strategy.mesh.get("tp", 1) > 1:
+    if strategy.asked.get("tp", 1) > 1:
         return f"{said}: DDP takes no layers that are cut over ranks; use dp_shard in place of dp_replicate"
     if strategy.order.splits_backward:
         return (
