@@ -12,6 +12,7 @@ from records import case, info, measured
 from traces import Events
 
 from distbench.analysis.pipeline import passes as passes_of
+from distbench.analysis.pipeline import waiting
 from distbench.analysis.run import AnalysedRun
 from distbench.metrics.profile import pipeline
 from distbench.metrics.profile.meeting import Part, shortest
@@ -203,6 +204,23 @@ def test_the_schedule_is_drawn_as_it_ran_a_box_for_each_pass_in_the_lane_of_its_
     assert all(width == pytest.approx(10) for trace in drawn for width in trace["x"])
 
 
+def test_activations_are_what_a_forward_pass_leaves_times_the_micro_batches_in_flight() -> None:
+    # two stages on a rank: of 100 bytes and of 10, after the batch's 7
+    sizes = [("forward", 0, 107), ("forward", 0, 207), ("forward", 1, 217), ("backward", 1, 207)]
+    sizes += [("forward", 1, 217), ("backward", 1, 207), ("backward", 0, 107)]
+    rows = [{"rank": 0, "phase": phase, "stage": stage, "activations": of} for phase, stage, of in sizes]
+    rows.insert(0, {"rank": 0, "phase": "build", "activations": 5000})
+    passes = [row(0, "F", 0.0), row(0, "F", 0.01, stage=1)]
+    record = recorded(*passes, in_flight_theory=[2, 1])
+    record = replace(record, tables={**record.tables, "memory": rows})
+    record = replace(record, samples={**record.samples, "memory_activations": [[217.0], [0.0]]})
+    (found,) = waiting(record)
+    assert [each.micro_batch_bytes for each in found.stages] == [100, 10]
+    assert (found.activations, found.activations_theory) == (217, 210)
+    (unknown,) = waiting(replace(record, effective={}))
+    assert unknown.activations_theory is None
+
+
 @pytest.mark.parametrize(
     "change",
     [{"pass": "X"}, {"stage": None}, {"begin_s": float("nan")}, {"end_s": -1.0}, {"micro_batch": "0"}],
@@ -234,6 +252,12 @@ def test_the_passes_of_a_real_pipeline_its_waiting_and_what_it_keeps_are_in_the_
     assert record.effective["in_flight"] == record.effective["in_flight_theory"] == [2, 1]
     found = record.values
     assert found["bubble_theory"] == pytest.approx(1 / 3)
+    assert {row.get("stage") for row in record.tables["memory"] if row["phase"] == "forward"} == {0, 1}
+    first, last = waiting(record)
+    for of in (first, last):
+        # the batch and the loss are in one and not in the other, and here are no smaller
+        assert of.activations and of.activations_theory
+        assert of.activations_theory < 1.1 * of.activations
     # rank 0 waits for at least half of the second stage's backward pass, whatever else the machine does
     waited = record.samples["bubble_s"][0][0]
     assert waited is not None and 0.05 < waited < found["profile_step_s"] - 6 * 0.05

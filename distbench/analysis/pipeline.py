@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.ranks import work
-from distbench.grouping import gathered
+from distbench.grouping import gathered, grouped
 from distbench.record import Record
 
 FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
@@ -34,6 +36,15 @@ class Stage:
     number: int
     in_flight: int | None
     in_flight_theory: int | None
+    micro_batch_bytes: float | None
+    """What its forward pass over a micro-batch leaves: the median over those of the counted step."""
+
+    @property
+    def activations_theory(self) -> float | None:
+        """Bytes by the schedule's theory of how many micro-batches are in flight; None: not known."""
+        if self.in_flight_theory is None or self.micro_batch_bytes is None:
+            return None
+        return self.in_flight_theory * self.micro_batch_bytes
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,18 @@ class Waiting:
     """None: not known when messages were under way."""
     bubble_s: float | None
     transfer_s: float | None
+    activations: float | None
+    """Most bytes of activations at the end of a phase of the counted step."""
+
+    @property
+    def activations_theory(self) -> float | None:
+        """Bytes if each stage keeps what the schedule says of what a micro-batch leaves; None: not known.
+
+        Of several stages no less than they keep: they need not be at their largest at the same time.
+        """
+        sizes = [each.activations_theory for each in self.stages]
+        known = [size for size in sizes if size is not None]
+        return math.fsum(known) if len(known) == len(sizes) else None
 
 
 def passes(record: Record) -> list[Pass]:
@@ -72,23 +95,47 @@ def waiting(record: Record) -> list[Waiting]:
     stages = gathered({(each.rank, each.stage): None for each in passes(record)})
     means = {name: work(record, name) for name in ("profile_step_s", "bubble", "bubble_s")}
     transfers = work(record, "pipeline_transfer_s")
+    left, kept = _left_by_forward(record), work(record, "memory_activations")
     return [
         Waiting(
             rank,
-            tuple(_stage(record, number) for number in sorted(numbers)),
+            tuple(_stage(record, number, left.get((rank, number))) for number in sorted(numbers)),
             means["profile_step_s"][rank],
             means["bubble"].get(rank),
             means["bubble_s"].get(rank),
             transfers.get(rank),
+            kept.get(rank),
         )
         for rank, numbers in sorted(stages.items())
         if rank in means["profile_step_s"]
     ]
 
 
-def _stage(record: Record, number: int) -> Stage:
-    kept = [record.effective.get(key) for key in ("in_flight", "in_flight_theory")]
-    return Stage(number, *(_at(each, number) for each in kept))
+def _stage(record: Record, number: int, left: float | None) -> Stage:
+    kept, theory = (record.effective.get(key) for key in ("in_flight", "in_flight_theory"))
+    return Stage(number, _at(kept, number), _at(theory, number), left)
+
+
+def _left_by_forward(record: Record) -> dict[tuple[int, int], float]:
+    """Rank and stage -> bytes of activations that a forward pass over a micro-batch leaves, in the median."""
+    of_ranks = grouped(
+        (
+            row
+            for row in record.tables.get("memory", [])
+            if _is_count(row.get("activations")) and _is_count(row.get("rank"))
+        ),
+        lambda row: int(row["rank"]),
+    )
+    grown = gathered(
+        ((rank, after["stage"]), after["activations"] - before["activations"])
+        for rank, rows in of_ranks.items()
+        for before, after in itertools.pairwise(rows)
+        # before the first pass other things come, as the batch
+        if after.get("phase") == "forward"
+        and _is_count(after.get("stage"))
+        and _is_count(before.get("stage"))
+    )
+    return {place: statistics.median(sizes) for place, sizes in grown.items()}
 
 
 def _at(counts: Any, place: int) -> int | None:

@@ -15,9 +15,15 @@ from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
 from distbench.units import number_text
 
+_UNKNOWN = "what a forward pass leaves is not known, or how many are in flight by theory"
+
 
 def _ms(seconds: float) -> str:
     return number_text(seconds * 1e3)
+
+
+def _mib(size: float) -> str:
+    return number_text(size / 2**20)
 
 
 class PipelineView(View):
@@ -31,7 +37,9 @@ class PipelineView(View):
         "stages take as long and nothing is lost on the way. waits: the bubble's time; messages: the time "
         "in which a rank computes nothing while a message is under way: exposed communication. Lower is "
         "better. in flight: of how many micro-batches each stage kept activations at once, and by the "
-        "schedule's theory. The profiler slows the step: compare shares, not steps."
+        "schedule's theory; activ.: most MiB of activations, and what a forward pass leaves times the "
+        "theory of in flight, summed over the rank's stages. The profiler slows the step: compare shares, "
+        "not steps."
     )
     fields = (
         *(replace(field, heading="") for field in CASE),
@@ -44,6 +52,17 @@ class PipelineView(View):
         Field("transfer_s", "messages", "Computes nothing while a message moves.", "s", "lower", format=_ms),
         Field("in_flight", "in flight", "Micro-batches kept at once by each of its stages.", type="varchar"),
         Field("in_flight_theory", "theory", "The same by the schedule's theory.", type="varchar"),
+        Field(
+            "activations", "activ., MiB", "Most activations at the end of a phase.", "B", "lower", format=_mib
+        ),
+        Field(
+            "activations_theory",
+            "theory",
+            "What a forward pass leaves, times the micro-batches in flight by theory, over its stages.",
+            "B",
+            "lower",
+            format=_mib,
+        ),
     )
 
     def charts(self, run: AnalysedRun) -> Iterator[Chart]:
@@ -87,6 +106,8 @@ def _row(row: CaseSummary, name: str, of: Waiting) -> Row:
             "transfer_s": Cell(of.transfer_s, reason=row.absent.get("pipeline_transfer_s", "")),
             "in_flight": _each(of, lambda stage: stage.in_flight),
             "in_flight_theory": _each(of, lambda stage: stage.in_flight_theory),
+            "activations": Cell(of.activations, reason=row.absent.get("memory_activations", "")),
+            "activations_theory": Cell(of.activations_theory, reason=_UNKNOWN),
         },
         name,
     )

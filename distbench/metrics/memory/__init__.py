@@ -37,6 +37,7 @@ TABLE = TableSpec(
             "phase", "varchar", "build, forward, backward, step; theory: what model states should take."
         ),
         TableColumn("micro_batch", "bigint", "Micro-batch of the step, from 0 on."),
+        TableColumn("stage", "bigint", "Of a pipeline the stage that ran, from 0 on; null: none did."),
         _bytes("allocated", "Bytes of tensors by the allocator's books."),
         _bytes("peak", "Most such bytes during the phase."),
         *(_bytes(name, doc) for name, doc in KINDS.items()),

@@ -9,6 +9,7 @@ from typing import Any
 from distbench.case import MODEL_STATES
 from distbench.metrics.base import Absent, Session
 from distbench.metrics.memory.allocators import Books, why_not
+from distbench.metrics.profile.pipeline import stage_of
 
 _PHASES = {"forward": "forward", "backward": "backward", "optimizer": "step"}
 
@@ -25,6 +26,7 @@ class Phases:
         self._session, self._books = session, books
         self._unexplained = 0
         self._micro_batch = -1
+        self._stage: int | None = None
         self.rows: list[dict[str, Any]] = []
 
     @contextmanager
@@ -33,11 +35,15 @@ class Phases:
         if span == "data":
             self._unexplained = self._look().get("rest", 0)
         self._micro_batch += span == "forward"
+        if span not in _PHASES:
+            self._stage = stage_of(span)
         if self._books:
             self._books.reset_peak()
         yield
         if span in _PHASES:
             self.end(_PHASES[span])
+        else:
+            self._stage = None
 
     def end(self, phase: str) -> None:
         """Take the row of *phase*, which ends now."""
@@ -45,7 +51,8 @@ class Phases:
         if "rest" in row:
             row["activations"] = max(row["rest"] - self._unexplained, 0)
             row["other"] = row.pop("rest") - row["activations"]
-        self.rows.append({"phase": phase, "micro_batch": max(self._micro_batch, 0), **row})
+        stage = {} if self._stage is None else {"stage": self._stage}
+        self.rows.append({"phase": phase, "micro_batch": max(self._micro_batch, 0), **stage, **row})
 
     def most(self, name: str) -> float | Absent:
         """Maximum of *name* over the ends of all phases, or why no row has it."""

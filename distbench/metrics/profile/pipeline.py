@@ -71,6 +71,12 @@ class Pass:
     interval: Interval
 
 
+def stage_of(span: str) -> int | None:
+    """Stage that the part of a step *span* is a pass of; None: it is no pass."""
+    match = _PASS.fullmatch(span)
+    return int(match[1]) if match else None
+
+
 def passes(trace: Trace, step: Interval) -> list[Pass]:
     """The passes in *step*, by their begin; none: it is no pipeline, or shows nothing of it."""
     marked = [
