@@ -259,6 +259,10 @@ def test_another_python_environment_runs_this_harness(tmp_path: Path) -> None:
         (("--baseline", "no-such-thing"), "--baseline no-such-thing: neither a Python environment"),
         (("--baseline", "/bin/true"), "--baseline /bin/true: its Python"),
         (("--baseline", "/bin/false"), "--baseline /bin/false: its Python can't run trials"),
+        (
+            ("--baseline", sys.prefix, "--set", "launcher={ssh: {hosts: [localhost]}}"),
+            "launcher ssh starts ranks by the Python of its nodes",
+        ),
         (("--env-baseline", "A"), "--env-baseline 'A': expected NAME=VALUE"),
         (("--env", "A"), "--env 'A': expected NAME=VALUE"),
         (("--self-test", "--inconclusive", "maybe"), "--inconclusive = 'maybe'"),

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from distbench import env
+from distbench import env, registry
 from distbench.errors import UsageError
 from distbench.gate.checkout import check_out
 from distbench.interpreter import python_of, python_path
 from distbench.job import MEASURE
-from distbench.launchers.base import HERE, Place
+from distbench.launchers.base import HERE, Launcher, Place
 from distbench.plan import machine_of
 from distbench.suite import Suite
 
@@ -50,7 +50,8 @@ def moved(baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite]) 
         load: Reads the revision's suite, with the overrides of the command line.
 
     Raises:
-        UsageError: no such revision or environment, or it is missing packages that trials need.
+        UsageError: no such revision or environment, it is missing packages that trials need, or the launcher
+            can't start ranks in it.
         SuiteError: the revision's suite is invalid.
     """
     if python := python_of(Path(baseline)):
@@ -72,6 +73,12 @@ def _with(own: Place, moved: Place) -> Place:
 
 
 def _in_environment(python: Path, name: str, arm: Arm) -> Arm:
+    launcher: Launcher = registry.make("launchers", arm.suite.launcher)
+    if not launcher.takes_python:
+        raise UsageError(
+            f"--baseline {name}: launcher {arm.suite.launcher.name} starts ranks by the Python of its nodes, "
+            "so both arms would be the same; use launcher: local, or give a git revision"
+        )
     # the same harness in both arms, whatever version the other environment has
     place = Place(str(python), None, {"PYTHONPATH": python_path()})
     machine = _described(python, place, name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distbench.bounds import Bound, Count
 from distbench.data.base import Shape
+from distbench.workloads import _parting as parting
 from distbench.workloads._dimensions import PRESETS, Dimensions
 from distbench.workloads.base import Workload, cross_entropy
 from distbench.workloads.context import Around, Context
@@ -27,10 +28,6 @@ _STATES = 16
 
 # how far a check may shorten its work: two layers have a first, a last and what is between them
 _SHORT_ROW, _SHORTEST_ROW, _FEW_LAYERS, _FEW_IDS = 128, 16, 2, 1024
-
-_COLUMNS = ("attention.wq", "attention.wk", "attention.wv", "ffn.gate", "ffn.up")
-_ROWS = ("attention.wo", "ffn.down")
-"""Linear layers of a block that tensor parallelism cuts by their outputs, and by their inputs."""
 
 _Size = Annotated[int | None, Bound(1)]
 _Real = Annotated[float | None, Bound(0, open_low=True)]
@@ -157,77 +154,22 @@ class Transformer(Workload):
         return self.seq_len * shape.depth * (2 * multiplied + attention)
 
     def splits(self) -> Splits:
-        shape, block = self._dimensions, "blocks.*"
-        return Splits(
-            columns=tuple(f"{block}.{name}" for name in _COLUMNS),
-            rows=tuple(f"{block}.{name}" for name in _ROWS),
-            table="embedding",
-            head="head",
-            whole=(f"{block}.attention_norm", f"{block}.ffn_norm", "norm"),
-            entered=(f"{block}.attention", f"{block}.ffn"),
-            counts={name: getattr(shape, name) for name in ("heads", "kv_heads", "ffn_dim", "vocab_size")},
-            regions=2 * shape.depth,
-            layers=shape.depth,
-            width=shape.dim,
-            positions=self.seq_len,
-            classes=shape.vocab_size,
-            whole_parameters=(2 * shape.depth + 1) * shape.dim,
-            whole_tensors=2 * shape.depth + 1,
-            padded="vocab_size",
-            tied=shape.tied,
-            never=f"its experts (experts = {shape.experts}) are not cut but spread; use ep"
-            if shape.experts
-            else "",
-        )
+        return parting.splits(self._dimensions, self.seq_len)
 
     def mixture(self) -> Mixture | None:
-        shape = self._dimensions
-        if shape.experts is None:
-            return None
-        return Mixture(
-            modules="blocks.*.ffn.experts",
-            routers="blocks.*.ffn.router",
-            experts=shape.experts,
-            layers=shape.depth,
-            parameters=shape.depth * shape.expert_parameters(),
-            tensors=3 * shape.depth,
-            slots=shape.slots(self.seq_len),
-            width=shape.dim,
-            capacity=shape.capacity(self.seq_len) if shape.capacity_factor else None,
-        )
+        return parting.mixture(self._dimensions, self.seq_len)
 
     def stages(self) -> Stages:
-        shape = self._dimensions
-        table = shape.vocab_size * shape.dim
-        return Stages(
-            layers=(shape.block_parameters(),) * shape.depth,
-            before=table,
-            after=table + shape.dim,
-            between=(self.seq_len, shape.dim),
-            input="input_ids",
-            tied={"head.weight": "embedding.weight"} if shape.tied else {},
-            tied_parameters=table if shape.tied else 0,
-        )
+        return parting.stages(self._dimensions, self.seq_len)
+
+    def context(self) -> Context:
+        return parting.context(self._dimensions, self.seq_len)
 
     def stage(self, module: nn.Module, layers: range) -> nn.Module:
         from distbench.workloads._decoder import Decoder, DecoderStage
 
         assert isinstance(module, Decoder), "stages are cut from the plain module"
         return DecoderStage(module, layers, self.seq_len)
-
-    def context(self) -> Context:
-        shape = self._dimensions
-        return Context(
-            arrays=("input_ids", "labels"),
-            labels="labels",
-            positions=self.seq_len,
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-            layers=shape.depth,
-            sees_all=self.window is None,
-            never="" if shape.capacity_factor is None else "capacity_factor is of whole rows",
-        )
 
     def cut_rows(self, module: nn.Module, positions: torch.Tensor, around: Around) -> None:
         from distbench.workloads._decoder import Attention, Decoder

@@ -272,7 +272,7 @@ MUTANTS = (
     ),
     Mutant(
         "buffers are not looked at",
-        'if not (remarks and place.family == "buffer")',
+        'if not (hides_buffers and place.family == "buffer")',
         'if place.family != "buffer"',
         _in("test_envelope", "buffer"),
     ),

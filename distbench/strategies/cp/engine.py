@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -12,26 +9,12 @@ from distbench.strategies import cp
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.context_parallel import ContextEngine, Rows
 from distbench.strategies.torch_engine.modules import wrapped
-from distbench.strategies.torch_engine.reading import Ledger, dtype_name
+from distbench.strategies.torch_engine.replicated import ReplicatedEngine
 from distbench.workloads.weights import DTYPES, loaded
 
 
-class ContextParallelEngine(ContextEngine):
+class ContextParallelEngine(ReplicatedEngine, ContextEngine):
     """A whole model on each rank, for some positions of its rows; DDP sums its gradients over all ranks."""
-
-    module: DistributedDataParallel
-
-    def reduce_dtype(self) -> str:
-        return dtype_name(p.dtype for p in self.module.parameters())
-
-    def book(self, ledger: Ledger) -> None:
-        """Book the reducer's buckets too: C++ owns them, so their size is what DDP logs of itself."""
-        super().book(ledger)
-        sizes: str = self.module._get_ddp_logging_data()["bucket_sizes"]
-        ledger.add("buffers", sum(map(int, sizes.split(","))))
-
-    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if last else self.module.no_sync()
 
 
 def rows_of(strategy: cp.ContextParallel, setting: Setting) -> Rows:

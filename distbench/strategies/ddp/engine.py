@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -13,23 +13,21 @@ from distbench.strategies import ddp
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.modules import plain_module
-from distbench.strategies.torch_engine.reading import Ledger, dtype_name
+from distbench.strategies.torch_engine.replicated import ReplicatedEngine
 
 _HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 _REDUCES_IN = {hook: dtype for dtype, hook in _HOOKS.items()} | {default_hooks.allreduce_hook: None}
 
 
-class DdpEngine(WrappedEngine):
+class DdpEngine(ReplicatedEngine, WrappedEngine):
     """DDP around the plain module."""
-
-    module: DistributedDataParallel
 
     def reduce_dtype(self) -> str:
         # whatever hook is registered now, whoever registered it
         for hook, _ in self.module._comm_hooks:
             if dtype := _REDUCES_IN.get(hook, getattr(hook, "__qualname__", repr(hook))):
                 return dtype
-        return dtype_name(p.dtype for p in self.module.parameters())
+        return super().reduce_dtype()
 
     def unsynchronised(self) -> AbstractContextManager[Any]:
         return self.module.no_sync()
@@ -42,17 +40,6 @@ class DdpEngine(WrappedEngine):
             "gradient_as_bucket_view": self.module.gradient_as_bucket_view,
             "static_graph": self.module.static_graph,
         }
-
-    def book(self, ledger: Ledger) -> None:
-        """Book the reducer's buckets too: C++ owns them, so their size is what DDP logs of itself."""
-        super().book(ledger)
-        inside = ledger.bytes["gradients"] if self.module.gradient_as_bucket_view else 0
-        # rebuilding after the first step changes only their order
-        sizes: str = self.module._get_ddp_logging_data()["bucket_sizes"]
-        ledger.add("buffers", sum(map(int, sizes.split(","))) - inside)
-
-    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if last else self.module.no_sync()
 
 
 def build_ddp(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from distbench.strategies import ep
 from distbench.strategies.base import FullState, Refused, Setting
 from distbench.strategies.ep.exchange import Exchange
 from distbench.strategies.torch_engine import checkpoint, modules, optimizer, reading
-from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.torch_engine.replicated import ReplicatedEngine
 from distbench.workloads import weights
 from distbench.workloads.mixture import Mixture
 from distbench.workloads.weights import DTYPES, plain_name
@@ -29,10 +28,8 @@ _PLACES = (Replicate(), Shard(0))
 """Of the experts over the mesh: copies, each of which its ranks share by whole experts."""
 
 
-class ExpertParallelEngine(TorchEngine):
+class ExpertParallelEngine(ReplicatedEngine):
     """DDP around all that is no expert; experts of this rank, whose gradients come with the tokens."""
-
-    module: DistributedDataParallel
 
     def __init__(
         self,
@@ -96,15 +93,6 @@ class ExpertParallelEngine(TorchEngine):
             "experts_on_a_rank": len(own[0]),
         }
 
-    def book(self, ledger: reading.Ledger) -> None:
-        """Book the reducer's buckets too: C++ owns them, so their size is what DDP logs of itself."""
-        super().book(ledger)
-        sizes: str = self.module._get_ddp_logging_data()["bucket_sizes"]
-        ledger.add("buffers", sum(map(int, sizes.split(","))))
-
-    def reduce_dtype(self) -> str:
-        return reading.dtype_name(parameter.dtype for parameter in self.module.parameters())
-
     def save(self, folder: Path) -> None:
         updates = optimizer.scheduled_updates(self._scheduler)
         checkpoint.save(self.module, self._optimizer, folder, updates, placed=self._placed)
@@ -132,9 +120,6 @@ class ExpertParallelEngine(TorchEngine):
             for name, one in state.optimizer.items()
         }
         super().load_full(dataclasses.replace(state, parameters=parameters, optimizer=moments))
-
-    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if last else self.module.no_sync()
 
     def _split_gradients(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Gradients of the experts of this rank, and those of all else."""
