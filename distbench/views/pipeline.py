@@ -52,9 +52,7 @@ class PipelineView(View):
         Field("transfer_s", "messages", "Computes nothing while a message moves.", "s", "lower", format=_ms),
         Field("in_flight", "in flight", "Micro-batches kept at once by each of its stages.", type="varchar"),
         Field("in_flight_theory", "theory", "The same by the schedule's theory.", type="varchar"),
-        Field(
-            "activations", "activ.", "Most activations at the end of a phase.", "B", "lower", format=_mib
-        ),
+        Field("activations", "activ.", "Most activations at the end of a phase.", "B", "lower", format=_mib),
         Field(
             "activations_theory",
             "theory",

@@ -22,7 +22,9 @@ class ReplicatedEngine(TorchEngine):
     def book(self, ledger: Ledger) -> None:
         """Book the reducer's buckets too: C++ owns them, so their size is what DDP logs of itself."""
         super().book(ledger)
-        inside = ledger.bytes["gradients"] if self.module.gradient_as_bucket_view else 0
+        # before the last micro-batch gradients are beside the buckets, also if they become views into them
+        are_views = self.module.gradient_as_bucket_view and all(each._is_view() for each in self._gradients())
+        inside = ledger.bytes["gradients"] if are_views else 0
         # rebuilding after the first step changes only their order
         sizes: str = self.module._get_ddp_logging_data()["bucket_sizes"]
         ledger.add("buffers", sum(map(int, sizes.split(","))) - inside)
