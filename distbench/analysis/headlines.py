@@ -330,8 +330,15 @@ def _together(verdicts: Sequence[Verdict], judged: int) -> str:
     if len({verdict.sentence for verdict in verdicts}) == 1:
         return f"{one_line(first.sentence)}: {many}"
     extents = [verdict.extent for verdict in verdicts if verdict.extent]
-    most = f", at most {max(extents)[0]:.2f} {extents[0][1]}" if extents else f"; first: {first.sentence}"
+    most = f", at most {_extent_text(*max(extents))}" if extents else f"; first: {first.sentence}"
     return one_line(f"{first.word}: {many}{most}")
+
+
+def _extent_text(size: float, of_what: str) -> str:
+    """``0.35 of the allowed deviation``, or where that is left far behind ``66,923 times`` it."""
+    return (
+        f"{size:.2f} {of_what}" if size < 10 else f"{number_text(size)} times {of_what.removeprefix('of ')}"
+    )
 
 
 def _alone(row: CaseSummary, verdict: Verdict) -> str:
