@@ -290,6 +290,6 @@ check: {check}
     ours, theirs = run.cases
     assert theirs.case.name == "single/ws1/mb4/fp32/@other"
     assert ours.losses == theirs.losses
-    verdicts = {row.verdicts["check"].word for row in run.cases if "check" in row.verdicts}
+    verdicts = {row.verdicts["equivalence"].word for row in run.cases if "equivalence" in row.verdicts}
     assert verdicts <= {EQUIVALENT, ROUNDING}
     assert len(verdicts) == (check != "false")

@@ -345,7 +345,6 @@ include:
   - {strategy: "ddp+0.05mb+powersgd2", world_size: 4}
 measure: {warmup: 3, steps: 4, trials: 1, profile_steps: 1}
 check: {steps: 5, perturbed: 4}
-checkpoint: {}
 """
     )
     run = AnalysedRun.read(Run(done.folder))

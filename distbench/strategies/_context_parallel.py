@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distbench import registry
 from distbench.case import BYTES, Case
+from distbench.strategies._offers import not_offered
 from distbench.strategies.description import ExpectedCollective
 from distbench.workloads.splits import undivided
 
@@ -39,11 +40,7 @@ class ContextParallelism:
             return "ring attention has no window; use implementation: ulysses, or attention: full"
         if self.implementation == "ring" and case.precision.compute == "fp64":
             return "ring attention adds up in fp32; use implementation: ulysses with fp64"
-        if case.compile != "none":
-            return "compile is not offered with context parallelism; use compile: false"
-        if case.precision.float8 != "none":
-            return "float8 is not offered with context parallelism; use precision: bf16"
-        return None
+        return not_offered(case, "context parallelism")
 
     def _division_problem(self, context: Context) -> str | None:
         if self.implementation == "ulysses":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distbench import registry
 from distbench.case import BYTES, Case
+from distbench.strategies._offers import not_offered
 from distbench.strategies.description import ExpectedCollective
 
 if TYPE_CHECKING:
@@ -53,11 +54,7 @@ class TensorParallelism:
             )
         if case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
             return "torch has no fused SGD for sharded tensors; set optimizer.kernel: foreach"
-        if case.compile != "none":
-            return "compile is not offered with tensor parallelism; use compile: false"
-        if case.precision.float8 != "none":
-            return "float8 is not offered with tensor parallelism; use precision: bf16"
-        return None
+        return not_offered(case, "tensor parallelism")
 
     def parameters(self, case: Case, parameters: int) -> int:
         """Parameters that a device has of *parameters*: norms whole, of all else its part."""

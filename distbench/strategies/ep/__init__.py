@@ -11,6 +11,7 @@ from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
+from distbench.strategies._offers import not_offered
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.description import (
     SHARDING,
@@ -75,11 +76,7 @@ class ExpertParallel(Strategy):
                 f"expert parallelism reduces gradients in the parameters' dtype: precision.reduce = "
                 f"{precision.reduce} with precision.master = {precision.master}"
             )
-        if case.compile != "none":
-            return "compile is not offered with expert parallelism; use compile: false"
-        if precision.float8 != "none":
-            return "float8 is not offered with expert parallelism; use precision: bf16"
-        return state_problem(case, "rows", self.label)
+        return not_offered(case, "expert parallelism") or state_problem(case, "rows", self.label)
 
     def expected(self, case: Case) -> dict[str, Any]:
         model, mesh = mixture_of(case), self.dimensions(case.world_size)

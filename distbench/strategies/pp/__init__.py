@@ -13,6 +13,7 @@ from distbench.env import Machine
 from distbench.strategies import _mesh
 from distbench.strategies._mesh import Mesh
 from distbench.strategies._model_states import state_problem
+from distbench.strategies._offers import not_offered
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.description import (
@@ -157,7 +158,7 @@ class PipelineParallel(Strategy):
         return (
             self._stage_problem(model, ranks)
             or self._micro_batch_problem(case.batch.micro_batch_size, ranks)
-            or self._not_offered(case)
+            or not_offered(case, "pipeline parallelism")
             or state_problem(case, "rows" if {"dp_shard", "tp"} & {*self._inside} else "whole", self.label)
         )
 
@@ -196,14 +197,6 @@ class PipelineParallel(Strategy):
         return (
             f"micro_batches = {self.micro_batches}: {reason}; of a micro-batch of {samples} samples {instead}"
         )
-
-    def _not_offered(self, case: Case) -> str | None:
-        """What this strategy is not offered with, or None."""
-        if case.compile != "none":
-            return "compile is not offered with pipeline parallelism; use compile: false"
-        if case.precision.float8 != "none":
-            return "float8 is not offered with pipeline parallelism; use precision: bf16"
-        return None
 
     def uncut(self, case: Case) -> str:
         """Why a workload that says nothing of stages can't be trained so."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distbench.case import BYTES, Case
+from distbench.strategies._offers import not_offered
 from distbench.strategies._tensor_parallel import splits_of, unsplit
 from distbench.strategies.description import ExpectedCollective
 from distbench.workloads.splits import Splits
@@ -32,11 +33,7 @@ class AutoTensorParallelism:
         counts = {name: count for name, count in splits.counts.items() if name != "vocab_size"}
         if reason := replace(splits, counts=counts).problem(self.devices):
             return f"tensor parallelism over {self.devices} devices: {reason}"
-        if case.compile != "none":
-            return "compile is not offered with tensor parallelism; use compile: false"
-        if case.precision.float8 != "none":
-            return "float8 is not offered with tensor parallelism; use precision: bf16"
-        return None
+        return not_offered(case, "tensor parallelism")
 
     def parameters(self, case: Case, parameters: int) -> int:
         """Parameters that a device has of *parameters*: its part of the blocks' linear layers, all else."""
