@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from distbench import registry
 from distbench.bounds import Count
 from distbench.case import Case
 from distbench.env import Machine
@@ -14,6 +13,7 @@ from distbench.strategies import _mesh
 from distbench.strategies._mesh import Mesh
 from distbench.strategies._model_states import state_problem
 from distbench.strategies._offers import not_offered
+from distbench.strategies._pipeline import stages_of, uncut
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.description import (
@@ -32,7 +32,6 @@ from distbench.strategies.pp.card import card_of
 from distbench.strategies.pp.cuts import By, cut
 from distbench.strategies.pp.inside import INSIDE, Dimension, every, labels, mesh_problem
 from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule, fitting
-from distbench.workloads.base import Workload
 from distbench.workloads.stages import Stages
 
 
@@ -149,9 +148,9 @@ class PipelineParallel(Strategy):
         return self.sizes(ranks).sizes
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        model = model_of(case)
+        model = stages_of(case)
         if model is None:
-            return self.uncut(case)
+            return uncut(case)
         if reason := mesh_problem(self, case):
             return reason
         ranks = self.sizes(case.world_size).size("pp")
@@ -198,15 +197,8 @@ class PipelineParallel(Strategy):
             f"micro_batches = {self.micro_batches}: {reason}; of a micro-batch of {samples} samples {instead}"
         )
 
-    def uncut(self, case: Case) -> str:
-        """Why a workload that says nothing of stages can't be trained so."""
-        return (
-            f"pipeline parallelism: the workload {case.workload.name} does not say how it is cut into "
-            "stages; use transformer or mlp, or a plug-in with Workload.stages"
-        )
-
     def expected(self, case: Case) -> dict[str, Any]:
-        model, mesh = model_of(case), self.sizes(case.world_size)
+        model, mesh = stages_of(case), self.sizes(case.world_size)
         layers = self.layers_of_stages(model, mesh.size("pp")) if model else []
         of_mesh: dict[str, Any] = {f"mesh.{name}": size for name, size in mesh.sizes.items()}
         if "dp_shard" in self._inside:
@@ -226,11 +218,11 @@ class PipelineParallel(Strategy):
         return None if moved is None else by_operation(moved)
 
     def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
-        model = model_of(case)
+        model = stages_of(case)
         return theory.moved(self, case, model) if model else None
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
-        model = model_of(case)
+        model = stages_of(case)
         return theory.kept(self, case, model) if model else None
 
     @property
@@ -255,9 +247,3 @@ class PipelineParallel(Strategy):
         from distbench.strategies.pp.engine import build_pp
 
         return build_pp(self, setting)
-
-
-def model_of(case: Case) -> Stages | None:
-    """How the model of *case* can be cut, or None."""
-    workload: Workload = registry.make("workloads", case.workload)
-    return workload.stages()

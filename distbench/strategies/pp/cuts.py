@@ -6,6 +6,7 @@ import functools
 import itertools
 from typing import Literal
 
+from distbench.strategies._pipeline import by_count
 from distbench.workloads.stages import Stages
 
 By = Literal["count", "parameters"]
@@ -18,13 +19,10 @@ def cut(model: Stages, stages: int, by: By) -> list[range]:
         by: ``count``: as many layers in each, those left over in the first ones. ``parameters``: so that the
             largest stage, embedding and head included, is as small as it can be.
     """
-    ends = _by_count(len(model.layers), stages) if by == "count" else _by_parameters(model, stages)
+    if by == "count":
+        return by_count(len(model.layers), stages)
+    ends = _by_parameters(model, stages)
     return [range(start, stop) for start, stop in itertools.pairwise((0, *ends))]
-
-
-def _by_count(layers: int, stages: int) -> list[int]:
-    each, more = divmod(layers, stages)
-    return [stage * each + min(stage, more) for stage in range(1, stages + 1)]
 
 
 def _by_parameters(model: Stages, stages: int) -> list[int]:

@@ -11,13 +11,14 @@ from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
 from distbench.strategies import pp
+from distbench.strategies._pipeline import uncut
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.pp import facts, order
-from distbench.strategies.pp.evaluation import Whole
 from distbench.strategies.pp.line import Line
 from distbench.strategies.pp.parts import PartEngine
 from distbench.strategies.pp.stages import Part, Stage, parts_of, shapes_of
 from distbench.strategies.torch_engine import modules, reading, tensor_parallel
+from distbench.strategies.torch_engine.stagewise import Computed, Whole
 from distbench.workloads.stages import Stages
 
 T = TypeVar("T")
@@ -72,7 +73,9 @@ class PipelineEngine(PartEngine):
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
         between = self._strategy.between(self._model, self._setting.world_size)
-        return modules.evaluated(Whole(self._setting, self._line, between, self._stages), judge)
+        parts = {stage.stage_index: stage.submod for stage in self._stages}
+        owners = self._stages[0].stage_index_to_group_rank
+        return modules.evaluated(Whole(self._setting, self._line.group, between, parts, owners), judge)
 
     def effective(self) -> dict[str, Any]:
         settings, micro_batches = super().effective(), self._schedule._n_microbatches
@@ -115,7 +118,7 @@ class PipelineEngine(PartEngine):
 
     def _scaled_loss(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         batch = {self._model.input: labels, "labels": labels}
-        loss = self._loss(_Computed(output), batch)
+        loss = self._loss(Computed(output), batch)
         self._losses.append(loss.detach())
         return loss / self.loss_divisor()
 
@@ -133,18 +136,6 @@ class PipelineEngine(PartEngine):
         return loss
 
 
-class _Computed(nn.Module):
-    """Stands in a loss for the model whose output is known."""
-
-    def __init__(self, output: torch.Tensor) -> None:
-        super().__init__()
-        self._output = output
-
-    def forward(self, *_inputs: torch.Tensor) -> torch.Tensor:
-        """The output, whatever goes in."""
-        return self._output
-
-
 def build_pp(strategy: pp.PipelineParallel, setting: Setting) -> PipelineEngine:
     """Engine of this rank, which has no more than its own stages.
 
@@ -152,7 +143,7 @@ def build_pp(strategy: pp.PipelineParallel, setting: Setting) -> PipelineEngine:
         Refused: the workload does not say how it is cut.
     """
     if (model := setting.workload.stages()) is None:
-        raise Refused(strategy.uncut(setting.case))
+        raise Refused(uncut(setting.case))
     mesh = strategy.sizes(setting.world_size)
     line, ranks = Line.of(mesh, setting.device), mesh.size("pp")
     layers = strategy.layers_of_stages(model, ranks)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from distbench.strategies import _pipeline
+
 Name = Literal[
     "1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"
 ]
@@ -83,21 +85,18 @@ def fitting(name: Name, samples: int, ranks: int, per_rank: int) -> Iterator[int
 def bubble(name: Name, ranks: int, micro_batches: int, per_rank: int) -> float | None:
     """Share of a step that a rank waits, if all stages take as long and nothing is lost on the way.
 
-    (p - 1) / (v m + p - 1) for p ranks, m micro-batches, v stages a rank: Narayanan et al. 2021
-    (arXiv:2104.04473, section 2.2), whose ``(p - 1) / (v m)`` is relative to the time without waiting. None:
-    of schedules that split the backward pass it depends on what its halves take.
+    None: of schedules that split the backward pass it depends on what its halves take.
     """
     if SCHEDULES[name].splits_backward:
         return None
-    return (ranks - 1) / (per_rank * micro_batches + ranks - 1)
+    return _pipeline.bubble(ranks, micro_batches, per_rank)
 
 
 def in_flight(name: Name, stage: int, stages: int, micro_batches: int) -> int | None:
     """Most micro-batches whose activations *stage* keeps at once; None: it has to be counted in the order.
 
-    GPipe and LoopedBFS run all forward passes first; in 1F1B a stage has one more than stages follow it
-    (Narayanan et al. 2021, arXiv:2104.04473, section 2.2).
+    GPipe and LoopedBFS run all forward passes first.
     """
     if name == "1F1B":
-        return min(micro_batches, stages - stage)
+        return _pipeline.in_flight(stage, stages, micro_batches)
     return micro_batches if name in ("GPipe", "LoopedBFS") else None

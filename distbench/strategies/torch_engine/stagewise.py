@@ -1,35 +1,47 @@
-"""The pipeline as one module, for evaluation: any number of rows, forward only, one stage after another."""
+"""The stages of a pipeline: as one module for evaluation, and their loss by what the last one gives."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage
 
 from distbench.strategies.base import Setting
-from distbench.strategies.pp.line import Line
 from distbench.workloads.weights import DTYPES
 
 
 class Whole(nn.Module):
-    """Gives every rank of a line what its last stage gives. To call it is collective, with the same rows."""
+    """Gives every rank of a pipeline what its last stage gives: any number of rows, forward only.
+
+    To call it is collective, with the same rows on all ranks.
+    """
 
     def __init__(
-        self, setting: Setting, line: Line, between: tuple[int, ...], stages: Sequence[PipelineStage]
+        self,
+        setting: Setting,
+        group: dist.ProcessGroup,
+        between: tuple[int, ...],
+        parts: Mapping[int, nn.Module],
+        owners: Mapping[int, int],
     ) -> None:
+        """Of the ranks in *group*.
+
+        Args:
+            between: Shape of what passes from a stage to the next, of one sample.
+            parts: Stages of this rank by their numbers.
+            owners: Number of each stage -> the place in *group* of the rank that has it.
+        """
         super().__init__()
-        self._setting, self._line, self._between = setting, line, between
-        self._parts = {stage.stage_index: stage.submod for stage in stages}
+        self._setting, self._group, self._between = setting, group, between
+        self._parts, self._owners = dict(parts), owners
         # so that they go into evaluation mode with it
         self.stages = nn.ModuleList(self._parts.values())
-        self._owners = stages[0].stage_index_to_group_rank
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Logits of *inputs*."""
-        passed, here, group = inputs, self._line.place, self._line.group
+        passed, here, group = inputs, self._group.rank(), self._group
         for stage, owner in sorted(self._owners.items()):
             if here != owner:
                 continue
@@ -52,3 +64,15 @@ class Whole(nn.Module):
     def _empty(self, *shape: int) -> torch.Tensor:
         dtype = DTYPES[self._setting.case.precision.compute]
         return torch.empty(shape, dtype=dtype, device=self._setting.device)
+
+
+class Computed(nn.Module):
+    """Stands in a loss for the model whose output is known."""
+
+    def __init__(self, output: torch.Tensor) -> None:
+        super().__init__()
+        self._output = output
+
+    def forward(self, *_inputs: torch.Tensor) -> torch.Tensor:
+        """The output, whatever goes in."""
+        return self._output

@@ -1,0 +1,46 @@
+"""Pipelines by theory: what they need of a workload, and how long one stage a rank waits. Without torch."""
+
+from __future__ import annotations
+
+from distbench import registry
+from distbench.case import Case
+from distbench.workloads.base import Workload
+from distbench.workloads.stages import Stages
+
+
+def stages_of(case: Case) -> Stages | None:
+    """How the model of *case* can be cut between its layers, or None if its workload does not say."""
+    workload: Workload = registry.make("workloads", case.workload)
+    return workload.stages()
+
+
+def uncut(case: Case) -> str:
+    """Why a workload that says nothing of stages can't be trained in a pipeline."""
+    return (
+        f"pipeline parallelism: the workload {case.workload.name} does not say how it is cut into "
+        "stages; use transformer or mlp, or a plug-in with Workload.stages"
+    )
+
+
+def by_count(layers: int, stages: int) -> list[range]:
+    """As many of *layers* in each of *stages*, those left over in the first ones."""
+    each, more = divmod(layers, stages)
+    ends = [stage * each + min(stage, more) for stage in range(stages + 1)]
+    return [range(ends[stage], ends[stage + 1]) for stage in range(stages)]
+
+
+def bubble(ranks: int, micro_batches: int, per_rank: int = 1) -> float:
+    """Share of a step that a rank waits, if all stages take as long and nothing is lost on the way.
+
+    (p - 1) / (v m + p - 1) for p ranks, m micro-batches, v stages a rank: Narayanan et al. 2021
+    (arXiv:2104.04473, section 2.2), whose ``(p - 1) / (v m)`` is relative to the time without waiting.
+    """
+    return (ranks - 1) / (per_rank * micro_batches + ranks - 1)
+
+
+def in_flight(stage: int, stages: int, micro_batches: int) -> int:
+    """Most micro-batches whose activations *stage* keeps at once in 1F1B: one more than stages follow it.
+
+    Narayanan et al. 2021 (arXiv:2104.04473, section 2.2).
+    """
+    return min(micro_batches, stages - stage)

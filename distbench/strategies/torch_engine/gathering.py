@@ -1,0 +1,44 @@
+"""Tensors of all ranks of a group on its first one, one after another: what one has no other has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+Key = TypeVar("Key")
+Kind = tuple[torch.Size, torch.dtype]
+"""Shape and dtype of a whole tensor."""
+
+
+def gathered(
+    own: Mapping[Key, Kind],
+    whole: Callable[[Key], torch.Tensor],
+    device: torch.device,
+    group: dist.ProcessGroup,
+) -> Iterator[tuple[Key, torch.Tensor]]:
+    """Yield on the first rank of *group* the tensors of all of its ranks by their keys, on *device*.
+
+    Elsewhere nothing. A collective call: every rank goes through all of them. Each is valid until the next is
+    asked for.
+
+    Args:
+        own: What this rank has.
+        whole: Makes one of these, when it is its turn; it may be a collective call of another group, whose
+            ranks have the same tensors.
+    """
+    here, kinds = group.rank(), [dict[Key, Kind]() for _ in range(group.size())]
+    dist.all_gather_object(kinds, dict(own), group=group)
+    for owner, theirs in enumerate(kinds):
+        for key, (shape, dtype) in theirs.items():
+            made = whole(key).to(device) if owner == here else None
+            if made is not None and here == 0:
+                yield key, made
+            elif made is not None:
+                dist.send(made.contiguous(), group=group, group_dst=0)
+            elif here == 0:
+                received = torch.empty(shape, dtype=dtype, device=device)
+                dist.recv(received, group=group, group_src=owner)
+                yield key, received
