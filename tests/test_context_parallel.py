@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
+import plans
 import pytest
 from conftest import Finished
 from records import case
 
-from distbench import plan
 from distbench.adopt import adopt
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.mesh_dimensions import miscounted
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Choice, Precision
-from distbench.env import Machine
 from distbench.errors import UsageError
 from distbench.jobs.convergence.verdict import Convergence
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.record.store import Run
 from distbench.strategies.cp import ContextParallel
 from distbench.strategies.description import ExpectedCollective
-from distbench.suite import load
 
-MACHINE = Machine("cpu", 8, {"torch": "1", "torchao": "1"}, has_libaio=False, has_compiler=True)
 OPTIONS = {"dim": 64, "depth": 2, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": 256, "seq_len": 32}
 MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}"
 # rows, layers, positions, width
 B, L, S, D = 8, 2, 32, 64
-
-
-def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> plan.Planned:
-    """The only case of *strategy*."""
-    sections = {"workload": MODEL, "batch": f"{{global_batch_size: {B}}}", **changed}
-    suite = folder / "suite.yaml"
-    text = "".join(f"{key}: {value}\n" for key, value in sections.items())
-    suite.write_text(f"{text}world_sizes: [{world_size}]\nstrategies: [{{{strategy}}}]\n")
-    (item,) = plan.make(load(suite), MACHINE).cases
-    return item
+planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batch_size: {B}}}")
 
 
 @pytest.mark.parametrize(

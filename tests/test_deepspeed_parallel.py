@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import plans
 import pytest
 from conftest import Finished
 from records import case
@@ -38,14 +39,10 @@ CUT = 2 * 7 * 64 * 64
 WHOLE = 5 * 64 + 2 * 256 * 64
 
 
-def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> plan.Planned:
-    """The only case of ``zero`` with the options *strategy*."""
+def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan.Planned:
+    """The only case of ``zero`` with *options*."""
     sections = {"workload": MODEL, "batch": "{global_batch_size: 8}", **changed}
-    suite = folder / "suite.yaml"
-    text = "".join(f"{key}: {value}\n" for key, value in sections.items())
-    suite.write_text(f"{text}world_sizes: [{world_size}]\nstrategies: [{{zero: {{{strategy}}}}}]\n")
-    (item,) = plan.make(load(suite), MACHINE).cases
-    return item
+    return plans.planned(folder, f"zero: {{{options}}}", world_size, machine=MACHINE, **sections)
 
 
 @pytest.mark.parametrize(

@@ -8,24 +8,22 @@ from typing import Any
 
 import pytest
 from conftest import Finished
+from plans import planned
 from records import case
 
-from distbench import plan, registry
+from distbench import registry
 from distbench.adopt import adopt
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.case import Batch, Case, Choice
-from distbench.env import Machine
 from distbench.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.experts import Experts
 from distbench.record.store import Run
 from distbench.strategies.ep import ExpertParallel
-from distbench.suite import load
 from distbench.workloads.base import Workload
 
-MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
 D, F, S, L, E, K = 16, 24, 10, 2, 4, 2
 OPTIONS = {
     "dim": D,
@@ -82,11 +80,7 @@ def test_impossible_experts_have_a_name(options: dict[str, Any], why: str) -> No
 def problem(folder: Path, strategy: str, world_size: int, **changed: str) -> str:
     """Why the only case of *strategy* can't run; empty if it can."""
     sections = {"workload": MODEL, "batch": "{global_batch_size: 8}", **changed}
-    suite = folder / "suite.yaml"
-    text = "".join(f"{key}: {value}\n" for key, value in sections.items())
-    suite.write_text(f"{text}world_sizes: [{world_size}]\nstrategies: [{{{strategy}}}]\n")
-    (item,) = plan.make(load(suite), MACHINE).cases
-    return item.problem or ""
+    return planned(folder, strategy, world_size, **sections).problem or ""
 
 
 @pytest.mark.parametrize(

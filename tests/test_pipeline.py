@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import plans
 import pytest
 from conftest import Finished
 from records import case
 
-from distbench import plan
 from distbench.adopt import adopt
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.mesh_dimensions import over_dimensions
 from distbench.case import Batch, Case, Choice
-from distbench.env import Machine
 from distbench.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.plan.planning import Planned
@@ -25,10 +24,8 @@ from distbench.record.store import Run
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.pp.cuts import cut
 from distbench.strategies.pp.schedules import SCHEDULES, bubble
-from distbench.suite import load
 from distbench.workloads.stages import Stages
 
-MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
 OPTIONS = {"dim": 32, "depth": 4, "heads": 2, "kv_heads": 1, "ffn_dim": 64, "vocab_size": 256, "seq_len": 16}
 MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}"
 TABLE = 256 * 32
@@ -42,19 +39,15 @@ HEADS = {"workload": MODEL.replace("kv_heads: 1", "kv_heads: 2")}
 """A model that can be cut in two inside its layers."""
 
 
-def problem(folder: Path, strategy: str, world_size: int, **changed: str) -> str:
-    """Why the only case of *strategy* can't run; empty if it can."""
-    (item,) = planned(folder, strategy, world_size, **changed)
-    return item.problem or ""
+def problem(folder: Path, options: str, world_size: int, **changed: str) -> str:
+    """Why the only case of a pipeline with *options* can't run; empty if it can."""
+    return planned(folder, options, world_size, **changed).problem or ""
 
 
-def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> Sequence[Planned]:
-    """What is planned for a pipeline with *strategy* as its options."""
+def planned(folder: Path, options: str, world_size: int, **changed: str) -> Planned:
+    """The only case of a pipeline with *options*."""
     sections = {"workload": MODEL, "batch": "{global_batch_size: 8}", **changed}
-    suite = folder / "suite.yaml"
-    text = "".join(f"{key}: {value}\n" for key, value in sections.items())
-    suite.write_text(f"{text}world_sizes: [{world_size}]\nstrategies: [{{pp: {{{strategy}}}}}]\n")
-    return plan.make(load(suite), MACHINE).cases
+    return plans.planned(folder, f"pp: {{{options}}}", world_size, **sections)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +93,7 @@ def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> Seq
         ),
         ("mesh: {tp: 4}", 8, {}, "tensor parallelism over 4 devices: heads = 2 and kv_heads = 1 can't be"),
         ("sequence_parallel: true", 2, {}, "sequence_parallel needs tensor parallelism; set mesh: {tp: 2}"),
+        ("loss_parallel: true", 2, {}, "loss_parallel needs tensor parallelism; set mesh: {tp: 2}"),
         ("reshard_after_forward: true", 2, {}, "needs shards; set mesh: {dp_shard: 2}"),
         ("mesh: {dp_replicate: 2, tp: 1}, schedule: ZBVZeroBubble", 4, {}, "use dp_shard in place of dp_rep"),
         ("mesh: {dp_replicate: 2, tp: 2}", 8, HEADS, "DDP takes no layers that are cut over ranks; use dp_"),
@@ -134,6 +128,7 @@ def test_shards_are_not_freed_between_the_halves_of_a_backward_pass(schedule: st
         ("mesh: {pp: 2, dp_shard: 2}", 4, "pp+fsdp2"),
         ("mesh: {dp_replicate: 2, dp_shard: 2}", 8, "pp+hsdp2x2"),
         ("mesh: {tp: 2}, sequence_parallel: true", 4, "pp+tp2+sp"),
+        ("mesh: {tp: 2}, loss_parallel: true", 4, "pp+tp2+lp"),
         ("mesh: {dp_shard: 2}, reshard_after_forward: true, schedule: GPipe", 4, "pp-gpipe+fsdp2+reshard"),
         ("mesh: {dp_shard: 2, tp: 2}", 8, "pp+fsdp2+tp2"),
         ("mesh: {dp_shard: 1}", 2, "pp"),
@@ -142,7 +137,7 @@ def test_shards_are_not_freed_between_the_halves_of_a_backward_pass(schedule: st
 def test_a_name_says_what_is_inside_each_place(
     asked: str, world_size: int, label: str, tmp_path: Path
 ) -> None:
-    (item,) = planned(tmp_path, asked, world_size, **HEADS, batch="{global_batch_size: 16}")
+    item = planned(tmp_path, asked, world_size, **HEADS, batch="{global_batch_size: 16}")
     assert (item.problem, item.case.label) == (None, label)
 
 
@@ -247,6 +242,13 @@ UNTIED = 4 * BLOCK + 2 * TABLE + 32
             4,
             {},
             {"send": ACTIVATIONS, "all_reduce": 18 * ACTIVATIONS / 2, "all_gather": 8 * 16 * 256 * 4 / 2},
+        ),
+        # in place of the logits three numbers of each position
+        (
+            {"tp": 2},
+            4,
+            {"loss_parallel": True},
+            {"send": ACTIVATIONS, "all_reduce": (18 * ACTIVATIONS + 3 * 8 * 16 * 4) / 2},
         ),
     ],
 )
@@ -424,7 +426,8 @@ strategies:
   - pp: {schedule: [1F1B, Interleaved1F1B], mesh: {dp_replicate: 2}}
   - pp: {schedule: [GPipe, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV], mesh: {dp_shard: 2}}
   - pp: {schedule: [1F1B, LoopedBFS], mesh: {dp_shard: 2}, reshard_after_forward: true}
-  - pp: {schedule: [1F1B, ZBVZeroBubble], mesh: {tp: 2}, sequence_parallel: [false, true]}""",
+  - pp: {schedule: ZBVZeroBubble, mesh: {tp: 2}, sequence_parallel: [false, true], loss_parallel: true}
+  - pp: {mesh: {tp: 2}, sequence_parallel: [false, true], loss_parallel: [false, true]}""",
         ),
         (
             "bf16",
@@ -434,7 +437,7 @@ strategies:
   - pp: {schedule: [1F1B, ZBVZeroBubble], mesh: {dp_shard: 2}}
   - pp: {mesh: {dp_shard: 2}, reshard_after_forward: true}
   - pp: {mesh: {dp_replicate: 2}}
-  - pp: {mesh: {tp: 2}, sequence_parallel: [false, true]}""",
+  - pp: {mesh: {tp: 2}, sequence_parallel: [false, true], loss_parallel: [false, true]}""",
         ),
         (
             "fp32",
@@ -442,7 +445,7 @@ strategies:
             8,
             """
   - pp: {schedule: [1F1B, ZBVZeroBubble], mesh: {dp_shard: 2, tp: 2}, sequence_parallel: true}
-  - pp: {mesh: {dp_shard: 2, tp: 2}}
+  - pp: {mesh: {dp_shard: 2, tp: 2}, loss_parallel: true}
   - pp: {mesh: {dp_replicate: 2, dp_shard: 2}}""",
         ),
     ],

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import plans
 import pytest
 from conftest import Done, Finished
 from records import case, info, measured
 
-from distbench import plan
 from distbench.adopt import adopt, formats_for
 from distbench.adopt.base import Measured
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Choice, Precision
-from distbench.env import Machine
 from distbench.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.tp import TensorParallel
-from distbench.suite import load
 
-MACHINE = Machine("cpu", 8, {"torch": "1", "torchao": "1"}, has_libaio=False, has_compiler=True)
 MODEL = (
     "{transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, seq_len: 32}}"
 )
@@ -32,16 +30,7 @@ L, D, S, V = 2, 64, 32, 256
 NORMS = (2 * L + 1) * D
 # rows
 B = 8
-
-
-def planned(folder: Path, strategy: str, world_size: int, **changed: str) -> plan.Planned:
-    """The only case of *strategy*."""
-    sections = {"workload": MODEL, "batch": f"{{global_batch_size: {B}}}", **changed}
-    suite = folder / "suite.yaml"
-    text = "".join(f"{key}: {value}\n" for key, value in sections.items())
-    suite.write_text(f"{text}world_sizes: [{world_size}]\nstrategies: [{{{strategy}}}]\n")
-    (item,) = plan.make(load(suite), MACHINE).cases
-    return item
+planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batch_size: {B}}}")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 from distbench.bounds import Count
 from distbench.case import Case
 from distbench.env import Machine
-from distbench.strategies import _mesh
 from distbench.strategies._mesh import Mesh
 from distbench.strategies._model_states import state_problem
 from distbench.strategies._offers import not_offered
@@ -31,7 +30,8 @@ from distbench.strategies.pp import theory
 from distbench.strategies.pp.card import card_of
 from distbench.strategies.pp.cuts import By, cut
 from distbench.strategies.pp.inside import INSIDE, Dimension, every, labels, mesh_problem
-from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule, fitting
+from distbench.strategies.pp.limits import micro_batch_problem, stage_problem
+from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule
 from distbench.workloads.stages import Stages
 
 
@@ -44,7 +44,7 @@ class PipelineParallel(Strategy):
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(SHARDING, "stages", "layers_of_stages", "mesh", "placements", "units", "split_tensors"),
         **points(PORTIONS, "schedule", "micro_batches", "in_flight", "in_flight_theory", "bubble_theory"),
-        **points(PORTIONS, "sequence_parallel", "bucket_bytes_cap"),
+        **points(PORTIONS, "sequence_parallel", "loss_parallel", "bucket_bytes_cap"),
         **points(KEEPING, "reshard_after_forward"),
     }
 
@@ -67,6 +67,8 @@ class PipelineParallel(Strategy):
     HSDP; {tp: 2} cuts their layers over ranks that share rows. auto: a case for every mesh that fits."""
     sequence_parallel: bool = field(default=False, metadata={"since": 4})
     """Where mesh has tp: cut what is between the layers too, and between stages, as the strategy tp does."""
+    loss_parallel: bool = field(default=False, metadata={"since": 4})
+    """Where mesh has tp: the last stage computes the loss from logits that stay cut by classes."""
     reshard_after_forward: bool = field(default=False, metadata={"since": 4})
     """Where mesh has dp_shard: shard a layer again after each of its forward passes; then it is gathered for
     nearly every micro-batch. false: it stays whole until all have passed."""
@@ -125,7 +127,7 @@ class PipelineParallel(Strategy):
     @property
     def tensor_parallelism(self) -> TensorParallelism:
         """How layers are cut."""
-        return TensorParallelism(self.asked.get("tp", 1), self.sequence_parallel, loss=False)
+        return TensorParallelism(self.asked.get("tp", 1), self.sequence_parallel, self.loss_parallel)
 
     def sizes(self, ranks: int) -> Mesh:
         """The mesh of that many *ranks*."""
@@ -155,46 +157,10 @@ class PipelineParallel(Strategy):
             return reason
         ranks = self.sizes(case.world_size).size("pp")
         return (
-            self._stage_problem(model, ranks)
-            or self._micro_batch_problem(case.batch.micro_batch_size, ranks)
+            stage_problem(self, model, ranks)
+            or micro_batch_problem(self, case.batch.micro_batch_size, ranks)
             or not_offered(case, "pipeline parallelism")
             or state_problem(case, "rows" if {"dp_shard", "tp"} & {*self._inside} else "whole", self.label)
-        )
-
-    def _stage_problem(self, model: Stages, ranks: int) -> str | None:
-        """Why the stages can't be made of *model* on *ranks*, or None."""
-        allowed = self.order.per_rank
-        if ranks < 2:
-            beside = f", beside mesh: {_mesh.text(self.asked)}" if self._inside else ""
-            return f"a pipeline needs at least 2 ranks{beside}; use single, or a larger world size"
-        if self.per_rank not in allowed:
-            least = f"at least {allowed.start}" if len(allowed) > 1 else f"exactly {allowed.start}"
-            return (
-                f"stages_per_rank = {self.per_rank}, and the schedule {self.schedule} has {least}; set "
-                f"stages_per_rank: {allowed.start}, or leave it out"
-            )
-        stages, layers = ranks * self.per_rank, len(model.layers)
-        if layers >= stages:
-            return None
-        most = max((size for size in range(2, ranks) if size * self.per_rank <= layers), default=0)
-        instead = f"a world size of at most {most}, or a model of" if most else "a model of"
-        return (
-            f"{layers} layers can't be cut into {stages} stages ({ranks} ranks x {self.per_rank} of each); "
-            f"use {instead} at least {stages} layers"
-        )
-
-    def _micro_batch_problem(self, samples: int, ranks: int) -> str | None:
-        """Why a micro-batch of *samples* can't go through, or None."""
-        unfit = self.order.unfit(self.micro_batches, ranks, self.per_rank)
-        if not unfit and samples % self.micro_batches == 0:
-            return None
-        reason = unfit and f"the schedule {self.schedule} {unfit}"
-        reason = reason or f"it does not divide batch.micro_batch_size = {samples}"
-        known = list(fitting(self.schedule, samples, ranks, self.per_rank))
-        nearest = sorted(sorted(known, key=lambda number: abs(number - self.micro_batches))[:3])
-        instead = f"{', '.join(map(str, nearest))} would do" if nearest else "use a larger micro-batch"
-        return (
-            f"micro_batches = {self.micro_batches}: {reason}; of a micro-batch of {samples} samples {instead}"
         )
 
     def expected(self, case: Case) -> dict[str, Any]:
@@ -204,7 +170,7 @@ class PipelineParallel(Strategy):
         if "dp_shard" in self._inside:
             of_mesh["reshard_after_forward"] = (self.reshard_after_forward,)
         if "tp" in self._inside:
-            of_mesh["sequence_parallel"] = self.sequence_parallel
+            of_mesh |= self.tensor_parallelism.expected
         return {
             "schedule": self.schedule,
             "stages": mesh.size("pp") * self.per_rank,

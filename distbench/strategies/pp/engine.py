@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
 
 from distbench.strategies import pp
 from distbench.strategies._pipeline import uncut
@@ -41,6 +44,7 @@ class PipelineEngine(PartEngine):
         self._last_place = last
         self._strategy, self._stages = strategy, stages
         self._losses: list[torch.Tensor] = []
+        self._logits_are_split = False
         for stage in stages:
             stage.span = lambda part: self.span(part)
         self._schedule = self._make_schedule()
@@ -64,7 +68,8 @@ class PipelineEngine(PartEngine):
         self._losses.clear()
         read = (micro_batch[self._model.input],) if self._is_first else ()
         labels = micro_batch["labels"] if self._is_last else None
-        self._schedule.step(*read, target=labels, return_outputs=False)
+        with loss_parallel() if self._strategy.loss_parallel else nullcontext():
+            self._schedule.step(*read, target=labels, return_outputs=False)
         if ends_step:
             with self.span("backward"):
                 tensor_parallel.place_gradients(self.module)
@@ -107,6 +112,8 @@ class PipelineEngine(PartEngine):
         told = facts.of_mesh(self._line, self._stages)
         if "tp" in told["mesh"]:
             told["sequence_parallel"] = self._compute.positions != self._setting.workload.shape.length
+            # the ranks of other stages have seen no logits
+            told["loss_parallel"] = any(self._line.every(self._logits_are_split))
         return told
 
     def _make_schedule(self) -> Any:
@@ -118,8 +125,9 @@ class PipelineEngine(PartEngine):
 
     def _scaled_loss(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         batch = {self._model.input: labels, "labels": labels}
+        self._logits_are_split = isinstance(output, DTensor)
         loss = self._loss(Computed(output), batch)
-        self._losses.append(loss.detach())
+        self._losses.append(reading.full(loss.detach()))
         return loss / self.loss_divisor()
 
     def loss_divisor(self) -> float:

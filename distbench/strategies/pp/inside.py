@@ -47,8 +47,9 @@ def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
     if reason := _mesh.problem(strategy.asked, case.world_size, "pp"):
         return reason
     copies, shards, parts = (strategy.asked.get(name, 1) for name in INSIDE)
-    if parts == 1 and strategy.sequence_parallel:
-        return "sequence_parallel needs tensor parallelism; set mesh: {tp: 2}"
+    if parts == 1 and (strategy.sequence_parallel or strategy.loss_parallel):
+        option = "sequence_parallel" if strategy.sequence_parallel else "loss_parallel"
+        return f"{option} needs tensor parallelism; set mesh: {{tp: 2}}"
     if shards == 1 and strategy.reshard_after_forward:
         return "reshard_after_forward needs shards; set mesh: {dp_shard: 2}"
     if copies > 1 and shards == 1 and (reason := _ddp_problem(strategy, case)):

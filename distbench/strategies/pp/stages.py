@@ -43,8 +43,8 @@ def parts_of(
     for number, own in layers.items():
         part = workload.stage(whole, own)
         if mesh.size("tp") > 1:
-            sequence = strategy.sequence_parallel
-            tensor_parallel.split(part, workload, line.mesh["tp"], sequence=sequence, loss=False)
+            sequence, loss = strategy.sequence_parallel, strategy.loss_parallel
+            tensor_parallel.split(part, workload, line.mesh["tp"], sequence=sequence, loss=loss)
         wrap = _sharded if mesh.size("dp_shard") > 1 else _replicated if mesh.data_ranks > 1 else _alone
         made.append(Part(number, *wrap(setting, strategy, model, part, line)))
     return made

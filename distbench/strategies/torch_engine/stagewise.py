@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distbench.strategies.base import Setting
+from distbench.strategies.torch_engine import reading
 from distbench.workloads.weights import DTYPES
 
 
@@ -49,7 +50,8 @@ class Whole(nn.Module):
             if before != owner:
                 passed = self._empty(len(inputs), *self._between)
                 dist.recv(passed, group=group, group_src=before)
-            passed = self._parts[stage](passed)
+            # logits may be cut by classes
+            passed = reading.full(self._parts[stage](passed))
             if behind != owner:
                 dist.send(passed.contiguous(), group=group, group_dst=behind)
         last = self._owners[len(self._owners) - 1]

@@ -1,0 +1,50 @@
+"""Why a model can't be put into the stages of a pipeline, or a micro-batch through them. Without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distbench.strategies import _mesh
+from distbench.strategies.pp.schedules import fitting
+
+if TYPE_CHECKING:
+    from distbench.strategies.pp import PipelineParallel
+    from distbench.workloads.stages import Stages
+
+
+def stage_problem(strategy: PipelineParallel, model: Stages, ranks: int) -> str | None:
+    """Why the stages of *strategy* can't be made of *model* on *ranks*, or None."""
+    allowed, schedule = strategy.order.per_rank, strategy.schedule
+    if ranks < 2:
+        several = any(size > 1 for size in strategy.asked.values())
+        beside = f", beside mesh: {_mesh.text(strategy.asked)}" if several else ""
+        return f"a pipeline needs at least 2 ranks{beside}; use single, or a larger world size"
+    if strategy.per_rank not in allowed:
+        least = f"at least {allowed.start}" if len(allowed) > 1 else f"exactly {allowed.start}"
+        return (
+            f"stages_per_rank = {strategy.per_rank}, and the schedule {schedule} has {least}; set "
+            f"stages_per_rank: {allowed.start}, or leave it out"
+        )
+    stages, layers = ranks * strategy.per_rank, len(model.layers)
+    if layers >= stages:
+        return None
+    most = max((size for size in range(2, ranks) if size * strategy.per_rank <= layers), default=0)
+    instead = f"a world size of at most {most}, or a model of" if most else "a model of"
+    return (
+        f"{layers} layers can't be cut into {stages} stages ({ranks} ranks x {strategy.per_rank} of each); "
+        f"use {instead} at least {stages} layers"
+    )
+
+
+def micro_batch_problem(strategy: PipelineParallel, samples: int, ranks: int) -> str | None:
+    """Why a micro-batch of *samples* can't go through the pipeline on *ranks*, or None."""
+    number = strategy.micro_batches
+    unfit = strategy.order.unfit(number, ranks, strategy.per_rank)
+    if not unfit and samples % number == 0:
+        return None
+    reason = unfit and f"the schedule {strategy.schedule} {unfit}"
+    reason = reason or f"it does not divide batch.micro_batch_size = {samples}"
+    known = list(fitting(strategy.schedule, samples, ranks, strategy.per_rank))
+    nearest = sorted(sorted(known, key=lambda each: abs(each - number))[:3])
+    instead = f"{', '.join(map(str, nearest))} would do" if nearest else "use a larger micro-batch"
+    return f"micro_batches = {number}: {reason}; of a micro-batch of {samples} samples {instead}"
