@@ -35,6 +35,9 @@ _SLOW_WRITES = 3
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more; also the exit code of a rank that can't write why it failed."""
 
+PREPARE_FOLDER = "prepare"
+"""Name of the folder of a run with what is built or found out once for all of its trials."""
+
 
 def law_of(digest: str) -> str:
     """Law by which a fingerprint with that *digest* was made: those of one say nothing beside another's.

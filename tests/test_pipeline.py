@@ -17,13 +17,16 @@ from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.mesh_dimensions import over_dimensions
 from distbench.case import Batch, Case, Choice
+from distbench.cli.unforeseen import later_texts
 from distbench.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.plan import make
 from distbench.plan.planning import Planned
 from distbench.record.store import Run
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.pp.cuts import cut
 from distbench.strategies.pp.schedules import SCHEDULES, bubble
+from distbench.suite import Overrides, load
 from distbench.workloads.stages import Stages
 
 OPTIONS = {"dim": 32, "depth": 4, "heads": 2, "kv_heads": 1, "ffn_dim": 64, "vocab_size": 256, "seq_len": 16}
@@ -153,6 +156,30 @@ def test_layers_are_cut_by_count_or_so_that_the_largest_stage_is_smallest() -> N
     assert [len(layers) for layers in by_parameters] == [2, 4, 1]
     assert [model.parameters(layers) for layers in by_parameters] == [40, 40, 45]
     assert [len(layers) for layers in cut(model, 7, "parameters")] == [1] * 7
+    by_time = cut(model, 3, "time", [5.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.5])
+    assert [len(layers) for layers in by_time] == [1, 5, 1]
+
+
+def test_what_depends_on_a_cut_by_time_is_known_when_there_is_one(tmp_path: Path) -> None:
+    strategy, by_count = (
+        PipelineParallel(split="time", mesh={"dp_shard": 2}),
+        PipelineParallel(mesh={"dp_shard": 2}),
+    )
+    asked = of(strategy, 4)
+    assert strategy.collectives(asked, 0) == by_count.collectives(asked, 0)
+    assert strategy.model_states(asked, 0) is None
+    built = strategy.model_states_as_built(asked, 0, {"layers_of_stages": [1, 3]}) or {}
+    assert built["optimizer_state"] == (3 * BLOCK + TABLE + 32) / 2 * 8
+    assert "layers_of_stages" not in strategy.expected(asked)
+    assert planned(tmp_path, "split: time", 2).problem is None
+
+
+def test_a_plan_says_once_that_layers_are_timed_later(tmp_path: Path) -> None:
+    planned(tmp_path, "split: time", 2)
+    loaded = load(tmp_path / "suite.yaml", Overrides(world_sizes=[2, 4]))
+    told = [text for text in later_texts(loaded, make(loaded, plans.MACHINE)) if text.startswith("pp: ")]
+    assert len(told) == 1
+    assert "split: time: layers are timed when the run begins, and cut into stages by that" in told[0]
 
 
 def of(strategy: PipelineParallel, world_size: int, *, tied: bool = True) -> Case:
@@ -339,6 +366,31 @@ strategies: [{{planted_pp: {{bug: [none, {", ".join(bugs)}]}}}}]
 
 
 @pytest.mark.train
+def test_layers_that_take_longer_are_fewer_in_a_stage_that_is_cut_by_time(
+    run_suite: Callable[..., Finished],
+) -> None:
+    done = run_suite("""
+workload: {drowsy: {depth: 4, seconds: 0.0002, slower: 100}}
+batch: {global_batch_size: 8}
+launcher: kept
+measure: {warmup: 1, steps: 1, trials: 2}
+world_sizes: [2]
+strategies: [{pp: {split: time, micro_batches: 2}}]
+""")
+    assert done.code == 0, done.errors
+    first, second = Run(done.folder).records()
+    assert first.effective["layers_of_stages"] == [1, 3]
+    timed = first.effective["layer_ms"]
+    # three naps of 20 ms
+    assert len(timed) == 4
+    assert timed[0] == max(timed) >= 60
+    # timed once for all trials
+    assert second.effective["layer_ms"] == timed
+    # three layers and the classifier, with AdamW
+    assert first.values["memory_states_theory"] == 16 * (3 * 2 * 64 + 65 * 10)
+
+
+@pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("work", "precision", "recomputed", "world_sizes"),
@@ -361,7 +413,9 @@ optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 measure: {{warmup: 1, steps: 2, trials: 1}}
 check: {{steps: 3, perturbed: 4, fp32: false, fp64: false}}
 world_sizes: {world_sizes}
-strategies: [{{pp: {{schedule: [{", ".join(SCHEDULES)}], micro_batches: 8, split: parameters}}}}]
+strategies:
+  - pp: {{schedule: [{", ".join(SCHEDULES)}], micro_batches: 8, split: parameters}}
+  - pp: {{schedule: [1F1B, ZBVZeroBubble], micro_batches: 8, split: time}}
 """)
     assert done.code == 0, done.errors
     assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}

@@ -9,7 +9,7 @@ reports/<suite>-<time>-<id>/
     trial.json, rank<r>.log, ...
   checks/, checkpoints/, convergence/
                         the same for the trials of other jobs (``jobs``)
-  prepare/              logs of building C++ ops and initial weights before the trials
+  prepare/              logs of building C++ ops and initial weights before the trials, and what layers took
   scratch/              files that one trial leaves for another; removed when no longer needed
   report.html, report-lite.html, answer.json
                         the page, and the recommendation for lists of runs (``report.stored_answer``)

@@ -25,7 +25,7 @@ from distbench.run.launch import environment_of, missing_nodes, one_process, wei
 from distbench.run.reasons import killed_text
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
-from distbench.trial import log_file
+from distbench.trial import PREPARE_FOLDER, log_file
 from distbench.units import duration_text
 
 _POLL_S = 0.25
@@ -124,7 +124,7 @@ class Preparation:
             yield Item("weights", weights_item(case), case.to_json(), str(weights_file(self.folder, case)))
 
     def _launch(self, case: Case, number: int, items: Sequence[Item]) -> Launch:
-        folder = self.folder / "prepare" / str(number)
+        folder = self.folder / PREPARE_FOLDER / str(number)
         with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "scratch").mkdir(exist_ok=True)

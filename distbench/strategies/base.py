@@ -57,6 +57,8 @@ class Setting:
     parts: Sequence[int] = ()
     """Number of the part of the rows that each rank has, the same for those that split one copy of the model;
     empty: each has its own."""
+    found: Path | None = None
+    """Folder of the run, seen by rank 0, for what one trial finds out for all; None: there is none."""
 
     @property
     def data_ranks(self) -> int:
@@ -301,6 +303,11 @@ class Strategy(ABC):
         return ""
 
     @property
+    def later(self) -> str:
+        """What of it no plan can know, because ranks find it out, in words; empty: nothing."""
+        return ""
+
+    @property
     def deviations(self) -> tuple[Deviation, ...]:
         """Known reasons why the engine moves or keeps more than ``collectives`` and ``model_states`` say."""
         return ()
@@ -441,6 +448,12 @@ class Strategy(ABC):
         buffers are no part of it. Without torch.
         """
         return None
+
+    def model_states_as_built(
+        self, case: Case, parameters: int, effective: Mapping[str, Any]
+    ) -> dict[str, float] | None:
+        """The same of the live engine whose settings are *effective*: what it found out it knows."""
+        return self.model_states(case, parameters)
 
 
 PLUGIN_BASE = Strategy

@@ -27,6 +27,7 @@ from distbench.strategies.base import Setting, Strategy
 from distbench.trial import (
     DETERMINISM,
     FULL,
+    PREPARE_FOLDER,
     Phases,
     Progress,
     TrialFile,
@@ -159,7 +160,8 @@ def _results(
     weights, nodes = Path(trial.weights), _nodes(processes)
     strategy: Strategy = registry.make("strategies", case.strategy)
     parts = [strategy.data_rank(each, processes) for each in range(processes)]
-    setting = Setting(case, workload, weights, device, rank, processes, folder, nodes, parts)
+    found = weights.parents[1] / PREPARE_FOLDER
+    setting = Setting(case, workload, weights, device, rank, processes, folder, nodes, parts, found)
     job = functools.partial(kind.in_rank(), trial, setting, phases)
     # jobs that build many engines collect garbage before each, and what is imported by now is none
     gc.freeze()

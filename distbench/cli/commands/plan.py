@@ -20,6 +20,7 @@ from distbench.cli.expecting import Expected
 from distbench.cli.options import flag
 from distbench.cli.output import columns, say, say_json, wrapped
 from distbench.cli.stopping import ended
+from distbench.cli.unforeseen import later, later_texts
 from distbench.env import Machine
 from distbench.errors import UsageError
 from distbench.grouping import grouped
@@ -196,9 +197,8 @@ def _print_cases(suite: Suite, planned: Plan, expected: Expected) -> None:
     is_timed = any(time not in ("", ABSENT) for _, _, time, _ in rows[1:])
     shown = rows if is_timed else [(name, id_, status) for name, id_, _, status in rows]
     say("\n" + "\n".join(columns(shown)))
-    for word, section in suite.jobs.items():
-        if later := kind_of(word).later:
-            say("\n" + wrapped(f"{word}: {later.format_map(vars(section))}", 0, 2))
+    for text in later_texts(suite, planned):
+        say("\n" + wrapped(text, 0, 2))
 
 
 def _time_of(item: Planned, expected: Expected) -> str:
@@ -227,6 +227,7 @@ def _case(item: Planned, expected: Expected) -> dict[str, Any]:
         "world_size": item.case.world_size,
         "status": "unsupported" if item.problem else "planned",
         "reason": item.problem or "",
+        "later": later(item),
         "trial_s": seconds,
         "trial_note": note,
     }

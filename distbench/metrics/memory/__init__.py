@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,13 +149,14 @@ class Memory(Metric):
 def _theory(session: Session) -> float | Absent:
     """Expected model states in total; adds them by kind to the table."""
     case, strategy = session.case, session.strategy
-    kinds = strategy.model_states(case, session.effective["parameters"])
+    states_of = functools.partial(strategy.model_states_as_built, effective=session.effective)
+    kinds = states_of(case, session.effective["parameters"])
     if kinds is None:
         return Absent(f"{case.label} has no memory model")
     if optimizers.is_by_shape(case.optimizer):
         # a strategy knows no shapes, but what it keeps of a state of one number for each parameter
         one = dataclasses.replace(case.optimizer, name="sgd", momentum=0.9)
-        alike = strategy.model_states(dataclasses.replace(case, optimizer=one), _state_numbers(session))
+        alike = states_of(dataclasses.replace(case, optimizer=one), _state_numbers(session))
         kinds = {**kinds, "optimizer_state": (alike or kinds)["optimizer_state"]}
     states = float(sum(kinds.values()))
     session.tables["memory"].append({"phase": "theory", **kinds, "states": states})

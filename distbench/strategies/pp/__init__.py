@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -28,7 +28,7 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.pp import theory
 from distbench.strategies.pp.card import card_of
-from distbench.strategies.pp.cuts import By, cut
+from distbench.strategies.pp.cuts import By, cut, ranges
 from distbench.strategies.pp.inside import INSIDE, Dimension, every, labels, mesh_problem
 from distbench.strategies.pp.limits import micro_batch_problem, stage_problem
 from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule
@@ -43,6 +43,7 @@ class PipelineParallel(Strategy):
     early = ("distbench.strategies.pp.engine",)
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(SHARDING, "stages", "layers_of_stages", "mesh", "placements", "units", "split_tensors"),
+        **points("what its layers took, by which they are cut", "layer_ms"),
         **points(PORTIONS, "schedule", "micro_batches", "in_flight", "in_flight_theory", "bubble_theory"),
         **points(PORTIONS, "sequence_parallel", "loss_parallel", "bucket_bytes_cap"),
         **points(KEEPING, "reshard_after_forward"),
@@ -58,7 +59,8 @@ class PipelineParallel(Strategy):
     """Stages of a rank; null: the fewest that the schedule takes, 1 or 2."""
     split: By = "count"
     """count: the stages have equally many layers. parameters: the largest stage, with embedding or head, is
-    as small as it can be."""
+    as small as it can be. time: the slowest stage is as fast as it can be, by what each layer takes when the
+    run begins."""
     mesh: dict[Literal["pp", "dp_replicate", "dp_shard", "tp"], Count] | Literal["auto"] = field(
         default_factory=dict, metadata={"since": 4}
     )
@@ -107,9 +109,18 @@ class PipelineParallel(Strategy):
         """Stages of a rank."""
         return self.stages_per_rank or self.order.default_per_rank
 
-    def layers_of_stages(self, model: Stages, ranks: int) -> list[range]:
-        """Layers of each stage over *ranks*."""
-        return cut(model, ranks * self.per_rank, self.split)
+    def layers_of_stages(self, model: Stages, ranks: int, layer_ms: Sequence[float] = ()) -> list[range]:
+        """Layers of each stage over *ranks*; where they are cut by time, by what each takes."""
+        return cut(model, ranks * self.per_rank, self.split, layer_ms)
+
+    @property
+    def later(self) -> str:
+        if self.split != "time":
+            return ""
+        return (
+            "split: time: layers are timed when the run begins, and cut into stages by that; which stage has "
+            "which layers, and what the largest keeps in memory, is not known before"
+        )
 
     @property
     def asked(self) -> dict[str, int]:
@@ -165,7 +176,10 @@ class PipelineParallel(Strategy):
 
     def expected(self, case: Case) -> dict[str, Any]:
         model, mesh = stages_of(case), self.sizes(case.world_size)
-        layers = self.layers_of_stages(model, mesh.size("pp")) if model else []
+        known: dict[str, Any] = {}
+        if model and self.split != "time":
+            layers = self.layers_of_stages(model, mesh.size("pp"))
+            known["layers_of_stages"] = tuple(map(len, layers))
         of_mesh: dict[str, Any] = {f"mesh.{name}": size for name, size in mesh.sizes.items()}
         if "dp_shard" in self._inside:
             of_mesh["reshard_after_forward"] = (self.reshard_after_forward,)
@@ -175,7 +189,7 @@ class PipelineParallel(Strategy):
             "schedule": self.schedule,
             "stages": mesh.size("pp") * self.per_rank,
             "micro_batches": self.micro_batches,
-            "layers_of_stages": tuple(map(len, layers)),
+            **known,
             **(of_mesh if self.asked else {}),
         }
 
@@ -189,7 +203,16 @@ class PipelineParallel(Strategy):
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         model = stages_of(case)
-        return theory.kept(self, case, model) if model else None
+        if model is None or self.split == "time":
+            return None
+        layers = self.layers_of_stages(model, self.sizes(case.world_size).size("pp"))
+        return theory.kept(self, case, model, layers)
+
+    def model_states_as_built(
+        self, case: Case, parameters: int, effective: Mapping[str, Any]
+    ) -> dict[str, float] | None:
+        model = stages_of(case)
+        return theory.kept(self, case, model, ranges(effective["layers_of_stages"])) if model else None
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:

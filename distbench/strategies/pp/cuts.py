@@ -4,39 +4,51 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from distbench.strategies._pipeline import by_count
 from distbench.workloads.stages import Stages
 
-By = Literal["count", "parameters"]
+By = Literal["count", "parameters", "time"]
 
 
-def cut(model: Stages, stages: int, by: By) -> list[range]:
+def cut(model: Stages, stages: int, by: By, layer_ms: Sequence[float] = ()) -> list[range]:
     """Layers of each of *stages*, which follow each other; every stage has at least one.
 
     Args:
-        by: ``count``: as many layers in each, those left over in the first ones. ``parameters``: so that the
-            largest stage, embedding and head included, is as small as it can be.
+        by: ``count``: as many layers in each, those left over in the first ones. ``parameters``, ``time``: so
+            that the largest stage, what comes before and after the layers included, is as small as it can be.
+        layer_ms: What each layer takes, for ``time``.
     """
-    if by == "count":
-        return by_count(len(model.layers), stages)
-    ends = _by_parameters(model, stages)
-    return [range(start, stop) for start, stop in itertools.pairwise((0, *ends))]
-
-
-def _by_parameters(model: Stages, stages: int) -> list[int]:
     count = len(model.layers)
+    if by == "count":
+        return by_count(count, stages)
+    if by == "parameters":
+        return _evenly(count, stages, model.parameters)
+    assert len(layer_ms) == count, "of each layer"
+    return _evenly(count, stages, lambda layers: math.fsum(layer_ms[layers.start : layers.stop]))
+
+
+def ranges(sizes: Sequence[int]) -> list[range]:
+    """Layers of stages that have *sizes* of them, one after another."""
+    return [range(stop - size, stop) for size, stop in zip(sizes, itertools.accumulate(sizes), strict=True)]
+
+
+def _evenly(count: int, stages: int, size: Callable[[range], float]) -> list[range]:
+    """*count* layers in *stages* of which the largest is as small as it can be by *size*."""
 
     @functools.cache
-    def best(start: int, left: int) -> tuple[int, tuple[int, ...]]:
+    def best(start: int, left: int) -> tuple[float, tuple[int, ...]]:
         """Size of the largest of *left* stages from layer *start* on, and where each ends."""
         if left == 1:
-            return model.parameters(range(start, count)), (count,)
+            return size(range(start, count)), (count,)
         options = []
         for stop in range(start + 1, count - left + 2):
             largest, ends = best(stop, left - 1)
-            options.append((max(model.parameters(range(start, stop)), largest), (stop, *ends)))
+            options.append((max(size(range(start, stop)), largest), (stop, *ends)))
         return min(options)
 
-    return list(best(0, stages)[1])
+    _, ends = best(0, stages)
+    return [range(start, stop) for start, stop in itertools.pairwise((0, *ends))]

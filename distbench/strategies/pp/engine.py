@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from distbench.strategies import pp
 from distbench.strategies._pipeline import uncut
 from distbench.strategies.base import Refused, Setting
-from distbench.strategies.pp import facts, order
+from distbench.strategies.pp import facts, order, timing
 from distbench.strategies.pp.line import Line
 from distbench.strategies.pp.parts import PartEngine
 from distbench.strategies.pp.stages import Part, Stage, parts_of, shapes_of
@@ -38,6 +38,7 @@ class PipelineEngine(PartEngine):
         parts: list[Part],
         stages: list[Stage],
         line: Line,
+        layer_ms: Sequence[float],
     ) -> None:
         first, last = (strategy.order.owner(end, line.size) for end in (0, stages[0].num_stages - 1))
         super().__init__(setting, model, parts, line, (first, last))
@@ -57,6 +58,8 @@ class PipelineEngine(PartEngine):
             strategy.per_rank,
             self._schedule.pipeline_order or {},
         )
+        if layer_ms:
+            self._totals["layer_ms"] = [*layer_ms]
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
         if self._micro == 0:
@@ -154,7 +157,8 @@ def build_pp(strategy: pp.PipelineParallel, setting: Setting) -> PipelineEngine:
         raise Refused(uncut(setting.case))
     mesh = strategy.sizes(setting.world_size)
     line, ranks = Line.of(mesh, setting.device), mesh.size("pp")
-    layers = strategy.layers_of_stages(model, ranks)
+    layer_ms = timing.layer_ms(setting, strategy, model) if strategy.split == "time" else []
+    layers = strategy.layers_of_stages(model, ranks, layer_ms)
     own = {
         number: part
         for number, part in enumerate(layers)
@@ -167,4 +171,4 @@ def build_pp(strategy: pp.PipelineParallel, setting: Setting) -> PipelineEngine:
     for part in parts:
         ends = {"is_first": part.number == 0, "is_last": part.number == last}
         stages.append(Stage(part, len(layers), setting, line, shapes_of(setting, between, samples, **ends)))
-    return PipelineEngine(setting, strategy, model, parts, stages, line)
+    return PipelineEngine(setting, strategy, model, parts, stages, line, layer_ms)

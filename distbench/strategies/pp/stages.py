@@ -60,7 +60,7 @@ def _sharded(
     names = [name for name in OF_DATA if name in (line.mesh.mesh_dim_names or ())]
     again = strategy.reshard_after_forward
     sharding.shard(part, layers, line.mesh[tuple(names)], setting.case.precision, again=again)
-    return _loaded(setting, model, part), layers
+    return with_weights(setting, model, part), layers
 
 
 def _replicated(
@@ -75,10 +75,10 @@ def _replicated(
 def _alone(
     setting: Setting, _strategy: PipelineParallel, model: Stages, part: nn.Module, _line: Line
 ) -> Wrapped:
-    return wrapped(setting, _loaded(setting, model, part))
+    return wrapped(setting, with_weights(setting, model, part))
 
 
-def _loaded(setting: Setting, model: Stages, part: nn.Module) -> nn.Module:
+def with_weights(setting: Setting, model: Stages, part: nn.Module) -> nn.Module:
     """*part* on the device, with its weights."""
     on_meta = setting.workload.on_meta
     part = part.to_empty(device=setting.device) if on_meta else part.to(setting.device)

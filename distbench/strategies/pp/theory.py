@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def moved(strategy: PipelineParallel, case: Case, model: Stages) -> list[ExpectedCollective]:
-    """Collectives of a rank in a step over each dimension of the mesh: the mean over ranks."""
+    """Collectives of a rank in a step over each dimension of the mesh: the mean over ranks.
+
+    It is the same however the layers are cut into stages.
+    """
     every = [part(strategy, case, model) for part in (_between_stages, _of_data, _inside_layers)]
     return [one for part in every for one in part if one.bytes]
 
@@ -48,7 +52,8 @@ def _of_data(strategy: PipelineParallel, case: Case, model: Stages) -> list[Expe
     """Over ranks with other rows, which have the same stages."""
     mesh, precision = strategy.sizes(case.world_size), case.precision
     shards, copies, ranks = (mesh.size(name) for name in ("dp_shard", "dp_replicate", "pp"))
-    every = sum(_held(strategy, case, model).values()) / ranks
+    of_layers, layers = sum(model.layers), len(model.layers)
+    every = _cut(strategy, case, model.before + of_layers + model.after, layers) / ranks
     if shards == 1:
         # once a step, as DDP alone does it, in buckets
         reduced = every * BYTES[precision.reduce] if copies > 1 else 0
@@ -56,16 +61,16 @@ def _of_data(strategy: PipelineParallel, case: Case, model: Stages) -> list[Expe
     # a layer that is sharded again after each forward pass is gathered before each pass that follows one: in
     # every order of m forward and m backward passes those are the first and the m that have one before them
     again = strategy.micro_batches if strategy.reshard_after_forward else 0
-    micro, layers = case.batch.gradient_accumulation_steps, len(model.layers) / ranks
-    units = layers + (bool(model.before) + bool(model.after)) / ranks
-    gathered = every + again * sum(_of_layers(strategy, case, model).values()) / ranks
+    micro, again_units = case.batch.gradient_accumulation_steps, again * layers / ranks
+    units = (layers + bool(model.before) + bool(model.after)) / ranks
+    gathered = every + again * _cut(strategy, case, of_layers, layers) / ranks
     reduced = micro * every * BYTES[precision.reduce]
     return [
         ExpectedCollective(
             "all_gather",
             micro * gathered * BYTES[precision.compute],
             "dp_shard",
-            micro * (units + again * layers) if strategy.per_rank <= ACTIVE else None,
+            micro * (units + again_units) if strategy.per_rank <= ACTIVE else None,
         ),
         ExpectedCollective("reduce_scatter", reduced, "dp_shard", micro * units),
         ExpectedCollective(
@@ -95,55 +100,28 @@ def _passes(strategy: PipelineParallel, case: Case) -> int:
     return strategy.micro_batches * case.batch.gradient_accumulation_steps
 
 
-def kept(strategy: PipelineParallel, case: Case, model: Stages) -> dict[str, float]:
-    """Bytes of the model states of the rank that has most, by kind."""
-    shards, held = strategy.sizes(case.world_size).size("dp_shard"), _held(strategy, case, model)
-    place = max(held, key=lambda each: held[each])
+def kept(strategy: PipelineParallel, case: Case, model: Stages, stages: Sequence[range]) -> dict[str, float]:
+    """Bytes of the model states of the rank that has most, by kind; *stages* have these layers."""
+    mesh, held = strategy.sizes(case.world_size), defaultdict[int, list[float]](list)
+    for stage, layers in enumerate(stages):
+        own = _cut(strategy, case, model.parameters(layers), len(layers))
+        held[strategy.order.owner(stage, mesh.size("pp"))].append(own)
+    largest, shards = max(held.values(), key=sum), mesh.size("dp_shard")
     table = zero_table(
-        case, round(held[place]), stored=case.precision.master, shards=(shards, shards, shards)
+        case, round(sum(largest)), stored=case.precision.master, shards=(shards, shards, shards)
     )
     if shards > 1:
-        table["gradients"] = _whole_gradients(strategy, case, model, place)
+        table["gradients"] = _whole_gradients(strategy, case, largest, shards)
     return table
 
 
-def _whole_gradients(strategy: PipelineParallel, case: Case, model: Stages, place: int) -> float:
-    """Bytes of gradients at *place*, which are whole until all micro-batches of the pipeline have passed."""
-    stages = [
-        _cut(strategy, case, model.parameters(layers), len(layers))
-        for own, layers in _stages(strategy, case, model)
-        if own == place
-    ]
+def _whole_gradients(strategy: PipelineParallel, case: Case, stages: Sequence[float], shards: int) -> float:
+    """Bytes of gradients of *stages* of a rank, by their parameters, which are whole until all passes end."""
     # a stage that goes all of the way back before the next one is reduced before that one has gradients
     whole = max(stages) if strategy.order.is_breadth_first else sum(stages)
     is_again = case.batch.gradient_accumulation_steps > 1
-    reduced = (sum(stages) if is_again else sum(stages) - whole) / strategy.sizes(case.world_size).size(
-        "dp_shard"
-    )
+    reduced = (sum(stages) if is_again else sum(stages) - whole) / shards
     return whole * BYTES[case.precision.reduce] + reduced * BYTES[case.precision.master]
-
-
-def _held(strategy: PipelineParallel, case: Case, model: Stages) -> dict[int, float]:
-    """Parameters of the stages of a rank, by its place in the pipeline: of layers that are cut a part."""
-    held: dict[int, float] = defaultdict(float)
-    for place, layers in _stages(strategy, case, model):
-        held[place] += _cut(strategy, case, model.parameters(layers), len(layers))
-    return held
-
-
-def _of_layers(strategy: PipelineParallel, case: Case, model: Stages) -> dict[int, float]:
-    """The same of their layers alone."""
-    held: dict[int, float] = defaultdict(float)
-    for place, layers in _stages(strategy, case, model):
-        own = sum(model.layers[layers.start : layers.stop])
-        held[place] += _cut(strategy, case, own, len(layers))
-    return held
-
-
-def _stages(strategy: PipelineParallel, case: Case, model: Stages) -> list[tuple[int, range]]:
-    ranks = strategy.sizes(case.world_size).size("pp")
-    cut = strategy.layers_of_stages(model, ranks)
-    return [(strategy.order.owner(stage, ranks), layers) for stage, layers in enumerate(cut)]
 
 
 def _cut(strategy: PipelineParallel, case: Case, parameters: int, layers: int) -> float:

@@ -24,6 +24,8 @@ class Drowsy(Workload):
     """Number of layers."""
     seconds: float = 0.1
     """That each sleeps three times for a micro-batch."""
+    slower: float = 1.0
+    """Times as long that the first one sleeps."""
 
     @property
     def shape(self) -> Shape:
@@ -42,7 +44,8 @@ class Drowsy(Workload):
     def module(self) -> nn.Module:
         from torch import nn
 
-        return nn.Sequential(*(_layer(self.seconds) for _ in range(self.depth)), nn.Linear(64, 10))
+        naps = [self.slower * self.seconds, *[self.seconds] * (self.depth - 1)]
+        return nn.Sequential(*map(_layer, naps), nn.Linear(64, 10))
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
         from torch import nn

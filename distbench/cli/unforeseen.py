@@ -1,0 +1,28 @@
+"""What no plan can know: what ranks find out, and what comes after the trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distbench import registry
+from distbench.grouping import gathered
+from distbench.job import kind_of
+from distbench.plan import Plan, Planned
+from distbench.strategies.base import Strategy
+from distbench.suite import Suite
+
+
+def later(item: Planned) -> str:
+    """What of *item* its ranks find out, in words; empty: nothing, or it can't run."""
+    strategy: Strategy = registry.make("strategies", item.case.strategy)
+    return "" if item.problem else strategy.later
+
+
+def later_texts(suite: Suite, planned: Plan) -> Iterator[str]:
+    """What is known later: of the cases, each text once with their labels, and of the kinds of jobs."""
+    for text, labels in gathered((later(item), item.case.label) for item in planned.cases).items():
+        if text:
+            yield f"{', '.join(dict.fromkeys(labels))}: {text}"
+    for word, section in suite.jobs.items():
+        if of_kind := kind_of(word).later:
+            yield f"{word}: {of_kind.format_map(vars(section))}"

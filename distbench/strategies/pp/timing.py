@@ -1,0 +1,113 @@
+"""What each layer takes, by which a pipeline can be cut: timed once a run, before anything else is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distbench.files import write_whole
+from distbench.strategies.base import Setting
+from distbench.strategies.pp import PipelineParallel
+from distbench.strategies.pp.stages import shapes_of, with_weights
+from distbench.strategies.torch_engine.modules import wrapped
+from distbench.strategies.torch_engine.stagewise import Computed
+from distbench.workloads import weights
+from distbench.workloads.stages import Stages
+
+_WARM, _TIMED = 2, 5
+
+
+def layer_ms(setting: Setting, strategy: PipelineParallel, model: Stages) -> list[float]:
+    """Milliseconds of a forward and a backward pass of each layer over one micro-batch of the pipeline.
+
+    The first with what comes before the layers, the last with what comes after them and the loss; each whole,
+    the median of several. Rank 0 times them, while the others wait, once for all trials of the run: what it
+    finds it keeps. A collective call.
+    """
+    told: list[list[float]] = [[]]
+    if setting.rank == 0:
+        samples = setting.case.batch.micro_batch_size // strategy.micro_batches
+        kept = setting.found and setting.found / f"layers-{_key(setting, samples)}.json"
+        if kept and kept.is_file():
+            told = [json.loads(kept.read_text())]
+        else:
+            told = [[round(ms, 4) for ms in _timed(setting, model, samples)]]
+            _keep(kept, told[0])
+    dist.broadcast_object_list(told, src=0)
+    return told[0]
+
+
+def _key(setting: Setting, samples: int) -> str:
+    """What decides how long a layer takes."""
+    case = setting.case
+    decides = [case.workload.name, case.workload.options, samples, asdict(case.precision)]
+    decides += [case.activation_checkpointing, case.device, case.threads, case.environment]
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _keep(file: Path | None, found: list[float]) -> None:
+    if file:
+        file.parent.mkdir(exist_ok=True)
+        write_whole(file, json.dumps(found))
+
+
+def _timed(setting: Setting, model: Stages, samples: int) -> Iterator[float]:
+    """Milliseconds of each layer, of which one at a time is on the device."""
+    is_cuda = setting.device.type == "cuda"
+    whole = weights.cast(weights.skeleton(setting.workload), weights.DTYPES[setting.case.precision.master])
+    # draws of the training come out as without it
+    with torch.random.fork_rng([setting.device] if is_cuda else []):
+        for number in range(len(model.layers)):
+            part = setting.workload.stage(whole, range(number, number + 1))
+            module, _ = wrapped(setting, with_weights(setting, model, part))
+            yield _milliseconds(_passes(setting, model, module, number, samples), is_cuda=is_cuda)
+            part.to("meta")
+    if is_cuda:
+        torch.cuda.empty_cache()
+
+
+def _passes(
+    setting: Setting, model: Stages, module: nn.Module, number: int, samples: int
+) -> Callable[[], None]:
+    """A forward and a backward pass of *module*, which has the layer *number*, over random numbers."""
+    is_last, classes = number == len(model.layers) - 1, setting.workload.shape.classes
+    taken, given = shapes_of(setting, model.between, samples, is_first=number == 0, is_last=is_last)
+    inputs = _random(taken, classes, setting.device)
+    labels = torch.randint(classes, given.shape[:-1], device=setting.device)
+
+    def run() -> None:
+        output = module(inputs)
+        if is_last:
+            batch = {model.input: labels, "labels": labels}
+            setting.workload.loss(Computed(output), batch).backward()
+        else:
+            output.backward(torch.ones_like(output))
+
+    return run
+
+
+def _random(like: torch.Tensor, classes: int, device: torch.device) -> torch.Tensor:
+    if not like.is_floating_point():
+        return torch.randint(classes, like.shape, device=device)
+    return torch.randn(like.shape, dtype=like.dtype, device=device, requires_grad=like.requires_grad)
+
+
+def _milliseconds(run: Callable[[], None], *, is_cuda: bool) -> float:
+    """Median time of *run*, once it is warm."""
+    taken = []
+    for _ in range(_WARM + _TIMED):
+        began = time.perf_counter()
+        run()
+        if is_cuda:
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(taken[_WARM:])
