@@ -5,10 +5,12 @@ It runs this distbench, whatever version it has itself, and needs only what rank
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
 import os
+import platform
 import shlex
 import subprocess
 import sys
@@ -33,6 +35,8 @@ NEEDED = {
 """Modules that ranks import whatever they train, and the distributions that have them."""
 
 _LIMIT_S = 120.0
+_EXPECTED = "the folder of a virtual environment, or its python"
+_ANEW = "make that environment anew on this machine, or give another"
 # it must run on any Python, until it knows that it is one that distbench runs on
 _ASK = f"""
 import json, sys
@@ -95,7 +99,10 @@ def interpreter(path: Path) -> Interpreter:
     told = _asked(python)
     version = ".".join(map(str, told["python"]))
     if told["python"] < OLDEST:
-        raise UnfitError(f"it is Python {version}; distbench needs {'.'.join(map(str, OLDEST))} or newer")
+        raise UnfitError(
+            f"it is Python {version}; distbench needs {'.'.join(map(str, OLDEST))} or newer; "
+            "make that environment with such a Python"
+        )
     if os.path.realpath(told["prefix"]) == os.path.realpath(sys.prefix):
         raise UnfitError(
             "it is the environment that distbench runs in, which is called current; name another"
@@ -107,10 +114,14 @@ def interpreter(path: Path) -> Interpreter:
 
 
 def _absent(path: Path) -> str:
-    what = "the folder of a virtual environment, or its python"
+    inside = path / "bin" / "python"
+    link = next((each for each in (path, inside) if each.is_symlink() and not each.exists()), None)
+    if link:
+        return f"{link} is a link to {link.readlink()}, which does not exist on this machine; {_ANEW}"
     if not path.exists():
-        return f"{path} does not exist; give {what}"
-    return f"{path} has no bin/python; give {what}" if path.is_dir() else f"{path} is no program; give {what}"
+        return f"{path} does not exist; make an environment there, or give {_EXPECTED}"
+    why = "has no bin/python" if path.is_dir() else "is no program"
+    return f"{path} {why}; give {_EXPECTED}"
 
 
 def _asked(python: Path) -> dict[str, Any]:
@@ -129,15 +140,24 @@ def _asked(python: Path) -> dict[str, Any]:
         return {**told, "python": tuple(map(int, told["python"].split(".")))}
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no output"])[-1]
-        raise UnfitError(
-            f"{python} is no Python that works: it ended with {error.returncode}: {last}"
-        ) from error
+        why = f"{python} is no Python that works: it ended with {error.returncode}: {last}; {_ANEW}"
+        raise UnfitError(why) from error
     except subprocess.TimeoutExpired as error:
-        raise UnfitError(f"{python} did not answer within {_LIMIT_S:g} s") from error
+        raise UnfitError(f"{python} did not answer within {_LIMIT_S:g} s; {_ANEW}") from error
     except OSError as error:
-        raise UnfitError(f"{python} can't be started: {error.strerror}") from error
+        raise UnfitError(f"{python} can't be started: {_unstarted(error)}; {_ANEW}") from error
     except (ValueError, LookupError, TypeError) as error:
-        raise UnfitError(f"{python} is no Python: it did not do what it was asked with -c") from error
+        why = f"{python} is no Python: it did not do what it was asked with -c; give {_EXPECTED}"
+        raise UnfitError(why) from error
+
+
+def _unstarted(error: OSError) -> str:
+    """Why a file that is there is no program."""
+    if error.errno == errno.ENOEXEC:
+        return f"it is no program for this platform ({platform.system()}, {platform.machine()})"
+    if error.errno == errno.ENOENT:
+        return "the program that its first line names, or its loader, does not exist"
+    return str(error.strerror)
 
 
 def python_path(inherited: str | None = None) -> str:

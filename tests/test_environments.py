@@ -19,6 +19,8 @@ from distbench.case import CURRENT, Choice
 from distbench.env import Machine
 from distbench.errors import SuiteError
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
+from distbench.launchers.base import LaunchError, Place
+from distbench.launchers.server import Server
 from distbench.plan import Plan, make
 from distbench.plan.tasks import reference_of
 from distbench.record import Record
@@ -52,6 +54,11 @@ def python(folder: Path, told: Mapping[str, object] | None = None, script: str =
     program.write_text(script or f"#!/bin/sh\necho '{json.dumps({**TOLD, **(told or {})})}'\n")
     program.chmod(0o755)
     return program
+
+
+def link(folder: Path, target: str) -> None:
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(target)
 
 
 @pytest.fixture
@@ -167,7 +174,15 @@ def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> No
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (lambda at: None, "does not exist; give the folder of a virtual environment, or its python"),
+        (lambda at: None, "does not exist; make an environment there, or give the folder of a virtual"),
+        (
+            lambda at: link(at, "/gone/python3.9"),
+            "bin/python is a link to /gone/python3.9, which does not exist on this machine; make",
+        ),
+        (
+            lambda at: python(at, script="#!/gone/python\n"),
+            "can't be started: the program that its first line names, or its loader, does not exist; make",
+        ),
         (lambda at: at.mkdir(), "has no bin/python; give the folder of a virtual environment"),
         (lambda at: at.write_text("a text"), "is no program; give the folder of a virtual environment"),
         (
@@ -178,8 +193,11 @@ def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> No
             lambda at: python(at, script="#!/bin/sh\necho hello\n"),
             "is no Python: it did not do what it was asked",
         ),
-        (lambda at: python(at, script="nothing"), "can't be started: Exec format error"),
-        (lambda at: python(at, {"python": "3.10.12"}), "it is Python 3.10.12; distbench needs 3.11 or newer"),
+        (lambda at: python(at, script="nothing"), "can't be started: it is no program for this platform ("),
+        (
+            lambda at: python(at, {"python": "3.10.12"}),
+            "it is Python 3.10.12; distbench needs 3.11 or newer; make",
+        ),
         (lambda at: python(at, {"prefix": sys.prefix}), "it is the environment that distbench runs in"),
         (
             lambda at: python(at, {"missing": ["torch", "psutil"]}),
@@ -192,6 +210,12 @@ def test_what_can_not_run_trials_is_refused_with_the_reason(suite, tmp_path, mad
     (mistake,) = refusal(lambda: make(suite(MINE), NO_DEEPSPEED))
     assert mistake.startswith("5: environments.old = 'old': ")
     assert told.format(at=tmp_path / "old") in mistake
+
+
+def test_one_that_is_removed_while_a_run_goes_on_is_named(tmp_path: Path) -> None:
+    gone = Place(python=str(tmp_path / "old" / "bin" / "python"))
+    with pytest.raises(LaunchError, match=f"{gone.python} can't be started: No such file or directory"):
+        Server((), {}, tmp_path / "log", 5.0, gone)
 
 
 def test_a_real_python_without_torch_is_refused(suite, tmp_path) -> None:

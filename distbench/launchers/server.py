@@ -64,18 +64,12 @@ class Server:
         self._socket, theirs = socket.socketpair()
         # whoever reads nothing must not hold up who writes
         self._socket.settimeout(patience_s)
-        with theirs, log.open("ab") as output:
-            self._process = subprocess.Popen(
-                server_command(str(theirs.fileno()), imports, place),
-                env=dict(environment),
-                cwd=place.folder,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                # its own session: Ctrl-C in the terminal reaches the command line only
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                self._process = _started(imports, environment, log, place, theirs.fileno())
+        except LaunchError:
+            self._socket.close()
+            raise
         self._pending = b""
         self._unread: list[dict[str, Any]] = []
         self._patience_s, self._silent_s = patience_s, 0.0
@@ -221,3 +215,28 @@ class Server:
         # its last line is the error, and the first line of a reason is what tables show
         told = "".join(f": {line}" for line in tail.strip().splitlines()[-1:])
         raise LaunchError(f"the worker server {why}{told}; its log {log} ends with:\n{tail}")
+
+
+def _started(
+    imports: Sequence[str], environment: Mapping[str, str], log: Path, place: Place, descriptor: int
+) -> subprocess.Popen[bytes]:
+    """The process of a warm parent, its output in *log*.
+
+    Raises:
+        LaunchError: there is no such Python, or no such folder, as when they are removed while a run goes on.
+    """
+    try:
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                server_command(str(descriptor), imports, place),
+                env=dict(environment),
+                cwd=place.folder,
+                pass_fds=[descriptor],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # its own session: Ctrl-C in the terminal reaches the command line only
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LaunchError(f"{error.filename or place.python} can't be started: {error.strerror}") from error
