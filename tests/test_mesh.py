@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
-from distbench.strategies import _mesh
-from distbench.strategies._mesh import Mesh
+from distbench import meshes
+from distbench.meshes import Mesh
+
+MESH = {"pp": 2, "dp_shard": 2, "tp": 2}
 
 
 def test_ranks_that_follow_each_other_differ_in_the_innermost_dimension() -> None:
@@ -31,6 +35,26 @@ def test_what_a_mesh_does_not_have_is_of_one_rank() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ranks", "mesh", "over"),
+    [
+        ([0, 1], MESH, "tp"),
+        ([5, 7], MESH, "dp_shard"),
+        ([2, 6], MESH, "pp"),
+        ([0, 1, 2, 3], MESH, "dp_shard x tp"),
+        (range(8), MESH, "pp x dp_shard x tp"),
+        ([3], MESH, None),
+        ([0, 1], {}, None),
+        # a dimension of one rank has no group
+        ([0, 2], {"dp_replicate": 2, "dp_shard": 1, "tp": 2}, "dp_replicate"),
+    ],
+)
+def test_a_group_is_named_by_the_dimension_in_which_its_ranks_differ(
+    ranks: list[int], mesh: Mapping[str, int], over: str | None
+) -> None:
+    assert Mesh(mesh).over(ranks) == over
+
+
+@pytest.mark.parametrize(
     ("asked", "ranks", "why"),
     [
         (
@@ -52,5 +76,5 @@ def test_what_a_mesh_does_not_have_is_of_one_rank() -> None:
 def test_a_mesh_that_the_ranks_do_not_fill_is_refused_with_the_numbers(
     asked: dict[str, int], ranks: int, why: str
 ) -> None:
-    assert why in (_mesh.problem(asked, ranks, "pp") or "")
-    assert bool(why) == bool(_mesh.problem(asked, ranks, "pp"))
+    assert why in (meshes.problem(asked, ranks, "pp") or "")
+    assert bool(why) == bool(meshes.problem(asked, ranks, "pp"))

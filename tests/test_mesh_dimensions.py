@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from distbench.analysis.communication import EXPLAINED, explanation, volume
 from distbench.analysis.mesh_dimensions import OverDimension, miscounted, over_dimensions
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Choice
-from distbench.metrics.communication.traffic import dimension_of
 from distbench.record import Record
 from distbench.record.store import Run
 from distbench.report.figures import Chart
@@ -23,29 +22,8 @@ from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.tp import TensorParallel
 
-MESH = {"pp": 2, "dp_shard": 2, "tp": 2}
 L, D, S, V, B = 4, 64, 32, 256, 8
 OPTIONS = {"dim": D, "depth": L, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": V, "seq_len": S}
-
-
-@pytest.mark.parametrize(
-    ("ranks", "mesh", "over"),
-    [
-        ([0, 1], MESH, "tp"),
-        ([5, 7], MESH, "dp_shard"),
-        ([2, 6], MESH, "pp"),
-        ([0, 1, 2, 3], MESH, "dp_shard x tp"),
-        (range(8), MESH, "pp x dp_shard x tp"),
-        ([3], MESH, None),
-        ([0, 1], {}, None),
-        # a dimension of one rank has no group
-        ([0, 2], {"dp_replicate": 2, "dp_shard": 1, "tp": 2}, "dp_replicate"),
-    ],
-)
-def test_a_group_is_named_by_the_dimension_in_which_its_ranks_differ(
-    ranks: list[int], mesh: Mapping[str, int], over: str | None
-) -> None:
-    assert dimension_of(ranks, mesh) == over
 
 
 def of(strategy: str, world_size: int, batch: Batch) -> Case:

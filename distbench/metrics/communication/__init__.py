@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distbench.case import BYTES
+from distbench.meshes import Mesh
 from distbench.metrics.base import Absent, Metric, Session, TableColumn, TableSpec, Values, alike
 from distbench.metrics.communication.traffic import WHERE, Call, Counted, Where, not_there
 
@@ -102,7 +103,7 @@ class Communication(Metric):
     def start(self, session: Session) -> Any:
         from distbench.metrics.communication.collectives import Collectives
 
-        mesh = session.strategy.dimensions(session.case.world_size)
+        mesh = Mesh(session.strategy.dimensions(session.case.world_size))
         return _State(Collectives(session.nodes, mesh))
 
     def before_step(self, session: Session, state: _State) -> None:

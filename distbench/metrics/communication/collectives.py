@@ -6,7 +6,7 @@ but DeepSpeed and makes every operation blocking.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distbench.metrics.communication.traffic import Call, dimension_of
+from distbench.meshes import Mesh
+from distbench.metrics.communication.traffic import Call
 
 # public name, and place of the full array among the arguments (None: the result) -> its operations
 _OPERATIONS: dict[str, dict[tuple[str, int | None], str]] = {
@@ -57,8 +58,8 @@ _MESSAGES, _PEER = ("send", "recv"), 2
 class Collectives(TorchDispatchMode):
     """Lists the collectives between ``begin`` and ``end``, in the order in which they are issued."""
 
-    def __init__(self, nodes: Sequence[int], mesh: Mapping[str, int]) -> None:
-        """None yet; *nodes* has the number of the node of each rank, *mesh* the sizes of its dimensions."""
+    def __init__(self, nodes: Sequence[int], mesh: Mesh) -> None:
+        """None yet; *nodes* has the number of the node of each rank, which are in *mesh*."""
         super().__init__()
         self._nodes, self._mesh = nodes, mesh
         self.steps: list[list[Call]] = []
@@ -111,7 +112,7 @@ class Collectives(TorchDispatchMode):
                 elements=elements // size if op == "all_gather" else elements,
                 nodes=len({self._nodes[rank] for rank in ranks}),
                 source=source,
-                dimension=dimension_of(ranks, self._mesh),
+                dimension=self._mesh.over(ranks),
             )
         )
 

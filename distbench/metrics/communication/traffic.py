@@ -130,25 +130,6 @@ def crossing(ran: str, size: float, rank: int, nodes: Mapping[int, str]) -> floa
     return size * factor if rank == last else 0.0
 
 
-def dimension_of(ranks: Sequence[int], mesh: Mapping[str, int]) -> str | None:
-    """The dimension of a device mesh over which a group of *ranks* is: ``tp``; of several: ``dp_shard x tp``.
-
-    Those are the dimensions in which the places of its ranks differ.
-
-    Args:
-        mesh: Dimension -> its size, outermost first: the last of them counts neighbouring ranks.
-
-    Returns:
-        None: the group has one rank, or the mesh is not known.
-    """
-    over, inside = [], 1
-    for name, size in reversed([*mesh.items()]):
-        if len({rank // inside % size for rank in ranks}) > 1:
-            over.append(name)
-        inside *= size
-    return " x ".join(reversed(over)) or None
-
-
 def ranks_of(text: str) -> list[int]:
     """Ranks that a row's ``group`` names: ``0-3``, ``0,2``."""
     first, _, last = text.partition("-")

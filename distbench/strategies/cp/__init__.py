@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from distbench import meshes
 from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
-from distbench.strategies import _mesh
 from distbench.strategies._context_parallel import ContextParallelism, Implementation, context_of
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies.base import Engine, Setting, Strategy
@@ -87,7 +87,7 @@ class ContextParallel(Strategy):
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         ranks = case.world_size
-        if reason := _mesh.problem(dict(self.mesh.items()), ranks, self._of_data):
+        if reason := meshes.problem(dict(self.mesh.items()), ranks, self._of_data):
             return reason
         if self._over(ranks).size("cp") < 2:
             return "context parallelism needs at least 2 devices for a row; use ddp, or a larger world size"
@@ -157,8 +157,8 @@ class ContextParallel(Strategy):
         """The dimension of ranks with rows of their own."""
         return "dp_shard" if self.sharded else "dp_replicate"
 
-    def _over(self, ranks: int) -> _mesh.Mesh:
-        return _mesh.Mesh.of({"cp": self.mesh.get("cp", ranks)}, ranks, self._of_data)
+    def _over(self, ranks: int) -> meshes.Mesh:
+        return meshes.Mesh.of({"cp": self.mesh.get("cp", ranks)}, ranks, self._of_data)
 
     def _cut(self, ranks: int) -> ContextParallelism:
         return ContextParallelism(self._over(ranks).size("cp"), self.implementation)

@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor
 
+from distbench.meshes import OF_DATA
 from distbench.strategies import fsdp
-from distbench.strategies._mesh import OF_DATA
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine import reading, sharding, tensor_parallel
 from distbench.strategies.torch_engine.engine import WrappedEngine

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from distbench import meshes
 from distbench.case import Case
 from distbench.env import Machine
-from distbench.strategies import _mesh
-from distbench.strategies._mesh import Mesh
+from distbench.meshes import Mesh
 
 if TYPE_CHECKING:
     from distbench.strategies.fsdp import FullyShardedDataParallel
@@ -32,8 +32,8 @@ def every(ranks: int) -> list[dict[Dimension, int]]:
 
     Without that they are those of other strategies: ddp, and tp.
     """
-    meshes = sorted(_mesh.every(ranks, NAMES), key=_complexity)
-    shared = [mesh for mesh in meshes if mesh["dp_shard"] > 1] or meshes[:1]
+    every_mesh = sorted(meshes.every(ranks, NAMES), key=_complexity)
+    shared = [mesh for mesh in every_mesh if mesh["dp_shard"] > 1] or every_mesh[:1]
     # sizes that are said are part of a case's id: those that follow from others are not said
     return [{name: mesh[name] for name in NAMES if name != _REST and mesh[name] > 1} for mesh in shared]
 
@@ -65,7 +65,7 @@ def mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
             "sharding: hybrid says by replicas or shards what mesh says by dp_replicate and dp_shard; leave "
             "sharding: hybrid out"
         )
-    if reason := _mesh.problem(sizes, case.world_size, _REST):
+    if reason := meshes.problem(sizes, case.world_size, _REST):
         return reason
     return over.problem(case) if over.devices > 1 else None
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from distbench.bounds import Count
 from distbench.case import Case
 from distbench.env import Machine
-from distbench.strategies._mesh import Mesh
+from distbench.meshes import Mesh
 from distbench.strategies._model_states import state_problem
 from distbench.strategies._offers import not_offered
 from distbench.strategies._pipeline import stages_of, uncut

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from distbench import meshes
 from distbench.case import Case
-from distbench.strategies import _mesh
 
 if TYPE_CHECKING:
     from distbench.strategies.pp import PipelineParallel
@@ -21,9 +21,9 @@ def every(ranks: int) -> list[dict[Name, int]]:
 
     The pipeline has what the others leave, and is not named.
     """
-    meshes = [mesh for mesh in _mesh.every(ranks, ("pp", *INSIDE)) if mesh["pp"] > 1]
+    several = [mesh for mesh in meshes.every(ranks, ("pp", *INSIDE)) if mesh["pp"] > 1]
     inside: list[dict[Name, int]] = [
-        {name: mesh[name] for name in INSIDE if mesh[name] > 1} for mesh in meshes
+        {name: mesh[name] for name in INSIDE if mesh[name] > 1} for mesh in several
     ]
     # of one rank there is none: why, says the pipeline alone
     return sorted(inside, key=len) or [{}]
@@ -44,7 +44,7 @@ def labels(strategy: PipelineParallel) -> list[str]:
 
 def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
     """Why *case* can't be trained in the mesh of *strategy*, or None if it can."""
-    if reason := _mesh.problem(strategy.asked, case.world_size, "pp"):
+    if reason := meshes.problem(strategy.asked, case.world_size, "pp"):
         return reason
     copies, shards, parts = (strategy.asked.get(name, 1) for name in INSIDE)
     if parts == 1 and (strategy.sequence_parallel or strategy.loss_parallel):
@@ -60,7 +60,7 @@ def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
 
 
 def _ddp_problem(strategy: PipelineParallel, case: Case) -> str | None:
-    precision, said = case.precision, f"mesh: {_mesh.text(strategy.asked)}"
+    precision, said = case.precision, f"mesh: {meshes.text(strategy.asked)}"
     if strategy.asked.get("tp", 1) > 1:
         return f"{said}: DDP takes no layers that are cut over ranks; use dp_shard in place of dp_replicate"
     if strategy.order.splits_backward:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distbench.strategies import _mesh
+from distbench import meshes
 from distbench.strategies.pp.schedules import fitting
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def stage_problem(strategy: PipelineParallel, model: Stages, ranks: int) -> str 
     allowed, schedule = strategy.order.per_rank, strategy.schedule
     if ranks < 2:
         several = any(size > 1 for size in strategy.asked.values())
-        beside = f", beside mesh: {_mesh.text(strategy.asked)}" if several else ""
+        beside = f", beside mesh: {meshes.text(strategy.asked)}" if several else ""
         return f"a pipeline needs at least 2 ranks{beside}; use single, or a larger world size"
     if strategy.per_rank not in allowed:
         least = f"at least {allowed.start}" if len(allowed) > 1 else f"exactly {allowed.start}"

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from distbench.strategies._mesh import Mesh
+from distbench.meshes import Mesh
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distbench import meshes
 from distbench.case import Case
 from distbench.env import Machine
 from distbench.optimizers import Cut
-from distbench.strategies import _mesh
 from distbench.strategies._model_states import state_problem
 from distbench.strategies.zero import ops
 
@@ -104,7 +104,7 @@ def _of_mesh(strategy: Zero, case: Case) -> str | None:
             "mesh: tp in stage 0 in 16 bits: DeepSpeed (0.19.8) would clip by the norm of the gradients of "
             "one rank, not of all that share rows; use stage: 1, or optimizer.clip_grad_norm: null"
         )
-    return _mesh.problem({"tp": over.devices}, case.world_size, _REST) or over.problem(case)
+    return meshes.problem({"tp": over.devices}, case.world_size, _REST) or over.problem(case)
 
 
 def _of_quantized(strategy: Zero, case: Case) -> str | None:

@@ -58,6 +58,15 @@ class Mesh:
             number = number * self.size(name) + place.get(name, 0)
         return number
 
+    def over(self, ranks: Iterable[int]) -> str | None:
+        """The dimension over which a group of *ranks* is, ``tp``; of several: ``dp_shard x tp``.
+
+        Those in which their places differ. None: the group has one rank, or the mesh is not known.
+        """
+        places = [self.place(rank) for rank in ranks]
+        names = [name for name in self.sizes if len({place[name] for place in places}) > 1]
+        return " x ".join(names) or None
+
     def data_rank(self, rank: int) -> int:
         """Which part of the rows *rank* has."""
         return self.index(rank, OF_DATA)
