@@ -30,7 +30,7 @@ from distbench.strategies.pp import theory
 from distbench.strategies.pp.card import card_of
 from distbench.strategies.pp.cuts import By, cut, ranges
 from distbench.strategies.pp.inside import INSIDE, Dimension, every, labels, mesh_problem
-from distbench.strategies.pp.limits import micro_batch_problem, stage_problem
+from distbench.strategies.pp.limits import micro_batch_problem, recomputation_problem, stage_problem
 from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule
 from distbench.workloads.stages import Stages
 
@@ -170,6 +170,7 @@ class PipelineParallel(Strategy):
         return (
             stage_problem(self, model, ranks)
             or micro_batch_problem(self, case.batch.micro_batch_size, ranks)
+            or recomputation_problem(self, case)
             or not_offered(case, "pipeline parallelism")
             or state_problem(case, "rows" if {"dp_shard", "tp"} & {*self._inside} else "whole", self.label)
         )

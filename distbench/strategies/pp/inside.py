@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from distbench import meshes
 from distbench.case import Case
+from distbench.strategies.pp.schedules import WHOLE_BACKWARD
 
 if TYPE_CHECKING:
     from distbench.strategies.pp import PipelineParallel
@@ -66,8 +67,8 @@ def _ddp_problem(strategy: PipelineParallel, case: Case) -> str | None:
     if strategy.order.splits_backward:
         return (
             f"{said}: DDP reduces a gradient when autograd adds it up, which {strategy.schedule} does itself "
-            "for gradients of weights; use dp_shard in place of dp_replicate, or the schedule 1F1B, GPipe, "
-            "Interleaved1F1B or LoopedBFS"
+            "for gradients of weights; use dp_shard in place of dp_replicate, or the schedule "
+            f"{WHOLE_BACKWARD}"
         )
     if precision.reduce != precision.master:
         return (
@@ -82,7 +83,7 @@ def _fsdp_problem(strategy: PipelineParallel, case: Case) -> str | None:
         return (
             f"reshard_after_forward with the schedule {strategy.schedule}: gradients of weights are computed "
             "after their layer has been sharded again, and torch loses them without an error; use "
-            "reshard_after_forward: false, or 1F1B, GPipe, Interleaved1F1B or LoopedBFS"
+            f"reshard_after_forward: false, or {WHOLE_BACKWARD}"
         )
     if case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
         return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distbench import meshes
-from distbench.strategies.pp.schedules import fitting
+from distbench.strategies.pp.schedules import WHOLE_BACKWARD, fitting
 
 if TYPE_CHECKING:
+    from distbench.case import Case
     from distbench.strategies.pp import PipelineParallel
     from distbench.workloads.stages import Stages
 
@@ -33,6 +34,20 @@ def stage_problem(strategy: PipelineParallel, model: Stages, ranks: int) -> str 
     return (
         f"{layers} layers can't be cut into {stages} stages ({ranks} ranks x {strategy.per_rank} of each); "
         f"use {instead} at least {stages} layers"
+    )
+
+
+def recomputation_problem(strategy: PipelineParallel, case: Case) -> str | None:
+    """Why the layers of *case* can't be computed again in its backward passes, or None."""
+    if case.activation_checkpointing == "none" or not strategy.order.splits_backward:
+        return None
+    why = "and torch computes a layer again for each of them"
+    if case.activation_checkpointing == "selective":
+        why = "and torch lets a selectively checkpointed layer go back only once"
+    return (
+        f"activation_checkpointing: {case.activation_checkpointing} with the schedule {strategy.schedule}, "
+        f"which computes gradients of weights one by one, {why}; use activation_checkpointing: none, or the "
+        f"schedule {WHOLE_BACKWARD}"
     )
 
 

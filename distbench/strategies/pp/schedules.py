@@ -71,6 +71,8 @@ SCHEDULES: dict[Name, Schedule] = {
     ),
 }
 
+WHOLE_BACKWARD = "1F1B, GPipe, Interleaved1F1B or LoopedBFS"
+"""Those that do not split the backward pass, in words."""
 ACTIVE = 3
 """Stages of a rank that torch keeps gathered at a time, where they are sharded."""
 
