@@ -61,6 +61,15 @@ class Finished:
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     """How each case went on from each checkpoint."""
 
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """Verdict of equivalence of each case by its name."""
+        return {name: each["equivalence"]["verdict"] for name, each in self.cases.items()}
+
+    def found(self, planted: str) -> dict[str, str]:
+        """Verdict of each mistake that the strategy *planted* makes, whose label is ``planted-mistake``."""
+        return {name.split("/")[0].removeprefix(f"{planted}-"): word for name, word in self.verdicts.items()}
+
     def record(self, label: str) -> dict[str, Any]:
         """Return the first record of the case whose name begins with *label*."""
         (file,) = self.folder.glob(f"trials/{label}-*/0/record.json")

@@ -11,11 +11,9 @@ import plans
 import pytest
 from conftest import Finished
 from records import case
+from theory import against_theory
 
 from distbench.adopt import adopt
-from distbench.analysis.communication import EXPLAINED, volume
-from distbench.analysis.memory import TOLERANCE, held
-from distbench.analysis.mesh_dimensions import miscounted
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Choice, Precision
 from distbench.errors import UsageError
@@ -181,11 +179,6 @@ launcher: {{kept: {{oversubscribe: true}}}}
 """
 
 
-def verdicts(finished: Finished) -> dict[str, str]:
-    """Verdict of each case by its name."""
-    return {name: each["equivalence"]["verdict"] for name, each in finished.cases.items()}
-
-
 @pytest.mark.train
 def test_mistakes_of_rows_that_are_cut_are_found(run_suite: Callable[..., Finished]) -> None:
     bugs = ("local-positions", "mean-of-means")
@@ -197,7 +190,7 @@ check: {{steps: 2, perturbed: 4, fp64: false}}
 world_sizes: [2]
 strategies: [{{planted_cp: {{bug: [none, {", ".join(bugs)}]}}}}, {{cp: {{implementation: ring}}}}]
 """)
-    found = {name.split("/")[0].removeprefix("planted-cp-"): word for name, word in verdicts(done).items()}
+    found = done.found("planted-cp")
     assert found == {"none": ROUNDING, "cp-ring": ROUNDING, **dict.fromkeys(bugs, DIFFERS)}
 
 
@@ -231,14 +224,9 @@ strategies:
 exclude: [{{strategy: "cp2*", world_size: 2}}]
 """)
     assert done.code == 0, done.errors
-    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
-    measured = [each for each in Run(done.folder).records() if each.job.kind == "measure"]
-    assert len(measured) == 6
-    for record in measured:
-        moved, kept = volume(record), held(record)
-        assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
-        assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
-        assert miscounted(record) == "", record.case.name
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert against_theory(done.folder) == dict.fromkeys(done.verdicts, "")
+    assert len(done.verdicts) == 6
 
 
 @pytest.mark.train
@@ -252,7 +240,7 @@ world_sizes: [2]
 strategies: [ddp, fsdp, {{tp: {{sequence_parallel: [false, true]}}}}, {{pp: {{micro_batches: 2}}}}]
 """)
     assert done.code == 0, done.errors
-    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
 
 
 @pytest.mark.train

@@ -172,11 +172,6 @@ launcher: {{kept: {{oversubscribe: true}}}}
 """
 
 
-def verdicts(finished: Finished) -> dict[str, str]:
-    """Verdict of each case by its name."""
-    return {name: each["equivalence"]["verdict"] for name, each in finished.cases.items()}
-
-
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize(
@@ -207,7 +202,7 @@ world_sizes: [2, 4]
 strategies: [{", ".join(f"{{zero: {each}}}" for each in strategies)}]
 """)
     assert done.code == 0, done.errors
-    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
     wrong = [record for record in Run(done.folder).records() if miscounted(record)]
     assert wrong == []
     for record in (each for each in Run(done.folder).records() if each.job.kind == "measure"):

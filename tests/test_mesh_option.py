@@ -141,7 +141,7 @@ world_sizes: [4]
 strategies: [{{fsdp: {{mesh: auto, sharding: [full, grad_op]}}}}]
 """)
     assert done.code == 0, done.errors
-    words = {name.split("/")[0]: each["equivalence"]["verdict"] for name, each in done.cases.items()}
+    words = {name.split("/")[0]: word for name, word in done.verdicts.items()}
     assert {f"fsdp{how}" for how in ("", "-hybrid2", "-grad-op-hybrid2", "-grad-op+tp2")} <= words.keys()
     assert set(words.values()) <= {EQUIVALENT, ROUNDING}
 

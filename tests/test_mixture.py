@@ -282,11 +282,6 @@ launcher: {{kept: {{oversubscribe: true}}}}
 """
 
 
-def verdicts(finished: Finished) -> dict[str, str]:
-    """Verdict of each case by its name."""
-    return {name: each["equivalence"]["verdict"] for name, each in finished.cases.items()}
-
-
 @pytest.mark.train
 def test_mistakes_of_expert_parallelism_are_found(run_suite: Callable[..., Finished]) -> None:
     bugs = ("reduced-twice", "undivided")
@@ -297,7 +292,7 @@ measure: {{trials: 0}}
 check: {{steps: 2, perturbed: 4, fp64: false}}
 strategies: [{{planted_ep: {{bug: [none, {", ".join(bugs)}]}}}}]
 """)
-    found = {name.split("/")[0].removeprefix("planted-ep-"): word for name, word in verdicts(done).items()}
+    found = done.found("planted-ep")
     assert found == {"none": ROUNDING, **dict.fromkeys(bugs, DIFFERS)}
 
 
@@ -312,7 +307,7 @@ measure: {{trials: 0}}
 check: {{steps: 3, perturbed: 4, fp64: false}}
 strategies: [{{planted_ep: {{mesh: {{ep: 2}}, bug: [none, {", ".join(bugs)}]}}}}]
 """)
-    found = {name.split("/")[0].removeprefix("planted-ep-"): word for name, word in verdicts(done).items()}
+    found = done.found("planted-ep")
     assert found == {"none": ROUNDING, **dict.fromkeys(bugs, DIFFERS)}
 
 
@@ -338,7 +333,7 @@ strategies: [ddp, fsdp, ep, {{ep: {{mesh: {{ep: 2}}}}}}]
 exclude: [{{strategy: ep2, world_size: 2}}]
 """)
     assert done.code == 0, done.errors
-    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
     own = (each for each in Run(done.folder).records() if each.case.strategy.name == "ep")
     for record in (each for each in own if each.job.kind == "measure"):
         moved, kept = volume(record), held(record)

@@ -11,11 +11,9 @@ import plans
 import pytest
 from conftest import Finished
 from records import case
+from theory import against_theory
 
 from distbench.adopt import adopt
-from distbench.analysis.communication import EXPLAINED, volume
-from distbench.analysis.memory import TOLERANCE, held
-from distbench.analysis.mesh_dimensions import over_dimensions
 from distbench.case import Batch, Case, Choice
 from distbench.cli.unforeseen import later_texts
 from distbench.errors import UsageError
@@ -360,11 +358,6 @@ world_sizes: [2]
 """
 
 
-def verdicts(finished: Finished) -> dict[str, str]:
-    """Verdict of each case by its name."""
-    return {name: each["equivalence"]["verdict"] for name, each in finished.cases.items()}
-
-
 @pytest.mark.train
 def test_mistakes_of_a_pipeline_are_found(run_suite: Callable[..., Finished]) -> None:
     bugs = ("unscaled", "scaled-by-torch", "untied", "local-clipping")
@@ -373,7 +366,7 @@ optimizer: {{name: sgd, lr: 0.1, clip_grad_norm: 0.1}}
 check: {{steps: 3, perturbed: 4, fp64: false}}
 strategies: [{{planted_pp: {{bug: [none, {", ".join(bugs)}]}}}}]
 """)
-    found = {name.split("/")[0].removeprefix("planted-pp-"): word for name, word in verdicts(done).items()}
+    found = done.found("planted-pp")
     assert found == {"none": ROUNDING, **dict.fromkeys(bugs, DIFFERS)}
 
 
@@ -432,11 +425,8 @@ strategies:
   - pp: {{schedule: [1F1B, Interleaved1F1B], micro_batches: 8, split: time}}
 """)
     assert done.code == 0, done.errors
-    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
-    for record in (each for each in Run(done.folder).records() if each.job.kind == "measure"):
-        moved, kept = volume(record), held(record)
-        assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
-        assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert against_theory(done.folder) == dict.fromkeys(done.verdicts, "")
 
 
 WIDE = HEADS["workload"].replace("depth: 4", "depth: 4, tied: true")
@@ -461,7 +451,7 @@ world_sizes: [4]
 strategies: [{{pp: {{mesh: {{dp_shard: 2}}, micro_batches: 2}}}}]
 """)
     assert done.code == 0, done.errors
-    assert list(verdicts(done).values()) == [ROUNDING]
+    assert list(done.verdicts.values()) == [ROUNDING]
 
 
 @pytest.mark.train
@@ -477,7 +467,7 @@ strategies:
   - planted_pp:
       {{bug: freed-early, schedule: ZBVZeroBubble, mesh: {{dp_shard: 2}}, reshard_after_forward: true}}
 """)
-    found = {name.split("/")[0].removeprefix("planted-pp-"): word for name, word in verdicts(done).items()}
+    found = done.found("planted-pp")
     assert found == {"none": ROUNDING, "freed-early": DIFFERS}
 
 
@@ -537,13 +527,8 @@ world_sizes: [{world_size}]
 strategies: {strategies}
 """)
     assert done.code == 0, done.errors
-    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
-    for record in (each for each in Run(done.folder).records() if each.job.kind == "measure"):
-        moved, kept = volume(record), held(record)
-        assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
-        assert kept is not None, record.case.name
-        assert abs(kept.difference or 0) < TOLERANCE or kept.cause(), record.case.name
-        assert [each for each in over_dimensions(record) if each.unexplained_calls] == [], record.case.name
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert against_theory(done.folder) == dict.fromkeys(done.verdicts, "")
 
 
 @pytest.mark.train

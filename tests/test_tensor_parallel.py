@@ -269,11 +269,6 @@ check: {{steps: 3, perturbed: 4}}
 """
 
 
-def verdicts(finished: Finished) -> dict[str, str]:
-    """Verdict of each case by its name."""
-    return {name: each["equivalence"]["verdict"] for name, each in finished.cases.items()}
-
-
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize(
@@ -298,7 +293,7 @@ exclude:
 """
     )
     assert done.code == 0, done.errors
-    assert set(verdicts(done).values()) <= {EQUIVALENT, ROUNDING}
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
 
 
 @pytest.mark.train
@@ -309,5 +304,5 @@ def test_mistakes_of_a_cut_model_are_found(run_suite: Callable[..., Finished]) -
         CHECKED.replace("seq_len: 32", "seq_len: 32, tied: true")
         + f"world_sizes: [2]\nstrategies: [{{planted_tp: {{bug: [none, {', '.join(bugs)}]}}}}]\n"
     )
-    found = {name.split("/")[0].removeprefix("planted-tp-"): word for name, word in verdicts(done).items()}
+    found = done.found("planted-tp")
     assert found == {"none": ROUNDING, **dict.fromkeys(bugs, DIFFERS)}
