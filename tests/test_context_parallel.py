@@ -68,7 +68,7 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             "cp: {sharded: true}",
             2,
             {"optimizer": "{name: sgd, kernel: fused}"},
-            "no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach",
+            "no fused SGD for sharded tensors; set optimizer.kernel: foreach",
         ),
         ("cp: {mesh: {cp: 1}}", 2, {}, "context parallelism needs at least 2 devices for a row"),
     ],

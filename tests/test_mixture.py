@@ -94,7 +94,12 @@ def problem(folder: Path, strategy: str, world_size: int, **changed: str) -> str
             {},
             "experts = 4 can't be divided by 8; numbers of devices that divide experts = 4: 1, 2, 4",
         ),
-        ("ep: {mesh: {ep: 4}}", 2, {}, "mesh: ep = 4 does not divide the world size, 2"),
+        (
+            "ep: {mesh: {ep: 4}}",
+            2,
+            {},
+            "mesh: {ep: 4}: 4 does not divide the world size, 2; dp_replicate",
+        ),
         (
             "ep: {}",
             2,

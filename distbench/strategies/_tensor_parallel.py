@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distbench import registry
 from distbench.case import BYTES, Case
-from distbench.strategies._offers import not_offered
+from distbench.strategies._offers import not_offered, unfused
 from distbench.strategies.description import ExpectedCollective
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ class TensorParallelism:
                 f"sequence_parallel: rows of {splits.positions} positions can't be divided by {self.devices} "
                 "devices"
             )
-        if case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
-            return "torch has no fused SGD for sharded tensors; set optimizer.kernel: foreach"
-        return not_offered(case, "tensor parallelism")
+        return unfused(case) or not_offered(case, "tensor parallelism")
 
     def parameters(self, case: Case, parameters: int) -> int:
         """Parameters that a device has of *parameters*: norms whole, of all else its part."""

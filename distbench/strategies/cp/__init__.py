@@ -12,6 +12,7 @@ from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._context_parallel import ContextParallelism, Implementation, context_of
 from distbench.strategies._model_states import state_problem, zero_table
+from distbench.strategies._offers import reduced_otherwise, unfused
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.cp.card import PLAIN, RING, SHARDED
 from distbench.strategies.description import (
@@ -93,23 +94,9 @@ class ContextParallel(Strategy):
             return "context parallelism needs at least 2 devices for a row; use ddp, or a larger world size"
         return (
             self._cut(ranks).problem(case)
-            or (self._shard_problem(case) if self.sharded else self._copy_problem(case))
+            or (unfused(case) if self.sharded else reduced_otherwise(case, "cp", "sharded: true"))
             or state_problem(case, "rows" if self.sharded else "whole", self.label)
         )
-
-    def _copy_problem(self, case: Case) -> str | None:
-        precision = case.precision
-        if precision.reduce == precision.master:
-            return None
-        return (
-            f"cp reduces gradients in the parameters' dtype: precision.reduce = {precision.reduce} with "
-            f"precision.master = {precision.master}; set sharded: true, or reduce in that"
-        )
-
-    def _shard_problem(self, case: Case) -> str | None:
-        if case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
-            return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
-        return None
 
     def expected(self, case: Case) -> dict[str, Any]:
         return self._cut(case.world_size).expected(case)

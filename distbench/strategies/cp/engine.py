@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from distbench.strategies import cp
 from distbench.strategies.base import Setting
+from distbench.strategies.torch_engine import device_meshes
 from distbench.strategies.torch_engine.context_parallel import ContextEngine, Rows
 from distbench.strategies.torch_engine.modules import wrapped
 from distbench.strategies.torch_engine.replicated import ReplicatedEngine
@@ -19,8 +19,7 @@ class ContextParallelEngine(ReplicatedEngine, ContextEngine):
 
 def rows_of(strategy: cp.ContextParallel, setting: Setting) -> Rows:
     """Rows over the mesh of live ranks. A collective call."""
-    sizes = strategy.dimensions(setting.world_size)
-    mesh = init_device_mesh(setting.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    mesh = device_meshes.made(strategy.dimensions(setting.world_size), setting.device)
     return Rows(setting.workload, mesh, strategy.implementation)
 
 

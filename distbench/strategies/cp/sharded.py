@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from distbench.strategies import cp
 from distbench.strategies.base import Setting
 from distbench.strategies.cp.engine import rows_of
-from distbench.strategies.torch_engine import sharding
+from distbench.strategies.torch_engine import device_meshes, sharding
 from distbench.strategies.torch_engine.context_parallel import ContextEngine
 from distbench.strategies.torch_engine.modules import prepared_layers
 from distbench.strategies.torch_engine.reading import Ledger
@@ -52,7 +51,7 @@ def build_sharded(strategy: cp.ContextParallel, setting: Setting) -> ShardedCont
     tied = weights.tied_groups(module)
     layers = prepared_layers(setting.case, module, workload.layers(module))
     # over those that share rows too, whose gradients are of other positions
-    all_ranks = init_device_mesh(setting.device.type, (setting.world_size,), mesh_dim_names=("dp_shard_cp",))
+    all_ranks = device_meshes.made({"dp_shard_cp": setting.world_size}, setting.device)
     sharding.shard(module, layers, all_ranks, precision, again=True)
     weights.empty(module, setting.device)
     weights.retie(module, tied)

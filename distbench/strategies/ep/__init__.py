@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from distbench import registry
+from distbench import meshes, registry
 from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
-from distbench.strategies._offers import not_offered
+from distbench.strategies._offers import not_offered, reduced_otherwise
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.description import (
     SHARDING,
@@ -63,20 +63,19 @@ class ExpertParallel(Strategy):
         return {"dp_replicate": ranks // sharing, "ep": sharing}
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        model, precision = mixture_of(case), case.precision
+        model = mixture_of(case)
         ranks = self.dimensions(case.world_size)["ep"]
         if model is None:
             return unmixed(case)
-        if case.world_size % ranks:
-            return f"mesh: ep = {ranks} does not divide the world size, {case.world_size}"
+        if reason := meshes.problem(dict(self.mesh.items()), case.world_size, "dp_replicate"):
+            return reason
         if reason := model.problem(ranks):
             return f"expert parallelism: {reason}"
-        if precision.reduce != precision.master:
-            return (
-                f"expert parallelism reduces gradients in the parameters' dtype: precision.reduce = "
-                f"{precision.reduce} with precision.master = {precision.master}"
-            )
-        return not_offered(case, "expert parallelism") or state_problem(case, "rows", self.label)
+        return (
+            reduced_otherwise(case, "expert parallelism")
+            or not_offered(case, "expert parallelism")
+            or state_problem(case, "rows", self.label)
+        )
 
     def expected(self, case: Case) -> dict[str, Any]:
         model, mesh = mixture_of(case), self.dimensions(case.world_size)

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from distbench.strategies import ep
 from distbench.strategies.base import FullState, Refused, Setting
 from distbench.strategies.ep.exchange import Exchange
-from distbench.strategies.torch_engine import checkpoint, modules, optimizer, reading
+from distbench.strategies.torch_engine import checkpoint, device_meshes, modules, optimizer, reading
 from distbench.strategies.torch_engine.replicated import ReplicatedEngine
 from distbench.workloads import weights
 from distbench.workloads.mixture import Mixture
@@ -83,7 +83,7 @@ class ExpertParallelEngine(ReplicatedEngine):
 
     def effective(self) -> dict[str, Any]:
         own = [p for name, p in self.module.named_parameters() if self._is_of_experts(name)]
-        mesh = dict(zip(self._mesh.mesh_dim_names or (), self._mesh.mesh.shape, strict=True))
+        mesh = device_meshes.sizes_of(self._mesh)
         elsewhere = (mesh["ep"] - 1) * sum(parameter.numel() for parameter in own)
         settings = super().effective()
         return {
@@ -161,7 +161,7 @@ def build_ep(strategy: ep.ExpertParallel, setting: Setting) -> ExpertParallelEng
     if (mixture := setting.workload.mixture()) is None:
         raise Refused(ep.unmixed(setting.case))
     sizes = strategy.dimensions(setting.world_size)
-    mesh = init_device_mesh(setting.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    mesh = device_meshes.made(sizes, setting.device)
     module = weights.cast(weights.skeleton(setting.workload), DTYPES[setting.case.precision.master])
     names = _spread(module, mixture, mesh)
     weights.empty(module, setting.device)

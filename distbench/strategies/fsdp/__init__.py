@@ -11,6 +11,7 @@ from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
+from distbench.strategies._offers import unfused
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Engine, Setting, Strategy
 from distbench.strategies.description import (
@@ -159,10 +160,9 @@ class FullyShardedDataParallel(Strategy):
 
     def device_mesh(self, setting: Setting) -> DeviceMesh:
         """The mesh of live ranks. A collective call."""
-        from torch.distributed.device_mesh import init_device_mesh
+        from distbench.strategies.torch_engine import device_meshes
 
-        sizes = self.dimensions(setting.world_size)
-        return init_device_mesh(setting.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+        return device_meshes.made(self.dimensions(setting.world_size), setting.device)
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         if reason := mesh_problem(self, case):
@@ -171,8 +171,8 @@ class FullyShardedDataParallel(Strategy):
             return reason
         if self.version == 1 and self.cpu_offload and case.device == "cpu":
             return "FSDP1 with CPU offload needs an accelerator"
-        if self.version == 2 and case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
-            return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
+        if self.version == 2 and (reason := unfused(case)):
+            return reason
         return state_problem(case, "rows" if self.version == 2 else "flat", self.label)
 
     def expected(self, case: Case) -> dict[str, Any]:

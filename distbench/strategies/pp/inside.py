@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from distbench import meshes
 from distbench.case import Case
+from distbench.strategies._offers import reduced_otherwise, unfused
 from distbench.strategies.pp.schedules import WHOLE_BACKWARD
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
 
 
 def _ddp_problem(strategy: PipelineParallel, case: Case) -> str | None:
-    precision, said = case.precision, f"mesh: {meshes.text(strategy.asked)}"
+    said = f"mesh: {meshes.text(strategy.asked)}"
     if strategy.asked.get("tp", 1) > 1:
         return f"{said}: DDP takes no layers that are cut over ranks; use dp_shard in place of dp_replicate"
     if strategy.order.splits_backward:
@@ -70,12 +71,7 @@ def _ddp_problem(strategy: PipelineParallel, case: Case) -> str | None:
             "for gradients of weights; use dp_shard in place of dp_replicate, or the schedule "
             f"{WHOLE_BACKWARD}"
         )
-    if precision.reduce != precision.master:
-        return (
-            f"{said}: copies of stages reduce gradients in the parameters' dtype: precision.reduce = "
-            f"{precision.reduce} with precision.master = {precision.master}"
-        )
-    return None
+    return reduced_otherwise(case, f"{said}: DDP around stages", "dp_shard in place of dp_replicate")
 
 
 def _fsdp_problem(strategy: PipelineParallel, case: Case) -> str | None:
@@ -85,6 +81,4 @@ def _fsdp_problem(strategy: PipelineParallel, case: Case) -> str | None:
             "after their layer has been sharded again, and torch loses them without an error; use "
             f"reshard_after_forward: false, or {WHOLE_BACKWARD}"
         )
-    if case.optimizer.name == "sgd" and case.optimizer.kernel == "fused":
-        return "torch has no fused SGD for FSDP2's sharded tensors; set optimizer.kernel: foreach"
-    return None
+    return unfused(case)

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from distbench.meshes import Mesh
+from distbench.strategies.torch_engine import device_meshes
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,7 @@ class Line:
     @classmethod
     def of(cls, mesh: Mesh, device: torch.device) -> Line:
         """The line of this rank in *mesh*. A collective call."""
-        sizes = mesh.sizes
-        return cls(init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)))
+        return cls(device_meshes.made(mesh.sizes, device))
 
     @property
     def group(self) -> dist.ProcessGroup:

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from distbench.strategies._context_parallel import Implementation
 from distbench.strategies.base import Refused, Setting
+from distbench.strategies.torch_engine import device_meshes
 from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.strategies.torch_engine.ring import Ring
 from distbench.strategies.torch_engine.ulysses import Ulysses
@@ -95,10 +96,9 @@ class ContextEngine(TorchEngine):
             return super().evaluate(judge)
 
     def effective(self) -> dict[str, Any]:
-        mesh = self._rows.mesh
         return {
             **super().effective(),
-            "mesh": dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True)),
+            "mesh": device_meshes.sizes_of(self._rows.mesh),
             "context_parallel": self._rows.implementation,
             "positions_per_rank": self._rows.seen,
         }

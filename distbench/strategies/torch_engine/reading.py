@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from distbench.strategies.base import MEMORY_KINDS
+from distbench.strategies.torch_engine import device_meshes
 from distbench.workloads.weights import DTYPES
 
 # elements: 128 MiB in fp64
@@ -36,8 +37,7 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
 
 def mesh(tensor: DTensor) -> dict[str, int]:
     """Ranks of each dimension of the mesh of *tensor*."""
-    own = tensor.device_mesh
-    return dict(zip(own.mesh_dim_names or (), own.mesh.shape, strict=True))
+    return device_meshes.sizes_of(tensor.device_mesh)
 
 
 def on_host(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 from distbench.strategies import tp
 from distbench.strategies.base import Setting
-from distbench.strategies.torch_engine import tensor_parallel
+from distbench.strategies.torch_engine import device_meshes, tensor_parallel
 from distbench.strategies.torch_engine.modules import wrapped
 from distbench.strategies.torch_engine.split_engine import SplitEngine
 from distbench.workloads import weights
@@ -30,7 +29,7 @@ class TensorParallelEngine(SplitEngine):
 def build_tp(strategy: tp.TensorParallel, setting: Setting) -> TensorParallelEngine:
     """Engine of this rank, which draws no more than its part of each tensor."""
     workload, master = setting.workload, DTYPES[setting.case.precision.master]
-    mesh = init_device_mesh(setting.device.type, (setting.world_size,), mesh_dim_names=("tp",))
+    mesh = device_meshes.made(strategy.dimensions(setting.world_size), setting.device)
     module = weights.cast(weights.skeleton(workload), master)
     tensor_parallel.split(
         module, workload, mesh, sequence=strategy.sequence_parallel, loss=strategy.loss_parallel
