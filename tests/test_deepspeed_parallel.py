@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,10 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan
             {},
             "hpz_partition_size = 2 is offered without offload",
         ),
+        ("mics_shard_size: 2", 4, {}, "0.19.8 does not have MiCS; 0.19.6 was the last version that had"),
+        ("mics_shard_size: 3", 4, {}, "mics_shard_size = 3 does not divide the world size, 4; it could be"),
+        ("mics_shard_size: 2, hpz_partition_size: 2", 4, {}, "no engine for both; use one of them"),
+        ("stage: 1, mics_shard_size: 2", 4, {}, "only stage 3 shards parameters, here stage = 1"),
         ("quantized_weights: true", 2, {}, "This op had not been implemented on CPU backend."),
         ("stage: 1, quantized_gradients: true", 2, {}, "ZeRO++ quantizes in stage 3 alone"),
         ("mesh: {tp: 2}", 2, {}, "which DeepSpeed documents for stages 0 to 2; use stage: 2"),
@@ -113,7 +117,7 @@ def of(strategy: Zero, world_size: int, **changed: Any) -> Case:
     """A case of *strategy* on the small model, in fp32."""
     ranks = strategy.data_ranks(world_size)
     given = {"batch": Batch(8, 8 // ranks, 1), "workload": Choice("transformer", OPTIONS), **changed}
-    return case("zero", world_size, strategy=Choice("zero", asdict(strategy)), **given)
+    return case("zero", world_size, strategy=Choice("zero", dataclasses.asdict(strategy)), **given)
 
 
 def test_a_second_copy_is_kept_by_a_group_and_gathers_no_more_than_stage_3_does() -> None:
@@ -122,6 +126,28 @@ def test_a_second_copy_is_kept_by_a_group_and_gathers_no_more_than_stage_3_does(
     assert copied.collectives(asked, 1000) == plain.collectives(asked, 1000)
     states = plain.model_states(asked, 1000)
     assert copied.model_states(asked, 1000) == {**states, "parameters": 1000.0 + 2000.0}
+
+
+@pytest.mark.parametrize(("version", "can"), [("0.16.9", True), ("0.19.6", True), ("0.19.7", False)])
+def test_mics_is_planned_where_deepspeed_can_train_so(version: str, can: bool, tmp_path: Path) -> None:
+    there = dataclasses.replace(MACHINE, packages={**MACHINE.packages, "deepspeed": version})
+    sections = {"workload": MODEL, "batch": "{global_batch_size: 8}"}
+    found = plans.planned(tmp_path, "zero: {mics_shard_size: 2}", 4, machine=there, **sections)
+    assert (found.problem is None, found.case.label) == (can, "zero3+mics2")
+
+
+def test_groups_of_mics_shard_as_their_ranks_would_and_reduce_shards_between_them() -> None:
+    grouped = Zero(stage=3, mics_shard_size=2)
+    asked = of(grouped, 4)
+    assert grouped.model_states(asked, 1000) == Zero(stage=3).model_states(of(Zero(stage=3), 2), 1000)
+    moved = [(each.op, each.bytes, each.dimension) for each in grouped.collectives_by_dimension(asked, 1000)]
+    assert moved == [
+        ("all_gather", 8000.0, "dp_shard"),
+        ("reduce_scatter", 4000.0, "dp_shard"),
+        ("all_reduce", 2000.0, "dp_replicate"),
+    ]
+    # one group has nobody to reduce with
+    assert "all_reduce" not in grouped.collectives(of(grouped, 2), 1000)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +189,11 @@ def test_a_layer_is_found_by_its_name_where_it_is_wrapped_as_well() -> None:
 def test_no_format_says_how_rows_are_shared() -> None:
     with pytest.raises(UsageError, match="no format says yet how the rows of a script are shared"):
         adopt("deepspeed", of(Zero(stage=1, mesh={"tp": 2}), 2), {})
+
+
+def test_no_format_makes_a_model_for_mics() -> None:
+    with pytest.raises(UsageError, match="MiCS_Init, which no format says"):
+        adopt("deepspeed", of(Zero(mics_shard_size=2), 2), {})
 
 
 # of many layers, so that the gradient of a matrix that lies in two partitions is less than 1 % of all

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import venv
 from collections.abc import Callable, Mapping
@@ -13,7 +15,10 @@ from conftest import Finished
 from records import case, info, measured
 
 from distbench.adopt import adopt
+from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.environments import sentences
+from distbench.analysis.memory import TOLERANCE, held
+from distbench.analysis.mesh_dimensions import miscounted
 from distbench.analysis.run import AnalysedRun
 from distbench.case import CURRENT, Choice
 from distbench.env import Machine
@@ -317,3 +322,38 @@ check: {check}
     verdicts = {row.verdicts["equivalence"].word for row in run.cases if "equivalence" in row.verdicts}
     assert verdicts <= {EQUIVALENT, ROUNDING}
     assert len(verdicts) == (check != "false")
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_mics_of_an_older_deepspeed_trains_the_same_in_groups_of_ranks(
+    run_suite: Callable[..., Finished], tmp_path: Path, precision: str
+) -> None:
+    older = beside(tmp_path / "older")
+    pip = [sys.executable, "-m", "pip", "--python", str(older / "bin" / "python"), "install"]
+    options = ["--no-deps", "--no-build-isolation", "deepspeed==0.19.6"]
+    subprocess.run([*pip, *options], env={**os.environ, "DS_BUILD_OPS": "0"}, check=True)
+    done = run_suite(f"""
+workload: {{transformer: {{dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 64, seq_len: 16}}}}
+batch: {{global_batch_size: 8, gradient_accumulation_steps: 2}}
+precision: {precision}
+optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
+launcher: {{kept: {{oversubscribe: true}}}}
+environments: {{older: {older}}}
+environment: older
+strategies: [{{zero: {{mics_shard_size: 2}}}}]
+world_sizes: [4]
+measure: {{warmup: 1, steps: 2, trials: 1}}
+check: {{steps: 3, perturbed: 4}}
+""")
+    assert done.code == 0, done.errors
+    (case,) = done.cases.values()
+    assert case["equivalence"]["verdict"] in {EQUIVALENT, ROUNDING}
+    (record,) = (each for each in Run(done.folder).records() if each.job.kind == "measure")
+    moved, kept = volume(record), held(record)
+    assert not miscounted(record)
+    assert moved is not None
+    assert moved.unexplained < EXPLAINED
+    assert kept is not None
+    assert abs(kept.difference or 0) < TOLERANCE

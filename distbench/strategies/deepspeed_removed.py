@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 from distbench.case import Case
 from distbench.env import Machine
+from distbench.strategies._deepspeed import LAST, REMOVAL, REMOVED_IN, release
 from distbench.strategies.base import Engine, Refused, Setting, Strategy
 
-_REMOVED_IN = (0, 19, 7)
-_LAST = "0.19.6"
-_ISSUE = "https://github.com/deepspeedai/DeepSpeed/issues/8489"
-_COMPRESSED = "GPUs, as its compressed all-reduce is written for NCCL or MPI with cupy, not for gloo"
-# by the sources of DeepSpeed 0.19.6
+_COMPRESSED = (
+    'devices that are no CPUs ("Currently GPU-only"): of its back ends nccl and mpi import cupy, hccl is for '
+    "those of Ascend, and compressed needs an op, packbits, that there is for those of Intel alone"
+)
+# by runs and sources of DeepSpeed 0.19.6
 _NEEDS = {
     "onebit_adam": _COMPRESSED,
     "zero_one_adam": _COMPRESSED,
     "onebit_lamb": _COMPRESSED,
-    "sparse_attention": "CUDA, triton 1.0.0 and a torch before 2.0",
-    "mics": "a model built under deepspeed.zero.MiCS_Init",
+    "sparse_attention": 'CUDA, triton 1.0.0 and an old torch ("requires a torch version >= 1.5 and < 2.0")',
 }
 _INSTEAD = {
     "sparse_attention": "; workload: {transformer: {attention: sliding_window}} leaves out attention as well",
-    "mics": "; fsdp: {sharding: hybrid} shards inside groups and keeps copies across them as well",
+    "mics": "; zero: {mics_shard_size: 2} trains so in an environment with DeepSpeed up to 0.19.6, and fsdp: "
+    "{sharding: hybrid} shards inside groups and keeps copies across them as well",
 }
 
 
 @dataclass(frozen=True)
 class RemovedFromDeepSpeed(Strategy):
-    """Techniques that DeepSpeed removed in 0.19.7: each is planned with the reason, and none is run."""
+    """Techniques that DeepSpeed removed in 0.19.7: each is planned with the reason, and none is run by this
+    name; ``zero`` has MiCS."""
 
     engine = "DeepSpeedEngine"
     packages = ("torch", "deepspeed")
@@ -46,20 +47,15 @@ class RemovedFromDeepSpeed(Strategy):
 
     def problem(self, case: Case, machine: Machine) -> str:
         version, instead = machine.packages["deepspeed"], _INSTEAD.get(self.technique, "")
-        if _release(version) >= _REMOVED_IN:
+        if release(version) >= REMOVED_IN:
             return (
-                f"{self.technique}: DeepSpeed {version} does not have it; {_LAST} was the last version that "
-                f"had ({_ISSUE}){instead}"
+                f"{self.technique}: DeepSpeed {version} does not have it; {LAST} was the last version that "
+                f"had ({REMOVAL}){instead}"
             )
-        return (
-            f"{self.technique}: DeepSpeed {version} still has it, and it needs {_NEEDS[self.technique]}; "
-            f"distbench has never run it, and has no engine for it{instead}"
-        )
+        has = f"{self.technique}: DeepSpeed {version} still has it"
+        if needs := _NEEDS.get(self.technique):
+            has += f", and it needs {needs}; distbench has no engine for it"
+        return has + instead
 
     def build(self, setting: Setting) -> Engine:
         raise Refused(f"{self.technique}: there is no engine for it")
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """First three numbers of *version*: (0, 19, 8) of ``0.19.8+cpu``."""
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))

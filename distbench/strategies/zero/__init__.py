@@ -28,7 +28,7 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.zero import disk, limits, ops, theory
 from distbench.strategies.zero.autotp import AutoTensorParallelism
-from distbench.strategies.zero.card import SPLIT
+from distbench.strategies.zero.card import GROUPS, SPLIT
 from distbench.strategies.zero.card import card as card_of
 
 _GATHERED_TWICE = Deviation(
@@ -64,6 +64,7 @@ class Zero(Strategy):
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points("the strategy itself", "optimizer_wrapper"),
         **points(SHARDING, "zero_stage", "param_persistence_threshold", "hpz_partition_size"),
+        **points(SHARDING, "mics_shard_size"),
         **points(SHARDING, "mesh", "split_tensors"),
         **points(KEEPING, "max_live_parameters", "max_reuse_distance", "shared_parameters"),
         **points(PORTIONS, "reduce_bucket_size", "allgather_bucket_size", "prefetch_bucket_size"),
@@ -108,6 +109,9 @@ class Zero(Strategy):
     """Neighbouring ranks that keep a second copy of the parameters between them in stage 3, such as the
     devices of a node: the backward pass gathers inside such a group, not over all ranks (hpZ of ZeRO++,
     arXiv:2306.10209). 1: there is no second copy."""
+    mics_shard_size: Count = field(default=1, metadata={"since": 4})
+    """Neighbouring ranks that shard all model states between them in stage 3, with a copy in each such group
+    (MiCS, arXiv:2205.00119), which DeepSpeed can up to 0.19.6. 1: all ranks shard them."""
     quantized_weights: bool = field(default=False, metadata={"since": 4})
     """Gather parameters rounded to 8 bits in stage 3 (qwZ of ZeRO++)."""
     quantized_gradients: bool = field(default=False, metadata={"since": 4})
@@ -144,12 +148,16 @@ class Zero(Strategy):
             name += "+overlap"
         if self.hpz_partition_size > 1:
             name += f"+hpz{self.hpz_partition_size}"
+        if self.mics_shard_size > 1:
+            name += f"+mics{self.mics_shard_size}"
         return name if self.optimizer_kernel == "torch" else f"{name}+ds-adam"
 
     @property
     def card(self) -> Card:
         if self.tensor_parallelism.devices > 1:
             return SPLIT
+        if self.mics_shard_size > 1:
+            return GROUPS
         return card_of(self.stage, offloads=bool(self.offloads), has_copy=self.hpz_partition_size > 1)
 
     @classmethod
@@ -165,7 +173,11 @@ class Zero(Strategy):
 
     @property
     def simplicity(self) -> int:
-        more = 10 if self.tensor_parallelism.devices > 1 else self.hpz_partition_size > 1
+        more = (
+            10
+            if self.tensor_parallelism.devices > 1
+            else max(self.hpz_partition_size, self.mics_shard_size) > 1
+        )
         return 40 + self.stage + more
 
     @property
@@ -245,6 +257,8 @@ class Zero(Strategy):
         return "deepspeed.ops.adam.fused_adam.FusedAdam", "FusedAdam"
 
     def dimensions(self, ranks: int) -> dict[str, int]:
+        if self.mics_shard_size > 1:
+            return {"dp_replicate": ranks // self.mics_shard_size, "dp_shard": self.mics_shard_size}
         data = {"dp_shard" if self.stage else "dp_replicate": self.data_ranks(ranks)}
         devices = self.tensor_parallelism.devices
         return data | ({"tp": devices} if devices > 1 else {})
@@ -265,8 +279,8 @@ class Zero(Strategy):
 
     def expected(self, case: Case) -> dict[str, Any]:
         places = {"offload.optimizer": self.offload_optimizer, "offload.parameters": self.offload_parameters}
-        size = self.hpz_partition_size
-        own = {"hpz_partition_size": size} if size > 1 else {}
+        groups = ("hpz_partition_size", "mics_shard_size")
+        own = {option: size for option in groups if (size := getattr(self, option)) > 1}
         sizes = self.dimensions(case.world_size) if self.tensor_parallelism.devices > 1 else {}
         return places | own | {f"mesh.{name}": size for name, size in sizes.items()}
 

@@ -101,7 +101,28 @@ SECONDARY = Card(
         ),
     ),
 )
+_MICS = "https://arxiv.org/abs/2205.00119"
 _MEGATRON = "https://arxiv.org/abs/1909.08053"
+GROUPS = Card(
+    shards="all, in groups",
+    claims=(
+        Claim(
+            "shards",
+            "All model states over a group of neighbouring ranks; every group has a copy (MiCS).",
+            _MICS,
+        ),
+        Claim(
+            "moves",
+            "As many bytes as stage 3, inside a group; between groups the gradients of a shard, once a step.",
+            _MICS,
+        ),
+        Claim("keeps", "With Adam in mixed precision 16 / group bytes per parameter.", _MICS),
+        Claim(
+            "take it if",
+            "you must stay with a DeepSpeed that has it, and a node has room for the whole training state.",
+        ),
+    ),
+)
 SPLIT = Card(
     shards="blocks, and as its stage",
     claims=(

@@ -31,8 +31,10 @@ def save(engine: Any, folder: Path) -> None:
     """Write the engine's state in shards into *folder*.
 
     Raises:
-        NotImplementedError: DeepSpeed could not load it.
+        NotImplementedError: DeepSpeed could not load it, or nobody has tried.
     """
+    if pieces.in_groups(engine):
+        raise NotImplementedError("checkpoints of MiCS, which DeepSpeed has removed, are not offered")
     refuse_quantized(engine.basic_optimizer, "which DeepSpeed (0.19.8) saves, but fails to load")
     engine.save_checkpoint(str(folder), tag=_TAG)
 
@@ -166,7 +168,7 @@ def _put_shards(_engine: Any, parameter: Any, value: torch.Tensor, moments: dict
 
 def _share_of(parameter: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """Function that cuts this rank's shard, padded with zeros, out of a whole tensor."""
-    size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=parameter.ds_process_group)
+    size, rank = parameter.ds_tensor.numel(), dist.get_rank(group=pieces.shard_group(parameter))
 
     def share(whole: torch.Tensor) -> torch.Tensor:
         mine = whole.flatten()[rank * size : (rank + 1) * size]

@@ -98,6 +98,8 @@ def _section(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[str, 
     section |= {theirs: sizes[key] for key, theirs in of_suite.items() if key in sizes}
     if strategy.hpz_partition_size > 1:
         section["zero_hpz_partition_size"] = strategy.hpz_partition_size
+    if strategy.mics_shard_size > 1:
+        section["mics_shard_size"] = strategy.mics_shard_size
     places = {"offload_optimizer": strategy.offload_optimizer, "offload_param": strategy.offload_parameters}
     for theirs, place in places.items():
         if place != "none":

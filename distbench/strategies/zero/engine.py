@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
-from deepspeed.utils import groups
 from torch import nn
 
 from distbench import optimizers, schedule
@@ -20,6 +19,7 @@ from distbench.strategies.base import Engine, FullState, Setting
 from distbench.strategies.torch_engine import compilation, float8, modules, optimizer, reading, recomputation
 from distbench.strategies.zero import Zero, checkpoint, gradients, pieces, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model
+from distbench.strategies.zero.groups import sharding
 from distbench.strategies.zero.memory import book
 from distbench.workloads import weights
 from distbench.workloads.base import Workload
@@ -212,10 +212,7 @@ def _undo_trial_step(engine: Any) -> None:
 
 def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
     """Module with each parameter sharded as it is created, and the weights loaded."""
-    # the groups of hpZ outlive an engine, and DeepSpeed refuses to make them again
-    secondary = groups._get_zero_param_intra_parallel_group()
-    init = deepspeed.zero.Init(config_dict_or_path=config, enabled=True, zero_param_parallel_group=secondary)
-    with init, weights.undrawn(setting.workload):
+    with sharding(config), weights.undrawn(setting.workload):
         module: nn.Module = setting.workload.module()
     with weights.opened(setting.weights) as initial, torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -235,7 +232,7 @@ def _fill(parameter: Any, initial: weights.Initial, name: str) -> None:
         with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
             weights.fill(parameter.data, initial, name)
         return
-    start = dist.get_rank(parameter.ds_process_group) * shard.numel()
+    start = dist.get_rank(pieces.shard_group(parameter)) * shard.numel()
     # the last shards are longer than what is left for them
     own = max(0, min(shard.numel(), parameter.ds_numel - start))
     initial.fill(shard.view(-1)[:own], name, start)

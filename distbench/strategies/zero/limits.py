@@ -8,6 +8,7 @@ from distbench import meshes
 from distbench.case import Case
 from distbench.env import Machine
 from distbench.optimizers import Cut
+from distbench.strategies._deepspeed import LAST, REMOVAL, REMOVED_IN, release
 from distbench.strategies._model_states import state_problem
 from distbench.strategies.zero import ops
 
@@ -25,7 +26,9 @@ def problem(strategy: Zero, case: Case, machine: Machine) -> str | None:
         _of_options(strategy, case)
         or _of_precision(case)
         or _of_disk(strategy, machine)
-        or _of_secondary(strategy, case)
+        or _of_groups(strategy, case, "hpz_partition_size")
+        or _of_groups(strategy, case, "mics_shard_size")
+        or _of_mics(strategy, machine)
         or _of_quantized(strategy, case)
         or _of_mesh(strategy, case)
         or state_problem(case, cut, f"ZeRO {strategy.stage}")
@@ -69,19 +72,34 @@ def _of_disk(strategy: Zero, machine: Machine) -> str | None:
     return None if strategy.nvme_path else "offload to NVMe needs nvme_path: a folder on the disk"
 
 
-def _of_secondary(strategy: Zero, case: Case) -> str | None:
-    """Why hpZ's second copy of the parameters can't be kept in groups."""
-    size, ranks = strategy.hpz_partition_size, case.world_size
+def _of_groups(strategy: Zero, case: Case, option: str) -> str | None:
+    """Why what *option* asks for can't be kept in groups of ranks."""
+    size, ranks = getattr(strategy, option), case.world_size
     if size == 1:
         return None
     if strategy.stage != 3:
-        return f"hpz_partition_size = {size}: only stage 3 shards parameters, here stage = {strategy.stage}"
+        return f"{option} = {size}: only stage 3 shards parameters, here stage = {strategy.stage}"
     if strategy.offloads:
-        return f"hpz_partition_size = {size} is offered without offload; use offload_optimizer: none"
+        return f"{option} = {size} is offered without offload; use offload_optimizer: none"
     if ranks % size:
         fitting = [str(each) for each in range(2, ranks + 1) if not ranks % each]
         instead = f"it could be {', '.join(fitting)}" if fitting else "leave it out"
-        return f"hpz_partition_size = {size} does not divide the world size, {ranks}; {instead}"
+        return f"{option} = {size} does not divide the world size, {ranks}; {instead}"
+    return None
+
+
+def _of_mics(strategy: Zero, machine: Machine) -> str | None:
+    """Why the DeepSpeed that is installed can't train by MiCS."""
+    version = machine.packages["deepspeed"]
+    if strategy.mics_shard_size == 1:
+        return None
+    if strategy.hpz_partition_size > 1:
+        return "mics_shard_size and hpz_partition_size: DeepSpeed has no engine for both; use one of them"
+    if release(version) >= REMOVED_IN:
+        return (
+            f"mics_shard_size: DeepSpeed {version} does not have MiCS; {LAST} was the last version that had "
+            f"({REMOVAL}); choose an environment with it, or fsdp: {{sharding: hybrid}} here"
+        )
     return None
 
 

@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from deepspeed.checkpoint.constants import DS_AUTOTP_UC_META
+from deepspeed.checkpoint import constants
 from deepspeed.utils import groups
+
+# an older DeepSpeed, in another environment, cuts nothing of which it would tell
+_CUT = getattr(constants, "DS_AUTOTP_UC_META", "")
 
 
 def dimension(parameter: torch.Tensor) -> int | None:
     """Along which dimension *parameter* is cut; None: it is whole on every rank."""
-    found: int | None = getattr(parameter, DS_AUTOTP_UC_META, {}).get("partition_dim")
+    found: int | None = getattr(parameter, _CUT, {}).get("partition_dim")
     return found
 
 
@@ -38,6 +41,18 @@ def elements(parameter: Any) -> int:
     """Elements of *parameter* before it was cut, by AutoTP or by stage 3."""
     cut = 1 if dimension(parameter) is None else _group().size()
     return int(getattr(parameter, "ds_numel", parameter.numel())) * cut
+
+
+def in_groups(engine: Any) -> bool:
+    """Whether stage 3 shards over groups of ranks (MiCS), each of which has a copy."""
+    return hasattr(next(engine.module.parameters()), "comm")
+
+
+def shard_group(parameter: Any) -> dist.ProcessGroup:
+    """Ranks over which stage 3 shards *parameter*: all, or those of a group of MiCS."""
+    groups = getattr(parameter, "comm", None)
+    found: dist.ProcessGroup = groups.param_shard_group if groups else parameter.ds_process_group
+    return found
 
 
 def data_ranks(engine: Any) -> int:

@@ -37,6 +37,8 @@ def describe(engine: Any) -> dict[str, Any]:
         if zero.zero_hpz_partition_size > 1:
             # of the live group, which DeepSpeed makes no larger than the ranks that there are
             settings["hpz_partition_size"] = next(engine.module.parameters()).ds_secondary_tensor_group_size
+        if pieces.in_groups(engine):
+            settings["mics_shard_size"] = next(engine.module.parameters()).comm.param_shard_size
     if engine.autotp_size() > 1:
         cut = [p for p in engine.module.parameters() if pieces.dimension(p) is not None]
         settings |= {"mesh": pieces.mesh(engine), "split_tensors": len(cut)}

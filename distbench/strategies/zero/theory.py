@@ -33,13 +33,28 @@ def moved(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCollectiv
     return [
         ExpectedCollective("all_gather", gathered * (2 * micro if stage == 3 else 1), "dp_shard"),
         ExpectedCollective("reduce_scatter", reduced * (micro if stage > 1 else 1), "dp_shard"),
+        *_across(strategy, case, gathered),
         *between,
     ]
+
+
+def _across(strategy: Zero, case: Case, gathered: float) -> list[ExpectedCollective]:
+    """What ranks of different groups of MiCS reduce, of *gathered* bytes of parameters in all.
+
+    Zhang et al. 2022 (arXiv:2205.00119), "2-hop gradient synchronization": shards of gradients, after the
+    last micro-batch alone; DeepSpeed keeps them in the dtype of the parameters.
+    """
+    size = strategy.mics_shard_size
+    if size in (1, case.world_size):
+        return []
+    return [ExpectedCollective("all_reduce", gathered / size, "dp_replicate")]
 
 
 def kept(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
     """Bytes of a rank's model states, by kind, which are not on a disk; see ``Strategy.model_states``."""
     stage, ranks, stored = strategy.stage, strategy.data_ranks(case.world_size), case.precision.compute
+    if strategy.mics_shard_size > 1:
+        ranks = strategy.mics_shard_size
     parameters = strategy.tensor_parallelism.parameters(case, parameters)
     accumulates = case.batch.gradient_accumulation_steps > 1
     sizes = zero_table(

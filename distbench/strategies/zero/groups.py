@@ -1,0 +1,36 @@
+"""The contexts under which DeepSpeed shards parameters as a model makes them, over all ranks or in groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import deepspeed
+import torch.distributed as dist
+from deepspeed.utils import groups
+
+
+def sharding(config: dict[str, Any]) -> Any:
+    """Context in which each new parameter is sharded by *config*."""
+    if size := config["zero_optimization"].get("mics_shard_size"):
+        # without it a part of DeepSpeed takes all ranks for a group, and hangs (found with 0.19.6)
+        group, _ = dist.new_subgroups(size)
+        return _mics()(data_parallel_group=group, config_dict_or_path=config)
+    # the groups of hpZ outlive an engine, and DeepSpeed refuses to make them again
+    secondary = groups._get_zero_param_intra_parallel_group()
+    return deepspeed.zero.Init(config_dict_or_path=config, enabled=True, zero_param_parallel_group=secondary)
+
+
+def _mics() -> Any:
+    """DeepSpeed's context of MiCS; with gloo it gathers as MiCS does where torch can't coalesce.
+
+    gloo says "Backend gloo does not implement startCoalescing" (0.19.6, torch 2.13).
+    """
+    base = deepspeed.zero.MiCS_Init
+    if dist.get_backend() != "gloo":
+        return base
+
+    def converted(self: Any, parameter: Any) -> None:
+        super(base, self)._convert_to_deepspeed_param(parameter)
+        parameter.comm = self.mics_comm_groups
+
+    return type(base.__name__, (base,), {"_convert_to_deepspeed_param": converted})
