@@ -8,7 +8,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -33,17 +32,23 @@ def layer_ms(setting: Setting, strategy: PipelineParallel, model: Stages) -> lis
     the median of several. Rank 0 times them, while the others wait, once for all trials of the run: what it
     finds it keeps. A collective call.
     """
-    told: list[list[float]] = [[]]
-    if setting.rank == 0:
-        samples = setting.case.batch.micro_batch_size // strategy.micro_batches
-        kept = setting.found and setting.found / f"layers-{_key(setting, samples)}.json"
-        if kept and kept.is_file():
-            told = [json.loads(kept.read_text())]
-        else:
-            told = [[round(ms, 4) for ms in _timed(setting, model, samples)]]
-            _keep(kept, told[0])
+    told = [_found(setting, model, setting.case.batch.micro_batch_size // strategy.micro_batches)]
     dist.broadcast_object_list(told, src=0)
     return told[0]
+
+
+def _found(setting: Setting, model: Stages, samples: int) -> list[float]:
+    """What rank 0 finds, or has found in an earlier trial of the run; nothing on the other ranks."""
+    if setting.rank:
+        return []
+    file = setting.found and setting.found / f"layers-{_key(setting, samples)}.json"
+    if file and file.is_file():
+        return list(json.loads(file.read_text()))
+    found = [round(ms, 4) for ms in _timed(setting, model, samples)]
+    if file:
+        file.parent.mkdir(exist_ok=True)
+        write_whole(file, json.dumps(found))
+    return found
 
 
 def _key(setting: Setting, samples: int) -> str:
@@ -52,12 +57,6 @@ def _key(setting: Setting, samples: int) -> str:
     decides = [case.workload.name, case.workload.options, samples, asdict(case.precision)]
     decides += [case.activation_checkpointing, case.device, case.threads, case.environment]
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _keep(file: Path | None, found: list[float]) -> None:
-    if file:
-        file.parent.mkdir(exist_ok=True)
-        write_whole(file, json.dumps(found))
 
 
 def _timed(setting: Setting, model: Stages, samples: int) -> Iterator[float]:
