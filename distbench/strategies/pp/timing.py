@@ -7,6 +7,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
 import torch
@@ -64,7 +65,7 @@ def _timed(setting: Setting, model: Stages, samples: int) -> Iterator[float]:
     is_cuda = setting.device.type == "cuda"
     whole = weights.cast(weights.skeleton(setting.workload), weights.DTYPES[setting.case.precision.master])
     # draws of the training come out as without it
-    with torch.random.fork_rng([setting.device] if is_cuda else []):
+    with torch.random.fork_rng([setting.device] if is_cuda else []), _any_algorithm():
         for number in range(len(model.layers)):
             part = setting.workload.stage(whole, range(number, number + 1))
             module, _ = wrapped(setting, with_weights(setting, model, part))
@@ -72,6 +73,18 @@ def _timed(setting: Setting, model: Stages, samples: int) -> Iterator[float]:
             part.to("meta")
     if is_cuda:
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def _any_algorithm() -> Iterator[None]:
+    """Context in which algorithms need not be deterministic: a check, which asks for that, may come first."""
+    strict = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(strict, warn_only=warns)
 
 
 def _passes(
