@@ -90,6 +90,16 @@ def test_every_strategy_goes_on_as_the_same_training(variant: tuple[str, Finishe
     assert set(exchanged) <= {"same", "rounding"}
 
 
+def test_shards_of_torch_go_into_another_strategy_directly(variant: tuple[str, Finished]) -> None:
+    _, finished = variant
+    exchanged = [each for each in finished.checkpoints if each["training"] == "exchanged"]
+    # from the reference and back
+    of = {(f"{each['case']} {each['source']}", each["way"]) for each in exchanged}
+    whole = {pair for pair, way in of if way == "whole state"}
+    assert whole == {pair for pair, _ in of if "zero" in pair or "fsdp1" in pair}
+    assert {way for _, way in of} == {"directly", "whole state"}
+
+
 def test_what_is_rounding_is_far_below_the_limit(variant: tuple[str, Finished]) -> None:
     name, finished = variant
     # measured: 4e-7 at most in fp32, 7e-3 in bf16; the limits are 5e-4 and 0.1
@@ -120,6 +130,9 @@ def test_nothing_large_is_left_behind(variant: tuple[str, Finished]) -> None:
     assert not [
         file for file in finished.folder.rglob("*") if file.suffix in (".safetensors", ".distcp", ".pt")
     ]
+
+
+MESHES = {"fsdp+tp2+sp", "fsdp-hybrid2", "tp+sp", "cp", "pp", "pp-zbvzerobubble", "pp+fsdp2", "pp+tp2"}
 
 
 def verdicts(finished: Finished, label: str) -> dict[str, dict[str, Any]]:
@@ -231,25 +244,33 @@ def test_a_resumed_run_makes_again_what_its_missing_trials_read(
 
 
 @pytest.mark.deep
-def test_a_training_resumes_in_another_mesh_and_back(run_suite: Callable[..., Finished]) -> None:
-    done = run_suite("""
-workload: {transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, seq_len: 32, tied: true}}
-batch: {global_batch_size: 8}
-optimizer: {weight_decay: 0.1}
-measure: {trials: 0}
-checkpoint: {steps_before: 2, steps_after: 2}
-launcher: {kept: {oversubscribe: true}}
-world_sizes: [4]
+@pytest.mark.parametrize("reference", ["fsdp", "single"])
+def test_a_training_resumes_in_another_mesh_and_back(
+    run_suite: Callable[..., Finished], reference: str
+) -> None:
+    done = run_suite(f"""
+workload: {{transformer: {{dim: 64, depth: 4, heads: 4, kv_heads: 4, ffn_dim: 128, seq_len: 32, tied: true}}}}
+batch: {{global_batch_size: 16}}
+optimizer: {{weight_decay: 0.1, clip_grad_norm: 0.1}}
+measure: {{trials: 0}}
+checkpoint: {{steps_before: 2, steps_after: 2}}
+launcher: {{kept: {{oversubscribe: true}}}}
+world_sizes: [2, 4]
 strategies:
-  - single
-  - fsdp: {mesh: auto}
-  - tp: {sequence_parallel: true}
+  - {reference}
+  - fsdp: {{mesh: {{tp: 2}}, sequence_parallel: true}}
+  - fsdp: {{sharding: hybrid}}
+  - tp: {{sequence_parallel: true}}
+  - cp
+  - pp: {{schedule: [1F1B, ZBVZeroBubble]}}
+  - pp: {{mesh: {{dp_shard: 2}}}}
+  - pp: {{mesh: {{tp: 2}}}}
+exclude: [{{strategy: [tp+sp, cp, fsdp-hybrid2, pp, pp+fsdp2, pp+tp2], world_size: 2}}]
 """)
     assert done.code == 0, done.errors
     own = [each["verdict"] for each in done.checkpoints if each["training"] in ("sharded", "full")]
     assert own == ["same"] * len(own), "bit for bit"
-    # each mesh goes on from the state of one process, and one process from the state of each mesh
     others = [each for each in done.checkpoints if each["training"] == "exchanged"]
-    labels = {each["source"].split("/")[0] for each in others}
-    assert labels == {"single", "fsdp", "fsdp-hybrid2", "fsdp+tp2", "tp+sp"}
+    assert {each["source"].split("/")[0] for each in others} == {reference, *MESHES}
+    assert {each["way"] for each in others} == {"directly"}
     assert {each["verdict"] for each in others} <= {"same", "rounding"}

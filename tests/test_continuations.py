@@ -128,6 +128,15 @@ def test_in_16_bits_more_is_rounding_but_never_a_lost_moment() -> None:
     assert LIMITS["parameters"].of(case) == 0.1
 
 
+def test_the_way_from_another_case_is_told_and_was_by_its_whole_state_before_there_was_another() -> None:
+    whole, told = judged(), record(DDP, rows("exchanged"), source=SINGLE)
+    told.tables["checkpoint_parts"][0]["way"] = "directly"
+    (direct,) = continuations([SAVED, told])
+    assert (whole.to_json()["way"], direct.to_json()["way"]) == ("whole state", "directly")
+    assert "from the state of single/ws1/mb4/fp32: " in str(whole)
+    assert "from the shards of single/ws1/mb4/fp32: " in str(direct)
+
+
 def test_what_was_not_tried_says_why() -> None:
     told = record(DDP, source=SINGLE, lacking="no disk")
     lacking = resumptions([SAVED, told])[DDP.id].verdict

@@ -6,7 +6,7 @@ from distbench import optimizers
 from distbench.case import BYTES, Case, Dtype
 from distbench.env import Machine
 from distbench.optimizers import Cut
-from distbench.strategies.base import Strategy
+from distbench.strategies.base import TORCH_SHARDS, Strategy
 
 
 def zero_table(
@@ -51,6 +51,10 @@ def state_problem(case: Case, cut: Cut = "whole", who: str = "") -> str | None:
 
 class Replicated(Strategy):
     """A whole model on every device, whose parameters torch's own optimizer updates."""
+
+    @property
+    def shard_format(self) -> str:
+        return TORCH_SHARDS
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         return state_problem(case)

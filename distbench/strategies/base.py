@@ -327,6 +327,14 @@ class Strategy(ABC):
         """The strategy with the options that have cards of their own."""
         return ()
 
+    @property
+    def shard_format(self) -> str:
+        """Format of what ``Engine.save`` writes, if a strategy of the same format can load it; empty: none.
+
+        Whatever its mesh and world size: each rank reads what is its own, so that none has the whole state.
+        """
+        return ""
+
     def description(self) -> Description:
         """Description of this strategy and its options for its records."""
         settings = {**ENGINE_SETTINGS, **self.settings}
@@ -464,5 +472,7 @@ DDP = "ddp"
 """The strategy that speeds are shown relative to: what everybody starts from on several devices."""
 SHARDED = "fsdp"
 """Stand-in for ``SINGLE`` when a model does not fit on one device: torch's own sharding."""
+TORCH_SHARDS = "torch.distributed.checkpoint, by the model's own names"
+"""``Strategy.shard_format`` of plain torch: distributed tensors know which part of the whole they are."""
 HELPERS = ("cards", "description", "torch_engine")
 """Modules of this room that are shared code and no plug-ins."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from distbench import optimizers, registry
 from distbench.bounds import Bound
 from distbench.case import CHOICES, Case, Measure
 from distbench.env import Machine
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 # before its first step an optimizer has no state that could be lost
 _Steps = Annotated[int, Bound(1, 10_000)]
 
+DIRECTLY, WHOLE = "directly", "whole state"
+"""Ways from one case to another, as the table ``checkpoint_parts`` names them."""
 _ON_DISK = "until every file is on the disk (fsync) and every rank has ended"
 _WHOLE = "parameters, buffers and optimizer state by name in one safetensors file"
 
@@ -49,6 +52,9 @@ class CheckpointOptions(Checkpoint, Options):
     source: str = ""
     """Name of the case whose state the case also resumes from; empty: of none."""
     source_id: str = ""
+    directly: bool = False
+    """Whether the case and the other one load each other's shards as they lie, so that no process gathers the
+    whole state; otherwise, and where the shards are not at hand, they load the whole state."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,11 @@ class Checkpoints(Kind):
                 TRAINING,
                 TableColumn("source", "varchar", "Name of the case that saved the state."),
                 TableColumn("source_id", "varchar", "Id of that case."),
+                TableColumn(
+                    "way",
+                    "varchar",
+                    f"From another case: {DIRECTLY}, by its shards as they lie, or by its {WHOLE}.",
+                ),
                 TableColumn("lacking", "varchar", "Why it was not resumed from; empty: it was."),
                 TableColumn("unseen", "varchar", "Why the loaded optimizer state can't be read, or empty."),
             ),
@@ -116,18 +127,30 @@ class Checkpoints(Kind):
 
 def _star(checkpoint: Checkpoint, cases: Sequence[Case]) -> list[Task]:
     reference = next((case for case in cases if case.strategy.name == SINGLE), cases[0])
-    others = [case for case in cases if case is not reference]
+    others = [(case, _read_each_other(case, reference)) for case in cases if case is not reference]
     own = CheckpointOptions(**dataclasses.asdict(checkpoint), role="case")
     given = dataclasses.replace(own, source=reference.name, source_id=reference.id)
-    first = Task(reference, job=Job("checkpoint", own), leaves=_file(reference))
-    tasks = [
-        Task(case, job=Job("checkpoint", given), leaves=_file(case), reads=_file(reference))
-        for case in others
-    ]
-    for number, case in enumerate(others, 1):
+    first = dataclasses.replace(own, directly=any(directly for _, directly in others))
+    tasks = [Task(reference, job=Job("checkpoint", first), leaves=_file(reference))]
+    for case, directly in others:
+        options = dataclasses.replace(given, directly=directly)
+        job = Job("checkpoint", options)
+        tasks.append(Task(case, job=job, leaves=_file(case), reads=_file(reference)))
+    for number, (case, directly) in enumerate(others, 1):
         back = dataclasses.replace(own, role="back", of=case.id, source=case.name, source_id=case.id)
-        tasks.append(Task(reference, number, Job("checkpoint", back), reads=_file(case)))
-    return [first, *tasks]
+        job = Job("checkpoint", dataclasses.replace(back, directly=directly))
+        tasks.append(Task(reference, number, job, reads=_file(case)))
+    return tasks
+
+
+def _read_each_other(case: Case, other: Case) -> bool:
+    """Whether the shards of each are loaded by the other."""
+    formats = {registry.make("strategies", each.strategy).shard_format for each in (case, other)}
+    # codes and scales of blocks are no tensors that could be cut elsewhere
+    is_quantized = optimizers.kind_of(case.optimizer).is_compiled
+    return (
+        formats != {""} and len(formats) == 1 and not is_quantized and case.environment == other.environment
+    )
 
 
 def _file(case: Case) -> str:

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from distbench.files import whole
-from distbench.jobs.checkpoint import CheckpointOptions
+from distbench.jobs.checkpoint import DIRECTLY, WHOLE, CheckpointOptions
 from distbench.strategies.base import Engine, FullState, Refused, Setting
 from distbench.trial import Phases, TrialFile
 from distbench.worker.feed import Feed
@@ -52,7 +53,7 @@ class _Checkpoints(Kept):
         self._setting, self._phases = setting, phases
         self._options = trial.job.options_as(CheckpointOptions)
         self._leaves, self._reads = Path(trial.leaves), Path(trial.reads)
-        self._shards = setting.weights.with_name(f"shards-{setting.case.id}")
+        self._shards = self._shards_of(setting.case.id)
         self._feed = Feed(setting)
         self._places = 0
         self.parts: Rows = []
@@ -61,27 +62,33 @@ class _Checkpoints(Kept):
 
     def own(self) -> None:
         """Train, save the sharded and the full state, continue; then resume from each of the two."""
-        case = self._setting.case
+        case, is_kept = self._setting.case, False
         try:
             no_shards, no_file = self._save_both()
             self._resume("sharded", self._load, case.name, case.id, no_shards)
             self._resume("full", self._load_full, case.name, case.id, no_file)
+            is_kept = self._options.directly and not no_shards
         finally:
             # of a disk that they have filled, too
-            if self._setting.rank == 0:
+            if self._setting.rank == 0 and not is_kept:
                 shutil.rmtree(self._shards, ignore_errors=True)
 
     def exchanged(self) -> None:
-        """Resume from the full state of another case.
+        """Resume from the shards of another case where they can be loaded, otherwise from its full state.
 
         Raises:
-            Refused: it is missing, and the trial does nothing else.
+            Refused: it has left neither, and the trial does nothing else.
         """
         source, source_id = self._options.source, self._options.source_id
+        # they end with the run, and are not copied where nodes share no files
+        shards = self._shards_of(source_id)
+        if self._options.directly and shards.is_dir():
+            self._resume("exchanged", partial(self._load_shards, shards), source, source_id, "", DIRECTLY)
+            return
         lacking = "" if self._reads.is_file() else f"{source} left no full state"
         if lacking and self._options.role == "back":
             raise Refused(lacking)
-        self._resume("exchanged", self._load_other, source, source_id, lacking)
+        self._resume("exchanged", self._load_other, source, source_id, lacking, WHOLE)
 
     def _save_both(self) -> tuple[str, str]:
         """Train, save, and continue; return why there is no sharded, and why no full state."""
@@ -95,7 +102,9 @@ class _Checkpoints(Kept):
         engine.close()
         return lacking
 
-    def _resume(self, training: str, load: Load, source: str, source_id: str, lacking: str) -> None:
+    def _resume(
+        self, training: str, load: Load, source: str, source_id: str, lacking: str, way: str = ""
+    ) -> None:
         """Resume in a new engine from what *load* restores, unless something is *lacking*."""
         unseen = ""
         if not lacking:
@@ -107,8 +116,8 @@ class _Checkpoints(Kept):
         if lacking:
             unknown = [name for name in _NUMBERS[training] if name not in self.delivery.samples]
             self.delivery.absent |= dict.fromkeys(unknown, lacking)
-        row = {"training": training, "source": source, "source_id": source_id, "lacking": lacking}
-        self.parts.append({**row, "unseen": unseen})
+        row = {"training": training, "source": source, "source_id": source_id, "way": way}
+        self.parts.append({**row, "lacking": lacking, "unseen": unseen})
 
     def _build(self) -> Trainer:
         self._at("build")
@@ -116,6 +125,8 @@ class _Checkpoints(Kept):
 
     def _save(self, engine: Engine) -> None:
         if self._setting.rank == 0:
+            # those of a trial that was ended from outside are another training's
+            shutil.rmtree(self._shards, ignore_errors=True)
             self._shards.mkdir()
         with self._timed("save", "checkpoint_save_s"):
             engine.save(self._shards)
@@ -142,6 +153,13 @@ class _Checkpoints(Kept):
     def _load_full(self, engine: Engine) -> None:
         with self._timed("load full", "full_load_s"):
             engine.load_full(_read(self._leaves))
+
+    def _load_shards(self, folder: Path, engine: Engine) -> None:
+        self._at("load")
+        engine.load(folder)
+
+    def _shards_of(self, case_id: str) -> Path:
+        return self._setting.weights.with_name(f"shards-{case_id}")
 
     def _load_other(self, engine: Engine) -> None:
         self._at("load full")

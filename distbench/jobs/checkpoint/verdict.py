@@ -24,6 +24,7 @@ from distbench import optimizers
 from distbench.analysis.verdict import Gravity, Verdict
 from distbench.case import Case
 from distbench.grouping import grouped
+from distbench.jobs.checkpoint import DIRECTLY, WHOLE
 from distbench.record import Record, Row, Status
 from distbench.trial import SKETCH, law_of
 
@@ -78,7 +79,7 @@ class Continuation:
     about: str
     """Id of the case that it judges: where the reference loads a state, the case that saved it."""
     training: str
-    """sharded: its own shards; full: its own whole state; exchanged: the whole state of another case."""
+    """sharded: its own shards; full: its own whole state; exchanged: what another case had saved."""
     source: str
     """Name of the case that had saved it."""
     word: str
@@ -91,6 +92,8 @@ class Continuation:
     """Largest relative difference (of a loss, a norm, or all parameters relative to their movement)."""
     reason: str = ""
     """Why it was not tried."""
+    way: str = WHOLE
+    """From another case: directly, by its shards as they lie, or by the whole state that it gathered."""
 
     def __str__(self) -> str:
         return f"{self.case.name} {self.outcome}"
@@ -99,7 +102,8 @@ class Continuation:
     def outcome(self) -> str:
         """What was loaded, and how it went on."""
         own = {"sharded": "its own shards", "full": "its own full state"}
-        return f"from {own.get(self.training, f'the state of {self.source}')}: {self._comparison()}"
+        kind = "shards" if self.way == DIRECTLY else "state"
+        return f"from {own.get(self.training, f'the {kind} of {self.source}')}: {self._comparison()}"
 
     def _comparison(self) -> str:
         if self.word == "differs":
@@ -115,6 +119,7 @@ class Continuation:
             "case_id": self.case.id,
             "training": self.training,
             "source": self.source,
+            "way": self.way if self.training == "exchanged" else None,
             "verdict": self.word,
             "step": self.step,
             "what": self.what,
@@ -211,7 +216,9 @@ class _Training:
 
 def _continuation(record: Record, part: Row, saved: _Training | None) -> Continuation:
     training, source = part["training"], part["source"]
-    resumed = partial(Continuation, record.case, _about(record), training, source)
+    # earlier versions know no other way
+    way = part.get("way") or WHOLE
+    resumed = partial(Continuation, record.case, _about(record), training, source, way=way)
     lacking = part["lacking"] or ("" if saved else f"{source} has no result")
     loaded = _Training(record, training)
     if not lacking and saved and saved.laws != loaded.laws:

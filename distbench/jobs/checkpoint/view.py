@@ -42,9 +42,11 @@ class CheckpointView(View):
     caption: ClassVar[str] = (
         "size, save, load: of all shards, in the framework's own format; gather, spread: of the whole "
         "state, in one safetensors file; seconds, lower is better. Then the same steps again in a fresh "
-        "engine that loaded its own shards, its own full state, that of the reference (from), and in the "
-        "reference that loaded this case's (to). exact: bit for bit the uninterrupted training; a number: "
-        "the largest relative difference, no more than rounding; DIFFERS: not equivalent."
+        "engine that loaded its own shards, its own full state, what the reference had saved (from), and in "
+        "the reference that loaded what this case had (to). way: directly, by the other's shards as they "
+        "lie, so that no process gathered the whole state; or by the whole state. exact: bit for bit the "
+        "uninterrupted training; a number: the largest relative difference, no more than rounding; DIFFERS: "
+        "not equivalent."
     )
     fields: ClassVar[tuple[Field, ...]] = (
         *CASE,
@@ -55,8 +57,14 @@ class CheckpointView(View):
         _seconds("full_load_s", "spread", "Time to load and spread the whole state."),
         *_resumed("sharded", "shards", "its own shards"),
         *_resumed("full", "full", "its own full state"),
-        *_resumed("exchanged_from", "from", "the full state of its reference"),
-        *_resumed("exchanged_to", "to", "its full state, in the reference"),
+        *_resumed("exchanged_from", "from", "what its reference had saved"),
+        *_resumed("exchanged_to", "to", "what it had saved, in the reference"),
+        Field(
+            "exchanged_way",
+            "way",
+            "How: directly, by the shards as they lie, or by the whole state.",
+            type="varchar",
+        ),
     )
 
     def sheet(self, run: AnalysedRun) -> Sheet:
@@ -79,16 +87,24 @@ def _row(record: Record, name: str, resumed: Sequence[Continuation]) -> Row:
     # the reference has not one partner but all, each of which has a row
     partner = getattr(record.job.options, "source_id", "")
     given = (each for each in resumed if each.training == "exchanged" and each.source == record.case.name)
+    taken, back = (own.get("exchanged"), next(given, None)) if partner else (None, None)
     return Row(
         {
             **case_cells(record.case, name),
             **{column: record.values.get(column) for column in _NUMBERS},
             **_cells("sharded", own.get("sharded")),
             **_cells("full", own.get("full")),
-            **_cells("exchanged_from", own.get("exchanged") if partner else None),
-            **_cells("exchanged_to", next(given, None) if partner else None),
+            **_cells("exchanged_from", taken),
+            **_cells("exchanged_to", back),
+            "exchanged_way": Cell(_way(taken, back)),
         }
     )
+
+
+def _way(*exchanged: Continuation | None) -> str | None:
+    """How both directions went; None: neither was tried."""
+    ways = dict.fromkeys(each.way for each in exchanged if each and each.word != "lacking")
+    return ", ".join(ways) or None
 
 
 def _cells(name: str, of: Continuation | None) -> dict[str, Cell]:

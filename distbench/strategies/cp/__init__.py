@@ -13,7 +13,7 @@ from distbench.env import Machine
 from distbench.strategies._context_parallel import ContextParallelism, Implementation, context_of
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import reduced_otherwise, unfused
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import TORCH_SHARDS, Engine, Setting, Strategy
 from distbench.strategies.cp.card import PLAIN, RING, SHARDED
 from distbench.strategies.description import (
     KEEPING,
@@ -33,6 +33,7 @@ class ContextParallel(Strategy):
     """Context parallelism: some of the positions of every row on each rank."""
 
     early = ("distbench.strategies.cp.engine", "distbench.strategies.cp.sharded")
+    shard_format = TORCH_SHARDS
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(SHARDING, "mesh", "positions_per_rank", "units", "placements"),
         **points(KEEPING, "reshard_after_forward"),

@@ -104,6 +104,11 @@ class DistributedDataParallel(Replicated):
         return "+".join(["ddp", *changed])
 
     @property
+    def shard_format(self) -> str:
+        # torch's ZeroRedundancyOptimizer gathers its states by number
+        return "" if self.sharded_optimizer or self.by_design else super().shard_format
+
+    @property
     def bucket_cap_asked(self) -> float | None:
         """Size of the buckets in MiB as DDP is asked for it; None: torch's own, with a smaller first one."""
         return None if self.bucket_cap_mb == TORCH_BUCKET_MB else self.bucket_cap_mb

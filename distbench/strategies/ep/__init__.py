@@ -12,7 +12,7 @@ from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import not_offered, reduced_otherwise
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import TORCH_SHARDS, Engine, Setting, Strategy
 from distbench.strategies.description import (
     SHARDING,
     Card,
@@ -34,6 +34,7 @@ class ExpertParallel(Strategy):
     """Expert parallelism: tokens are sent to the ranks that have their experts; all else as under DDP."""
 
     engine = "ExpertParallelEngine"
+    shard_format = TORCH_SHARDS
     early = ("distbench.strategies.ep.engine",)
     settings: ClassVar[Mapping[str, Meaning]] = points(SHARDING, "mesh", "experts_on_a_rank")
 

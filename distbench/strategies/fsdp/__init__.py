@@ -13,7 +13,7 @@ from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import unfused
 from distbench.strategies._tensor_parallel import TensorParallelism
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import TORCH_SHARDS, Engine, Setting, Strategy
 from distbench.strategies.description import (
     KEEPING,
     PLACE,
@@ -116,6 +116,10 @@ class FullyShardedDataParallel(Strategy):
         more = 2 if self.sizes.get("dp_replicate") else 0
         more += 10 if self.cuts_layers else 0
         return _SIMPLICITY[self.sharding] + more + (30 if self.version == 1 else 0)
+
+    @property
+    def shard_format(self) -> str:
+        return TORCH_SHARDS if self.version == 2 else ""
 
     @property
     def offloads(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from distbench.strategies._model_states import state_problem
 from distbench.strategies._offers import not_offered
 from distbench.strategies._pipeline import stages_of, uncut
 from distbench.strategies._tensor_parallel import TensorParallelism
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import TORCH_SHARDS, Engine, Setting, Strategy
 from distbench.strategies.description import (
     KEEPING,
     PORTIONS,
@@ -40,6 +40,7 @@ class PipelineParallel(Strategy):
     """Pipeline parallelism: layers in stages on one rank after another, each busy with a micro-batch."""
 
     engine = "PipelineEngine"
+    shard_format = TORCH_SHARDS
     early = ("distbench.strategies.pp.engine",)
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(SHARDING, "stages", "layers_of_stages", "mesh", "placements", "units", "split_tensors"),

@@ -59,10 +59,10 @@ class PartEngine(TorchEngine):
 
     def save(self, folder: Path) -> None:
         updates = optimizer.scheduled_updates(self._scheduler)
-        checkpoint.save(self.module, self._optimizer, folder, updates, part=self._part)
+        checkpoint.save(self.module, self._optimizer, folder, updates, tied=self._model.tied)
 
     def load(self, folder: Path) -> None:
-        updates = checkpoint.load(self.module, self._optimizer, folder, part=self._part)
+        updates = checkpoint.load(self.module, self._optimizer, folder, tied=self._model.tied)
         optimizer.schedule_from(self._scheduler, updates)
 
     def consolidate(self) -> FullState:
@@ -101,10 +101,6 @@ class PartEngine(TorchEngine):
         """Parameters of this rank by plain name, without copies of tied ones."""
         named = ((plain_name(name), parameter) for name, parameter in self.module.named_parameters())
         return {name: parameter for name, parameter in named if name not in self._tying.names}
-
-    @property
-    def _part(self) -> str:
-        return f"rank {self._line.place} "
 
     def _own_gradients(self) -> list[torch.Tensor]:
         return [parameter.grad for parameter in self.own().values() if parameter.grad is not None]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ Placed = Callable[[str, torch.Tensor], torch.Tensor]
 
 NO_WHOLE = "which no other strategy could take over"
 """Why there is no whole state of a quantized optimizer."""
+_NONE: Mapping[str, str] = MappingProxyType({})
 _BYPRODUCTS = ("weight_norm", "adam_norm", "trust_ratio")
 """What LAMB leaves for people to look at; each step makes it anew."""
 
@@ -38,48 +40,75 @@ def save(
     optimizer: torch.optim.Optimizer,
     folder: Path,
     updates: int,
-    part: str = "",
     placed: Placed = lambda _name, tensor: tensor,
+    tied: Mapping[str, str] = _NONE,
 ) -> None:
     """Write *module*, *optimizer* and the *updates* of its schedule in shards into *folder*.
 
+    All is under the model's own names, so that ranks of any other mesh find in it what is theirs.
+
     Args:
-        part: Name of what only this rank has, where ranks have different modules.
         placed: Gives a tensor of a parameter, by its name, as the distributed tensor whose shard it is.
+        tied: Copies that stages have of tied weights -> the weight that the whole model has.
     """
-    model, moments = _placed(get_state_dict(module, optimizer), placed)
-    state = {f"{part}model": model, f"{part}optimizer": moments, "updates": updates}
-    dcp.save(state, checkpoint_id=folder)
+    model, moments = get_state_dict(module, optimizer)
+    own = {name: state for name, state in _by_plain_name(moments).items() if name not in tied}
+    dcp.save(_shards(model, own, moments, updates, placed), checkpoint_id=folder)
 
 
 def load(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
     folder: Path,
-    part: str = "",
     placed: Placed = lambda _name, tensor: tensor,
+    tied: Mapping[str, str] = _NONE,
 ) -> int:
-    """Take over what ``save`` wrote; return the updates of the schedule.
+    """Take over what ``save`` wrote, in this mesh or another; return the updates of the schedule.
 
     DCP reads its metadata and hyper-parameters by pickle, so *folder* must be one of our own.
     """
-    model, moments = own = get_state_dict(module, optimizer)
-    shards, of_moments = _placed(own, placed)
-    state: dict[str, Any] = {f"{part}model": shards, f"{part}optimizer": of_moments, "updates": 0}
+    model, moments = get_state_dict(module, optimizer)
+    own = _by_plain_name(moments)
+    # a rank that has both takes the copy's from the other after that
+    wanted = {tied.get(name, name): state for name, state in own.items() if tied.get(name) not in own}
+    state = _shards(model, wanted, moments, 0, placed)
     # into the memory of the tensors that were placed
     dcp.load(state, checkpoint_id=folder)
+    for copy, plain in tied.items():
+        if copy in own and plain in own:
+            for key, value in own[copy].items():
+                value.copy_(own[plain][key])
+    for group, loaded in zip(moments["param_groups"], state["groups"].values(), strict=True):
+        group |= loaded
     set_state_dict(module, optimizer, model_state_dict=model, optim_state_dict=moments)
     return int(state["updates"])
 
 
-def _placed(states: tuple[Any, Any], placed: Placed) -> tuple[dict[str, Any], dict[str, Any]]:
-    """State dicts of a module and its optimizer with every tensor as *placed* gives it."""
-    model, moments = states
-    of_parameters = {
-        name: {key: placed(name, value) for key, value in state.items()}
-        for name, state in moments.get("state", {}).items()
+def _by_plain_name(moments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {plain_name(name): _needed(state) for name, state in moments.get("state", {}).items()}
+
+
+def _shards(
+    model: Mapping[str, Any],
+    moments: Mapping[str, dict[str, Any]],
+    optimizer: Mapping[str, Any],
+    updates: int,
+    placed: Placed,
+) -> dict[str, Any]:
+    """What a checkpoint has: every tensor as *placed* gives it, and hyper-parameters by number of group.
+
+    Which parameters are in a group is nothing that another mesh could use: a stage has some of them.
+    """
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer["param_groups"]]
+    return {
+        "model": {plain_name(name): placed(name, value) for name, value in model.items()},
+        "optimizer": {
+            name: {key: placed(name, value) for key, value in state.items()}
+            for name, state in moments.items()
+        },
+        "groups": {str(number): group for number, group in enumerate(groups)},
+        "updates": updates,
     }
-    return {name: placed(name, value) for name, value in model.items()}, {**moments, "state": of_parameters}
 
 
 def gather_optimizer(
@@ -106,7 +135,7 @@ def kept(moments: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {key: value.to("cpu", copy=True) for key, value in _needed(moments).items()}
 
 
-def _needed(moments: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _needed(moments: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {key: value for key, value in moments.items() if key not in _BYPRODUCTS}
 
 

@@ -10,7 +10,7 @@ from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._tensor_parallel import TensorParallelism
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import TORCH_SHARDS, Engine, Setting, Strategy
 from distbench.strategies.description import (
     PORTIONS,
     SHARDING,
@@ -28,6 +28,7 @@ class TensorParallel(Strategy):
     """Tensor parallelism: every layer is cut over all ranks, which work on the same rows together."""
 
     engine = "TensorParallelEngine"
+    shard_format = TORCH_SHARDS
     early = ("distbench.strategies.tp.engine",)
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(SHARDING, "mesh", "split_tensors"),
