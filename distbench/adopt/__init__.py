@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from distbench.adopt import (
+    _pipeline,
     accelerate_yaml,
     base,
     deepspeed_json,
@@ -42,6 +43,9 @@ _BY_NAMES = (
 )
 
 
+_CONTEXT = "only torchtitan's configuration says how the positions of a row are shared by ranks"
+_PIPELINE = "only a script of plain torch and torchtitan's configuration say how a model is cut into stages"
+_TIMED = "its stages were cut by what layers took (split: time), and the record does not say which has which"
 _LOSSY = "only a script of plain torch can have DDP's hooks for PowerSGD and post-local SGD"
 _ZERO_1 = "only a script of plain torch can have torch's ZeroRedundancyOptimizer"
 
@@ -55,6 +59,11 @@ def _problems(format_: str, measured: Measured) -> list[str]:
     module = FORMATS[format_]
     problems: list[str] = module.problems(measured)
     own = {
+        _CONTEXT: measured.context and module is not torchtitan_toml,
+        _TIMED: (
+            measured.pipeline and measured.pipeline.split == "time" and not _pipeline.knows_stages(measured)
+        ),
+        _PIPELINE: measured.pipeline and module not in (torch_script, torchtitan_toml),
         _BY_NAMES: measured.split and module not in (torch_script, torchtitan_toml),
         _LOSSY: measured.ddp and measured.ddp.by_design and module is not torch_script,
         _ZERO_1: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
@@ -87,7 +96,7 @@ def adopt(
         raise UsageError(f"--as {format_}: {problems[0]}{advice}")
     if with_script and module is not torch_script:
         raise UsageError(f"--skeleton: only --as torch has a training script, not --as {format_}")
-    if with_script and measured.split:
+    if with_script and (measured.split or measured.pipeline):
         raise UsageError(
             "--skeleton: its small model has none of the layers that this case cuts; leave it out"
         )

@@ -14,9 +14,11 @@ from distbench.case import CURRENT, Batch, Case, Optimizer
 from distbench.decode import decoded
 from distbench.errors import Mistake, UsageError
 from distbench.strategies.base import Strategy
+from distbench.strategies.cp import ContextParallel
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.dp import DataParallel
 from distbench.strategies.fsdp import FullyShardedDataParallel
+from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.single import Single
 from distbench.strategies.tp import TensorParallel
 from distbench.strategies.zero import Zero
@@ -24,11 +26,13 @@ from distbench.suite.checking import check
 from distbench.suite.reading import key_text
 
 # each format says which of these it can't express
-_STRATEGIES = (Single, DataParallel, DistributedDataParallel, FullyShardedDataParallel, TensorParallel, Zero)
+_STRATEGIES = (
+    *(Single, DataParallel, DistributedDataParallel, FullyShardedDataParallel, TensorParallel),
+    *(PipelineParallel, ContextParallel, Zero),
+)
 _UNSAID = {
-    "pp": "how a model is cut into stages",
-    # torchtitan's context parallelism is a ring
-    "cp": "how the positions of a row are divided by all-to-alls",
+    # torchtitan shards with FSDP2 what it does not spread
+    "ep": "how experts are spread over ranks that have whole copies of all else",
 }
 
 COMMON_NOTES = (
@@ -91,6 +95,16 @@ class Measured:
         """The strategy, if it cuts layers over ranks that share rows."""
         of_mesh = self.fsdp if self.fsdp and self.fsdp.cuts_layers else None
         return self.strategy if isinstance(self.strategy, TensorParallel) else of_mesh
+
+    @property
+    def pipeline(self) -> PipelineParallel | None:
+        """The strategy, if it is a pipeline."""
+        return self.strategy if isinstance(self.strategy, PipelineParallel) else None
+
+    @property
+    def context(self) -> ContextParallel | None:
+        """The strategy, if it cuts rows."""
+        return self.strategy if isinstance(self.strategy, ContextParallel) else None
 
     @property
     def data_ranks(self) -> int:
@@ -194,7 +208,7 @@ def problems(measured: Measured) -> list[str]:
     """Why no format can express this case."""
     spec = measured.case.optimizer
     kind = optimizers.kind_of(spec)
-    foreign = kind.rest or kind.package != "torch"
+    foreign, context = kind.rest or kind.package != "torch", measured.context
     sentences = {
         f"optimizer.name = {spec.name} is {what(spec)}, which DeepSpeed's file can't name; hand it to "
         "deepspeed.initialize yourself": measured.zero and foreign,
@@ -203,6 +217,11 @@ def problems(measured: Measured) -> list[str]:
         "MiCS needs a DeepSpeed up to 0.19.6 and a model made under deepspeed.zero.MiCS_Init, which no "
         "format says; fsdp: {sharding: hybrid} shards inside groups as well": (
             measured.zero and measured.zero.mics_shard_size > 1
+        ),
+        "no format says how the positions of a row are divided by all-to-alls; torchtitan's context "
+        "parallelism is a ring": context and context.implementation == "ulysses",
+        "torchtitan, which alone has a ring, shards what it leaves whole, as cp: {sharded: true} does": (
+            context and not context.sharded
         ),
     }
     return applying(sentences)

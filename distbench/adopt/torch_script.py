@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from distbench import schedule
-from distbench.adopt import _fsdp, _lossy, _optimizer, _python, _tensor_parallel, base, deepspeed_json
+from distbench import registry, schedule
+from distbench.adopt import (
+    _fsdp,
+    _lossy,
+    _optimizer,
+    _pipeline,
+    _python,
+    _tensor_parallel,
+    base,
+    deepspeed_json,
+)
 from distbench.adopt._python import lines
 from distbench.adopt.base import Adopted, Measured
 from distbench.analysis.text import one_line
@@ -12,27 +21,35 @@ from distbench.strategies.single import Single
 
 FILE = "adopted_torch.py"
 
-_NOTES = (
+_USE = (
     f"In train.py, with {FILE} next to it or pasted in: device = setup(); build the model; "
     "model, optimizer = prepare(model, layers, device), where layers are the modules to shard and "
     "checkpoint individually (such as list(model.layers)); then train(model, optimizer, batches, loss_of) "
     "yields one loss per update, where batches are this rank's micro-batches on its device and "
     "loss_of(model, batch) returns the mean loss of a micro-batch in fp32.",
-    *base.COMMON_NOTES,
 )
 
 
 def problems(measured: Measured) -> list[str]:
     """Why a script can't express this case: the record does not say how the layers of a plug-in are cut."""
-    name = measured.case.workload.name
+    name, pipeline = measured.case.workload.name, measured.pipeline
     unknown = f"how the layers of the workload {one_line(name)}, a plug-in, are cut is not in the record"
-    return base.applying({unknown: measured.split and not _tensor_parallel.splits_of(measured)})
+    is_foreign = name not in registry.built_in("workloads")
+    sentences: dict[str, object] = {unknown: is_foreign and (measured.split or pipeline)}
+    if pipeline:
+        mesh = [name for name, size in pipeline.dimensions(measured.case.world_size).items() if size > 1]
+        sentences |= {
+            f"its pipeline has stages on one rank each; the case's mesh is {' x '.join(mesh)}": len(mesh) > 1,
+            "its pipeline has no loss scale": measured.case.precision.loss_scale,
+        }
+    return base.applying(sentences)
 
 
 def write(measured: Measured) -> Adopted:
     """The case as a module to paste, with DeepSpeed's configuration if DeepSpeed is the engine."""
-    notes = (*measured.about_sizes, *_NOTES, *base.matrices(measured), *deepspeed_json.notes(measured))
-    notes = (*notes, *_tensor_parallel.note(measured))
+    use = _pipeline.notes(measured, FILE) if measured.pipeline else _USE
+    notes = (*measured.about_sizes, *use, *base.COMMON_NOTES, *base.matrices(measured))
+    notes = (*notes, *deepspeed_json.notes(measured), *_tensor_parallel.note(measured))
     differs = deepspeed_json.differs(measured, with_schedule=True)
     start = base.command(measured, "python", "train.py")
     launch = start if _alone(measured) else base.torchrun(measured)
@@ -56,12 +73,21 @@ def _script(measured: Measured) -> str:
         _python.WRAP_LAYERS if wraps else "",
         _optimizer.rate(case.optimizer),
         "" if zero else _optimizer.joined(case.optimizer),
-        _tensor_parallel.functions(measured),
-        _python.prepare(_prepare(measured)),
-        _python.zero_train(case) if zero else _python.train(measured),
+        *(_of_pipeline(measured) if measured.pipeline else _of_whole_model(measured)),
     )
     body = "\n\n".join(part.strip("\n") + "\n" for part in parts if part)
     return f"{_imports(measured, wraps, body)}\n\n\n{body}"
+
+
+def _of_whole_model(measured: Measured) -> tuple[str, ...]:
+    train = _python.zero_train(measured.case) if measured.zero else _python.train(measured)
+    return _tensor_parallel.functions(measured), _python.prepare(_prepare(measured)), train
+
+
+def _of_pipeline(measured: Measured) -> tuple[str, ...]:
+    functions = _pipeline.functions(measured, _computing(measured))
+    prepare = _pipeline.prepare(_optimizer.make(measured.case))
+    return functions, prepare, _pipeline.train(measured)
 
 
 _STANDARD = {
@@ -78,6 +104,7 @@ _FOREIGN = {
     "dist.": "import torch.distributed as dist",
     "nn.": "from torch import nn",
     "convert_to_float8_training(": _python.FLOAT8_IMPORT,
+    "PipelineStage(": _pipeline.IMPORTS,
 }
 
 
@@ -124,13 +151,19 @@ def _prepare(measured: Measured) -> str:
     if measured.fsdp:
         wrap, cut = _fsdp.wrap(case, measured.fsdp), _tensor_parallel.cut(measured)
         return lines(_python.cast_to_master(case), cut, float8, checkpoint, wrap, make)
-    to = lines(_python.cast_to_master(case, "device, "), _tensor_parallel.cut(measured), float8)
+    return lines(_computing(measured), _replicate(measured), make)
+
+
+def _computing(measured: Measured) -> str:
+    """Statements that bring ``model`` to the device and let its ``layers`` compute as the case did."""
+    case = measured.case
+    to = lines(_python.cast_to_master(case, "device, "), _tensor_parallel.cut(measured), _python.float8(case))
+    checkpoint = lines(_python.checkpoint(case), _python.compiled(case))
     if not _python.casts(measured):
-        return lines(to, checkpoint, _replicate(measured), make)
+        return lines(to, checkpoint)
     compute = _python.dtype(case.precision.compute)
     layers = f"layers = wrap_layers(model, layers, lambda layer: Cast(layer, {compute}))"
-    cast = f"cast = Cast(model, {compute})"
-    return lines(to, layers, cast, checkpoint, "model = cast", _replicate(measured), make)
+    return lines(to, layers, f"cast = Cast(model, {compute})", checkpoint, "model = cast")
 
 
 def _replicate(measured: Measured) -> str:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from distbench import optimizers, schedule
+from distbench.adopt import _titan_mesh as titan_mesh
 from distbench.adopt import base
 from distbench.adopt.base import Adopted, Measured
 from distbench.case import TORCH_NAMES, Optimizer, Precision
@@ -30,14 +31,19 @@ def problems(measured: Measured) -> list[str]:
     """Why torchtitan can't express this case."""
     case, fsdp = measured.case, measured.fsdp
     dtypes = (case.precision.compute, case.precision.reduce, case.precision.master)
+    mesh, cut = titan_mesh.sizes(measured), titan_mesh.cut(measured)
     sentences = {
         "torchtitan trains only on accelerators; the case was measured on CPUs": case.device == "cpu",
         "torchtitan supports only FSDP2": fsdp and fsdp.version != 2,
-        f"torchtitan supports FSDP2, DDP and tensor parallelism, not {case.strategy.name}": not (
-            fsdp or measured.ddp or measured.split
+        f"torchtitan has FSDP2, DDP, tensor, pipeline and context parallelism, not {case.strategy.name}": (
+            not (fsdp or measured.ddp or measured.split or measured.pipeline or measured.context)
         ),
-        "torchtitan's tensor parallelism is with sequence parallelism": (
-            measured.split and not measured.split.sequence_parallel
+        "torchtitan's tensor parallelism is with sequence parallelism": cut and not cut.sequence,
+        "torchtitan has copies without shards (DDP) only where the mesh has no other dimension": (
+            mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1 and len(titan_mesh.several(mesh)) > 1
+        ),
+        f"without shards torchtitan's tensor and pipeline parallelism compute in fp32, not in {dtypes[0]}": (
+            measured.is_mixed and mesh["dp_shard"] * mesh["cp"] == 1 and (mesh["tp"] > 1 or mesh["pp"] > 1)
         ),
         f"torchtitan supports Adam and AdamW, not {case.optimizer.name}": (
             case.optimizer.name not in ("adamw", "adam")
@@ -66,10 +72,8 @@ def write(measured: Measured) -> Adopted:
 def _differs(measured: Measured) -> list[str]:
     half = "torchtitan's selective checkpointing keeps every second matrix product, the case all of them"
     sentences: dict[str, object] = {half: measured.case.activation_checkpointing == "selective"}
-    if not (ddp := measured.ddp) and not measured.fsdp:
-        return base.applying(sentences)
-    if not ddp:
-        sentences["torchtitan shards embedding, final norm and output head as separate units"] = True
+    sentences |= titan_mesh.differences(measured)
+    if not (ddp := measured.ddp):
         return base.applying(sentences)
     sentences |= {
         "bf16 with DDP is torch.autocast in torchtitan; the case cast every parameter": measured.is_mixed,
@@ -85,17 +89,14 @@ def _differs(measured: Measured) -> list[str]:
 def _config(measured: Measured) -> dict[str, dict[str, Any]]:
     case, fsdp = measured.case, measured.fsdp
     spec, batch = case.optimizer, case.batch
-    replicas, reshard = measured.data_ranks, "default"
-    if fsdp:
-        replicas = fsdp.dimensions(case.world_size).get("dp_replicate", 1)
-        reshard = "never" if fsdp.sharding == "grad_op" else "always" if fsdp.reshard_root else "default"
+    scale = titan_mesh.gradient_scale(measured)
     return {
         "optimizer": {
             "name": optimizers.kind_of(spec).name,
             "lr": spec.lr,
             "beta1": spec.betas[0],
             "beta2": spec.betas[1],
-            "eps": spec.eps,
+            "eps": spec.eps * scale,
             "weight_decay": spec.weight_decay,
             "implementation": {"loop": "for-loop"}.get(spec.kernel, spec.kernel),
         },
@@ -106,21 +107,13 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
             "local_batch_size": batch.micro_batch_size,
             "global_batch_size": batch.global_batch_size,
             # it always clips; infinity only measures
-            "max_norm": float("inf") if spec.clip_grad_norm is None else spec.clip_grad_norm,
+            "max_norm": float("inf") if spec.clip_grad_norm is None else spec.clip_grad_norm * scale,
             "dtype": TORCH_NAMES[case.precision.master],
             "mixed_precision_param": TORCH_NAMES[case.precision.compute],
             "mixed_precision_reduce": TORCH_NAMES[case.precision.reduce],
             "enable_cpu_offload": bool(fsdp and fsdp.cpu_offload),
         },
-        "parallelism": {
-            "data_parallel_replicate_degree": replicas,
-            "data_parallel_shard_degree": measured.data_ranks // replicas,
-            "fsdp_reshard_after_forward": reshard,
-            "tensor_parallel_degree": case.world_size // measured.data_ranks,
-            **({"disable_loss_parallel": not measured.split.loss_parallel} if measured.split else {}),
-            "pipeline_parallel_degree": 1,
-            "context_parallel_degree": 1,
-        },
+        "parallelism": titan_mesh.parallelism(measured),
         "activation_checkpoint": {
             "mode": case.activation_checkpointing,
             **({"selective_ac_option": "op"} if case.activation_checkpointing == "selective" else {}),

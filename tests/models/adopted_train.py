@@ -20,6 +20,7 @@ from distbench.case import Case
 from distbench.decode import decoded
 from distbench.strategies.base import Setting
 from distbench.worker.feed import Feed
+from distbench.workloads.base import cross_entropy
 
 STEPS = 3
 TOLD = json.loads(Path("case.json").read_text())
@@ -67,8 +68,13 @@ def by_torch() -> list[float]:
 
     device = adopted.setup()
     module = WORKLOAD.module()
-    model, optimizer = adopted.prepare(module, WORKLOAD.layers(module), device)
     batches = micro_batches(dist.get_rank())
+    if CASE.strategy.name == "pp":
+        layers, stage_of = WORKLOAD.layers(module), WORKLOAD.stage
+        model, optimizer = adopted.prepare(module, layers, device, stage_of, cross_entropy)
+        pairs = [(batch["input_ids"], batch["labels"]) for batch in batches]
+        return [float(loss) for loss in adopted.train(model, optimizer, pairs)]
+    model, optimizer = adopted.prepare(module, WORKLOAD.layers(module), device)
     return [float(loss) for loss in adopted.train(model, optimizer, batches, WORKLOAD.loss)]
 
 

@@ -1,0 +1,116 @@
+"""torchtitan's section ``parallelism``: the device mesh of a case, with the keys of torchtitan 0.2.2.
+
+Read in torchtitan/config/job_config.py, torchtitan/distributed and torchtitan/models/llama3/infra of v0.2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from distbench import registry
+from distbench.adopt import _pipeline
+from distbench.adopt.base import Measured
+from distbench.strategies._pipeline import by_count
+from distbench.strategies._tensor_parallel import TensorParallelism
+from distbench.strategies.pp import PipelineParallel
+
+_DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+_SUMS = (
+    "torchtitan 0.2.2 does not divide the gradients of a pipeline by the tokens of an update, only the loss "
+    "that it logs (a later commit, f4a575f60, does): max_norm and eps are the case's times {tokens:,}, its "
+    "tokens; with another batch, sequence length or version of torchtitan change both"
+)
+_NAMED = "module_fqns_per_model_part has the measured model's layers: put in those of yours"
+
+
+def sizes(measured: Measured) -> dict[str, int]:
+    """Size of each dimension of the mesh."""
+    told = measured.strategy.dimensions(measured.case.world_size)
+    return {name: told.get(name, 1) for name in _DIMENSIONS}
+
+
+def several(mesh: Mapping[str, int]) -> list[str]:
+    """Dimensions of *mesh* that have several ranks."""
+    return [name for name, size in mesh.items() if size > 1]
+
+
+def cut(measured: Measured) -> TensorParallelism | None:
+    """How layers are cut; None: they are whole."""
+    if split := measured.split:
+        devices = measured.case.world_size // measured.data_ranks
+        return TensorParallelism(devices, split.sequence_parallel, split.loss_parallel)
+    over = measured.pipeline.tensor_parallelism if measured.pipeline else None
+    return over if over and over.devices > 1 else None
+
+
+def gradient_scale(measured: Measured) -> int:
+    """How many times larger torchtitan's gradients are than the case's: as many as an update has tokens."""
+    if not measured.pipeline:
+        return 1
+    shape = registry.make("workloads", measured.case.workload).shape
+    return int(measured.case.batch.global_batch_size * shape.length)
+
+
+def parallelism(measured: Measured) -> dict[str, Any]:
+    """The section."""
+    mesh, over, context = sizes(measured), cut(measured), measured.context
+    return {
+        "data_parallel_replicate_degree": mesh["dp_replicate"],
+        "data_parallel_shard_degree": mesh["dp_shard"],
+        "fsdp_reshard_after_forward": _resharding(measured),
+        "tensor_parallel_degree": mesh["tp"],
+        **({"disable_loss_parallel": not over.loss} if over else {}),
+        "pipeline_parallel_degree": mesh["pp"],
+        **(_stages(measured, measured.pipeline) if measured.pipeline else {}),
+        "context_parallel_degree": mesh["cp"],
+        # as torch's own ring has it, which the case ran
+        **(
+            {"context_parallel_load_balancer": "headtail", "context_parallel_rotate_method": "allgather"}
+            if context
+            else {}
+        ),
+    }
+
+
+def differences(measured: Measured) -> dict[str, object]:
+    """What the section can't say as the case had it, and whether that applies."""
+    pipeline = measured.pipeline
+    shards = sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context
+    return {
+        "torchtitan shards embedding, final norm and output head as separate units": shards,
+        "torchtitan shards norm and head again after forward too; the case kept them": (
+            pipeline and pipeline.reshard_after_forward
+        ),
+        _SUMS.format(tokens=gradient_scale(measured)): pipeline,
+        _NAMED: pipeline and "module_fqns_per_model_part" in _stages(measured, pipeline),
+    }
+
+
+def _resharding(measured: Measured) -> str:
+    if pipeline := measured.pipeline:
+        return "always" if pipeline.reshard_after_forward else "never"
+    if not (fsdp := measured.fsdp):
+        return "default"
+    return "never" if fsdp.sharding == "grad_op" else "always" if fsdp.reshard_root else "default"
+
+
+def _stages(measured: Measured, pipeline: PipelineParallel) -> dict[str, Any]:
+    """Schedule and stages, by rule where torchtitan's rule gives those of the case, otherwise by name."""
+    micro_batch = measured.case.batch.micro_batch_size
+    layers = _pipeline.layers_of_stages(measured, pipeline)
+    told: dict[str, Any] = {
+        "pipeline_parallel_schedule": pipeline.schedule,
+        "pipeline_parallel_microbatch_size": micro_batch // pipeline.micro_batches,
+        # meant for experts, it replaces what the schedule does with two micro-batches at a time
+        **({"pipeline_parallel_expert_parallel_overlap": False} if pipeline.schedule == "DualPipeV" else {}),
+    }
+    # two stages of a rank wherever a schedule allows several, and as many layers in each
+    is_rule = pipeline.per_rank == (1 if 1 in pipeline.order.per_rank else 2)
+    if is_rule and layers == by_count(layers[-1].stop, len(layers)):
+        # it would leave out layers where embedding and head are
+        less = ("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")
+        return told | dict.fromkeys(less, 0)
+    names = [[f"layers.{layer}" for layer in stage] for stage in layers]
+    names[0], names[-1] = ["tok_embeddings", *names[0]], [*names[-1], "norm", "output"]
+    return told | {"module_fqns_per_model_part": names}
