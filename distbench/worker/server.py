@@ -230,7 +230,9 @@ def _spoils_children() -> bool:
     child = os.fork()
     if child == 0:
         os._exit(int(torch.cuda._is_in_bad_fork()))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+    has_called = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+    # a CUDA build looks for devices as it is imported where there is no driver, and so nothing to spoil
+    return has_called and torch.cuda.is_available()
 
 
 def _redirect_output(log: Path) -> None:
