@@ -21,7 +21,7 @@ from distbench.analysis.mesh_dimensions import miscounted
 from distbench.case import Batch, Case, Choice
 from distbench.env import Machine
 from distbench.errors import UsageError
-from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
+from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.record.store import Run
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.zero import Zero
@@ -75,6 +75,42 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan
             {"precision": "bf16", "optimizer": "{clip_grad_norm: 1.0}"},
             "would clip by the norm of the gradients of one rank",
         ),
+        ("stage: 2, mesh: {pp: 2}", 2, {}, "mesh: pp with stage = 2: DeepSpeed's pipeline adds up"),
+        ("mesh: {pp: 2}", 2, {}, "use stage: 1, or pp: {mesh: {dp_shard: 2}}"),
+        ("stage: 1, mesh: {pp: 2, tp: 2}", 4, {}, "pp and tp are offered one at a time with DeepSpeed"),
+        ("stage: 1, mesh: {pp: 2}, offload_optimizer: cpu", 2, {}, "mesh: pp is offered without offload"),
+        ("stage: 1, mesh: {pp: 2}, overlap_comm: true", 2, {}, "reduces gradients after all backward passes"),
+        ("stage: 1, mesh: {pp: 2}, optimizer_kernel: deepspeed", 2, {}, "with optimizer_kernel: torch"),
+        ("stage: 1, mesh: {pp: 3}", 4, {}, "mesh: {pp: 3}: 3 does not divide the world size, 4"),
+        ("stage: 1, mesh: {pp: 4}", 4, {}, "2 layers can't be cut into 4 stages; use at most pp: 2"),
+        (
+            "stage: 1, mesh: {pp: 2}, micro_batches: 3",
+            2,
+            {},
+            "micro_batches = 3 does not divide batch.micro_batch_size = 8; 1, 2, 4 would",
+        ),
+        (
+            "stage: 1, mesh: {pp: 2}",
+            2,
+            {"batch": "{global_batch_size: 8, gradient_accumulation_steps: 2}"},
+            "use batch.micro_batch_size: 8 and micro_batches: 8",
+        ),
+        ("stage: 1, micro_batches: 8", 2, {}, "only a pipeline cuts a micro-batch into parts"),
+        ("stage: 1, mesh: {pp: 2}", 2, {"compile": "true"}, "compile is not offered with pipeline parallel"),
+        (
+            "stage: 1, mesh: {pp: 2}",
+            2,
+            {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
+            "user does not say how it is cut into stages",
+        ),
+        ("stage: 0, mesh: {pp: 2}", 2, {"precision": "bf16"}, "BF16_Optimizer, which shards the optimizer's"),
+        (
+            "stage: 0, mesh: {pp: 2}",
+            2,
+            {"optimizer": "{clip_grad_norm: 1.0}"},
+            "would clip by the norm of the first stage's gradients",
+        ),
+        ("stage: 1, mesh: {pp: 2}", 2, {"optimizer": "muon"}, "muon"),
     ],
 )
 def test_what_deepspeed_can_not_do_is_refused_with_the_numbers(
@@ -91,8 +127,9 @@ def test_a_mesh_of_one_is_none_and_auto_is_every_mesh_that_fits(tmp_path: Path) 
         "strategies: [{zero: {stage: 1, mesh: auto}}]\n"
     )
     found = [(item.case.world_size, item.case.label) for item in plan.make(load(suite), MACHINE).cases]
-    # four heads can't be divided by 8
-    assert found == [(2, "zero1"), (2, "zero1+tp2"), (8, "zero1"), (8, "zero1+tp2"), (8, "zero1+tp4")]
+    # four heads can't be divided by 8, nor two layers by 4
+    of_2, of_8 = ["zero1", "zero1+tp2", "zero1+pp2"], ["zero1", "zero1+tp2", "zero1+tp4"]
+    assert found == [*((2, name) for name in of_2), *((8, name) for name in of_8)]
 
 
 def test_short_numbers_are_no_obstacle_where_nothing_is_clipped(tmp_path: Path) -> None:
@@ -111,6 +148,14 @@ def test_names_say_what_is_kept_twice_and_what_is_cut(tmp_path: Path) -> None:
     assert cut.label == "zero1+tp2"
     # pairs of ranks share rows
     assert cut.batch == Batch(8, 4, 1)
+    staged = planned(tmp_path, "stage: 1, mesh: {pp: 2}", 4).case
+    assert (staged.label, staged.batch) == ("zero1+pp2", Batch(8, 4, 1))
+
+
+def test_neighbours_share_a_stage_and_not_their_rows() -> None:
+    assert [Zero(stage=1, mesh={"pp": 2}).data_rank(rank, 4) for rank in range(4)] == [0, 1, 0, 1]
+    assert [Zero(stage=1, mesh={"tp": 2}).data_rank(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
+    assert list(Zero(stage=1, mesh={"pp": 2}).dimensions(4).items()) == [("pp", 2), ("dp_shard", 2)]
 
 
 def of(strategy: Zero, world_size: int, **changed: Any) -> Case:
@@ -176,6 +221,23 @@ def test_embedding_norms_and_head_stay_whole_on_every_rank(tied: bool, whole: in
     assert strategy.model_states(asked, CUT + whole)["parameters"] == 4 * (whole + CUT / 2)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_activations_cross_borders_and_stages_move_and_keep_what_they_have(tied: bool) -> None:
+    strategy, activation = Zero(stage=1, mesh={"pp": 2}), 8 * 8 * 64 * 4
+    options = {"workload": Choice("transformer", {**OPTIONS, "tied": tied})}
+    crossing = [ExpectedCollective(op, activation, "pp", 4) for op in ("send", "recv")]
+    both_ends = [ExpectedCollective("all_reduce", 256 * 64 * 4, "pp", 1)] if tied else []
+    assert strategy.collectives_by_dimension(of(strategy, 2, **options), 0) == [*crossing, *both_ends]
+    # of half of the rows, in each pair half of the model
+    pairs = strategy.collectives(of(strategy, 4, **options), 0)
+    assert pairs["send"] == activation / 2
+    assert pairs["all_gather"] == pairs["reduce_scatter"] == 4 * (CUT + WHOLE) / 2
+    # the last stage has norm and head, its own copy of what is tied
+    most = CUT / 2 + 3 * 64 + 256 * 64
+    states = strategy.model_states(of(strategy, 4, **options), 0)
+    assert (states["parameters"], states["optimizer_state"]) == (4 * most, 8 * most / 2)
+
+
 def test_a_layer_is_found_by_its_name_where_it_is_wrapped_as_well() -> None:
     strategy = Zero(stage=1, mesh={"tp": 2})
     section = strategy.tensor_parallelism.configuration(of(strategy, 2))
@@ -186,9 +248,10 @@ def test_a_layer_is_found_by_its_name_where_it_is_wrapped_as_well() -> None:
     assert not any(re.match(each, "blocks.1.attention.wo.weight") for each in columns["patterns"])
 
 
-def test_no_format_says_how_rows_are_shared() -> None:
+@pytest.mark.parametrize("dimension", ["pp", "tp"])
+def test_no_format_says_how_rows_are_shared(dimension: str) -> None:
     with pytest.raises(UsageError, match="no format says yet how the rows of a script are shared"):
-        adopt("deepspeed", of(Zero(stage=1, mesh={"tp": 2}), 2), {})
+        adopt("deepspeed", of(Zero(stage=1, mesh={dimension: 2}), 2), {})
 
 
 def test_no_format_makes_a_model_for_mics() -> None:
@@ -240,3 +303,67 @@ strategies: [{", ".join(f"{{zero: {each}}}" for each in strategies)}]
         moved, kept = volume(record), held(record)
         assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
         assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("precision", "recomputed", "clip", "strategy", "world_sizes"),
+    [
+        ("fp32", "none", "0.1", "stage: 1, mesh: {pp: 2}", [2, 4]),
+        ("fp32", "none", "0.1", "stage: 1, mesh: {pp: 4}, micro_batches: 2", [4]),
+        ("fp32", "none", "null", "stage: 0, mesh: {pp: 2}", [2, 4]),
+        ("bf16", "full", "0.1", "stage: 1, mesh: {pp: 2}", [2, 4]),
+    ],
+)
+def test_a_pipeline_moves_and_keeps_what_theory_says_and_resumes(
+    precision: str,
+    recomputed: str,
+    clip: str,
+    strategy: str,
+    world_sizes: list[int],
+    run_suite: Callable[..., Finished],
+) -> None:
+    # each is checked with AdamW and with SGD
+    done = run_suite(f"""{CHECKED}
+batch: {{global_batch_size: 16}}
+precision: {precision}
+activation_checkpointing: {recomputed}
+optimizer: {{clip_grad_norm: {clip}, weight_decay: 0.1}}
+measure: {{warmup: 1, steps: 2, trials: 1}}
+check: {{steps: 3, perturbed: 4, fp32: false, fp64: false}}
+checkpoint: {{}}
+world_sizes: {world_sizes}
+strategies: [{{zero: {{{strategy}}}}}]
+""")
+    assert done.code == 0, done.errors
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert [record for record in Run(done.folder).records() if miscounted(record)] == []
+    for record in (each for each in Run(done.folder).records() if each.job.kind == "measure"):
+        moved, kept = volume(record), held(record)
+        assert moved is not None and moved.unexplained < EXPLAINED, record.case.name
+        assert kept is not None and abs(kept.difference or 0) < TOLERANCE, record.case.name
+        assert record.effective["in_flight"] == record.effective["in_flight_theory"]
+        assert "bubble" in record.values, record.absent
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_mistakes_of_a_pipeline_are_found_and_so_is_what_deepspeed_clips_by(
+    run_suite: Callable[..., Finished],
+) -> None:
+    done = run_suite(f"""
+workload: {MODEL}
+batch: {{global_batch_size: 8}}
+launcher: kept
+optimizer: {{name: sgd, lr: 0.1, clip_grad_norm: 0.1}}
+measure: {{trials: 0}}
+check: {{steps: 3, perturbed: 4, fp32: false, fp64: false}}
+world_sizes: [2]
+strategies:
+  - planted_stages: {{stage: 1, mesh: {{pp: 2}}, bug: [none, local-clipping, untied]}}
+  - planted_stages: {{stage: 0, mesh: {{pp: 2}}, bug: first-stage-clipping}}
+""")
+    found = {name.split("/")[0].removeprefix("planted-stages-"): word for name, word in done.verdicts.items()}
+    bugs = ("local-clipping", "untied", "first-stage-clipping")
+    assert found == {"none": ROUNDING, **dict.fromkeys(bugs, DIFFERS)}

@@ -212,8 +212,8 @@ def problems(measured: Measured) -> list[str]:
     sentences = {
         f"optimizer.name = {spec.name} is {what(spec)}, which DeepSpeed's file can't name; hand it to "
         "deepspeed.initialize yourself": measured.zero and foreign,
-        "no format says yet how the rows of a script are shared by the ranks that DeepSpeed's AutoTP cuts a "
-        "layer over": measured.zero and measured.zero.tensor_parallelism.devices > 1,
+        "no format says yet how the rows of a script are shared by the ranks that DeepSpeed divides a model "
+        "over": measured.zero and measured.zero.over.devices > 1,
         "MiCS needs a DeepSpeed up to 0.19.6 and a model made under deepspeed.zero.MiCS_Init, which no "
         "format says; fsdp: {sharding: hybrid} shards inside groups as well": (
             measured.zero and measured.zero.mics_shard_size > 1

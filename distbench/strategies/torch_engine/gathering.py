@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+
+from distbench.strategies.base import FullState
 
 Key = TypeVar("Key")
 Kind = tuple[torch.Size, torch.dtype]
@@ -42,3 +45,28 @@ def gathered(
                 received = torch.empty(shape, dtype=dtype, device=device)
                 dist.recv(received, group=group, group_src=owner)
                 yield key, received
+
+
+def nested(
+    own: Mapping[str, Mapping[str, torch.Tensor]], device: torch.device, group: dist.ProcessGroup
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Tensors of all ranks of *group* by two names, on the CPU of its first one. A collective call."""
+    flat = {(name, key): tensor for name, tensors in own.items() for key, tensor in tensors.items()}
+    kinds = {names: (tensor.shape, tensor.dtype) for names, tensor in flat.items()}
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for (name, key), tensor in gathered(kinds, flat.__getitem__, device, group):
+        found.setdefault(name, {})[key] = tensor.to("cpu", copy=True)
+    return found
+
+
+def with_copies(state: FullState, tied: Mapping[str, str]) -> FullState:
+    """*state* with the tensors of copies of *tied* weights (copy -> weight) as well, their own ones."""
+    parameters = {copy: state.parameters[plain].clone() for copy, plain in tied.items()}
+    moments = {
+        copy: {key: value.clone() for key, value in state.optimizer[plain].items()}
+        for copy, plain in tied.items()
+        if plain in state.optimizer
+    }
+    return dataclasses.replace(
+        state, parameters=state.parameters | parameters, optimizer=state.optimizer | moments
+    )

@@ -26,10 +26,11 @@ from distbench.strategies.description import (
     by_operation,
     points,
 )
-from distbench.strategies.zero import disk, limits, ops, theory
+from distbench.strategies.zero import disk, labels, limits, ops, theory
 from distbench.strategies.zero.autotp import AutoTensorParallelism
-from distbench.strategies.zero.card import GROUPS, SPLIT
+from distbench.strategies.zero.card import GROUPS, PIPELINE, SPLIT
 from distbench.strategies.zero.card import card as card_of
+from distbench.strategies.zero.pipeline import MICRO_BATCHES, Pipeline
 
 _GATHERED_TWICE = Deviation(
     "all_gather",
@@ -59,13 +60,13 @@ _IMPORTS = (
 class Zero(Strategy):
     """DeepSpeed ZeRO: optimizer state (1), gradients (2) and parameters (3) sharded over ranks."""
 
-    engine = "DeepSpeedEngine"
     packages = ("torch", "deepspeed")
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points("the strategy itself", "optimizer_wrapper"),
         **points(SHARDING, "zero_stage", "param_persistence_threshold", "hpz_partition_size"),
         **points(SHARDING, "mics_shard_size"),
-        **points(SHARDING, "mesh", "split_tensors"),
+        **points(SHARDING, "mesh", "split_tensors", "stages", "layers_of_stages"),
+        **points(PORTIONS, "schedule", "micro_batches", "in_flight", "in_flight_theory", "bubble_theory"),
         **points(KEEPING, "max_live_parameters", "max_reuse_distance", "shared_parameters"),
         **points(PORTIONS, "reduce_bucket_size", "allgather_bucket_size", "prefetch_bucket_size"),
         **points(TIMING, "overlap_comm", "throughput_timer"),
@@ -116,10 +117,16 @@ class Zero(Strategy):
     """Gather parameters rounded to 8 bits in stage 3 (qwZ of ZeRO++)."""
     quantized_gradients: bool = field(default=False, metadata={"since": 4})
     """Reduce gradients rounded to 4 bits in stage 3 (qgZ of ZeRO++)."""
-    mesh: dict[Literal["tp"], Count] | Literal["auto"] = field(default_factory=dict, metadata={"since": 4})
+    mesh: dict[Literal["pp", "tp"], Count] | Literal["auto"] = field(
+        default_factory=dict, metadata={"since": 4}
+    )
     """{tp: 2} cuts the linear layers of every block over pairs of neighbouring ranks, which share rows, and
-    spreads ZeRO over the others: DeepSpeed's AutoTP, in stages 0 to 2. auto: a case for every size that fits
-    the world size and the model."""
+    spreads ZeRO over the others: DeepSpeed's AutoTP, in stages 0 to 2. {pp: 2} puts the layers in two stages,
+    one after the other: DeepSpeed's PipelineModule, in stages 0 and 1. auto: a case for every size of either
+    that fits the world size and the model."""
+    micro_batches: Count = field(default=MICRO_BATCHES, metadata={"since": 4})
+    """Where mesh has pp: parts into which the pipeline cuts each micro-batch of the suite, which it has to
+    divide."""
 
     def __post_init__(self) -> None:
         # what the stage alone decides, the id of a case holds: null would hide that two do the same
@@ -134,28 +141,17 @@ class Zero(Strategy):
             object.__setattr__(self, "mesh", {name: size for name, size in self.mesh.items() if size > 1})
 
     @property
+    def engine(self) -> str:
+        return "DeepSpeedEngine" if self.pipeline is None else "PipelineEngine"
+
+    @property
     def label(self) -> str:
-        devices = self.tensor_parallelism.devices
-        name = f"zero{self.stage}" + (f"+tp{devices}" if devices > 1 else "")
-        if "none" not in (self.offload_optimizer, self.offload_parameters):
-            name += f"+offload-all{_suffix(self.offload_parameters)}"
-        elif self.offload_parameters != "none":
-            name += f"+offload-params{_suffix(self.offload_parameters)}"
-        elif self.offload_optimizer != "none":
-            name += f"+offload{_suffix(self.offload_optimizer)}"
-        # the reverse, stage 3 without it, has no name of its own: earlier versions call that zero3
-        if self.overlap_comm and self.stage != 3:
-            name += "+overlap"
-        if self.hpz_partition_size > 1:
-            name += f"+hpz{self.hpz_partition_size}"
-        if self.mics_shard_size > 1:
-            name += f"+mics{self.mics_shard_size}"
-        return name if self.optimizer_kernel == "torch" else f"{name}+ds-adam"
+        return labels.label(self)
 
     @property
     def card(self) -> Card:
-        if self.tensor_parallelism.devices > 1:
-            return SPLIT
+        if self.over.devices > 1:
+            return SPLIT if self.pipeline is None else PIPELINE
         if self.mics_shard_size > 1:
             return GROUPS
         return card_of(self.stage, offloads=bool(self.offloads), has_copy=self.hpz_partition_size > 1)
@@ -169,15 +165,12 @@ class Zero(Strategy):
             cls(),
             cls(hpz_partition_size=2),
             cls(stage=1, mesh={"tp": 2}),
+            cls(stage=1, mesh={"pp": 2}),
         )
 
     @property
     def simplicity(self) -> int:
-        more = (
-            10
-            if self.tensor_parallelism.devices > 1
-            else max(self.hpz_partition_size, self.mics_shard_size) > 1
-        )
+        more = 10 if self.over.devices > 1 else max(self.hpz_partition_size, self.mics_shard_size) > 1
         return 40 + self.stage + more
 
     @property
@@ -201,12 +194,32 @@ class Zero(Strategy):
         return (_GATHERED_TWICE,) if self.stage == 3 else (_IN_TWO_PARTITIONS,)
 
     @property
+    def asked(self) -> dict[str, int]:
+        """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
+        return {} if self.mesh == "auto" else dict(self.mesh.items())
+
+    @property
     def tensor_parallelism(self) -> AutoTensorParallelism:
         """How the layers are cut, over one device where they are not."""
-        return AutoTensorParallelism(1 if self.mesh == "auto" else self.mesh.get("tp", 1))
+        return AutoTensorParallelism(self.asked.get("tp", 1))
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """How the layers stand one after another; None where they do not."""
+        stages = self.asked.get("pp", 1)
+        return Pipeline(stages, self.micro_batches) if stages > 1 else None
+
+    @property
+    def over(self) -> AutoTensorParallelism | Pipeline:
+        """How the model is divided over ranks that share rows."""
+        return self.pipeline or self.tensor_parallelism
 
     def data_ranks(self, ranks: int) -> int:
-        return max(1, ranks // self.tensor_parallelism.devices)
+        return max(1, ranks // self.over.devices)
+
+    def data_rank(self, rank: int, ranks: int) -> int:
+        # stages are the outermost dimension: neighbours have the same one, and rows of their own
+        return super().data_rank(rank, ranks) if self.pipeline is None else rank % self.data_ranks(ranks)
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         return limits.problem(self, case, machine) or self._tools_problem(case, machine)
@@ -214,7 +227,8 @@ class Zero(Strategy):
     def imports(self, case: Case) -> tuple[str, ...]:
         # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
         builders = ("deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori")
-        return (*_IMPORTS, *(builders if case.device == "cpu" else ()))
+        staged = ("distbench.strategies.zero.staged",) if self.pipeline else ()
+        return (*_IMPORTS, *staged, *(builders if case.device == "cpu" else ()))
 
     def environment(self, case: Case) -> dict[str, str]:
         return {
@@ -260,13 +274,15 @@ class Zero(Strategy):
         if self.mics_shard_size > 1:
             return {"dp_replicate": ranks // self.mics_shard_size, "dp_shard": self.mics_shard_size}
         data = {"dp_shard" if self.stage else "dp_replicate": self.data_ranks(ranks)}
-        devices = self.tensor_parallelism.devices
-        return data | ({"tp": devices} if devices > 1 else {})
+        cut = {self.over.dimension: self.over.devices} if self.over.devices > 1 else {}
+        return cut | data if self.pipeline else data | cut
 
     def meshes(self, ranks: int) -> list[Strategy] | None:
         if self.mesh != "auto":
             return None
-        return [replace(self, mesh={"tp": size}) for size in range(1, ranks + 1) if ranks % size == 0]
+        sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
+        cut = [replace(self, mesh={"tp": size}, micro_batches=MICRO_BATCHES) for size in sizes]
+        return [*cut, *(replace(self, mesh={"pp": size}) for size in sizes if size > 1)]
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
         return by_operation(self.collectives_by_dimension(case, parameters))
@@ -281,21 +297,22 @@ class Zero(Strategy):
         places = {"offload.optimizer": self.offload_optimizer, "offload.parameters": self.offload_parameters}
         groups = ("hpz_partition_size", "mics_shard_size")
         own = {option: size for option in groups if (size := getattr(self, option)) > 1}
-        sizes = self.dimensions(case.world_size) if self.tensor_parallelism.devices > 1 else {}
-        return places | own | {f"mesh.{name}": size for name, size in sizes.items()}
+        sizes = self.dimensions(case.world_size) if self.over.devices > 1 else {}
+        of_mesh = {f"mesh.{name}": size for name, size in sizes.items()}
+        return places | own | of_mesh | (self.pipeline.expected(case) if self.pipeline else {})
 
     def build(self, setting: Setting) -> Engine:
         if self.disk:
             from distbench.strategies.zero.nvme import build_on_disk
 
             return build_on_disk(self, setting)
+        if self.pipeline:
+            from distbench.strategies.zero.staged import build_staged
+
+            return build_staged(self, self.pipeline, setting)
         from distbench.strategies.zero.engine import build_zero
 
         return build_zero(self, setting)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         return None if "nvme" in self.offloads else theory.kept(self, case, parameters)
-
-
-def _suffix(place: str) -> str:
-    return "" if place == "cpu" else f"-{place}"

@@ -6,7 +6,7 @@ DeepSpeed cuts the linear layers of the blocks, and leaves embedding, norms and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from distbench.case import BYTES, Case
 from distbench.strategies._offers import not_offered
@@ -22,6 +22,7 @@ _INSIDE = r"\.(?:_checkpoint_wrapped_module\.)?"
 class AutoTensorParallelism:
     """How DeepSpeed cuts the layers of a case over *devices* that share rows."""
 
+    dimension: ClassVar = "tp"
     devices: int
 
     def problem(self, case: Case) -> str | None:
@@ -40,6 +41,10 @@ class AutoTensorParallelism:
         splits = splits_of(case)
         whole = _uncut(splits) if splits else 0
         return whole + (parameters - whole) // self.devices
+
+    def most(self, case: Case, parameters: int) -> int:
+        """Parameters of the device that has most: all have as many."""
+        return self.parameters(case, parameters)
 
     def collectives(self, case: Case, samples: int) -> list[ExpectedCollective]:
         """Collectives of a rank in a step for *samples* rows, over the dimension ``tp``.

@@ -102,6 +102,7 @@ SECONDARY = Card(
     ),
 )
 _MICS = "https://arxiv.org/abs/2205.00119"
+_PIPELINE_DOCS = "https://deepspeed.readthedocs.io/en/latest/pipeline.html"
 _MEGATRON = "https://arxiv.org/abs/1909.08053"
 GROUPS = Card(
     shards="all, in groups",
@@ -148,6 +149,35 @@ SPLIT = Card(
             "take it if",
             "you train with DeepSpeed already, and a layer is too large for one device or there are more "
             "devices than the batch has samples for.",
+        ),
+    ),
+)
+PIPELINE = Card(
+    shards="whole layers, and as its stage",
+    claims=(
+        Claim(
+            "shards",
+            "The row of layers: each rank has some (PipelineModule), and works on the same rows as those "
+            "with the others; over ranks with the same layers ZeRO 1 shards the optimizer state.",
+            _PIPELINE_DOCS,
+        ),
+        Claim(
+            "moves",
+            "Activations of every sample over each border between stages, and as many gradients back; "
+            "between ranks with the same layers what its stage moves, of a part of the model.",
+            _PIPELINE_DOCS,
+        ),
+        Claim(
+            "keeps",
+            "The model states of its layers, as its stage has them. A rank waits (p - 1) / (m + p - 1) of "
+            "the step for p ranks and m micro-batches, and keeps activations of p micro-batches at most.",
+            "https://arxiv.org/abs/2104.04473",
+        ),
+        Claim(
+            "take it if",
+            "you train with DeepSpeed already, the model is too large for one device, and links between "
+            "devices are slow, which only activations cross; and the batch is large enough for many "
+            "micro-batches.",
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,14 @@ def load(engine: Any, folder: Path) -> None:
         raise FileNotFoundError(f"DeepSpeed found no checkpoint in {folder}")
 
 
-def gather_optimizer(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
-    """Optimizer's whole state on the CPU of rank 0, by the parameters' plain names; a collective call.
+Keeper = Callable[[Iterable[tuple[str, torch.Tensor]]], dict[str, torch.Tensor]]
+"""Goes through named tensors, and keeps some of them on the CPU."""
+
+
+def gather_optimizer(engine: Any, keep: Keeper = on_host) -> dict[str, dict[str, torch.Tensor]]:
+    """Optimizer's whole state by the parameters' plain names, of a pipeline of this rank's stage.
+
+    A collective call; *keep* says where it is kept: by default on rank 0.
 
     Raises:
         NotImplementedError: it is quantized.
@@ -64,13 +70,15 @@ def gather_optimizer(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
     refuse_quantized(engine.basic_optimizer, NO_WHOLE)
     _link(engine)
     return {
-        plain_name(name): _state_of(engine, parameter, states[0])
-        for name, parameter in engine.module.named_parameters()
+        name: _state_of(engine, parameter, states[0], keep)
+        for name, parameter in pieces.named(engine)
         if parameter.requires_grad
     }
 
 
-def _state_of(engine: Any, parameter: torch.Tensor, example: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _state_of(
+    engine: Any, parameter: torch.Tensor, example: dict[str, Any], keep: Keeper
+) -> dict[str, torch.Tensor]:
     """Whole state of one parameter; *example* is that of any piece, where a parameter has none of its own."""
     is_flat = bool(engine.zero_optimization_stage())
     own = example if is_flat else engine.basic_optimizer.state[whole_masters(engine)[parameter]]
@@ -80,7 +88,7 @@ def _state_of(engine: Any, parameter: torch.Tensor, example: dict[str, Any]) -> 
         if name in own
     )
     whole = ((name, pieces.whole(parameter, state.detach().float())) for name, state in held)
-    return on_host(whole) | ({"step": torch.tensor(float(own["step"]))} if "step" in own else {})
+    return keep(whole) | ({"step": torch.tensor(float(own["step"]))} if "step" in own else {})
 
 
 def whole_masters(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
@@ -105,10 +113,9 @@ def spread(engine: Any, updated: list[torch.Tensor], state: FullState) -> None:
         _make_room(engine.basic_optimizer, updated, state)
     _link(engine)
     put = _put_shards if engine.zero_optimization_stage() == 3 else _put_whole
-    for name, parameter in engine.module.named_parameters():
-        plain = plain_name(name)
-        put(engine, parameter, state.parameters[plain], state.optimizer.get(plain, {}))
-    for name, buffer in engine.module.named_buffers():
+    for name, parameter in pieces.named(engine):
+        put(engine, parameter, state.parameters[name], state.optimizer.get(name, {}))
+    for name, buffer in pieces.model_of(engine).named_buffers():
         buffer.copy_(state.buffers[plain_name(name)])
 
 

@@ -61,14 +61,15 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
 
     A size missing from *sizes* takes DeepSpeed's default.
     """
-    over = strategy.tensor_parallelism
+    over, parts = strategy.tensor_parallelism, strategy.pipeline.micro_batches if strategy.pipeline else 1
     # DeepSpeed would check the batch as if ranks that share rows had some of their own
     sharing = over.devices > 1
     cut = {"tensor_parallel": over.configuration(case)} if sharing else {}
     return {
         **({} if sharing else {"train_batch_size": case.batch.global_batch_size}),
-        "train_micro_batch_size_per_gpu": case.batch.micro_batch_size,
-        "gradient_accumulation_steps": case.batch.gradient_accumulation_steps,
+        # what a pipeline accumulates are the parts of a micro-batch
+        "train_micro_batch_size_per_gpu": case.batch.micro_batch_size // parts,
+        "gradient_accumulation_steps": case.batch.gradient_accumulation_steps * parts,
         # DeepSpeed clips at 1.0 by default
         "gradient_clipping": case.optimizer.clip_grad_norm or 0.0,
         "communication_data_type": case.precision.reduce,

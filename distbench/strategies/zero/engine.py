@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,24 +63,16 @@ class ZeroEngine(Engine):
         return math.sqrt(torch.stack(squares).sum()) / gradients.loss_scale(self._engine)
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        scale = gradients.loss_scale(self._engine)
         for name, gradient in gradients.each(self._engine):
-            # not in 16 bits, in which a small one without its scale would be 0
-            exact = gradient.float()
-            yield name, exact if scale == 1 else exact / scale
+            yield name, gradients.exact(self._engine, gradient)
 
     def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        masters = _masters_of_stage_0(self._engine)
-        for name, parameter in self._engine.module.named_parameters():
-            whole = masters.get(parameter)
-            if whole is None:
-                whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
-            if whole is None:
-                whole = _gathered(parameter)
-            yield weights.plain_name(name), pieces.whole(parameter, whole.float())
+        masters = masters_of_stage_0(self._engine)
+        for name, parameter in pieces.named(self._engine):
+            yield name, whole_master(parameter, masters)
 
     def buffers(self) -> dict[str, torch.Tensor]:
-        buffers = self._engine.module.named_buffers()
+        buffers = pieces.model_of(self._engine).named_buffers()
         return {weights.plain_name(name): buffer.detach().cpu() for name, buffer in buffers}
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
@@ -160,8 +152,7 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
 
 def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tuple[Any, list[nn.Module]]:
     """DeepSpeed's engine of this rank by *config*, and the layers of its module."""
-    # it adopts the existing process group; without this call it assumes one rank
-    deepspeed.init_distributed(dist_init_required=False)
+    connect()
     compute = weights.DTYPES[setting.case.precision.compute]
     if strategy.stage == 3:
         module = _sharded(setting, config)
@@ -171,6 +162,18 @@ def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tup
     # DeepSpeed gives the parameters that dtype, and leaves a batch of floats as it is
     module.register_forward_pre_hook(lambda _, inputs: modules.cast_floats(inputs, compute))
     layers = modules.prepared_layers(setting.case, module, setting.workload.layers(module))
+    return started(strategy, setting, config, module, layers), layers
+
+
+def connect() -> None:
+    """Let DeepSpeed adopt the existing process group; it would assume one rank."""
+    deepspeed.init_distributed(dist_init_required=False)
+
+
+def started(
+    strategy: Zero, setting: Setting, config: dict[str, Any], module: nn.Module, layers: list[nn.Module]
+) -> Any:
+    """DeepSpeed's engine around *module*, whose layers are *layers*, by *config*."""
     engine, *_ = deepspeed.initialize(
         model=module,
         optimizer=_optimizer(strategy, setting, module, layers),
@@ -180,7 +183,7 @@ def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tup
         dist_init_required=False,
     )
     _undo_trial_step(engine)
-    return engine, layers
+    return engine
 
 
 def elements(workload: Workload) -> Elements:
@@ -199,7 +202,7 @@ def _undo_trial_step(engine: Any) -> None:
     (found with 0.19.8: the first update is 0.7 times what it should be, and with a decay of 0.1
     at a rate of 0.001 the masters start 0.01% smaller).
     """
-    masters = _masters_of_stage_0(engine)
+    masters = masters_of_stage_0(engine)
     for parameter, master in masters.items():
         master.data.copy_(parameter.data)
     for state in engine.basic_optimizer.state.values():
@@ -262,7 +265,7 @@ def masters(engine: Any) -> list[torch.Tensor]:
     return optimizer.optimized(engine.basic_optimizer)
 
 
-def _masters_of_stage_0(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
+def masters_of_stage_0(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
     """Master weight of each parameter in stage 0, which DeepSpeed doesn't link."""
     optimizer = engine.optimizer
     if engine.zero_optimization_stage():
@@ -272,6 +275,16 @@ def _masters_of_stage_0(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
     flat = zip(optimizer.fp32_groups_flat, optimizer.fp16_groups, strict=True)
     unflat = torch._utils._unflatten_dense_tensors
     return {low: high for whole, lows in flat for low, high in zip(lows, unflat(whole, lows), strict=True)}
+
+
+def whole_master(parameter: nn.Parameter, of_stage_0: Mapping[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """The whole of what is updated for *parameter*. A collective call where it is sharded or cut."""
+    whole = of_stage_0.get(parameter)
+    if whole is None:
+        whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
+    if whole is None:
+        whole = _gathered(parameter)
+    return pieces.whole(parameter, whole.float())
 
 
 def _gathered(parameter: nn.Parameter) -> torch.Tensor:

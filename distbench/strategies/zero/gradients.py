@@ -10,7 +10,6 @@ from deepspeed.utils import safe_get_full_grad
 
 from distbench.strategies.torch_engine import reading
 from distbench.strategies.zero import pieces
-from distbench.workloads.weights import plain_name
 
 
 def loss_scale(engine: Any) -> float:
@@ -34,9 +33,15 @@ def each(engine: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
     A collective call. No more than one is gathered at a time, unless the caller keeps them.
     """
-    for name, parameter in engine.module.named_parameters():
+    for name, parameter in pieces.named(engine):
         if (gradient := safe_get_full_grad(parameter)) is not None:
-            yield plain_name(name), pieces.whole(parameter, gradient.detach())
+            yield name, pieces.whole(parameter, gradient.detach())
+
+
+def exact(engine: Any, gradient: torch.Tensor) -> torch.Tensor:
+    """*gradient* without the loss scale: not in 16 bits, in which a small one would be 0."""
+    scale = loss_scale(engine)
+    return gradient.float() if scale == 1 else gradient.float() / scale
 
 
 def dtype(engine: Any) -> str:

@@ -11,6 +11,7 @@ from distbench.optimizers import Cut
 from distbench.strategies._deepspeed import LAST, REMOVAL, REMOVED_IN, release
 from distbench.strategies._model_states import state_problem
 from distbench.strategies.zero import ops
+from distbench.strategies.zero.pipeline import MICRO_BATCHES
 
 # the dimension of the mesh that gets what others leave
 _REST = "dp_shard"
@@ -43,6 +44,11 @@ def _of_options(strategy: Zero, case: Case) -> str | None:
         return f"stage = {strategy.stage}: DeepSpeed can offload parameters only in stage 3"
     if strategy.overlap_comm and strategy.stage == 0:
         return "overlap_comm: in stage 0 DeepSpeed reduces gradients after the backward pass, never in it"
+    if strategy.pipeline is None and strategy.micro_batches != MICRO_BATCHES:
+        return (
+            f"micro_batches = {strategy.micro_batches}: only a pipeline cuts a micro-batch into parts; set "
+            "mesh: {pp: 2}, or leave it out"
+        )
     if strategy.optimizer_kernel == "deepspeed" and case.optimizer.name != "adamw":
         return f"optimizer.name = {case.optimizer.name}: DeepSpeed's kernel supports only adamw"
     if strategy.stage == 3 and "none" not in (case.compile, case.activation_checkpointing):
@@ -104,25 +110,67 @@ def _of_mics(strategy: Zero, machine: Machine) -> str | None:
 
 
 def _of_mesh(strategy: Zero, case: Case) -> str | None:
-    """Why DeepSpeed's AutoTP can't cut the layers."""
-    over = strategy.tensor_parallelism
+    """Why the model can't be divided over ranks that share rows."""
+    over = strategy.over
     if over.devices == 1:
         return None
+    if len(strategy.asked) > 1:
+        return "mesh: pp and tp are offered one at a time with DeepSpeed; use pp: {mesh: {tp: 2}}"
+    if strategy.offloads:
+        return f"mesh: {over.dimension} is offered without offload; use offload_optimizer: none"
+    own = _of_autotp(strategy, case) if strategy.pipeline is None else _of_pipeline(strategy, case)
+    return own or meshes.problem(strategy.asked, case.world_size, _REST) or over.problem(case)
+
+
+def _of_autotp(strategy: Zero, case: Case) -> str | None:
+    """Why DeepSpeed's AutoTP can't cut the layers."""
     if strategy.stage == 3:
         return (
             "mesh: tp is AutoTP, which DeepSpeed documents for stages 0 to 2; use stage: 2, or "
             "fsdp: {mesh: {tp: 2}}"
         )
-    if strategy.offloads:
-        return "mesh: tp is offered without offload; use offload_optimizer: none"
-    is_short = case.precision.compute != case.precision.master
-    if strategy.stage == 0 and is_short and case.optimizer.clip_grad_norm is not None:
+    if strategy.stage == 0 and _is_short(case) and case.optimizer.clip_grad_norm is not None:
         # it takes the norm of gradients, which are not marked as cut, where it should of parameters
         return (
             "mesh: tp in stage 0 in 16 bits: DeepSpeed (0.19.8) would clip by the norm of the gradients of "
             "one rank, not of all that share rows; use stage: 1, or optimizer.clip_grad_norm: null"
         )
-    return meshes.problem({"tp": over.devices}, case.world_size, _REST) or over.problem(case)
+    return None
+
+
+def _of_pipeline(strategy: Zero, case: Case) -> str | None:
+    """Why DeepSpeed's PipelineModule can't run as asked."""
+    if strategy.stage > 1:
+        return (
+            f"mesh: pp with stage = {strategy.stage}: DeepSpeed's pipeline adds up the gradients of several "
+            "micro-batches before it reduces them, and refuses stages 2 and 3, which would shard them in "
+            "between; use stage: 1, or pp: {mesh: {dp_shard: 2}}"
+        )
+    if strategy.stage == 0 and _is_short(case):
+        return (
+            "mesh: pp in stage 0 in 16 bits: DeepSpeed (0.19.8) takes its BF16_Optimizer, which shards the "
+            "optimizer's state all the same; use stage: 1, which says so"
+        )
+    if strategy.stage == 0 and case.optimizer.clip_grad_norm is not None:
+        # clip_grad_norm_ takes the first stage for the only one whose parameters are not copies
+        return (
+            "mesh: pp in stage 0: DeepSpeed (0.19.8) would clip by the norm of the first stage's gradients, "
+            "not of all stages; use stage: 1, or optimizer.clip_grad_norm: null"
+        )
+    if case.precision.compute == "fp16":
+        return "mesh: pp is offered in fp32 and bf16, in which it has been run; use precision: bf16"
+    if strategy.overlap_comm:
+        return (
+            "overlap_comm: in a pipeline DeepSpeed reduces gradients after all backward passes; leave it out"
+        )
+    if strategy.optimizer_kernel != "torch":
+        return "mesh: pp is offered with optimizer_kernel: torch, with which it has been run"
+    return None
+
+
+def _is_short(case: Case) -> bool:
+    """Whether parameters are shorter than their master weights."""
+    return case.precision.compute != case.precision.master
 
 
 def _of_quantized(strategy: Zero, case: Case) -> str | None:

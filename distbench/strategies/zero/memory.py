@@ -37,6 +37,8 @@ def book(ledger: Ledger, engine: Any, masters: list[torch.Tensor]) -> None:
     buckets = getattr(optimizer, "ipg_buckets", {})
     ledger.book("buffers", [bucket.buffer for bucket in buckets.values()], _members(optimizer, _BUFFERS))
     ledger.book("buffers", parameters)
+    # into these a pipeline receives
+    ledger.book("buffers", _members(engine, ("pipe_recv_buf", "_grad_layer_buf", "meta_buffer")))
     ledger.book("gradients", [p.grad for p in (*parameters, *masters)], _members(optimizer, _GRADIENTS))
     ledger.book("gradients", [getattr(p, "grad_accum", None) for p in parameters])
 

@@ -1,13 +1,34 @@
-"""Tensors that AutoTP has cut over ranks that share rows: put together, and cut alike."""
+"""What a rank of DeepSpeed's engine has of the model: parts of tensors (AutoTP), or a stage of a pipeline."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from deepspeed.checkpoint import constants
+from deepspeed.pipe import PipelineModule
 from deepspeed.utils import groups
+from torch import nn
+
+from distbench.workloads.weights import plain_name
+
+
+def model_of(engine: Any) -> nn.Module:
+    """The module of *engine* in which tensors have the model's own names: of a pipeline this rank's stage."""
+    module: nn.Module = engine.module
+    if isinstance(module, PipelineModule):
+        # the layer that we have made of it; DeepSpeed's names begin with the number of a layer
+        (module,) = module.forward_funcs
+    return module
+
+
+def named(engine: Any) -> Iterator[tuple[str, nn.Parameter]]:
+    """Plain names and parameters of *engine*."""
+    for name, parameter in model_of(engine).named_parameters():
+        yield plain_name(name), parameter
+
 
 # an older DeepSpeed, in another environment, cuts nothing of which it would tell
 _CUT = getattr(constants, "DS_AUTOTP_UC_META", "")
@@ -63,6 +84,8 @@ def data_ranks(engine: Any) -> int:
 def mesh(engine: Any) -> dict[str, int]:
     """Ranks of *engine* in each dimension of its device mesh."""
     sizes = {"dp_shard" if engine.zero_optimization_stage() else "dp_replicate": data_ranks(engine)}
+    if isinstance(engine.module, PipelineModule):
+        return {"pp": engine.grid.get_pipe_parallel_group().size(), **sizes}
     return {**sizes, "tp": _group().size()} if engine.autotp_size() > 1 else sizes
 
 

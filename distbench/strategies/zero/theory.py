@@ -20,7 +20,7 @@ def moved(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCollectiv
     3.2) gathers as often, but all but the first time in a step inside its groups. How many calls that makes
     follows DeepSpeed's buckets.
     """
-    over, ranks = strategy.tensor_parallelism, strategy.data_ranks(case.world_size)
+    over, ranks = strategy.over, strategy.data_ranks(case.world_size)
     between = over.collectives(case, case.batch.global_batch_size // ranks)
     if ranks == 1:
         return between
@@ -55,8 +55,8 @@ def kept(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
     stage, ranks, stored = strategy.stage, strategy.data_ranks(case.world_size), case.precision.compute
     if strategy.mics_shard_size > 1:
         ranks = strategy.mics_shard_size
-    parameters = strategy.tensor_parallelism.parameters(case, parameters)
-    accumulates = case.batch.gradient_accumulation_steps > 1
+    parameters = strategy.over.most(case, parameters)
+    accumulates = case.batch.gradient_accumulation_steps > 1 or strategy.pipeline is not None
     sizes = zero_table(
         case,
         parameters,

@@ -1,0 +1,33 @@
+"""Short names of ZeRO's cases, with the options that matter. Without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distbench.strategies.zero import Zero
+
+
+def label(strategy: Zero) -> str:
+    """Name of *strategy*."""
+    name = f"zero{strategy.stage}"
+    if strategy.over.devices > 1:
+        name += f"+{strategy.over.dimension}{strategy.over.devices}"
+    if "none" not in (strategy.offload_optimizer, strategy.offload_parameters):
+        name += f"+offload-all{_suffix(strategy.offload_parameters)}"
+    elif strategy.offload_parameters != "none":
+        name += f"+offload-params{_suffix(strategy.offload_parameters)}"
+    elif strategy.offload_optimizer != "none":
+        name += f"+offload{_suffix(strategy.offload_optimizer)}"
+    # the reverse, stage 3 without it, has no name of its own: earlier versions call that zero3
+    if strategy.overlap_comm and strategy.stage != 3:
+        name += "+overlap"
+    if strategy.hpz_partition_size > 1:
+        name += f"+hpz{strategy.hpz_partition_size}"
+    if strategy.mics_shard_size > 1:
+        name += f"+mics{strategy.mics_shard_size}"
+    return name if strategy.optimizer_kernel == "torch" else f"{name}+ds-adam"
+
+
+def _suffix(place: str) -> str:
+    return "" if place == "cpu" else f"-{place}"

@@ -1,0 +1,102 @@
+"""DeepSpeed's PipelineModule by theory: 1F1B, one stage on a rank. Without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from distbench.case import BYTES, Case
+from distbench.strategies._offers import not_offered
+from distbench.strategies._pipeline import by_count, stages_of, uncut
+from distbench.strategies.description import ExpectedCollective
+
+MICRO_BATCHES = 4
+"""Of a pipeline for which nobody has said how many."""
+SCHEDULE = "1F1B"
+"""The order in which DeepSpeed's TrainSchedule runs the passes."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The layers of a case on *devices* that share rows, one stage after another."""
+
+    dimension: ClassVar = "pp"
+    devices: int
+    micro_batches: int
+    """Parts of a micro-batch of the suite; DeepSpeed's gradient accumulation steps."""
+
+    def layers(self, case: Case) -> list[range]:
+        """Layers of each stage."""
+        model = stages_of(case)
+        return by_count(len(model.layers), self.devices) if model else []
+
+    def expected(self, case: Case) -> dict[str, Any]:
+        """What ``Engine.effective`` must show of it."""
+        return {
+            "schedule": SCHEDULE,
+            "stages": self.devices,
+            "micro_batches": self.micro_batches,
+            "layers_of_stages": tuple(map(len, self.layers(case))),
+        }
+
+    def problem(self, case: Case) -> str | None:
+        """Why *case* can't be trained so, or None if it can."""
+        model = stages_of(case)
+        if model is None:
+            return uncut(case)
+        if (layers := len(model.layers)) < self.devices:
+            return (
+                f"mesh: {{pp: {self.devices}}}: {layers} layers can't be cut into {self.devices} stages; use "
+                f"at most pp: {layers}, or a model of at least {self.devices} layers"
+            )
+        return self._batch_problem(case) or not_offered(case, "pipeline parallelism")
+
+    def _batch_problem(self, case: Case) -> str | None:
+        samples, steps = case.batch.micro_batch_size, case.batch.gradient_accumulation_steps
+        if steps > 1:
+            # its schedule goes on to the update, so there is nothing that could be accumulated
+            return (
+                f"batch.gradient_accumulation_steps = {steps}: DeepSpeed's pipeline accumulates nothing but "
+                f"its own micro-batches; use batch.micro_batch_size: {samples * steps} and micro_batches: "
+                f"{self.micro_batches * steps}"
+            )
+        if samples % self.micro_batches:
+            fitting = [number for number in range(1, samples + 1) if samples % number == 0]
+            nearest = sorted(sorted(fitting, key=lambda number: abs(number - self.micro_batches))[:3])
+            return (
+                f"micro_batches = {self.micro_batches} does not divide batch.micro_batch_size = {samples}; "
+                f"{', '.join(map(str, nearest))} would"
+            )
+        return None
+
+    def parameters(self, case: Case, parameters: int) -> int:
+        """Parameters of a stage, mean over ranks, with copies of tied ones."""
+        every = self._stages(case)
+        return round(sum(every) / self.devices) if every else parameters
+
+    def most(self, case: Case, parameters: int) -> int:
+        """Parameters of the largest stage."""
+        return max(self._stages(case), default=parameters)
+
+    def collectives(self, case: Case, samples: int) -> list[ExpectedCollective]:
+        """Collectives of a rank in a step for *samples* rows, over the dimension ``pp``: means over ranks.
+
+        Over each border between two stages the activations of every sample go forward, and as many gradients
+        back (Narayanan et al. 2021, arXiv:2104.04473, section 3.2); gradients of tied weights are summed over
+        both ends.
+        """
+        model, ranks = stages_of(case), self.devices
+        if model is None:
+            return []
+        element, both_ways = BYTES[case.precision.compute], 2 * (ranks - 1) / ranks
+        crossing = both_ways * samples * model.numbers_between * element
+        calls = both_ways * self.micro_batches
+        moved = [ExpectedCollective(op, crossing, "pp", calls) for op in ("send", "recv")]
+        if model.tied:
+            tied = 2 * model.tied_parameters * element / ranks
+            moved.append(ExpectedCollective("all_reduce", tied, "pp", 2 * len(model.tied) / ranks))
+        return moved
+
+    def _stages(self, case: Case) -> list[int]:
+        model = stages_of(case)
+        return [model.parameters(layers) for layers in self.layers(case)] if model else []

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from distbench.case import Case
+from distbench.env import Machine
+from distbench.strategies.base import Engine, Setting
+from distbench.strategies.zero import Zero
+
+
+@dataclass(frozen=True)
+class PlantedStages(Zero):
+    """DeepSpeed's pipeline with one mistake in it."""
+
+    bug: Literal["none", "first-stage-clipping", "local-clipping", "untied"] = "none"
+    """DeepSpeed's own clipping in stage 0, by the norm of the first stage; each stage clips by its own norm;
+    the ends go apart."""
+
+    @property
+    def label(self) -> str:
+        return f"planted-stages-{self.bug}"
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        return None if self.bug == "first-stage-clipping" else super().problem(case, machine)
+
+    def build(self, setting: Setting) -> Engine:
+        engine = super().build(setting)
+        if self.bug == "local-clipping":
+            engine.live.optimizer.model_parallel_group = None
+        if self.bug == "untied":
+            engine.live.module.tied_comms = {}
+        return engine
