@@ -97,6 +97,7 @@ ALL = {
     ),
     "zero2": of("zero", options={"stage": 2, "offload_optimizer": "cpu", "optimizer_kernel": "deepspeed"}),
     "zero3": of("zero", options={"stage": 3, "offload_parameters": "nvme", "nvme_path": "/fast"}),
+    "zero1-tp": of("zero", 4, batch=Batch(24, 4, 3), options={"stage": 1, "mesh": {"tp": 2}}),
     "tp": of("tp", batch=Batch(12, 4, 3), options={"sequence_parallel": True}),
     "pp": of("pp", batch=Batch(12, 4, 3)),
     "pp-bf16": of("pp", batch=Batch(12, 4, 3), precision=BF16, activation_checkpointing="selective"),
@@ -475,7 +476,8 @@ def test_deepspeed_loads_what_is_written_for_it(name: str, monkeypatch: pytest.M
     one = ALL[name]
     monkeypatch.setenv("WORLD_SIZE", "2")
     data = json.loads(adopt("deepspeed", one, LIVE).files["ds_config.json"])
-    data["train_batch_size"] //= 2
+    if "tensor_parallel" not in data:
+        data["train_batch_size"] //= 2
     found = DeepSpeedConfig(data)
     assert (found.optimizer_params["lr"], found.gradient_clipping) == (0.00321, 0.67)
     assert found.zero_config.stage == one.strategy.options["stage"]
@@ -653,10 +655,11 @@ def test_training_with_cut_layers_gives_the_losses_of_the_case(
 
 @pytest.fixture(scope="module")
 def piped(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Record]:
-    """Return the records of a real run of pipelines, by label and precision."""
+    """Return the records of a real run of pipelines and DeepSpeed's AutoTP, by label and precision."""
     text = SUITE.replace(
         "strategies: [ddp, fsdp, {zero: {stage: 2}}]",
-        "strategies: [{pp: {schedule: [1F1B, Interleaved1F1B, ZBVZeroBubble], micro_batches: 2}}]\n"
+        "strategies: [{pp: {schedule: [1F1B, Interleaved1F1B, ZBVZeroBubble], micro_batches: 2}}, "
+        "{zero: {stage: 1, mesh: {tp: 2}}}]\n"
         "precision: [fp32, bf16]",
     )
     model = "{transformer: {dim: 64, depth: 4, heads: 4, kv_heads: 4, ffn_dim: 128, seq_len: 32, tied: true}}"
@@ -670,19 +673,20 @@ def piped(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Rec
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    ("label", "precision"),
+    ("label", "precision", "format_"),
     [
-        *((label, "fp32") for label in ("pp", "pp-interleaved1f1b", "pp-zbvzerobubble")),
-        ("pp", "bf16"),
+        *((label, "fp32", "torch") for label in ("pp", "pp-interleaved1f1b", "pp-zbvzerobubble")),
+        ("pp", "bf16", "torch"),
+        ("zero1+tp2", "fp32", "deepspeed"),
     ],
 )
-def test_training_in_stages_gives_the_losses_of_the_case(
-    label: str, precision: str, piped: dict[tuple[str, str], Record], tmp_path: Path
+def test_training_with_a_divided_model_gives_the_losses_of_the_case(
+    label: str, precision: str, format_: str, piped: dict[tuple[str, str], Record], tmp_path: Path
 ) -> None:
     record = piped[label, precision]
     # 1.5e-4 was seen: the case began with weights rounded to 16 bits, as all of its run did
     most = 1e-6 if precision == "fp32" else 5e-4
-    assert trained(record, "torch", tmp_path) == pytest.approx(losses_of(record), rel=most)
+    assert trained(record, format_, tmp_path) == pytest.approx(losses_of(record), rel=most)
 
 
 @pytest.fixture(scope="module")

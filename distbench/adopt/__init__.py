@@ -44,6 +44,7 @@ _BY_NAMES = (
 
 
 _CONTEXT = "only torchtitan's configuration says how the positions of a row are shared by ranks"
+_AUTO_TP = "it deals other rows to each rank; ranks that DeepSpeed's AutoTP cuts a layer over need the same"
 _PIPELINE = "only a script of plain torch and torchtitan's configuration say how a model is cut into stages"
 _TIMED = "its stages were cut by what layers took (split: time), and the record does not say which has which"
 _LOSSY = "only a script of plain torch can have DDP's hooks for PowerSGD and post-local SGD"
@@ -63,6 +64,7 @@ def _problems(format_: str, measured: Measured) -> list[str]:
         _TIMED: (
             measured.pipeline and measured.pipeline.split == "time" and not _pipeline.knows_stages(measured)
         ),
+        _AUTO_TP: measured.shares_rows and module in (accelerate_yaml, trainer_json),
         _PIPELINE: measured.pipeline and module not in (torch_script, torchtitan_toml),
         _BY_NAMES: measured.split and module not in (torch_script, torchtitan_toml),
         _LOSSY: measured.ddp and measured.ddp.by_design and module is not torch_script,

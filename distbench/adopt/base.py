@@ -107,6 +107,11 @@ class Measured:
         return self.strategy if isinstance(self.strategy, ContextParallel) else None
 
     @property
+    def shares_rows(self) -> bool:
+        """Whether DeepSpeed cuts layers over ranks that share rows."""
+        return self.zero is not None and self.zero.tensor_parallelism.devices > 1
+
+    @property
     def data_ranks(self) -> int:
         """Ranks with rows of their own."""
         return self.strategy.data_ranks(self.case.world_size)
@@ -212,8 +217,9 @@ def problems(measured: Measured) -> list[str]:
     sentences = {
         f"optimizer.name = {spec.name} is {what(spec)}, which DeepSpeed's file can't name; hand it to "
         "deepspeed.initialize yourself": measured.zero and foreign,
-        "no format says yet how the rows of a script are shared by the ranks that DeepSpeed divides a model "
-        "over": measured.zero and measured.zero.over.devices > 1,
+        "no format says yet how a model is handed to DeepSpeed's PipelineModule": (
+            measured.zero and measured.zero.pipeline
+        ),
         "MiCS needs a DeepSpeed up to 0.19.6 and a model made under deepspeed.zero.MiCS_Init, which no "
         "format says; fsdp: {sharding: hybrid} shards inside groups as well": (
             measured.zero and measured.zero.mics_shard_size > 1

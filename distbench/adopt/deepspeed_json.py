@@ -97,7 +97,8 @@ def notes(measured: Measured) -> list[str]:
         f"DeepSpeed keeps {precision.master} master weights and {precision.optimizer_state} optimizer state "
         "by itself, as in the measured case.",
     ]
-    recomputes = case.activation_checkpointing
+    recomputes, ranks = case.activation_checkpointing, case.world_size // measured.data_ranks
+    global_batch, shares_rows = case.batch.global_batch_size, measured.shares_rows
     on_disk = "nvme" in (zero.offload_optimizer, zero.offload_parameters)
     sentences = {
         "Build a model that is too large for one device under "
@@ -110,6 +111,9 @@ def notes(measured: Measured) -> list[str]:
         f"float8 ({precision.float8}): convert the linear layers in the script, as --as torch writes it.": (
             precision.float8 != "none"
         ),
+        f"Neighbouring ranks share rows, {ranks} by {ranks}: rank // {ranks} says which micro-batches a rank "
+        "gets. tensor_parallel names the layers of the measured model: put in those of yours. "
+        f"train_batch_size, {global_batch}, is left out: DeepSpeed would count all ranks.": shares_rows,
         "nvme_path is a folder on the measured machine; replace it with your own.": on_disk,
     }
     return [*always, *base.applying(sentences)]
