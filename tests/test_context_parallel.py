@@ -168,7 +168,9 @@ def test_a_rank_keeps_a_whole_model_or_a_shard_of_it(sharded: bool, kept: int) -
 
 
 def test_no_format_says_how_rows_are_divided() -> None:
-    with pytest.raises(UsageError, match="cp: no format says yet how the positions of a row are divided"):
+    with pytest.raises(
+        UsageError, match="no format says how the positions of a row are divided by all-to-alls"
+    ):
         adopt("torchtitan", of(ContextParallel(), 2, Batch(B, B, 1)), {})
 
 

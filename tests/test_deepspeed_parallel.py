@@ -248,10 +248,9 @@ def test_a_layer_is_found_by_its_name_where_it_is_wrapped_as_well() -> None:
     assert not any(re.match(each, "blocks.1.attention.wo.weight") for each in columns["patterns"])
 
 
-@pytest.mark.parametrize("dimension", ["pp", "tp"])
-def test_no_format_says_how_rows_are_shared(dimension: str) -> None:
-    with pytest.raises(UsageError, match="no format says yet how the rows of a script are shared"):
-        adopt("deepspeed", of(Zero(stage=1, mesh={dimension: 2}), 2), {})
+def test_no_format_hands_a_model_to_the_pipeline_module() -> None:
+    with pytest.raises(UsageError, match="no format says yet how a model is handed to DeepSpeed's Pipeline"):
+        adopt("deepspeed", of(Zero(stage=1, mesh={"pp": 2}), 2), {})
 
 
 def test_no_format_makes_a_model_for_mics() -> None:

@@ -344,9 +344,9 @@ def test_the_share_of_waiting_is_known_where_a_backward_pass_is_one() -> None:
     assert bubble("ZBVZeroBubble", 4, 8, 2) is None
 
 
-def test_no_format_says_how_a_model_is_cut_into_stages() -> None:
-    with pytest.raises(UsageError, match="pp: no format says yet how a model is cut into stages"):
-        adopt("torchtitan", of(PipelineParallel(), 2), {})
+def test_what_only_a_script_says_of_a_pipeline_is_refused_with_that_advice() -> None:
+    with pytest.raises(UsageError, match="how a model is cut into stages; for this case use --as torch"):
+        adopt("accelerate", of(PipelineParallel(), 2), {})
 
 
 CHECKED = f"""
