@@ -20,7 +20,7 @@ from deepspeed.utils import (
 from distbench.strategies.base import FullState
 from distbench.strategies.torch_engine.checkpoint import NO_WHOLE, refuse_quantized
 from distbench.strategies.torch_engine.reading import on_host
-from distbench.strategies.zero import pieces
+from distbench.strategies.zero import masters, pieces
 from distbench.workloads.weights import plain_name
 
 _TAG = "checkpoint"
@@ -81,7 +81,7 @@ def _state_of(
 ) -> dict[str, torch.Tensor]:
     """Whole state of one parameter; *example* is that of any piece, where a parameter has none of its own."""
     is_flat = bool(engine.zero_optimization_stage())
-    own = example if is_flat else engine.basic_optimizer.state[whole_masters(engine)[parameter]]
+    own = example if is_flat else engine.basic_optimizer.state[masters.by_parameter(engine)[parameter]]
     held = (
         (name, safe_get_full_optimizer_state(parameter, name) if is_flat else own[name])
         for name in _MOMENTS
@@ -89,22 +89,6 @@ def _state_of(
     )
     whole = ((name, pieces.whole(parameter, state.detach().float())) for name, state in held)
     return keep(whole) | ({"step": torch.tensor(float(own["step"]))} if "step" in own else {})
-
-
-def whole_masters(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
-    """Master weight of each parameter of stage 0, which keeps no partitions.
-
-    Raises:
-        NotImplementedError: DeepSpeed keeps it in one flat tensor of all parameters.
-    """
-    optimizer = engine.optimizer
-    if hasattr(optimizer, "fp32_groups_flat"):
-        raise NotImplementedError("DeepSpeed's stage 0 in 16 bits keeps the state of its own kernel flat")
-    if hasattr(optimizer, "fp32_groups"):
-        # FP16_UnfusedOptimizer, in bf16 too
-        groups = zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
-        return {low: high for lows, highs in groups for low, high in zip(lows, highs, strict=True)}
-    return {parameter: parameter for parameter in engine.module.parameters()}
 
 
 def spread(engine: Any, updated: list[torch.Tensor], state: FullState) -> None:
@@ -153,7 +137,7 @@ def _put_whole(
         for name, moment in given.items():
             safe_set_full_optimizer_state(parameter, moment, name)
     else:
-        master = whole_masters(engine).get(parameter, parameter)
+        master = masters.by_parameter(engine).get(parameter, parameter)
         master.data.copy_(value)
         kept = engine.basic_optimizer.state[master]
         for name, moment in given.items():

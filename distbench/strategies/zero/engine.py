@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from torch import nn
 from distbench import optimizers, schedule
 from distbench.strategies.base import Engine, FullState, Setting
 from distbench.strategies.torch_engine import compilation, float8, modules, optimizer, reading, recomputation
-from distbench.strategies.zero import Zero, checkpoint, gradients, pieces, settings
+from distbench.strategies.zero import Zero, checkpoint, gradients, masters, pieces, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model
 from distbench.strategies.zero.groups import sharding
 from distbench.strategies.zero.memory import book
@@ -67,9 +67,9 @@ class ZeroEngine(Engine):
             yield name, gradients.exact(self._engine, gradient)
 
     def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        masters = masters_of_stage_0(self._engine)
+        separate = masters.of_stage_0(self._engine)
         for name, parameter in pieces.named(self._engine):
-            yield name, whole_master(parameter, masters)
+            yield name, masters.whole(parameter, separate)
 
     def buffers(self) -> dict[str, torch.Tensor]:
         buffers = pieces.model_of(self._engine).named_buffers()
@@ -99,7 +99,7 @@ class ZeroEngine(Engine):
                 "compute": self._compute.dtype,
                 "gradients": gradients.dtype(engine),
                 "reduce": reading.dtype_name([engine.communication_data_type]),
-                "master": reading.dtype_name(p.dtype for p in masters(engine)),
+                "master": reading.dtype_name(p.dtype for p in masters.updated(engine)),
                 "optimizer_state": optimizer.state_dtype(engine.basic_optimizer),
             },
             "loss_scale": reading.effective_scale(gradients.loss_scale(engine)),
@@ -110,7 +110,7 @@ class ZeroEngine(Engine):
             **compilation.describe_compilation(engine.module),
             **float8.describe_float8(engine.module),
             "parameters_on": reading.device_name(engine.module.parameters()),
-            "optimizer_state_on": reading.device_name(masters(engine)),
+            "optimizer_state_on": reading.device_name(masters.updated(engine)),
             **settings.describe(engine),
         }
 
@@ -136,11 +136,11 @@ class ZeroEngine(Engine):
         optimizer.schedule_from(self._engine.lr_scheduler, state.updates)
 
     def _spread(self, state: FullState) -> None:
-        checkpoint.spread(self._engine, masters(self._engine), state)
+        checkpoint.spread(self._engine, masters.updated(self._engine), state)
 
     def memory(self) -> dict[str, int]:
         ledger = reading.Ledger(self._setting.device)
-        book(ledger, self._engine, masters(self._engine))
+        book(ledger, self._engine, masters.updated(self._engine))
         return ledger.bytes
 
 
@@ -182,7 +182,7 @@ def started(
         config=config,
         dist_init_required=False,
     )
-    _undo_trial_step(engine)
+    masters.undo_trial_step(engine)
     return engine
 
 
@@ -192,25 +192,6 @@ def elements(workload: Workload) -> Elements:
     parameters = [p.numel() for p in skeleton.parameters()]
     layers = [sum(p.numel() for p in layer.parameters()) for layer in workload.layers(skeleton)]
     return Elements(sum(parameters), max(layers, default=max(parameters)), max(parameters))
-
-
-def _undo_trial_step(engine: Any) -> None:
-    """Take back the step without gradients by which DeepSpeed allocates the optimizer's moments.
-
-    In stage 0 with 16-bit parameters that step stays counted, so that Adam's bias correction is one
-    step ahead of everybody else's, and it decays the master weights once more than anybody
-    (found with 0.19.8: the first update is 0.7 times what it should be, and with a decay of 0.1
-    at a rate of 0.001 the masters start 0.01% smaller).
-    """
-    masters = masters_of_stage_0(engine)
-    for parameter, master in masters.items():
-        master.data.copy_(parameter.data)
-    for state in engine.basic_optimizer.state.values():
-        if isinstance(state.get("step"), torch.Tensor):
-            state["step"].zero_()
-        elif "step" in state:
-            # DeepSpeed's own Adam counts in a plain number
-            state["step"] = 0
 
 
 def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
@@ -256,40 +237,3 @@ def _scheduler(setting: Setting) -> Callable[[torch.optim.Optimizer], Any] | Non
     if not schedule.is_scheduled(spec):
         return None
     return lambda made: optimizer.make_scheduler(made, spec)
-
-
-def masters(engine: Any) -> list[torch.Tensor]:
-    """Tensors that the optimizer updates: stage 3 lends them to it for the step only."""
-    if engine.zero_optimization_stage() == 3:
-        return list(engine.optimizer.fp32_partitioned_groups_flat)
-    return optimizer.optimized(engine.basic_optimizer)
-
-
-def masters_of_stage_0(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
-    """Master weight of each parameter in stage 0, which DeepSpeed doesn't link."""
-    optimizer = engine.optimizer
-    if engine.zero_optimization_stage():
-        return {}
-    if not hasattr(optimizer, "fp32_groups_flat"):
-        return checkpoint.whole_masters(engine)
-    flat = zip(optimizer.fp32_groups_flat, optimizer.fp16_groups, strict=True)
-    unflat = torch._utils._unflatten_dense_tensors
-    return {low: high for whole, lows in flat for low, high in zip(lows, unflat(whole, lows), strict=True)}
-
-
-def whole_master(parameter: nn.Parameter, of_stage_0: Mapping[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """The whole of what is updated for *parameter*. A collective call where it is sharded or cut."""
-    whole = of_stage_0.get(parameter)
-    if whole is None:
-        whole = deepspeed.utils.safe_get_full_fp32_param(parameter)
-    if whole is None:
-        whole = _gathered(parameter)
-    return pieces.whole(parameter, whole.float())
-
-
-def _gathered(parameter: nn.Parameter) -> torch.Tensor:
-    """Whole copy of a parameter without a master, such as a frozen one of stage 3."""
-    if not hasattr(parameter, "ds_status"):
-        return parameter.detach()
-    with deepspeed.zero.GatheredParameters([parameter]):
-        return parameter.detach().clone()

@@ -17,9 +17,9 @@ from torch import nn
 from distbench.case import BYTES
 from distbench.strategies.base import FullState, Refused, Setting
 from distbench.strategies.torch_engine import reading
-from distbench.strategies.zero import Zero, checkpoint, disk, gradients, settings
+from distbench.strategies.zero import Zero, checkpoint, disk, gradients, masters, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model
-from distbench.strategies.zero.engine import ZeroEngine, elements, initialized, masters
+from distbench.strategies.zero.engine import ZeroEngine, elements, initialized
 from distbench.strategies.zero.memory import book
 from distbench.workloads import weights
 
@@ -82,7 +82,7 @@ class NvmeEngine(ZeroEngine):
         ledger = reading.Ledger(self._setting.device)
         # DeepSpeed's own allocator makes them, which torch's books don't know of
         ledger.apart("buffers", list(_buffers(self._engine)))
-        book(ledger, self._engine, masters(self._engine))
+        book(ledger, self._engine, masters.updated(self._engine))
         return ledger.bytes
 
     def close(self) -> None:

@@ -15,15 +15,13 @@ from distbench.strategies._pipeline import bubble, in_flight
 from distbench.strategies.base import FullState, Refused, Setting
 from distbench.strategies.torch_engine import gathering, modules, optimizer, reading, recomputation
 from distbench.strategies.torch_engine.stagewise import Whole
-from distbench.strategies.zero import Zero, checkpoint, gradients, pieces
+from distbench.strategies.zero import Zero, checkpoint, gradients, masters, pieces
 from distbench.strategies.zero.config import configuration, for_model
 from distbench.strategies.zero.engine import (
     ZeroEngine,
     connect,
     elements,
-    masters_of_stage_0,
     started,
-    whole_master,
 )
 from distbench.strategies.zero.passes import Passes
 from distbench.strategies.zero.pipeline import SCHEDULE, Pipeline
@@ -68,11 +66,11 @@ class StagedEngine(ZeroEngine):
 
     def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
         """See the base; the last stage gives its copies of tied weights of the first, to be compared."""
-        masters = masters_of_stage_0(self._engine)
-        yield from self._gathered(self._own(), lambda each: whole_master(each, masters))
+        separate = masters.of_stage_0(self._engine)
+        yield from self._gathered(self._own(), lambda each: masters.whole(each, separate))
         for name, parameter in pieces.named(self._engine):
             if name in self._model.tied:
-                yield self._model.tied[name], whole_master(parameter, masters)
+                yield self._model.tied[name], masters.whole(parameter, separate)
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
         owners = {stage: stage for stage in range(self._group.size())}
