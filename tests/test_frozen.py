@@ -165,8 +165,8 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
         kept = [key for key in old if key in new]
         return missing + [line for key in kept for line in differences(old[key], new[key], f"{at}.{key}")]
     if isinstance(old, list) and isinstance(new, list):
-        if by_name := named(old):
-            # what has a name of its own may get company
+        if (by_name := named(old)) or (not old and named(new)):
+            # what has a name of its own may get company, and the first of its kind may come
             return differences(by_name, named(new), at)
         if len(old) != len(new):
             return [f"{at}: {len(old)} items, now {len(new)}"]

@@ -69,6 +69,18 @@ def test_a_gpu_shows_its_kernels_where_they_ran_by_where_they_were_launched_and_
     ]
 
 
+def test_an_update_inside_of_the_backward_pass_stands_in_a_gap_of_it() -> None:
+    events = (
+        Events().mark("step", 0, 20).mark("backward", 2, 18).mark("optimizer", 5, 7).op("aten::mm", 2, 18)
+    )
+    _, *pieces = kept(events)
+    assert [in_ms(row) for row in pieces] == [
+        ("backward", 2, 5, 3),
+        ("optimizer", 5, 7, 2),
+        ("backward", 7, 18, 11),
+    ]
+
+
 def test_thousands_of_operations_fit_and_their_sum_stays_what_it_was() -> None:
     events = Events().mark("step", 0, 1000).mark("forward", 0, 1000)
     for i in range(400):

@@ -79,6 +79,19 @@ def test_exposed_communication_is_what_no_computation_of_the_rank_hides() -> Non
     }
 
 
+def test_updates_inside_of_the_backward_pass_are_the_optimizers() -> None:
+    events = Events().mark("step", 0, 20).mark("backward", 2, 18).op("aten::mm", 2, 18)
+    events.mark("optimizer", 5, 7).mark("optimizer", 12, 15).mark("optimizer", 18, 19)
+    assert parts_of(events) == {
+        "data": 0,
+        "forward": 0,
+        "backward": 11,
+        "optimizer": 6,
+        "exposed_comm": 0,
+        "other": 3,
+    }
+
+
 def test_an_operation_that_waits_for_a_collective_does_not_compute_meanwhile() -> None:
     events = Events().mark("step", 0, 10).mark("backward", 0, 10).gloo("all_reduce", 0, 10, 1)
     # a norm of a DTensor is an aten operation that holds a collective and the waiting for it

@@ -50,6 +50,8 @@ _TIMED = "its stages were cut by what layers took (split: time), and the record 
 _LOSSY = "only a script of plain torch can have DDP's hooks for PowerSGD and post-local SGD"
 _ZERO_1 = "only a script of plain torch can have torch's ZeroRedundancyOptimizer"
 
+_IN_BACKWARD = "no format says yet how parameters are updated in the backward pass (optimizer_in_backward)"
+
 
 def formats_for(measured: Measured) -> list[str]:
     """Formats that can express the measured case."""
@@ -67,6 +69,7 @@ def _problems(format_: str, measured: Measured) -> list[str]:
         _AUTO_TP: measured.shares_rows and module in (accelerate_yaml, trainer_json),
         _PIPELINE: measured.pipeline and module not in (torch_script, torchtitan_toml),
         _BY_NAMES: measured.split and module not in (torch_script, torchtitan_toml),
+        _IN_BACKWARD: getattr(measured.strategy, "optimizer_in_backward", False),
         _LOSSY: measured.ddp and measured.ddp.by_design and module is not torch_script,
         _ZERO_1: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
     }

@@ -67,7 +67,7 @@ def _alike(excess: dict[str, float], theory: dict[str, float]) -> bool:
 def held(record: Record | None) -> Held | None:
     """Memory of the rank with the largest model states; None if no rank reported any."""
     rows = record.tables.get("memory", []) if record else []
-    counted = [row for row in rows if row.get("phase") in ("forward", "backward", "step")]
+    counted = [row for row in rows if row.get("phase") in ("forward", "update", "backward", "step")]
     ranks = grouped(counted, lambda row: int(row["rank"]))
     if not ranks or record is None:
         return None

@@ -100,7 +100,7 @@ def _designed(cases: Sequence[Timed], others: Sequence[Timed]) -> dict[str, Time
 def _single(cases: Sequence[Timed]) -> Expected | None:
     """What a plain process trained, if its trials agree."""
     for timed in cases:
-        if timed.case.strategy.name == SINGLE:
+        if timed.case.label == SINGLE:
             return None if timed.against(timed.trained).is_other else timed.trained
     return None
 

@@ -65,5 +65,5 @@ class Replicated(Strategy):
     def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
         return {}
 
-    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+    def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         return zero_table(case, parameters, stored=case.precision.master)

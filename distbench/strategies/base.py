@@ -107,6 +107,12 @@ class Engine(ABC):
     forward, micro-batch 5; ``B`` a whole backward pass, ``I`` and ``W`` its halves, for the input and for the
     weights. The worker's own in every pass and job; it does nothing before the timed window ends."""
 
+    updates_in_backward: ClassVar[bool] = False
+    """Whether ``forward_backward`` updates the parameters, and frees each gradient, before it returns."""
+    keeps_gradients: bool = False
+    """Whether gradients of the next step will be asked for before ``step``. Set by who asks, never for a step
+    that is timed; an engine that frees them earlier keeps copies then."""
+
     @property
     @abstractmethod
     def live(self) -> object:

@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from distbench.strategies._model_states import Replicated
+from distbench.case import Case
+from distbench.env import Machine
+from distbench.strategies import _in_backward
+from distbench.strategies._model_states import Replicated, zero_table
 from distbench.strategies.base import Engine, Setting, Strategy
-from distbench.strategies.description import ALL_STATES, PYTORCH_OVERVIEW, ZERO_PAPER, Card, Claim
+from distbench.strategies.description import (
+    ALL_STATES,
+    PYTORCH_OVERVIEW,
+    TAKE_IT,
+    ZERO_PAPER,
+    Card,
+    Claim,
+    Meaning,
+    points,
+)
+
+_NOTHING = Claim("shards", "Nothing: there is one process, which has the whole batch.", PYTORCH_OVERVIEW)
+_STILL = Claim("moves", "Nothing.", PYTORCH_OVERVIEW)
+_PLAIN = Card(
+    "nothing",
+    (
+        _NOTHING,
+        _STILL,
+        Claim("keeps", ALL_STATES, ZERO_PAPER),
+        Claim(TAKE_IT, "the model fits on one device, and that is fast enough."),
+    ),
+)
+_IN_BACKWARD = Card(
+    "nothing",
+    (
+        _NOTHING,
+        _STILL,
+        Claim(
+            "keeps",
+            "Parameters and optimizer state; of gradients one tensor at a time, freed after its update.",
+            _in_backward.TUTORIAL,
+        ),
+        Claim(
+            TAKE_IT,
+            "the model fits on one device but for its gradients, and nothing needs all of them at once: "
+            "neither clipping nor accumulation.",
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -15,27 +57,48 @@ class Single(Replicated):
     """One process on one device without any wrapper; the reference, always at world size 1."""
 
     engine = "TorchEngine"
-    label = "single"
-    simplicity = 0
-    card = Card(
-        "nothing",
-        (
-            Claim("shards", "Nothing: there is one process, which has the whole batch.", PYTORCH_OVERVIEW),
-            Claim("moves", "Nothing.", PYTORCH_OVERVIEW),
-            Claim("keeps", ALL_STATES, ZERO_PAPER),
-            Claim("take it if", "the model fits on one device, and that is fast enough."),
-        ),
-    )
+    settings: ClassVar[Mapping[str, Meaning]] = points(_in_backward.WHEN, _in_backward.OPTION)
+
+    optimizer_in_backward: bool = field(default=False, metadata={"since": 4})
+    """Update each parameter as soon as the backward pass has its gradient, and free that: no two have to be
+    there at once. Not with clipping, gradient accumulation, or a loss scale."""
+
+    @property
+    def label(self) -> str:
+        return f"single+{_in_backward.SUFFIX}" if self.optimizer_in_backward else "single"
+
+    @property
+    def simplicity(self) -> int:
+        return 1 if self.optimizer_in_backward else 0
+
+    @property
+    def card(self) -> Card:
+        return _IN_BACKWARD if self.optimizer_in_backward else _PLAIN
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
-        return (cls(),)
+        return cls(), cls(optimizer_in_backward=True)
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        reason = _in_backward.problem(case) if self.optimizer_in_backward else None
+        return reason or super().problem(case, machine)
+
+    def expected(self, case: Case) -> dict[str, Any]:
+        return {_in_backward.OPTION: True} if self.optimizer_in_backward else {}
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
+        states = zero_table(case, parameters, stored=case.precision.master)
+        if not self.optimizer_in_backward:
+            return states
+        return _in_backward.model_states(states, _in_backward.largest_tensor(case))
 
     def world_sizes(self, asked: Sequence[int]) -> Sequence[int]:
         return (1,)
 
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies.torch_engine.engine import TorchEngine
+        from distbench.strategies.torch_engine.in_backward import InBackwardEngine
         from distbench.strategies.torch_engine.modules import plain_module
 
-        return TorchEngine(setting, *plain_module(setting))
+        kind = InBackwardEngine if self.optimizer_in_backward else TorchEngine
+        return kind(setting, *plain_module(setting))

@@ -87,6 +87,10 @@ class Health:
 
     def trace(self, step: int, rank: int, engine: Engine, batches: list[dict[str, torch.Tensor]]) -> str:
         """Repeat the forward pass of *step* and report the first module of *rank* that was not finite."""
+        if engine.updates_in_backward:
+            text = "which module was first is not known: the backward pass has already updated the parameters"
+            self._add(step, rank, "", "not finite", text)
+            return text
         # every rank repeats all of them, as the modules of some strategies communicate
         firsts = [engine.evaluate(partial(self._first, batch)) for batch in batches]
         of_ranks: list[Any] = [None] * self._setting.world_size

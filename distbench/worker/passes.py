@@ -60,6 +60,7 @@ class Loop:
         # before the window has ended nobody observes, so that no strategy sees where it begins
         if name not in ("warmup", "time") and (around := _overridden("around", active, states)):
             self._spans.inner = _observed(session, around)
+        self._engine.keeps_gradients = name == "check"
         clock = Clock(self._setting.device)
         losses = []
         # all ranks start the window together, so that the first step includes no waiting for set-up

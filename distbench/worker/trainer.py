@@ -69,6 +69,10 @@ class Watcher:
     def begins(self, number: int) -> None:
         """Called before the data of the step are read."""
 
+    def reads_gradients(self, number: int) -> bool:
+        """Whether ``gradients`` will ask the engine for them in that step."""
+        return False
+
     def micro_batch(self, engine: Engine) -> None:
         """Called after the backward pass of each micro-batch."""
 
@@ -111,6 +115,7 @@ class Trainer:
         """Do the steps *numbers*; the first step of a training is 0."""
         for number in numbers:
             watcher.begins(number)
+            self.engine.keeps_gradients = watcher.reads_gradients(number)
             step = self._forward_backward(number, watcher)
             if not watcher.gradients(step, self.engine):
                 return
@@ -147,6 +152,10 @@ class Kept(Watcher):
         """Those of rank 0; the other ranks keep none."""
         self.delivery = Delivery()
         self._is_first = rank == 0
+
+    def reads_gradients(self, number: int) -> bool:
+        """Whether it reads those of that step: of all."""
+        return True
 
     def gradients(self, step: Step, engine: Engine) -> bool:
         """Keep the loss and the gradient norm of *step*."""

@@ -126,7 +126,7 @@ class Checkpoints(Kind):
 
 
 def _star(checkpoint: Checkpoint, cases: Sequence[Case]) -> list[Task]:
-    reference = next((case for case in cases if case.strategy.name == SINGLE), cases[0])
+    reference = next((case for case in cases if case.label == SINGLE), cases[0])
     others = [(case, _read_each_other(case, reference)) for case in cases if case is not reference]
     own = CheckpointOptions(**dataclasses.asdict(checkpoint), role="case")
     given = dataclasses.replace(own, source=reference.name, source_id=reference.id)

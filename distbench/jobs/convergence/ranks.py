@@ -56,6 +56,9 @@ class _Watcher(Watcher):
     def begins(self, number: int) -> None:
         self._phases.progress.at("converge", number + 1)
 
+    def reads_gradients(self, number: int) -> bool:
+        return _due(number + 1, self._options.gradients_every)
+
     def gradients(self, step: Step, engine: Engine) -> bool:
         number, self._norm = step.number + 1, None
         if not all(math.isfinite(loss) for loss in step.losses):

@@ -35,7 +35,10 @@ TABLE = TableSpec(
     "optimizer_state + master + buffers + activations + other = allocated + host.",
     (
         TableColumn(
-            "phase", "varchar", "build, forward, backward, step; theory: what model states should take."
+            "phase",
+            "varchar",
+            "build, forward, backward, step; update: before an update inside of the backward pass, where "
+            "most gradients are; theory: what model states should take.",
         ),
         TableColumn("micro_batch", "bigint", "Micro-batch of the step, from 0 on."),
         TableColumn("stage", "bigint", "Of a pipeline the stage that ran, from 0 on; null: none did."),

@@ -17,6 +17,9 @@ _PHASES = {"forward": "forward", "backward": "backward", "optimizer": "step"}
 class Phases:
     """Takes a row at the end of each phase: what is allocated, and by kind what it is.
 
+    Where parameters are updated inside of the backward pass, gradients come and go in it: of the moments
+    before an update one with the most gradients has a row too, ``update``.
+
     The kinds add up to ``allocated + host`` exactly. ``other`` is what no kind explained when the step
     began; ``activations`` is what the step has added to that: its inputs, logits, what autograd
     saved, and casts and temporaries that still exist.
@@ -27,11 +30,18 @@ class Phases:
         self._unexplained = 0
         self._micro_batch = -1
         self._stage: int | None = None
+        self._within = ""
+        self._update: dict[str, Any] = {}
         self.rows: list[dict[str, Any]] = []
 
     @contextmanager
     def around(self, span: str) -> Iterator[None]:
         """Watch one part of a step."""
+        if self._within == "backward" and span == "optimizer":
+            self._before_update()
+            yield
+            return
+        self._within = span
         if span == "data":
             self._unexplained = self._look().get("rest", 0)
         self._micro_batch += span == "forward"
@@ -40,19 +50,30 @@ class Phases:
         if self._books:
             self._books.reset_peak()
         yield
+        self._within = ""
         if span in _PHASES:
+            self.rows += [self._update] if self._update else []
+            self._update = {}
             self.end(_PHASES[span])
         else:
             self._stage = None
 
     def end(self, phase: str) -> None:
         """Take the row of *phase*, which ends now."""
+        self.rows.append(self._row(phase))
+
+    def _before_update(self) -> None:
+        row = self._row("update")
+        if row.get("gradients", 0) > self._update.get("gradients", 0):
+            self._update = row
+
+    def _row(self, phase: str) -> dict[str, Any]:
         row = self._look()
         if "rest" in row:
             row["activations"] = max(row["rest"] - self._unexplained, 0)
             row["other"] = row.pop("rest") - row["activations"]
         stage = {} if self._stage is None else {"stage": self._stage}
-        self.rows.append({"phase": phase, "micro_batch": max(self._micro_batch, 0), **stage, **row})
+        return {"phase": phase, "micro_batch": max(self._micro_batch, 0), **stage, **row}
 
     def most(self, name: str) -> float | Absent:
         """Maximum of *name* over the ends of all phases, or why no row has it."""

@@ -38,8 +38,8 @@ _PLACES = {
 PARTS = {
     "data": "Making and moving the batch.",
     "forward": "The forward pass, without exposed communication.",
-    "backward": "The backward pass, without exposed communication.",
-    "optimizer": "Clipping and the update, without exposed communication.",
+    "backward": "The backward pass, without updates inside of it and exposed communication.",
+    "optimizer": "Clipping and the update, also inside of the backward pass, without exposed communication.",
     "exposed_comm": "Communication that no computation hides.",
     "other": "The rest: the loop, gaps, idle device.",
 }

@@ -31,11 +31,12 @@ def parts(trace: Trace, step: Interval, comm: Intervals) -> dict[str, float]:
 
 
 def _candidates(trace: Trace) -> dict[str, list[Interval]]:
-    marks = {name: union(trace.marks.get(name, [])) for name in ("data", "forward", "backward", "optimizer")}
+    # the optimizer may run inside of the backward pass: who comes first takes it out of what comes later
+    marks = {name: union(trace.marks.get(name, [])) for name in ("data", "forward", "optimizer", "backward")}
     if not trace.on_device:
         return marks
     work = [*trace.kernels, *trace.copies]
-    by_part = {name: launched_in(work, marks[name]) for name in ("forward", "backward", "optimizer")}
+    by_part = {name: launched_in(work, marks[name]) for name in ("forward", "optimizer", "backward")}
     # the host prepares a batch while the device may still be busy: only what it waits for counts
     return {**by_part, "data": union([*marks["data"], *launched_in(work, marks["data"])])}
 

@@ -174,6 +174,8 @@ def _pieces(
 def _compute(trace: Trace) -> Mapping[str, Intervals]:
     """When the rank computed, by the part of the step; the host's making of batches is one of them."""
     marks = {name: union(trace.marks.get(name, [])) for name in ("forward", "backward", "optimizer")}
+    # an update may run inside of the backward pass
+    marks["backward"] = difference(marks["backward"], marks["optimizer"])
     if trace.on_device:
         found = {name: launched_in(trace.kernels, part) for name, part in marks.items()}
     else:

@@ -10,6 +10,7 @@ from distbench import registry
 from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
+from distbench.strategies import _in_backward
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import unfused
 from distbench.strategies._tensor_parallel import TensorParallelism
@@ -27,7 +28,8 @@ from distbench.strategies.description import (
     by_operation,
     points,
 )
-from distbench.strategies.fsdp.card import CARDS, SPLIT
+from distbench.strategies.fsdp.card import CARDS, IN_BACKWARD, SPLIT
+from distbench.strategies.fsdp.in_backward import in_backward_problem
 from distbench.strategies.fsdp.mesh import Dimension, every, group_problem, mesh_of, mesh_problem, suffix
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class FullyShardedDataParallel(Strategy):
         **points(KEEPING, "reshard_after_forward", "reshard_root"),
         **points(TIMING, "reduce_each_micro_batch"),
         **points(PLACE, "cpu_offload"),
+        **points(_in_backward.WHEN, _in_backward.OPTION),
     }
 
     version: Literal[1, 2] = 2
@@ -80,6 +83,9 @@ class FullyShardedDataParallel(Strategy):
     """Where mesh has tp: cut what is between the layers too, as the strategy tp does."""
     loss_parallel: bool = field(default=False, metadata={"since": 4})
     """Where mesh has tp: compute the loss from logits that stay cut by classes."""
+    optimizer_in_backward: bool = field(default=False, metadata={"since": 4})
+    """Update each shard as soon as its gradient is reduced, and free that: those of one layer are there at
+    once. Not with clipping, gradient accumulation or a loss scale. FSDP2 only."""
 
     def __post_init__(self) -> None:
         if self.mesh != "auto":
@@ -98,23 +104,27 @@ class FullyShardedDataParallel(Strategy):
             name += f"-{self.sharding.replace('_', '-')}"
         name += suffix(self)
         split = [f"tp{self.sizes['tp']}", *self.tensor_parallelism.suffixes] if self.cuts_layers else []
-        return "+".join([name, *split, *(["offload"] if self.cpu_offload else [])])
+        more = {"offload": self.cpu_offload, _in_backward.SUFFIX: self.optimizer_in_backward}
+        return "+".join([name, *split, *(word for word, is_on in more.items() if is_on)])
 
     @property
     def card(self) -> Card:
         if self.cuts_layers:
             return SPLIT
+        if self.optimizer_in_backward:
+            return IN_BACKWARD
         return CARDS["hybrid" if self.sizes.get("dp_replicate") else self.sharding]
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
-        return cls(), cls(sharding="grad_op"), cls(sharding="hybrid"), cls(mesh={"tp": 2})
+        ways = cls(), cls(sharding="grad_op"), cls(sharding="hybrid")
+        return *ways, cls(optimizer_in_backward=True), cls(mesh={"tp": 2})
 
     @property
     def simplicity(self) -> int:
         # the first version is superseded: behind its successor and every stage of ZeRO
         more = 2 if self.sizes.get("dp_replicate") else 0
-        more += 10 if self.cuts_layers else 0
+        more += 10 if self.cuts_layers else 1 if self.optimizer_in_backward else 0
         return _SIMPLICITY[self.sharding] + more + (30 if self.version == 1 else 0)
 
     @property
@@ -177,12 +187,14 @@ class FullyShardedDataParallel(Strategy):
             return "FSDP1 with CPU offload needs an accelerator"
         if self.version == 2 and (reason := unfused(case)):
             return reason
+        if self.optimizer_in_backward and (reason := in_backward_problem(self, case)):
+            return reason
         return state_problem(case, "rows" if self.version == 2 else "flat", self.label)
 
     def expected(self, case: Case) -> dict[str, Any]:
-        if not self.sizes:
-            return {}
-        own = {f"mesh.{name}": size for name, size in self.dimensions(case.world_size).items()}
+        own: dict[str, Any] = {_in_backward.OPTION: True} if self.optimizer_in_backward else {}
+        if self.sizes:
+            own |= {f"mesh.{name}": size for name, size in self.dimensions(case.world_size).items()}
         return own | (self.tensor_parallelism.expected if self.cuts_layers else {})
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
@@ -235,7 +247,7 @@ class FullyShardedDataParallel(Strategy):
 
         return build_fsdp2(self, setting)
 
-    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+    def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         over = self.dimensions(case.world_size)["dp_shard"]
         parameters = self.tensor_parallelism.parameters(case, parameters)
         stored = case.precision.master
@@ -244,4 +256,7 @@ class FullyShardedDataParallel(Strategy):
             # whole gradients are kept until the last micro-batch, in FSDP1 as the backward pass made them
             whole = case.precision.compute if self.version == 1 else case.precision.reduce
             sizes["gradients"] = max(sizes["gradients"], parameters * BYTES[whole])
+        if self.optimizer_in_backward:
+            largest = _in_backward.largest_layer(case, parameters)
+            return _in_backward.model_states(sizes, largest and largest / over)
         return sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distbench.strategies._in_backward import TUTORIAL
 from distbench.strategies.description import PYTORCH_OVERVIEW, ZERO_PAPER, Card, Claim
 
 _MEGATRON = "https://arxiv.org/abs/1909.08053"
@@ -58,6 +59,29 @@ HYBRID = Card(
         Claim("keeps", "All model states divided by the ranks of a group.", _DOCS),
         Claim(
             "take it if", "the shards fit on one node, and links between nodes are slower than those inside."
+        ),
+    ),
+)
+IN_BACKWARD = Card(
+    shards="all",
+    claims=(
+        Claim(
+            "shards",
+            "As without: parameters, gradients and optimizer state. Each shard is updated as soon as its "
+            "gradient is reduced.",
+            TUTORIAL,
+        ),
+        Claim("moves", "As without: a gradient is reduced once, and then used up.", TUTORIAL),
+        Claim(
+            "keeps",
+            "Parameters and optimizer state divided by the ranks; of gradients those of one layer at a time, "
+            "divided by the ranks.",
+            TUTORIAL,
+        ),
+        Claim(
+            "take it if",
+            "shards of the gradients are what does not fit, and nothing needs all of them at once: neither "
+            "clipping nor accumulation. The more ranks, the less there is to save.",
         ),
     ),
 )

@@ -15,6 +15,7 @@ from distbench.strategies import fsdp
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine import reading, sharding, tensor_parallel
 from distbench.strategies.torch_engine.engine import WrappedEngine
+from distbench.strategies.torch_engine.in_backward import InBackwardEngine
 from distbench.strategies.torch_engine.modules import prepared_layers
 from distbench.strategies.torch_engine.reading import Ledger
 from distbench.strategies.torch_engine.split_engine import SplitEngine
@@ -67,6 +68,10 @@ class Fsdp2Engine(WrappedEngine):
         return nullcontext()
 
 
+class InBackwardFsdp2Engine(InBackwardEngine, Fsdp2Engine):
+    """``fully_shard``, which reduces a unit's gradients and then calls a hook for each of its shards."""
+
+
 class SplitFsdp2Engine(SplitEngine, Fsdp2Engine):
     """``fully_shard`` on layers that are cut over ranks which share rows."""
 
@@ -101,5 +106,7 @@ def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fs
     weights.empty(module, torch.device("cpu") if strategy.cpu_offload else setting.device)
     weights.retie(module, tied)
     weights.load(module, setting.weights)
-    kind = SplitFsdp2Engine if strategy.cuts_layers else Fsdp2Engine
+    kind: type[Fsdp2Engine] = SplitFsdp2Engine if strategy.cuts_layers else Fsdp2Engine
+    if strategy.optimizer_in_backward:
+        kind = InBackwardFsdp2Engine
     return kind(setting, module, layers, strategy)

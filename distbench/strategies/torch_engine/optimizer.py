@@ -71,6 +71,20 @@ def class_of(kind: optimizers.Kind) -> Any:
     return getattr(importlib.import_module(kind.public.rpartition(".")[0]), kind.name)
 
 
+def step_alone(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> None:
+    """Let *optimizer*, all of whose parameters are in one group, update *parameter* and no other.
+
+    As an optimizer of that parameter alone would; but state and hyper-parameters stay those of one optimizer,
+    to schedulers, checkpoints and whoever reads them.
+    """
+    (group,) = groups = optimizer.param_groups
+    optimizer.param_groups = [{**group, "params": [parameter]}]
+    try:
+        optimizer.step()
+    finally:
+        optimizer.param_groups = groups
+
+
 def make_scheduler(optimizer: torch.optim.Optimizer, spec: Optimizer) -> LambdaLR | None:
     """Torch's scheduler of the learning rate of *optimizer*; None if it never changes.
 

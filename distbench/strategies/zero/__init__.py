@@ -164,6 +164,7 @@ class Zero(Strategy):
             cls(stage=2),
             cls(),
             cls(hpz_partition_size=2),
+            cls(mics_shard_size=2),
             cls(stage=1, mesh={"tp": 2}),
             cls(stage=1, mesh={"pp": 2}),
         )

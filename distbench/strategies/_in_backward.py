@@ -1,0 +1,75 @@
+"""The optimizer in the backward pass: what it can't train, and which gradients live at once. No torch."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from distbench import optimizers, registry
+from distbench.case import BYTES, Case
+from distbench.optimizers import KINDS
+from distbench.strategies._offers import not_offered
+
+if TYPE_CHECKING:
+    from distbench.workloads.base import Workload
+
+OPTION = "optimizer_in_backward"
+SUFFIX = "in-backward"
+TUTORIAL = "https://docs.pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html"
+WHEN = "when parameters are updated"
+
+
+def problem(case: Case) -> str | None:
+    """Why *case* can't update each parameter as soon as its gradient is there, or None if it can."""
+    clip, parts = case.optimizer.clip_grad_norm, case.batch.gradient_accumulation_steps
+    kind, scale = optimizers.kind_of(case.optimizer), case.precision.loss_scale
+    plain = f"or set {OPTION}: false"
+    if clip is not None:
+        return (
+            f"optimizer.clip_grad_norm = {clip:g} is by the norm of all gradients, before any update, and "
+            f"{OPTION} frees each after its own; leave clip_grad_norm out, {plain}"
+        )
+    if parts > 1:
+        return (
+            f"gradient_accumulation_steps = {parts}: {OPTION} updates in every backward pass, and keeps no "
+            f"gradient to add to; use larger micro-batches, {plain}"
+        )
+    if scale is not None:
+        return (
+            f"precision.loss_scale = {scale:g}: whether to skip a step is known when all gradients are, by "
+            f"when {OPTION} has updated; use precision: bf16, {plain}"
+        )
+    if kind.package != "torch" or kind.rest:
+        return (
+            f"optimizer.name = {case.optimizer.name} can't be stepped for one parameter at a time: it counts "
+            f"updates for all together, or is two optimizers; use {', '.join(_offered())}, {plain}"
+        )
+    return not_offered(case, OPTION)
+
+
+def _offered() -> list[str]:
+    return [name for name, kind in KINDS.items() if kind.package == "torch" and not kind.rest]
+
+
+def largest_tensor(case: Case) -> int | None:
+    """Bytes of the gradient of the largest tensor of *case*; None: the workload does not say."""
+    shapes = _workload(case).tensor_shapes()
+    return max(map(math.prod, shapes)) * BYTES[case.precision.master] if shapes else None
+
+
+def largest_layer(case: Case, parameters: int) -> int | None:
+    """Bytes of those of its largest layer, or of the rest of its *parameters*; None: it does not say."""
+    stages = _workload(case).stages()
+    if stages is None:
+        return None
+    return max(*stages.layers, parameters - sum(stages.layers)) * BYTES[case.precision.master]
+
+
+def model_states(states: dict[str, float], gradients: float | None) -> dict[str, float] | None:
+    """*states* with no more than these bytes of *gradients* at once; None: not known how many."""
+    return None if gradients is None else {**states, "gradients": gradients}
+
+
+def _workload(case: Case) -> Workload:
+    made: Workload = registry.make("workloads", case.workload)
+    return made

@@ -1,0 +1,93 @@
+"""The optimizer in the backward pass: each gradient is freed as soon as its parameter is updated.
+
+By torch's public hook, ``Tensor.register_post_accumulate_grad_hook``, which FSDP2 calls too: with the shard
+of a parameter, once its gradient is reduced.
+https://docs.pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from distbench.strategies.base import Refused
+from distbench.strategies.torch_engine import optimizer, reading
+from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.workloads.weights import plain_name
+
+
+class InBackwardEngine(TorchEngine):
+    """Updates parameters in the backward pass; mixed with engines that reduce gradients before that."""
+
+    updates_in_backward = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        trained = ((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
+        self._names: dict[torch.Tensor, str] = {p: plain_name(name) for name, p in trained}
+        self._dtypes: dict[torch.Tensor, torch.dtype] = {}
+        """Of the gradients of the first step."""
+        self._kept: dict[torch.Tensor, torch.Tensor] = {}
+        """Copies of those that will be asked for."""
+        self._is_first = True
+        for parameter in self._names:
+            parameter.register_post_accumulate_grad_hook(self._update)
+
+    def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        self._kept.clear()
+        return super().forward_backward(micro_batch)
+
+    def step(self) -> None:
+        self._micro, self._is_first = 0, False
+        with self.span("optimizer"):
+            if self._scheduler:
+                self._scheduler.step()
+
+    def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        self._require_kept()
+        # in the same order on all ranks, as to gather one is a collective call
+        kept = ((name, self._kept[p]) for p, name in self._names.items() if p in self._kept)
+        return ((name, reading.full(gradient)) for name, gradient in kept)
+
+    def grad_norm(self) -> float:
+        self._require_kept()
+        return reading.norm(self._kept[p] for p in self._names if p in self._kept)
+
+    def effective(self) -> dict[str, Any]:
+        settings = super().effective()
+        gradients = {"gradients": reading.dtype_name(self._dtypes.values())}
+        # after a step the others still have them
+        is_freed = bool(self._dtypes) and not self._gradients()
+        return {
+            **settings,
+            "dtypes": {**settings["dtypes"], **gradients},
+            "optimizer_in_backward": is_freed,
+        }
+
+    def _update(self, parameter: torch.Tensor) -> None:
+        gradient = parameter.grad
+        assert gradient is not None, "torch calls this when it has accumulated one"
+        if self._is_first:
+            self._see(parameter, gradient.dtype)
+        if self.keeps_gradients:
+            self._kept[parameter] = gradient.clone()
+        with self.span("optimizer"):
+            optimizer.step_alone(self._optimizer, parameter)
+        parameter.grad = None
+
+    def _see(self, parameter: torch.Tensor, dtype: torch.dtype) -> None:
+        if parameter in self._dtypes:
+            raise Refused(
+                f"optimizer_in_backward: {self._names[parameter]} got two gradients in one backward pass, "
+                "parts of the whole, as where a sharded layer is called twice in a forward pass; set "
+                "optimizer_in_backward: false"
+            )
+        self._dtypes[parameter] = dtype
+
+    def _require_kept(self) -> None:
+        if not self.keeps_gradients:
+            raise NotImplementedError(
+                "optimizer_in_backward has freed the gradients; set Engine.keeps_gradients before the step"
+            )

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from distbench.strategies.base import Engine, Setting
+from distbench.strategies.ddp import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class PlantedInBackward(DistributedDataParallel):
+    """Parameters are updated in the backward pass by a rank's own gradients, before DDP has reduced them."""
+
+    label: ClassVar[str] = "planted-in-backward"
+
+    def build(self, setting: Setting) -> Engine:
+        from distbench.strategies.ddp.engine import DdpEngine, build_ddp
+        from distbench.strategies.torch_engine.in_backward import InBackwardEngine
+
+        class Planted(InBackwardEngine, DdpEngine):
+            pass
+
+        return build_ddp(self, setting, Planted)
