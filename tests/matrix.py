@@ -41,7 +41,6 @@ include:
   - {{strategy: fsdp, world_size: 4}}
   - {{strategy: fsdp-hybrid, world_size: 4}}
   - {{strategy: fsdp1-hybrid, world_size: 4}}
-  - {{strategy: zero3, world_size: 4}}
   - {{strategy: "zero3+hpz2", world_size: 4}}
   - {{strategy: "fsdp+tp2+sp", world_size: 4}}
 exclude:

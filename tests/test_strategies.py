@@ -95,7 +95,7 @@ MEASURED = {
         ("single", 1),
         *((label, 2) for label in BOTH | {"fsdp-hybrid", "fsdp1-grad-op", "fsdp+offload", "fsdp+once"}),
         *((f"zero{stage}+offload", 2) for stage in (1, 2, 3)),
-        *((label, 4) for label in ("ddp", "fsdp", "fsdp-hybrid", "fsdp1-hybrid", "zero3", "zero3+hpz2")),
+        *((label, 4) for label in ("ddp", "fsdp", "fsdp-hybrid", "fsdp1-hybrid", "zero3+hpz2")),
         ("zero1+tp2", 2),
     },
     "bf16": {
