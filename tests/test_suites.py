@@ -15,7 +15,7 @@ from distbench.metrics.profile.breakdown import PARTS
 from distbench.plan import make
 from distbench.record import Record
 from distbench.record.store import Run
-from distbench.strategies.base import MEMORY_KINDS
+from distbench.strategies.engine import MEMORY_KINDS
 from distbench.suite import Suite, load
 
 SUITES = sorted((Path(__file__).parent.parent / "suites").glob("*.yaml"))

@@ -15,7 +15,8 @@ from distbench.case import Case, Device
 if TYPE_CHECKING:
     import torch
 
-    from distbench.strategies.base import Engine, Strategy
+    from distbench.strategies.base import Strategy
+    from distbench.strategies.engine import Engine
     from distbench.workloads.base import Workload
 
 Pass = Literal["probe", "warmup", "time", "count", "profile", "check", "unsynced"]

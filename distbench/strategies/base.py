@@ -7,14 +7,13 @@ inside ``build``, so that planning and listing need no torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench import optimizers
-from distbench.case import MODEL_STATES, Case
+from distbench.case import Case
 from distbench.env import Machine
 from distbench.strategies.description import (
     ENGINE_SETTINGS,
@@ -25,14 +24,12 @@ from distbench.strategies.description import (
     ExpectedCollective,
     Meaning,
 )
+from distbench.strategies.engine import Engine
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from distbench.workloads.base import Workload
-
-T = TypeVar("T")
 
 
 class Refused(Exception):
@@ -69,198 +66,6 @@ class Setting:
     def data_rank(self) -> int:
         """Which of them this rank has."""
         return self.parts[self.rank] if self.parts else self.rank
-
-
-@dataclass(frozen=True)
-class FullState:
-    """A whole training under the plain module's names, on the CPU: any strategy can resume from it.
-
-    Rank 0 has it all, the others may have nothing.
-    """
-
-    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
-    """As the optimizer updates them (master weights where there are some); of tied ones the first name."""
-    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
-    optimizer: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
-    """Parameter -> torch's names of its optimizer state: ``exp_avg``, ``exp_avg_sq`` (of the parameter's
-    shape) and ``step`` (a number) of AdamW, ``momentum_buffer`` of SGD and Muon, ``row_var`` and ``col_var``
-    (of a row's or a column's means) or ``variance`` of Adafactor; none of SGD without momentum."""
-    updates: int = 0
-    """Updates that a learning-rate schedule has counted; 0 without one."""
-
-
-MEMORY_KINDS = (*MODEL_STATES, "buffers")
-"""The kinds that ``Engine.memory`` reports."""
-
-Span = Callable[[str], AbstractContextManager[Any]]
-
-
-class Engine(ABC):
-    """The least that a training loop needs, the same for every strategy.
-
-    A step is ``gradient_accumulation_steps`` calls of ``forward_backward`` and one ``step``.
-    """
-
-    span: Span = nullcontext
-    """``with self.span("forward")``: marks the part of a step, ``forward``, ``backward`` or
-    ``optimizer``, and around those of a pipeline the pass of a stage as torch writes it: ``2F5`` is stage 2,
-    forward, micro-batch 5; ``B`` a whole backward pass, ``I`` and ``W`` its halves, for the input and for the
-    weights. The worker's own in every pass and job; it does nothing before the timed window ends."""
-
-    updates_in_backward: ClassVar[bool] = False
-    """Whether ``forward_backward`` updates the parameters, and frees each gradient, before it returns."""
-    keeps_gradients: bool = False
-    """Whether gradients of the next step will be asked for before ``step``. Set by who asks, never for a step
-    that is timed; an engine that frees them earlier keeps copies then."""
-
-    @property
-    @abstractmethod
-    def live(self) -> object:
-        """The framework's own object (``DistributedDataParallel``, ``DeepSpeedEngine``, ...)."""
-
-    @abstractmethod
-    def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Run one micro-batch forward and backward; return its mean loss, detached, unscaled.
-
-        Gradients accumulate so that a whole step leaves the mean over the global batch.
-        """
-
-    @abstractmethod
-    def step(self) -> None:
-        """Clip if asked to, update the parameters, and end the accumulation."""
-
-    @abstractmethod
-    def grad_norm(self) -> float:
-        """Global L2 norm of the accumulated and reduced gradients, before clipping.
-
-        A collective call: every rank calls it, between the last ``forward_backward`` of a step
-        and ``step``. Never called in the ``time`` pass.
-        """
-
-    def full_gradients(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """Plain name and whole reduced gradient of every trained parameter, gathered where they are.
-
-        The mean over the global batch, before clipping, without a loss scale. One after another, so that
-        no rank need hold all: each is valid until the next is asked for. Every rank goes through all of them,
-        at the same moment as ``grad_norm``, as to gather one is a collective call; rank 0 gets them all, the
-        others may get nothing.
-
-        Raises:
-            NotImplementedError: they can't be gathered; the message is the reason.
-        """
-        raise NotImplementedError(f"{type(self).__name__} can't gather its gradients")
-
-    @abstractmethod
-    def full_state(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """Name and whole value of every parameter, under the plain module's names; see ``full_gradients``.
-
-        As the optimizer updates them: master weights where there are some.
-
-        Raises:
-            NotImplementedError: it can't be gathered; the message is the reason.
-        """
-
-    def buffers(self) -> dict[str, torch.Tensor]:
-        """Every buffer of this rank's module, on the CPU, by plain name; nothing is gathered.
-
-        Raises:
-            NotImplementedError: the engine of a plug-in that shows none; the message is the reason.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not show its buffers")
-
-    def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
-        """``judge(module)`` with the module in evaluation mode and no gradients kept.
-
-        *module* is what ``forward_backward`` calls, wrappers and all. A collective call, between
-        steps: every rank calls the module equally often. Never called in the ``time`` pass.
-
-        Raises:
-            NotImplementedError: the engine of a plug-in that offers no such call.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no evaluation; implement Engine.evaluate")
-
-    @property
-    def skipped_steps(self) -> int:
-        """How many steps were not taken because gradients overflowed under the loss scale."""
-        return 0
-
-    def unsynchronised(self) -> AbstractContextManager[Any] | None:
-        """Context in which steps reduce no gradients; None if the strategy has none.
-
-        Ranks train apart in it, so it comes after all else: the step that it saves time on is an
-        independent measure of exposed communication.
-        """
-        return None
-
-    def standing_whole(self) -> int:
-        """Elements of sharded parameters that are gathered on this rank at this moment.
-
-        What is already gathered is not gathered again, which explains why a step gathers less than in
-        theory. 0 where nothing is sharded.
-        """
-        return 0
-
-    @abstractmethod
-    def effective(self) -> dict[str, Any]:
-        """Settings that the live engine uses, read back from its objects.
-
-        Keys that every engine gives: ``world_size``, ``parameters`` (count), ``optimizer``
-        (``class``, ``kernel`` and hyper-parameters), ``dtypes`` (``parameters``, ``compute``,
-        ``gradients``, ``reduce``: None where nothing is reduced, ``master``, ``optimizer_state``),
-        ``clip_grad_norm``, ``loss_scale`` (None where it changes nothing), ``global_batch_size``,
-        ``micro_batch_size``, ``gradient_accumulation_steps``, ``activation_checkpointing``; more where
-        the strategy has more to say, and ``Strategy.settings`` what that means for a fair comparison.
-        Called after steps, never before the first: optimizers make their state in it. In a measured
-        trial that is after the timed window, so that it tells nobody where timing begins.
-        """
-
-    def save(self, folder: Path) -> None:
-        """Write parameters and optimizer state in shards, in the framework's own format.
-
-        A collective call between two steps. *folder* exists, is empty, and is seen by all ranks.
-
-        Raises:
-            NotImplementedError: this engine has no such format; the message is the reason.
-        """
-        raise NotImplementedError(f"{type(self).__name__} saves no checkpoints")
-
-    def load(self, folder: Path) -> None:
-        """Take over what ``save`` of the same strategy at the same world size wrote; a collective call.
-
-        Raises:
-            NotImplementedError: this engine has no such format; the message is the reason.
-        """
-        raise NotImplementedError(f"{type(self).__name__} loads no checkpoints")
-
-    def consolidate(self) -> FullState:
-        """Whole state of this training, gathered; a collective call between two steps.
-
-        Raises:
-            NotImplementedError: it can't be gathered; the message is the reason.
-        """
-        raise NotImplementedError(f"{type(self).__name__} can't gather its full state")
-
-    def load_full(self, state: FullState) -> None:
-        """Go on from *state*, whichever strategy gathered it; a collective call, every rank has it all.
-
-        Raises:
-            NotImplementedError: it can't be spread; the message is the reason.
-        """
-        raise NotImplementedError(f"{type(self).__name__} can't spread a full state")
-
-    def memory(self) -> dict[str, int] | None:
-        """Bytes of this rank's live tensors by kind, at this moment; None if the engine does not report them.
-
-        Keys: ``MEMORY_KINDS``, where ``master`` are weights that the optimizer updates and that are
-        not the parameters themselves, and ``buffers`` are buckets of communication and gathered
-        copies of sharded parameters; and ``host``, the part of their sum that is in host
-        memory though the rank computes on a GPU. Read from live objects by storage, each once.
-        Never called in the ``time`` pass.
-        """
-        return None
-
-    def close(self) -> None:  # noqa: B027 - nothing to release is a fair default
-        """Release what must not outlive the engine."""
 
 
 class Strategy(ABC):
@@ -480,5 +285,5 @@ SHARDED = "fsdp"
 """Stand-in for ``SINGLE`` when a model does not fit on one device: torch's own sharding."""
 TORCH_SHARDS = "torch.distributed.checkpoint, by the model's own names"
 """``Strategy.shard_format`` of plain torch: distributed tensors know which part of the whole they are."""
-HELPERS = ("cards", "description", "torch_engine")
+HELPERS = ("cards", "description", "engine", "torch_engine")
 """Modules of this room that are shared code and no plug-ins."""

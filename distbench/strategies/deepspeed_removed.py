@@ -8,7 +8,8 @@ from typing import Literal
 from distbench.case import Case
 from distbench.env import Machine
 from distbench.strategies._deepspeed import LAST, REMOVAL, REMOVED_IN, release
-from distbench.strategies.base import Engine, Refused, Setting, Strategy
+from distbench.strategies.base import Refused, Setting, Strategy
+from distbench.strategies.engine import Engine
 
 _COMPRESSED = (
     'devices that are no CPUs ("Currently GPU-only"): of its back ends nccl and mpi import cupy, hccl is for '

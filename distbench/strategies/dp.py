@@ -8,8 +8,9 @@ from typing import Any
 from distbench.case import Case
 from distbench.env import Machine
 from distbench.strategies._model_states import Replicated
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.description import Card, Claim
+from distbench.strategies.engine import Engine
 
 _DOCS = "https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html"
 

@@ -10,7 +10,7 @@ from distbench.case import Case
 from distbench.env import Machine
 from distbench.strategies import _in_backward
 from distbench.strategies._model_states import Replicated, zero_table
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.description import (
     ALL_STATES,
     PYTORCH_OVERVIEW,
@@ -21,6 +21,7 @@ from distbench.strategies.description import (
     Meaning,
     points,
 )
+from distbench.strategies.engine import Engine
 
 _NOTHING = Claim("shards", "Nothing: there is one process, which has the whole batch.", PYTORCH_OVERVIEW)
 _STILL = Claim("moves", "Nothing.", PYTORCH_OVERVIEW)

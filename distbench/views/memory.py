@@ -19,7 +19,7 @@ from distbench.report.figures import GREY, Chart, Shown, bars, drawn, scatter
 from distbench.report.pairs import opposites, paired
 from distbench.report.sheet import Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells, measured_cell
-from distbench.strategies.base import MEMORY_KINDS
+from distbench.strategies.engine import MEMORY_KINDS
 from distbench.units import bytes_text, parse_bytes
 
 _MIB = 2**20

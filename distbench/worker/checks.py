@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from distbench import optimizers, registry, schedule
 from distbench.case import Case, Optimizer
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.engine import Engine
 from distbench.worker.feed import Feed
 
 # far above rounding, which hardly differs between ranks, and far below ranks that are not synchronised

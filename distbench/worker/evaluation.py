@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from distbench.data.base import Merit
-from distbench.strategies.base import Engine, Refused, Setting
+from distbench.strategies.base import Refused, Setting
+from distbench.strategies.engine import Engine
 from distbench.worker.feed import Batch, placed
 
 AT_ONCE = 2**24

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import Engine
 from distbench.worker.moves import Moves
 from distbench.worker.sketch import Named
 from distbench.worker.trainer import Kept, Rows, Step, exhaust, not_as_on_rank_0

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import Engine
 from distbench.strategies.torch_engine import reading
 from distbench.worker.sketch import digests
 from distbench.worker.spikes import Spikes

@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 from distbench.clock import now
 from distbench.metrics.base import Absent, Left, Metric, Pass, Session, Values
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.engine import Engine
 from distbench.strategies.torch_engine.reading import dtype_name
 from distbench.trial import Progress
 from distbench.worker.feed import Feed

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import Engine
 from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES

@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from distbench.strategies.base import Engine, Span
+from distbench.strategies.engine import Engine, Span
 
 
 class Spans:

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import nn
 
 from distbench import registry
-from distbench.strategies.base import Engine, Refused, Setting, Strategy
+from distbench.strategies.base import Refused, Setting, Strategy
+from distbench.strategies.engine import Engine
 from distbench.worker import checks
 from distbench.worker.feed import Batch, Feed
 from distbench.worker.sketch import Named, described, digests

@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 
 from distbench.files import whole
 from distbench.jobs.checkpoint import DIRECTLY, WHOLE, CheckpointOptions
-from distbench.strategies.base import Engine, FullState, Refused, Setting
+from distbench.strategies.base import Refused, Setting
+from distbench.strategies.engine import Engine, FullState
 from distbench.trial import Phases, TrialFile
 from distbench.worker.feed import Feed
 from distbench.worker.trainer import Delivery, Kept, Rows, Step, Trainer, refuse_dropout

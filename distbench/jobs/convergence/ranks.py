@@ -7,7 +7,8 @@ import math
 from distbench import registry
 from distbench.data.base import Merit, Source
 from distbench.jobs.convergence import ConvergeOptions
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import Engine
 from distbench.trial import Phases, TrialFile
 from distbench.worker import checks
 from distbench.worker.evaluation import Evaluation

@@ -18,7 +18,8 @@ from distbench import optimizers
 from distbench.case import Batch, Case, Precision
 from distbench.job import REFERENCE
 from distbench.jobs.equivalence import CheckOptions
-from distbench.strategies.base import Engine, Refused, Setting
+from distbench.strategies.base import Refused, Setting
+from distbench.strategies.engine import Engine
 from distbench.trial import Phases, TrialFile
 from distbench.worker.feed import Feed
 from distbench.worker.fingerprints import Fingerprints

@@ -12,7 +12,8 @@ from distbench import registry, schedule
 from distbench.case import Case
 from distbench.metrics.base import Metric, Pass, Session
 from distbench.metrics.profile import WARM_STEPS, AttentionRan
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.engine import Engine
 from distbench.trial import DRAWS, LOSS_DTYPE, Phases, TrialFile
 from distbench.worker import checks
 from distbench.worker.feed import Feed

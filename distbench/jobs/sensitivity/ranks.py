@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from distbench.jobs.sensitivity import SensitivityOptions
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import Engine
 from distbench.trial import Phases, TrialFile
 from distbench.worker.feed import Feed
 from distbench.worker.perturb import moved

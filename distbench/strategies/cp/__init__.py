@@ -13,7 +13,7 @@ from distbench.env import Machine
 from distbench.strategies._context_parallel import ContextParallelism, Implementation, context_of
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import reduced_otherwise, unfused
-from distbench.strategies.base import TORCH_SHARDS, Engine, Setting, Strategy
+from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
 from distbench.strategies.cp.card import PLAIN, RING, SHARDED
 from distbench.strategies.description import (
     KEEPING,
@@ -26,6 +26,7 @@ from distbench.strategies.description import (
     by_operation,
     points,
 )
+from distbench.strategies.engine import Engine
 
 
 @dataclass(frozen=True)

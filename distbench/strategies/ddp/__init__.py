@@ -12,7 +12,7 @@ from distbench.bounds import Bound, Count, Positive
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import Replicated, zero_table
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.ddp import lossy
 from distbench.strategies.ddp.card import LOCAL_SGD, PLAIN, POWERSGD, SHARDED_OPTIMIZER
 from distbench.strategies.description import (
@@ -25,6 +25,7 @@ from distbench.strategies.description import (
     Meaning,
     points,
 )
+from distbench.strategies.engine import Engine
 
 # an id of a case holds it, so that "unset" can't be another value
 TORCH_BUCKET_MB = 25.0

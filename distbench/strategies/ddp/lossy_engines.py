@@ -19,9 +19,10 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from distbench.strategies import ddp
-from distbench.strategies.base import FullState, Setting
+from distbench.strategies.base import Setting
 from distbench.strategies.ddp.engine import DdpEngine
 from distbench.strategies.ddp.lossy import no_checkpoint
+from distbench.strategies.engine import FullState
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name, norm
 
 T = TypeVar("T")

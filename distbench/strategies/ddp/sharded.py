@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from distbench import optimizers
-from distbench.strategies.base import FullState
 from distbench.strategies.ddp.engine import DdpEngine
+from distbench.strategies.engine import FullState
 from distbench.strategies.torch_engine import checkpoint, optimizer, reading
 from distbench.workloads.weights import plain_name
 

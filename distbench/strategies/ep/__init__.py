@@ -12,7 +12,7 @@ from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import not_offered, reduced_otherwise
-from distbench.strategies.base import TORCH_SHARDS, Engine, Setting, Strategy
+from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
 from distbench.strategies.description import (
     SHARDING,
     Card,
@@ -21,6 +21,7 @@ from distbench.strategies.description import (
     by_operation,
     points,
 )
+from distbench.strategies.engine import Engine
 from distbench.strategies.ep.card import CARD
 from distbench.workloads.base import Workload
 from distbench.workloads.mixture import Mixture

@@ -16,7 +16,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from distbench.strategies import ep
-from distbench.strategies.base import FullState, Refused, Setting
+from distbench.strategies.base import Refused, Setting
+from distbench.strategies.engine import FullState
 from distbench.strategies.ep.exchange import Exchange
 from distbench.strategies.torch_engine import checkpoint, device_meshes, modules, optimizer, reading
 from distbench.strategies.torch_engine.replicated import ReplicatedEngine

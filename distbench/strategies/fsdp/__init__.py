@@ -14,7 +14,7 @@ from distbench.strategies import _in_backward
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import unfused
 from distbench.strategies._tensor_parallel import TensorParallelism
-from distbench.strategies.base import TORCH_SHARDS, Engine, Setting, Strategy
+from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
 from distbench.strategies.description import (
     KEEPING,
     PLACE,
@@ -28,6 +28,7 @@ from distbench.strategies.description import (
     by_operation,
     points,
 )
+from distbench.strategies.engine import Engine
 from distbench.strategies.fsdp.card import CARDS, IN_BACKWARD, SPLIT
 from distbench.strategies.fsdp.in_backward import in_backward_problem
 from distbench.strategies.fsdp.mesh import Dimension, every, group_problem, mesh_of, mesh_problem, suffix

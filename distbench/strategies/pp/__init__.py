@@ -14,7 +14,7 @@ from distbench.strategies._model_states import state_problem
 from distbench.strategies._offers import not_offered
 from distbench.strategies._pipeline import stages_of, uncut
 from distbench.strategies._tensor_parallel import TensorParallelism
-from distbench.strategies.base import TORCH_SHARDS, Engine, Setting, Strategy
+from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
 from distbench.strategies.description import (
     KEEPING,
     PORTIONS,
@@ -26,6 +26,7 @@ from distbench.strategies.description import (
     by_operation,
     points,
 )
+from distbench.strategies.engine import Engine
 from distbench.strategies.pp import theory
 from distbench.strategies.pp.card import card_of
 from distbench.strategies.pp.cuts import By, cut, ranges

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from distbench.strategies.base import FullState, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import FullState
 from distbench.strategies.pp.gathering import gathered
 from distbench.strategies.pp.line import Line
 from distbench.strategies.pp.stages import Part, held

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from distbench.strategies.base import FullState
+from distbench.strategies.engine import FullState
 from distbench.strategies.torch_engine.optimizer import moments as moments_of
 from distbench.workloads.weights import plain_name
 

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench.strategies.base import Engine, FullState, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import Engine, FullState
 from distbench.strategies.torch_engine import (
     checkpoint,
     compilation,

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from distbench.strategies.base import FullState
+from distbench.strategies.engine import FullState
 
 Key = TypeVar("Key")
 Kind = tuple[torch.Size, torch.dtype]

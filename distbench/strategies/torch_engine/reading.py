@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from distbench.strategies.base import MEMORY_KINDS
+from distbench.strategies.engine import MEMORY_KINDS
 from distbench.strategies.torch_engine import device_meshes
 from distbench.workloads.weights import DTYPES
 

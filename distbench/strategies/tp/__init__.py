@@ -10,7 +10,7 @@ from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._tensor_parallel import TensorParallelism
-from distbench.strategies.base import TORCH_SHARDS, Engine, Setting, Strategy
+from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
 from distbench.strategies.description import (
     PORTIONS,
     SHARDING,
@@ -20,6 +20,7 @@ from distbench.strategies.description import (
     by_operation,
     points,
 )
+from distbench.strategies.engine import Engine
 from distbench.strategies.tp.card import PLAIN, SEQUENCE
 
 

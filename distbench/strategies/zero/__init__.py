@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from distbench.bounds import Bound, Count
 from distbench.case import Case
 from distbench.env import Machine, ops_folder, packages
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.description import (
     KEEPING,
     PLACE,
@@ -26,6 +26,7 @@ from distbench.strategies.description import (
     by_operation,
     points,
 )
+from distbench.strategies.engine import Engine
 from distbench.strategies.zero import disk, labels, limits, ops, theory
 from distbench.strategies.zero.autotp import AutoTensorParallelism
 from distbench.strategies.zero.card import GROUPS, PIPELINE, SPLIT

@@ -17,7 +17,7 @@ from deepspeed.utils import (
     safe_set_local_optimizer_state,
 )
 
-from distbench.strategies.base import FullState
+from distbench.strategies.engine import FullState
 from distbench.strategies.torch_engine.checkpoint import NO_WHOLE, refuse_quantized
 from distbench.strategies.torch_engine.reading import on_host
 from distbench.strategies.zero import masters, pieces

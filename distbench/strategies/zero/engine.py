@@ -15,7 +15,8 @@ from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from torch import nn
 
 from distbench import optimizers, schedule
-from distbench.strategies.base import Engine, FullState, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import Engine, FullState
 from distbench.strategies.torch_engine import compilation, float8, modules, optimizer, reading, recomputation
 from distbench.strategies.zero import Zero, checkpoint, gradients, masters, pieces, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model

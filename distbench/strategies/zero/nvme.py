@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch import nn
 
 from distbench.case import BYTES
-from distbench.strategies.base import FullState, Refused, Setting
+from distbench.strategies.base import Refused, Setting
+from distbench.strategies.engine import FullState
 from distbench.strategies.torch_engine import reading
 from distbench.strategies.zero import Zero, checkpoint, disk, gradients, masters, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model

@@ -7,7 +7,7 @@ from typing import Any
 
 from deepspeed.runtime.pipe import schedule
 
-from distbench.strategies.base import Span
+from distbench.strategies.engine import Span
 
 
 class Passes:

@@ -12,7 +12,8 @@ from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
 from distbench.strategies._pipeline import bubble, in_flight
-from distbench.strategies.base import FullState, Refused, Setting
+from distbench.strategies.base import Refused, Setting
+from distbench.strategies.engine import FullState
 from distbench.strategies.torch_engine import gathering, modules, optimizer, reading, recomputation
 from distbench.strategies.torch_engine.stagewise import Whole
 from distbench.strategies.zero import Zero, checkpoint, gradients, masters, pieces

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.case import Case
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.engine import Engine
 
 
 @dataclass(frozen=True)

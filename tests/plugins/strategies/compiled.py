@@ -12,7 +12,8 @@ from typing import Literal
 from distbench import libraries
 from distbench.case import Case
 from distbench.env import cache_folder
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.engine import Engine
 
 FULL = """Error building extension 'compiled': [1/2] c++ -MMD -MF compiled.o.d {flags}
 [2/2] c++ compiled.o -shared -lc10 -ltorch_cpu -o compiled.so

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from distbench.case import Case
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.description import Deviation, Meaning
+from distbench.strategies.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from distbench.case import Case
 from distbench.env import Machine
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import Engine
 from distbench.strategies.zero import Zero
 
 

@@ -4,7 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.engine import Engine
 
 if TYPE_CHECKING:
     import torch

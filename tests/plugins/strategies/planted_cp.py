@@ -3,8 +3,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Setting
 from distbench.strategies.cp import ContextParallel
+from distbench.strategies.engine import Engine
 
 
 @dataclass(frozen=True)

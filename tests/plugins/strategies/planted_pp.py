@@ -5,7 +5,8 @@ from typing import Literal
 
 from distbench.case import Case
 from distbench.env import Machine
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import Engine
 from distbench.strategies.pp import PipelineParallel
 
 

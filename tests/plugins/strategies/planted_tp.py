@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import Engine
 from distbench.strategies.tp import TensorParallel
 
 

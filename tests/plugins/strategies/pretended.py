@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from distbench.case import Case
 from distbench.env import Machine
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Setting
 from distbench.strategies.ddp import DistributedDataParallel
+from distbench.strategies.engine import Engine
 
 
 @dataclass(frozen=True)

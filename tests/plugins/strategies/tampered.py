@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from distbench.strategies.base import Engine, Setting, Strategy
+from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.engine import Engine
 
 
 @dataclass(frozen=True)

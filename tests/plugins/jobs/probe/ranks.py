@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from distbench.strategies.base import Engine, Setting
+from distbench.strategies.base import Setting
+from distbench.strategies.engine import Engine
 from distbench.trial import Phases, TrialFile
 from distbench.worker.trainer import Delivery, Step, Trainer, Watcher
 
