@@ -33,6 +33,7 @@ strategies:
   - zero: {{stage: 3, offload_optimizer: cpu, offload_parameters: cpu}}
   - zero: {{hpz_partition_size: 2}}
   - zero: {{stage: 1, mesh: {{tp: 2}}}}
+  - zero: {{stage: 1, mesh: {{pp: 2}}, micro_batches: 8}}
   - tp
   - tp: {{sequence_parallel: true, loss_parallel: true}}
   - fsdp: {{mesh: {{tp: 2}}, sequence_parallel: true}}
@@ -43,6 +44,8 @@ include:
   - {{strategy: fsdp1-hybrid, world_size: 4}}
   - {{strategy: "zero3+hpz2", world_size: 4}}
   - {{strategy: "fsdp+tp2+sp", world_size: 4}}
+  # which accumulates over micro-batches of its own alone
+  - {{strategy: "zero1+pp2", world_size: 2, batch: {{global_batch_size: 8, micro_batch_size: 8}}}}
 exclude:
   - {{strategy: "fsdp+tp2+sp", world_size: 2}}
   - {{strategy: "zero3+hpz2", world_size: 2}}

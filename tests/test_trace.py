@@ -99,6 +99,20 @@ def test_an_operation_that_waits_for_a_collective_does_not_compute_meanwhile() -
     assert parts_of(events)["exposed_comm"] == 7
 
 
+def test_a_message_that_shows_on_the_thread_that_asked_for_it_is_hidden_by_what_computes_there() -> None:
+    events = Events().mark("step", 0, 20).mark("forward", 2, 20)
+    # gloo's send lasts until somebody waits for it, on the thread of the rank itself
+    events.op("c10d::send", 0, 1).gloo("send", 0, 12, 1, thread=1).op("aten::mm", 2, 10)
+    assert parts_of(events) == {
+        "data": 0,
+        "forward": 16,
+        "backward": 0,
+        "optimizer": 0,
+        "exposed_comm": 4,
+        "other": 0,
+    }
+
+
 def test_on_a_gpu_the_parts_are_device_time_by_where_the_work_was_launched() -> None:
     events = Events().mark("step", 0, 100).mark("data", 0, 4).mark("forward", 4, 10).mark("backward", 10, 20)
     events.mark("optimizer", 20, 25)

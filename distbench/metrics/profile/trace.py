@@ -82,11 +82,12 @@ class Trace:
         """When the rank computed: kernels of the device, else operations of the host.
 
         Operations on the threads of the backend belong to communication, and an operation that
-        waits for a collective does not compute.
+        waits for a collective does not compute. A message that gloo sends or receives has no thread of its
+        own: it shows on the one that asked for it, which computes meanwhile.
         """
         if self.on_device:
             return union(kernel.interval for kernel in self.kernels)
-        backend = {event.thread for event in self.ranges}
+        backend = {event.thread for event in self.ranges} - {event.thread for event in self.issues}
         busy = union(op.interval for op in self._operations if op.thread not in backend)
         return difference(busy, union(wait.interval for wait in (*self._waits, *self.issues)))
 
