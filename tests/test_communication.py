@@ -86,7 +86,7 @@ def test_every_collective_that_was_counted_is_found_in_the_trace_with_its_time(
         assert not [flag for flag in record.tables["flags"] if "counted" in flag["reason"]], name
         assert all(row["seconds"] > 0 for row in rows), name
         assert all(row["transfer_s"] <= row["seconds"] for row in rows), name
-        # of each collective at least one rank waited for nobody; a message may lie ready until it is looked for
+        # of each collective at least one rank waited for nobody; a message may lie ready for a while
         shortest: dict[tuple[int, int, str], list[float]] = {}
         for row in (row for row in rows if row["op"] not in ("send", "recv")):
             shortest.setdefault((row["step"], row["place"], row["group"]), []).append(row["wait_s"])

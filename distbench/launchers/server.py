@@ -223,10 +223,15 @@ def _started(
     """The process of a warm parent, its output in *log*.
 
     Raises:
-        LaunchError: there is no such Python, or no such folder, as when they are removed while a run goes on.
+        LaunchError: there is no such Python, or no such folder, as when they are removed while a run goes on;
+            or its log can't be written.
     """
     try:
-        with log.open("ab") as output:
+        output = log.open("ab")
+    except OSError as error:
+        raise LaunchError(f"{log} can't be written: {error.strerror}") from error
+    try:
+        with output:
             return subprocess.Popen(
                 server_command(str(descriptor), imports, place),
                 env=dict(environment),
@@ -239,4 +244,5 @@ def _started(
                 start_new_session=True,
             )
     except OSError as error:
-        raise LaunchError(f"{error.filename or place.python} can't be started: {error.strerror}") from error
+        where = f" in {place.folder}" if error.filename == place.folder else ""
+        raise LaunchError(f"{place.python} can't be started{where}: {error.strerror}") from error

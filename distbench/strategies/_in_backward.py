@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distbench import optimizers, registry
 from distbench.case import BYTES, Case
-from distbench.optimizers import KINDS
+from distbench.optimizers import KINDS, Kind
 from distbench.strategies._offers import not_offered
 
 if TYPE_CHECKING:
@@ -19,8 +19,12 @@ TUTORIAL = "https://docs.pytorch.org/tutorials/intermediate/optimizer_step_in_ba
 WHEN = "when parameters are updated"
 
 
-def problem(case: Case) -> str | None:
-    """Why *case* can't update each parameter as soon as its gradient is there, or None if it can."""
+def problem(case: Case, *, on_rows: bool = False) -> str | None:
+    """Why *case* can't update each parameter as soon as its gradient is there, or None if it can.
+
+    Args:
+        on_rows: Whether ranks have rows of its tensors.
+    """
     clip, parts = case.optimizer.clip_grad_norm, case.batch.gradient_accumulation_steps
     kind, scale = optimizers.kind_of(case.optimizer), case.precision.loss_scale
     plain = f"or set {OPTION}: false"
@@ -31,24 +35,34 @@ def problem(case: Case) -> str | None:
         )
     if parts > 1:
         return (
-            f"gradient_accumulation_steps = {parts}: {OPTION} updates in every backward pass, and keeps no "
-            f"gradient to add to; use larger micro-batches, {plain}"
+            f"batch.gradient_accumulation_steps = {parts}: {OPTION} updates in every backward pass, and "
+            f"keeps no gradient to add to; use larger micro-batches, {plain}"
         )
     if scale is not None:
         return (
             f"precision.loss_scale = {scale:g}: whether to skip a step is known when all gradients are, by "
             f"when {OPTION} has updated; use precision: bf16, {plain}"
         )
-    if kind.package != "torch" or kind.rest:
+    if reason := _undivided(kind):
         return (
-            f"optimizer.name = {case.optimizer.name} can't be stepped for one parameter at a time: it counts "
-            f"updates for all together, or is two optimizers; use {', '.join(_offered())}, {plain}"
+            f"optimizer.name = {case.optimizer.name}: {OPTION} steps an optimizer for one parameter at a "
+            f"time, {reason}; use {', '.join(_offered(on_rows=on_rows))}, {plain}"
         )
     return not_offered(case, OPTION)
 
 
-def _offered() -> list[str]:
-    return [name for name, kind in KINDS.items() if kind.package == "torch" and not kind.rest]
+def _undivided(kind: Kind) -> str:
+    """Why the optimizer can't be stepped for one parameter at a time; empty: it can."""
+    if kind.rest:
+        return "and this one is two"
+    if kind.package == "pytorch-optimizer":
+        return "and this one counts updates for all together"
+    return "" if kind.package == "torch" else "in which this one has not been run"
+
+
+def _offered(*, on_rows: bool) -> list[str]:
+    able = (name for name, kind in KINDS.items() if not _undivided(kind))
+    return [name for name in able if not (on_rows and KINDS[name].fails_on_rows)]
 
 
 def largest_tensor(case: Case) -> int | None:

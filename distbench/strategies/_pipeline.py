@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from distbench import registry
 from distbench.case import Case
+from distbench.units import count_text
 from distbench.workloads.base import Workload
 from distbench.workloads.stages import Stages
 
@@ -20,6 +23,16 @@ def uncut(case: Case) -> str:
         f"pipeline parallelism: the workload {case.workload.name} does not say how it is cut into "
         "stages; use transformer or mlp, or a plug-in with Workload.stages"
     )
+
+
+def too_many_stages(layers: int, stages: int) -> str:
+    """Why a model of *layers* can't have so many *stages*."""
+    return f"{count_text(layers, 'layer')} can't be cut into {stages} stages"
+
+
+def nearest(fitting: Iterable[int], number: int) -> str:
+    """The three of the *fitting* numbers that are nearest to *number*, in words; empty: there is none."""
+    return ", ".join(map(str, sorted(sorted(fitting, key=lambda each: abs(each - number))[:3])))
 
 
 def by_count(layers: int, stages: int) -> list[range]:

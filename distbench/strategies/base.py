@@ -55,7 +55,8 @@ class Setting:
     """Number of the part of the rows that each rank has, the same for those that split one copy of the model;
     empty: each has its own."""
     found: Path | None = None
-    """Folder of the run, seen by rank 0, for what one trial finds out for all; None: there is none."""
+    """Folder, seen by rank 0, for what one trial of a run finds out for all; it need not exist yet. None:
+    there is none."""
 
     @property
     def data_ranks(self) -> int:

@@ -51,7 +51,7 @@ class RemovedFromDeepSpeed(Strategy):
         if release(version) >= REMOVED_IN:
             return (
                 f"{self.technique}: DeepSpeed {version} does not have it; {LAST} was the last version that "
-                f"had ({REMOVAL}){instead}"
+                f"had it ({REMOVAL}){instead}"
             )
         has = f"{self.technique}: DeepSpeed {version} still has it"
         if needs := _NEEDS.get(self.technique):

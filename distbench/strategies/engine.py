@@ -172,7 +172,8 @@ class Engine(ABC):
         raise NotImplementedError(f"{type(self).__name__} saves no checkpoints")
 
     def load(self, folder: Path) -> None:
-        """Take over what ``save`` of the same strategy at the same world size wrote; a collective call.
+        """Take over what ``save`` wrote, a collective call: of the same strategy at the same world size, or
+        of any whose ``Strategy.shard_format`` is the same.
 
         Raises:
             NotImplementedError: this engine has no such format; the message is the reason.

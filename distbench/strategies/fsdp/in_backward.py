@@ -23,4 +23,4 @@ def in_backward_problem(strategy: FullyShardedDataParallel, case: Case) -> str |
         )
     if strategy.cpu_offload:
         return f"{option} is not offered with cpu_offload: set one of them to false"
-    return _in_backward.problem(case)
+    return _in_backward.problem(case, on_rows=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from distbench import meshes
+from distbench.strategies._pipeline import nearest, too_many_stages
 from distbench.strategies.pp.schedules import WHOLE_BACKWARD, fitting
+from distbench.units import count_text
 
 if TYPE_CHECKING:
     from distbench.case import Case
@@ -30,10 +33,12 @@ def stage_problem(strategy: PipelineParallel, model: Stages, ranks: int) -> str 
     if layers >= stages:
         return None
     most = max((size for size in range(2, ranks) if size * strategy.per_rank <= layers), default=0)
+    # each place of the pipeline has all ranks of the other dimensions
+    most *= math.prod(size for name, size in strategy.asked.items() if name != "pp")
     instead = f"a world size of at most {most}, or a model of" if most else "a model of"
     return (
-        f"{layers} layers can't be cut into {stages} stages ({ranks} ranks x {strategy.per_rank} of each); "
-        f"use {instead} at least {stages} layers"
+        f"{too_many_stages(layers, stages)} ({ranks} ranks x {strategy.per_rank} of each); use {instead} at "
+        f"least {stages} layers"
     )
 
 
@@ -59,7 +64,8 @@ def micro_batch_problem(strategy: PipelineParallel, samples: int, ranks: int) ->
         return None
     reason = unfit and f"the schedule {strategy.schedule} {unfit}"
     reason = reason or f"it does not divide batch.micro_batch_size = {samples}"
-    known = list(fitting(strategy.schedule, samples, ranks, strategy.per_rank))
-    nearest = sorted(sorted(known, key=lambda each: abs(each - number))[:3])
-    instead = f"{', '.join(map(str, nearest))} would do" if nearest else "use a larger micro-batch"
-    return f"micro_batches = {number}: {reason}; of a micro-batch of {samples} samples {instead}"
+    near = nearest(fitting(strategy.schedule, samples, ranks, strategy.per_rank), number)
+    instead = f"{near} would do" if near else "use a larger micro-batch"
+    return (
+        f"micro_batches = {number}: {reason}; of a micro-batch of {count_text(samples, 'sample')} {instead}"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from distbench.strategies.pp.gathering import gathered
 from distbench.strategies.pp.line import Line
 from distbench.strategies.pp.stages import Part, held
 from distbench.strategies.pp.tying import Tying
-from distbench.strategies.torch_engine import checkpoint, optimizer, reading
+from distbench.strategies.torch_engine import checkpoint, gathering, optimizer, reading
 from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.workloads.stages import Stages
 from distbench.workloads.weights import plain_name
@@ -67,33 +66,18 @@ class PartEngine(TorchEngine):
         optimizer.schedule_from(self._scheduler, updates)
 
     def consolidate(self) -> FullState:
-        own = checkpoint.gather_optimizer(self.module, self._optimizer, whole=False)
-        flat = {
-            (name, key): value
-            for name, moments in own.items()
-            if name not in self._tying.names
-            for key, value in moments.items()
-        }
-        moments: dict[str, dict[str, torch.Tensor]] = {}
-        for (name, key), value in gathered(flat, self._setting.device, self._line):
-            moments.setdefault(name, {})[key] = value.to("cpu", copy=True)
+        every = checkpoint.gather_optimizer(self.module, self._optimizer, whole=False)
+        own = {name: moments for name, moments in every.items() if name not in self._tying.names}
         return FullState(
             reading.on_host(self.full_state()),
             reading.on_host(gathered(self.buffers(), self._setting.device, self._line)),
-            moments,
+            gathering.nested(own, self._setting.device, self._line.group),
             optimizer.scheduled_updates(self._scheduler),
         )
 
     def load_full(self, state: FullState) -> None:
         # a rank with both copies would otherwise update the same moments twice: torch takes them as they are
-        tied = self._model.tied.items()
-        parameters = state.parameters | {copy: state.parameters[plain].clone() for copy, plain in tied}
-        moments = state.optimizer | {
-            copy: {key: value.clone() for key, value in state.optimizer[plain].items()}
-            for copy, plain in tied
-            if plain in state.optimizer
-        }
-        super().load_full(dataclasses.replace(state, parameters=parameters, optimizer=moments))
+        super().load_full(gathering.with_copies(state, self._model.tied))
 
     def close(self) -> None:
         self._tying.close()

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from distbench.strategies.engine import FullState
+from distbench.strategies.torch_engine.reading import full
 
 Key = TypeVar("Key")
 Kind = tuple[torch.Size, torch.dtype]
@@ -50,11 +51,11 @@ def gathered(
 def nested(
     own: Mapping[str, Mapping[str, torch.Tensor]], device: torch.device, group: dist.ProcessGroup
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """Tensors of all ranks of *group* by two names, on the CPU of its first one. A collective call."""
+    """Whole tensors of all ranks of *group* by two names, on the CPU of its first one. A collective call."""
     flat = {(name, key): tensor for name, tensors in own.items() for key, tensor in tensors.items()}
     kinds = {names: (tensor.shape, tensor.dtype) for names, tensor in flat.items()}
     found: dict[str, dict[str, torch.Tensor]] = {}
-    for (name, key), tensor in gathered(kinds, flat.__getitem__, device, group):
+    for (name, key), tensor in gathered(kinds, lambda names: full(flat[names]), device, group):
         found.setdefault(name, {})[key] = tensor.to("cpu", copy=True)
     return found
 

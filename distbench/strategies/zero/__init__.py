@@ -113,7 +113,7 @@ class Zero(Strategy):
     arXiv:2306.10209). 1: there is no second copy."""
     mics_shard_size: Count = field(default=1, metadata={"since": 4})
     """Neighbouring ranks that shard all model states between them in stage 3, with a copy in each such group
-    (MiCS, arXiv:2205.00119), which DeepSpeed can up to 0.19.6. 1: all ranks shard them."""
+    (MiCS, arXiv:2205.00119), which DeepSpeed has up to 0.19.6. 1: all ranks shard them."""
     quantized_weights: bool = field(default=False, metadata={"since": 4})
     """Gather parameters rounded to 8 bits in stage 3 (qwZ of ZeRO++)."""
     quantized_gradients: bool = field(default=False, metadata={"since": 4})
@@ -124,7 +124,7 @@ class Zero(Strategy):
     """{tp: 2} cuts the linear layers of every block over pairs of neighbouring ranks, which share rows, and
     spreads ZeRO over the others: DeepSpeed's AutoTP, in stages 0 to 2. {pp: 2} puts the layers in two stages,
     one after the other: DeepSpeed's PipelineModule, in stages 0 and 1. auto: a case for every size of either
-    that fits the world size and the model."""
+    that fits the world size and the model, of pp if micro_batches divides the micro-batch."""
     micro_batches: Count = field(default=MICRO_BATCHES, metadata={"since": 4})
     """Where mesh has pp: parts into which the pipeline cuts each micro-batch of the suite, which it has to
     divide."""
@@ -216,6 +216,11 @@ class Zero(Strategy):
         """How the model is divided over ranks that share rows."""
         return self.pipeline or self.tensor_parallelism
 
+    @property
+    def of_data(self) -> Literal["dp_replicate", "dp_shard"]:
+        """Dimension of the mesh that has the ranks which others leave."""
+        return "dp_shard" if self.stage else "dp_replicate"
+
     def data_ranks(self, ranks: int) -> int:
         return max(1, ranks // self.over.devices)
 
@@ -274,8 +279,8 @@ class Zero(Strategy):
 
     def dimensions(self, ranks: int) -> dict[str, int]:
         if self.mics_shard_size > 1:
-            return {"dp_replicate": ranks // self.mics_shard_size, "dp_shard": self.mics_shard_size}
-        data = {"dp_shard" if self.stage else "dp_replicate": self.data_ranks(ranks)}
+            return {"dp_replicate": max(1, ranks // self.mics_shard_size), "dp_shard": self.mics_shard_size}
+        data = {self.of_data: self.data_ranks(ranks)}
         cut = {self.over.dimension: self.over.devices} if self.over.devices > 1 else {}
         return cut | data if self.pipeline else data | cut
 

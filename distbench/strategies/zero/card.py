@@ -158,7 +158,8 @@ PIPELINE = Card(
         Claim(
             "shards",
             "The row of layers: each rank has some (PipelineModule), and works on the same rows as those "
-            "with the others; over ranks with the same layers ZeRO 1 shards the optimizer state.",
+            "with the others; over ranks with the same layers stage 1 shards the optimizer state, and stage "
+            "0 nothing.",
             _PIPELINE_DOCS,
         ),
         Claim(

@@ -13,9 +13,6 @@ from distbench.strategies._model_states import state_problem
 from distbench.strategies.zero import ops
 from distbench.strategies.zero.pipeline import MICRO_BATCHES
 
-# the dimension of the mesh that gets what others leave
-_REST = "dp_shard"
-
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
 
@@ -86,7 +83,7 @@ def _of_groups(strategy: Zero, case: Case, option: str) -> str | None:
     if strategy.stage != 3:
         return f"{option} = {size}: only stage 3 shards parameters, here stage = {strategy.stage}"
     if strategy.offloads:
-        return f"{option} = {size} is offered without offload; use offload_optimizer: none"
+        return f"{option} = {size} is offered without offload; {_without_offload(strategy)}"
     if ranks % size:
         fitting = [str(each) for each in range(2, ranks + 1) if not ranks % each]
         instead = f"it could be {', '.join(fitting)}" if fitting else "leave it out"
@@ -104,7 +101,7 @@ def _of_mics(strategy: Zero, machine: Machine) -> str | None:
     if release(version) >= REMOVED_IN:
         return (
             f"mics_shard_size: DeepSpeed {version} does not have MiCS; {LAST} was the last version that had "
-            f"({REMOVAL}); choose an environment with it, or fsdp: {{sharding: hybrid}} here"
+            f"it ({REMOVAL}); choose an environment with it, or fsdp: {{sharding: hybrid}} here"
         )
     return None
 
@@ -117,9 +114,17 @@ def _of_mesh(strategy: Zero, case: Case) -> str | None:
     if len(strategy.asked) > 1:
         return "mesh: pp and tp are offered one at a time with DeepSpeed; use pp: {mesh: {tp: 2}}"
     if strategy.offloads:
-        return f"mesh: {over.dimension} is offered without offload; use offload_optimizer: none"
+        return f"mesh: {over.dimension} is offered without offload; {_without_offload(strategy)}"
+    if unfit := meshes.problem(strategy.asked, case.world_size, strategy.of_data):
+        return unfit
     own = _of_autotp(strategy, case) if strategy.pipeline is None else _of_pipeline(strategy, case)
-    return own or meshes.problem(strategy.asked, case.world_size, _REST) or over.problem(case)
+    return own or over.problem(case)
+
+
+def _without_offload(strategy: Zero) -> str:
+    """What to set so that nothing is offloaded."""
+    options = ("offload_optimizer", "offload_parameters")
+    return "use " + " and ".join(f"{name}: none" for name in options if getattr(strategy, name) != "none")
 
 
 def _of_autotp(strategy: Zero, case: Case) -> str | None:
@@ -146,6 +151,8 @@ def _of_pipeline(strategy: Zero, case: Case) -> str | None:
             "micro-batches before it reduces them, and refuses stages 2 and 3, which would shard them in "
             "between; use stage: 1, or pp: {mesh: {dp_shard: 2}}"
         )
+    if case.precision.compute == "fp16":
+        return "mesh: pp is offered in fp32 and bf16, in which it has been run; use precision: bf16"
     if strategy.stage == 0 and _is_short(case):
         return (
             "mesh: pp in stage 0 in 16 bits: DeepSpeed (0.19.8) takes its BF16_Optimizer, which shards the "
@@ -157,8 +164,6 @@ def _of_pipeline(strategy: Zero, case: Case) -> str | None:
             "mesh: pp in stage 0: DeepSpeed (0.19.8) would clip by the norm of the first stage's gradients, "
             "not of all stages; use stage: 1, or optimizer.clip_grad_norm: null"
         )
-    if case.precision.compute == "fp16":
-        return "mesh: pp is offered in fp32 and bf16, in which it has been run; use precision: bf16"
     if strategy.overlap_comm:
         return (
             "overlap_comm: in a pipeline DeepSpeed reduces gradients after all backward passes; leave it out"

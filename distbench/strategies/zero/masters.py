@@ -26,24 +26,24 @@ def by_parameter(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
     Raises:
         NotImplementedError: DeepSpeed keeps it in one flat tensor of all parameters.
     """
-    optimizer = engine.optimizer
-    if hasattr(optimizer, "fp32_groups_flat"):
+    wrapper = engine.optimizer
+    if hasattr(wrapper, "fp32_groups_flat"):
         raise NotImplementedError("DeepSpeed's stage 0 in 16 bits keeps the state of its own kernel flat")
-    if hasattr(optimizer, "fp32_groups"):
+    if hasattr(wrapper, "fp32_groups"):
         # FP16_UnfusedOptimizer, in bf16 too
-        groups = zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
+        groups = zip(wrapper.fp16_groups, wrapper.fp32_groups, strict=True)
         return {low: high for lows, highs in groups for low, high in zip(lows, highs, strict=True)}
     return {parameter: parameter for parameter in engine.module.parameters()}
 
 
 def of_stage_0(engine: Any) -> dict[torch.Tensor, torch.Tensor]:
     """Master weight of each parameter in stage 0, which DeepSpeed doesn't link."""
-    optimizer = engine.optimizer
+    wrapper = engine.optimizer
     if engine.zero_optimization_stage():
         return {}
-    if not hasattr(optimizer, "fp32_groups_flat"):
+    if not hasattr(wrapper, "fp32_groups_flat"):
         return by_parameter(engine)
-    groups = zip(optimizer.fp32_groups_flat, optimizer.fp16_groups, strict=True)
+    groups = zip(wrapper.fp32_groups_flat, wrapper.fp16_groups, strict=True)
     unflat = torch._utils._unflatten_dense_tensors
     return {low: high for flat, lows in groups for low, high in zip(lows, unflat(flat, lows), strict=True)}
 

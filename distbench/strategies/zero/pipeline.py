@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from distbench.case import BYTES, Case
 from distbench.strategies._offers import not_offered
-from distbench.strategies._pipeline import by_count, stages_of, uncut
+from distbench.strategies._pipeline import by_count, nearest, stages_of, too_many_stages, uncut
 from distbench.strategies.description import ExpectedCollective
 
 MICRO_BATCHES = 4
@@ -45,9 +45,10 @@ class Pipeline:
         if model is None:
             return uncut(case)
         if (layers := len(model.layers)) < self.devices:
+            fewer = f"at most pp: {layers}, or " if layers > 1 else ""
             return (
-                f"mesh: {{pp: {self.devices}}}: {layers} layers can't be cut into {self.devices} stages; use "
-                f"at most pp: {layers}, or a model of at least {self.devices} layers"
+                f"mesh: {{pp: {self.devices}}}: {too_many_stages(layers, self.devices)}; use {fewer}a model "
+                f"of at least {self.devices} layers"
             )
         return self._batch_problem(case) or not_offered(case, "pipeline parallelism")
 
@@ -55,17 +56,16 @@ class Pipeline:
         samples, steps = case.batch.micro_batch_size, case.batch.gradient_accumulation_steps
         if steps > 1:
             # its schedule goes on to the update, so there is nothing that could be accumulated
+            whole = samples * steps
             return (
                 f"batch.gradient_accumulation_steps = {steps}: DeepSpeed's pipeline accumulates nothing but "
-                f"its own micro-batches; use batch.micro_batch_size: {samples * steps} and micro_batches: "
-                f"{self.micro_batches * steps}"
+                "its own micro-batches; use batch.gradient_accumulation_steps: 1, and micro_batches "
+                f"that divide {whole} samples: {_fitting(whole, self.micro_batches * steps)}"
             )
         if samples % self.micro_batches:
-            fitting = [number for number in range(1, samples + 1) if samples % number == 0]
-            nearest = sorted(sorted(fitting, key=lambda number: abs(number - self.micro_batches))[:3])
             return (
                 f"micro_batches = {self.micro_batches} does not divide batch.micro_batch_size = {samples}; "
-                f"{', '.join(map(str, nearest))} would"
+                f"{_fitting(samples, self.micro_batches)} would do"
             )
         return None
 
@@ -100,3 +100,8 @@ class Pipeline:
     def _stages(self, case: Case) -> list[int]:
         model = stages_of(case)
         return [model.parameters(layers) for layers in self.layers(case)] if model else []
+
+
+def _fitting(samples: int, parts: int) -> str:
+    """Numbers of parts near to *parts* that *samples* can be cut into, in words."""
+    return nearest((number for number in range(1, samples + 1) if samples % number == 0), parts)

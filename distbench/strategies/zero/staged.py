@@ -11,7 +11,7 @@ import torch.distributed as dist
 from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
-from distbench.strategies._pipeline import bubble, in_flight
+from distbench.strategies._pipeline import bubble, in_flight, uncut
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import FullState
 from distbench.strategies.torch_engine import gathering, modules, optimizer, reading, recomputation
@@ -155,7 +155,7 @@ def build_staged(strategy: Zero, pipeline: Pipeline, setting: Setting) -> Staged
         Refused: the workload does not say how it is cut.
     """
     if (model := setting.workload.stages()) is None:
-        raise Refused(pipeline.problem(setting.case) or "the workload does not say how it is cut into stages")
+        raise Refused(uncut(setting.case))
     config = configuration(strategy, setting.case, for_model(strategy, elements(setting.workload)))
     connect()
     module = pipeline_of(setting, model, pipeline.layers(setting.case))
