@@ -63,12 +63,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
         ),
         ("", 8, {}, "use a world size of at most 4, or a model of at least 8 layers"),
         ("schedule: ZBVZeroBubble", 4, {}, "use a world size of at most 2, or a model of at least 8 layers"),
-        (
-            "mesh: {dp_shard: 2}",
-            16,
-            {"batch": "{global_batch_size: 16}"},
-            "(8 ranks x 1 of each); use a world size of at most 8,",
-        ),
+        ("schedule: ZBVZeroBubble, mesh: {dp_shard: 2}", 8, {}, "use a world size of at most 4, or"),
         ("stages_per_rank: 2", 2, {}, "stages_per_rank = 2, and the schedule 1F1B has exactly 1"),
         ("schedule: LoopedBFS, stages_per_rank: 1", 2, {}, "the schedule LoopedBFS has at least 2"),
         ("schedule: DualPipeV, stages_per_rank: 3", 2, {}, "the schedule DualPipeV has exactly 2"),
