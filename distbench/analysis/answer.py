@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distbench.analysis.choice import Candidate, Choice, Goal, Wish, choose, turns
 from distbench.analysis.noise import Interval
@@ -18,6 +18,8 @@ from distbench.units import bytes_text, count_text, number_text
 _MOST_TURNS = 3
 # an alternative that saves less is not worth a sentence
 _WORTH_SAVING = 0.05
+# a slowdown by estimate that is less is not worth a number
+_WORTH_A_NUMBER = 0.03
 _MOST_BARRED = 3
 
 
@@ -45,6 +47,7 @@ def answer(run: AnalysedRun, wish: Wish | None = None) -> Answer:
         (
             *why,
             *_lead(choice, pick),
+            *_fewer(run.candidates, choice, pick),
             *_turns(run.candidates, choice, pick),
             *_price(run, pick),
             *_barred(choice),
@@ -177,6 +180,26 @@ def _lead(choice: Choice, pick: Candidate) -> list[str]:
     return sentences
 
 
+def _fewer(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[str]:
+    """The pick on fewer devices, if it is measurably faster: more of them then cost time."""
+    sizes = {one.devices for one in every if one.devices < pick.devices}
+    picks = [other for size in sizes if (other := choose(every, replace(choice.wish, devices=size)).pick)]
+    faster = [
+        (other.speed.value, other)
+        for other in picks
+        if other.speed and pick.speed and other.speed.value > pick.speed.value
+        if other.speed.is_apart_from(pick.speed)
+    ]
+    if not faster:
+        return []
+    pace, other = max(faster, key=lambda pair: pair[0])
+    verb = "is" if other.devices == 1 else "are"
+    return [
+        f"{count_text(other.devices, 'device')} {verb} faster: {other.name}, {number_text(pace)} tokens/s "
+        f"(distbench pick RUN --devices {other.devices})."
+    ]
+
+
 def _is_beaten(one: Candidate, pick: Candidate, goal: Goal) -> bool:
     """Whether the pick is measurably better: the best of its ties may beat a case that it does not."""
     if goal == "memory" and not pick.has_memory_of(one):
@@ -214,9 +237,10 @@ def _turns(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[
 
 def _slower(one: Candidate, pick: Candidate) -> str:
     assert one.speed and pick.speed
-    if not one.speed.is_apart_from(pick.speed):
-        return "no measurable slowdown"
     ratio = one.speed.value / pick.speed.value
+    if not one.speed.is_apart_from(pick.speed):
+        by_estimate = f"{1 - ratio:.0%} slower by estimate, within noise"
+        return by_estimate if ratio < 1 - _WORTH_A_NUMBER else "no measurable slowdown"
     return f"{1 - ratio:.0%} slower" if ratio < 1 else f"{ratio - 1:.0%} faster"
 
 

@@ -30,6 +30,8 @@ def _type(node: ast.expr) -> str:
     match node:
         case ast.BinOp(left, ast.BitOr(), right):
             return f"{_type(left)} or {_type(right)}"
+        case ast.Subscript(ast.Name("Union"), ast.Tuple(either)):
+            return " or ".join(map(_type, either))
         case ast.Subscript(ast.Name("Literal"), chosen):
             values = ast.literal_eval(chosen)
             return ", ".join(map(str, values if isinstance(values, tuple) else (values,)))

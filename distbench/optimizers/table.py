@@ -112,7 +112,7 @@ _BLOCK, _LEAST = 256, 4096
 PER_ELEMENT = (_one, _two, _momentum)
 """Rules by which the number of elements alone counts."""
 _IN_PLACE = (
-    "{} changes norms in place, which fails on the distributed tensors of FSDP2 (torch 2.13: in-place "
+    "{} changes norms in place, which fails on distributed tensors, as of FSDP2 (torch 2.13: in-place "
     "operations that require placement changes are not supported)"
 )
 _ADAM, _SGD = ("lr", "betas", "eps", "weight_decay"), ("lr", "momentum", "weight_decay")

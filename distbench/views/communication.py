@@ -100,7 +100,9 @@ class CommunicationView(View):
         "of calls. payload: the full array of each, as asked for; wire: what a rank sends, by the "
         "algorithm that the backend ran; transfer: the shortest time of any rank of the group; wait: the "
         "rest, waiting for the slowest; exposed: not hidden by computation; algbw, busbw: GB/s as "
-        "nccl-tests defines them, from payload and transfer. Lower is better, except for those two. On a "
+        "nccl-tests defines them, from payload and transfer. Lower is better, except for those two. Calls "
+        "that run at once are added up, so that a row may exceed the step; and a message that is asked for "
+        "early and waited for late seems to take until then. On a "
         "CPU, gloo's threads share the cores with the computation: hidden communication still slows it "
         "down, and busbw is that of memory."
     )

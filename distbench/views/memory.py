@@ -27,9 +27,9 @@ _CAPTION = (
     "{unit} of the rank with the largest model states, lower is better: each kind at its largest over the "
     "phases of one counted step (after forward, backward and optimizer), so not all at the same time. "
     "optim.: optimizer states. master: weights that the optimizer updates in place of the parameters. "
-    "buffers: communication buckets, and gathered shards. activ.: what the step adds to all that. peak: "
-    "most at once in the timed steps. states: the first four together, next to ZeRO's table with the "
-    "dtypes in use (theory)."
+    "buffers: communication buckets, and gathered shards. activ.: what the step adds to all that. peak: most "
+    "at once in the timed steps on any rank, which need not be this one. states: the first four together, "
+    "next to ZeRO's table with the dtypes in use (theory)."
 )
 
 

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from distbench.analysis.run import AnalysedRun
@@ -60,7 +61,7 @@ class TimelineView(View):
         _time("backward_s", "backw.", "Computation of the backward pass."),
         _time("optimizer_s", "optim.", "Computation of clipping and the update."),
         _time("other_s", "other", "Other computation."),
-        _time("communication_s", "comm", "Communication, summed over collectives and groups."),
+        _time("communication_s", "comm", "Communication; what runs at once counts once."),
         _time("exposed_s", "expos.", "Communication that no computation hides.", cost=True),
         _time("wait_s", "wait", "Communication that waits for the slowest rank of its group.", cost=True),
         _time("copy_s", "copies", "Copies to, from and on a GPU."),
@@ -101,7 +102,7 @@ class TimelineView(View):
 
 def _finding(items: Sequence[Shown]) -> str:
     """Which share of its step the worst case spends in exposed communication, and which one idle."""
-    exposed = max((_share(steps, _exposed), name) for _, name, steps in items)
+    exposed = max((_share(steps, partial(_exposed, row)), name) for row, name, steps in items)
     idle = max((_share(steps, lambda step: step.idle), name) for _, name, steps in items)
     return (
         f"Most exposed communication in the kept step: {exposed[1]}, {exposed[0]:.0%} of it; "
@@ -113,8 +114,20 @@ def _share(steps: Sequence[RankStep], seconds: Callable[[RankStep], float]) -> f
     return statistics.fmean(seconds(step) / step.seconds for step in steps)
 
 
-def _exposed(step: RankStep) -> float:
-    return math.fsum(piece.exposed for piece in step.of(COMMUNICATION))
+def _exposed(row: CaseSummary, step: RankStep) -> float:
+    return _measured(row, step, "comm_exposed_s", [piece.exposed for piece in step.of(COMMUNICATION)])
+
+
+def _measured(row: CaseSummary, step: RankStep, column: str, pieces: Sequence[float]) -> float:
+    """What a rank measured of the kept step, or if it is not told the sum of its *pieces*.
+
+    A message lasts until somebody waits for it, so that pieces overlap and their sum may exceed the step.
+    """
+    kept = row.detail.tables["timeline"][0].get("step") if row.detail else None
+    ranks = row.detail.samples.get(column, []) if row.detail else []
+    steps = ranks[step.rank] if step.rank < len(ranks) else []
+    seconds = steps[kept] if isinstance(kept, int) and kept < len(steps) else None
+    return math.fsum(pieces) if seconds is None else seconds
 
 
 def _shown(run: AnalysedRun) -> list[Shown]:
@@ -133,8 +146,8 @@ def _row(row: CaseSummary, name: str, step: RankStep) -> Row:
         "step_s": step.seconds,
         **parts,
         "other_s": max(0.0, _busy(step, COMPUTE) - math.fsum(parts.values())),
-        "communication_s": math.fsum(piece.busy for piece in moved),
-        "exposed_s": math.fsum(piece.exposed for piece in moved),
+        "communication_s": _measured(row, step, "comm_s", [piece.busy for piece in moved]),
+        "exposed_s": _exposed(row, step),
         "wait_s": math.fsum(piece.wait for piece in moved),
         "copy_s": _busy(step, COPY),
         "idle_s": step.idle,

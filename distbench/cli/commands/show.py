@@ -47,7 +47,7 @@ def show(
     stored = runs.find(name, out)
     run = priced(analysed(stored), price)
     if view:
-        check_word("--view", view, [*views(), *raw_tables(run)])
+        check_word("--view", view, list(dict.fromkeys([*views(), *raw_tables(run)])))
         print_view(run, view, form)
     else:
         print_run(run, form)
