@@ -59,6 +59,19 @@ def test_what_would_change_the_answer_is_told_with_what_it_costs():
     assert "If a device has less than 400 MiB, use zero3+offload (100 MiB, 65% slower)." in text
 
 
+def test_a_leaner_case_that_only_noise_ties_is_told_with_what_it_costs_by_estimate():
+    text = said(*trials(DDP, 1000, 1200, mib=800), *trials(ZERO2, 850, 1050, mib=400))
+    assert "use zero2 (400 MiB, 14% slower by estimate, within noise)." in text
+
+
+def test_more_devices_that_are_slower_are_not_recommended_without_a_word():
+    few, many = case("ddp", 2), case("ddp", 4)
+    assert few.batch.global_batch_size == many.batch.global_batch_size
+    slower = said(*trials(few, 2000, 2010), *trials(many, 1000, 1010))
+    assert "2 devices are faster: ddp, 2,005 tokens/s (distbench pick RUN --devices 2)." in slower
+    assert "are faster" not in said(*trials(few, 1000, 1010), *trials(many, 2000, 2010))
+
+
 # -- what may be chosen
 
 

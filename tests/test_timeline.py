@@ -179,6 +179,15 @@ def test_a_rank_that_talks_in_several_groups_has_a_lane_for_each() -> None:
     ]
 
 
+def test_of_messages_at_once_the_view_counts_the_time_once() -> None:
+    """A message lasts until somebody waits for it: two of 20 ms are 25 ms of a step."""
+    messages = (Collective("send", "0,1", (0, 20 * MS)), Collective("recv", "0,1", (5 * MS, 25 * MS)))
+    rows = kept(Events().mark("step", 0, 30), *messages)
+    told = replace(record(*rows), samples={"comm_s": [[25 * MS]], "comm_exposed_s": [[25 * MS]]})
+    (row,) = TimelineView().sheet(AnalysedRun(info(DDP), [told])).rows
+    assert [round(row.value(name) / MS) for name in ("communication_s", "exposed_s")] == [25, 25]
+
+
 def test_the_view_says_what_a_rank_did_what_it_waited_for_and_where_its_trace_is() -> None:
     whole, *pieces = kept(cpu_step(), ALL_REDUCE)
     run = AnalysedRun(info(DDP), [record({**whole, "trace": "rank0.trace.json.gz"}, *pieces)])
