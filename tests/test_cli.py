@@ -221,7 +221,7 @@ def test_list_shows_options_with_default_and_doc_in_the_words_of_a_suite(command
     everything = command("list")[1]
     assert 'preset: tiny, moe-tiny, gpt2-small, 1b, 3b, 8b, 70b, auto; default: "tiny"' in everything
     assert "model_type: text; required" in everything
-    for word in ("None", "Literal", "Optional", "tuple", "()", "dict["):
+    for word in ("None", "Literal", "Optional", "Union", "tuple", "()", "dict["):
         assert word not in everything
 
 

@@ -363,6 +363,31 @@ MUTANTS = (
         '"optimizer_state": parameters * state,',
         _in("test_memory", "theory"),
     ),
+    # pipelines, and checkpoints into another mesh
+    Mutant(
+        "the thread of messages is taken for the backend's own",
+        " - {event.thread for event in self.issues}",
+        "",
+        _in("test_trace", "message"),
+    ),
+    Mutant(
+        "DeepSpeed's pipeline updates twice",
+        "schedule.OptimizerStep: lambda _engine: None,",
+        "",
+        STRATEGIES,
+    ),
+    Mutant(
+        "the norm of DeepSpeed's pipeline is that of a stage",
+        "dist.all_reduce(squares, group=self._group)",
+        "pass",
+        STRATEGIES,
+    ),
+    Mutant(
+        "no shards go into another strategy directly",
+        "if self._options.directly and shards.is_dir():",
+        "if False and shards.is_dir():",
+        _in("test_checkpoint", "directly and fp32"),
+    ),
     # choice
     Mutant(
         "the slowest is the best",
