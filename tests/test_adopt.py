@@ -219,6 +219,27 @@ def test_torchtitans_sums_of_a_pipeline_are_clipped_as_the_means_of_the_case() -
     assert [each for each in adopted.differs if "1,536, its tokens" in each]
 
 
+@pytest.mark.parametrize(("name", "parts"), [("ddp", 2), ("fsdp", 1), ("hsdp", 1)])
+def test_gradients_that_torchtitan_divides_twice_are_clipped_as_those_of_the_case(
+    name: str, parts: int
+) -> None:
+    hybrid = of("fsdp", 4, options={"sharding": "hybrid"})
+    adopted = adopt("torchtitan", hybrid if name == "hsdp" else ALL[name], {})
+    found = tomllib.loads(adopted.files["torchtitan.toml"])
+    assert found["optimizer"]["eps"] == pytest.approx(3e-7 / parts, rel=1e-12)
+    assert found["training"]["max_norm"] == pytest.approx(0.67 / parts, rel=1e-12)
+    assert found["optimizer"]["weight_decay"] == 0.0453, "AdamW takes it off the weights"
+    told = [
+        each for each in adopted.differs if "once more: max_norm and eps are the case's divided by 2" in each
+    ]
+    assert len(told) == (parts > 1)
+
+
+def test_the_made_up_training_is_refused_where_ranks_share_rows() -> None:
+    with pytest.raises(UsageError, match="--skeleton: its batches are different on every rank"):
+        adopt("torch", ALL["zero1-tp"], LIVE, with_script=True)
+
+
 @pytest.mark.parametrize(
     ("strategy", "changes", "reason"),
     [

@@ -39,17 +39,15 @@ FORMATS: dict[str, ModuleType] = {
 
 
 _BY_NAMES = (
-    "only a script of plain torch and torchtitan's configuration say how layers are cut (tensor parallelism)"
+    "only a script of plain torch and torchtitan's configuration say how torch cuts layers (tensor "
+    "parallelism)"
 )
-
-
 _CONTEXT = "only torchtitan's configuration says how the positions of a row are shared by ranks"
 _AUTO_TP = "it deals other rows to each rank; ranks that DeepSpeed's AutoTP cuts a layer over need the same"
 _PIPELINE = "only a script of plain torch and torchtitan's configuration say how a model is cut into stages"
 _TIMED = "its stages were cut by what layers took (split: time), and the record does not say which has which"
 _LOSSY = "only a script of plain torch can have DDP's hooks for PowerSGD and post-local SGD"
 _ZERO_1 = "only a script of plain torch can have torch's ZeroRedundancyOptimizer"
-
 _IN_BACKWARD = "no format says yet how parameters are updated in the backward pass (optimizer_in_backward)"
 
 
@@ -76,6 +74,29 @@ def _problems(format_: str, measured: Measured) -> list[str]:
     return [*base.problems(measured), *base.applying(own), *problems]
 
 
+def _instead(reason: str, measured: Measured) -> str:
+    """What can express a case that a format can't, for that *reason*; if nothing can, why not."""
+    if others := formats_for(measured):
+        return f"; for this case use --as {' or '.join(others)}"
+    by_reason: dict[str, list[str]] = {}
+    for name in FORMATS:
+        by_reason.setdefault(_problems(name, measured)[0], []).append(name)
+    by_reason.pop(reason)
+    return "".join(f"; nor --as {' or '.join(names)}: {other}" for other, names in by_reason.items())
+
+
+def _check_skeleton(format_: str, measured: Measured) -> None:
+    if FORMATS[format_] is not torch_script:
+        raise UsageError(f"--skeleton: only --as torch has a training script, not --as {format_}")
+    sentences = {
+        "its small model has none of the layers that this case cuts": measured.split or measured.pipeline,
+        "its batches are different on every rank; ranks that DeepSpeed's AutoTP cuts a layer over need the "
+        "same": measured.shares_rows,
+    }
+    for reason in base.applying(sentences):
+        raise UsageError(f"--skeleton: {reason}; leave it out")
+
+
 def adopt(
     format_: str,
     case: Case,
@@ -96,15 +117,9 @@ def adopt(
     measured, module = Measured.of(case, effective), FORMATS[format_]
     measured = sizes.fitted(measured) if parameters is None else sizes.rescaled(measured, parameters)
     if problems := _problems(format_, measured):
-        others = formats_for(measured)
-        advice = f"; for this case use --as {' or '.join(others)}" if others else ""
-        raise UsageError(f"--as {format_}: {problems[0]}{advice}")
-    if with_script and module is not torch_script:
-        raise UsageError(f"--skeleton: only --as torch has a training script, not --as {format_}")
-    if with_script and (measured.split or measured.pipeline):
-        raise UsageError(
-            "--skeleton: its small model has none of the layers that this case cuts; leave it out"
-        )
+        raise UsageError(f"--as {format_}: {problems[0]}{_instead(problems[0], measured)}")
+    if with_script:
+        _check_skeleton(format_, measured)
     written: Adopted = module.write(measured)
     if case.environment != CURRENT:
         note = f"Measured in another Python environment: {base.elsewhere(case)}"

@@ -18,8 +18,13 @@ from distbench.strategies.pp import PipelineParallel
 _DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 _SUMS = (
     "torchtitan 0.2.2 does not divide the gradients of a pipeline by the tokens of an update, only the loss "
-    "that it logs (a later commit, f4a575f60, does): max_norm and eps are the case's times {tokens:,}, its "
-    "tokens; with another batch, sequence length or version of torchtitan change both"
+    "that it logs (a later commit, f4a575f60, does): {keys} are the case's times {tokens:,}, its tokens; "
+    "with another batch, sequence length or version of torchtitan change them"
+)
+_MEANS = (
+    "torchtitan 0.2.2 divides the loss by the tokens of all ranks, and DDP the gradients by the number of "
+    "ranks once more: {keys} are the case's divided by {ranks}, its ranks; with another number of ranks or "
+    "version of torchtitan change them"
 )
 _NAMED = "module_fqns_per_model_part has the measured model's layers: put in those of yours"
 
@@ -44,12 +49,15 @@ def cut(measured: Measured) -> TensorParallelism | None:
     return over if over and over.devices > 1 else None
 
 
-def gradient_scale(measured: Measured) -> int:
-    """How many times larger torchtitan's gradients are than the case's: as many as an update has tokens."""
-    if not measured.pipeline:
-        return 1
-    shape = registry.make("workloads", measured.case.workload).shape
-    return int(measured.case.batch.global_batch_size * shape.length)
+def scaled(measured: Measured, value: float) -> float:
+    """*value*, set for gradients of the case, for torchtitan's, which are that much larger or smaller."""
+    return value * _tokens(measured) / _copies(measured)
+
+
+def decay(measured: Measured) -> float:
+    """Weight decay for torchtitan's gradients: Adam adds it to them, AdamW takes it off the weights."""
+    spec = measured.case.optimizer
+    return spec.weight_decay if spec.name == "adamw" else scaled(measured, spec.weight_decay)
 
 
 def parallelism(measured: Measured) -> dict[str, Any]:
@@ -75,16 +83,39 @@ def parallelism(measured: Measured) -> dict[str, Any]:
 
 def differences(measured: Measured) -> dict[str, object]:
     """What the section can't say as the case had it, and whether that applies."""
-    pipeline = measured.pipeline
+    pipeline, keys = measured.pipeline, _scaled_keys(measured)
     shards = sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context
     return {
         "torchtitan shards embedding, final norm and output head as separate units": shards,
         "torchtitan shards norm and head again after forward too; the case kept them": (
             pipeline and pipeline.reshard_after_forward
         ),
-        _SUMS.format(tokens=gradient_scale(measured)): pipeline,
+        _SUMS.format(keys=keys, tokens=_tokens(measured)): pipeline,
+        _MEANS.format(keys=keys, ranks=_copies(measured)): _copies(measured) > 1,
         _NAMED: pipeline and "module_fqns_per_model_part" in _stages(measured, pipeline),
     }
+
+
+def _tokens(measured: Measured) -> int:
+    """How many times larger gradients are as torchtitan does not divide them: those of a pipeline."""
+    if not measured.pipeline:
+        return 1
+    shape = registry.make("workloads", measured.case.workload).shape
+    return int(measured.case.batch.global_batch_size * shape.length)
+
+
+def _copies(measured: Measured) -> int:
+    """How many times smaller gradients are as torchtitan divides them twice.
+
+    It turns off the division of FSDP alone (``disable_fsdp_gradient_division``), that of HSDP with it.
+    """
+    mesh = sizes(measured)
+    return mesh["dp_replicate"] if mesh["dp_shard"] * mesh["cp"] == 1 else 1
+
+
+def _scaled_keys(measured: Measured) -> str:
+    is_decoupled = measured.case.optimizer.name == "adamw" or not measured.case.optimizer.weight_decay
+    return "max_norm and eps" if is_decoupled else "max_norm, eps and weight_decay"
 
 
 def _resharding(measured: Measured) -> str:

@@ -24,6 +24,7 @@ from distbench.strategies.tp import TensorParallel
 from distbench.strategies.zero import Zero
 from distbench.suite.checking import check
 from distbench.suite.reading import key_text
+from distbench.units import count_text
 
 # each format says which of these it can't express
 _STRATEGIES = (
@@ -35,13 +36,19 @@ _UNSAID = {
     "ep": "how experts are spread over ranks that have whole copies of all else",
 }
 
-COMMON_NOTES = (
-    "train.py is your script. Weight decay applies to every parameter, including biases and norms, and the "
-    "learning rate has the schedule named above; with another one or exempt parameters the training is not "
-    "equivalent to the measured case.",
-    "With a different number of processes, change the micro-batch size or accumulation to keep the global "
-    "batch size.",
+_WHAT_DECAYS = (
+    "Weight decay applies to every parameter, including biases and norms, and the learning rate has the "
+    "schedule named above; with another one or exempt parameters the training is not equivalent to the "
+    "measured case."
 )
+_PROCESSES = (
+    "With a different number of processes, change the micro-batch size or accumulation to keep the global "
+    "batch size."
+)
+TRAINING_NOTES = (_WHAT_DECAYS, _PROCESSES)
+"""For a tool that has a training loop of its own."""
+COMMON_NOTES = (f"train.py is your script. {_WHAT_DECAYS}", _PROCESSES)
+"""For a script of the user's."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +261,8 @@ def unnamed_layers(measured: Measured, advice: str) -> list[str]:
 
 
 def _ranks(batch: Batch) -> str:
-    return f"{batch.parts // batch.gradient_accumulation_steps} ranks with rows of their own"
+    ranks = batch.parts // batch.gradient_accumulation_steps
+    return f"{count_text(ranks, 'rank')} with rows of {'its' if ranks == 1 else 'their'} own"
 
 
 def _settings(case: Case) -> dict[str, str]:

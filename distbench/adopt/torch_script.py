@@ -39,8 +39,11 @@ def problems(measured: Measured) -> list[str]:
     if pipeline:
         mesh = [name for name, size in pipeline.dimensions(measured.case.world_size).items() if size > 1]
         sentences |= {
-            f"its pipeline has stages on one rank each; the case's mesh is {' x '.join(mesh)}": len(mesh) > 1,
-            "its pipeline has no loss scale": measured.case.precision.loss_scale,
+            f"the script's pipeline has one rank for each stage; the case's mesh is {' x '.join(mesh)}": len(
+                mesh
+            )
+            > 1,
+            "the script's pipeline has no loss scale": measured.case.precision.loss_scale,
         }
     return base.applying(sentences)
 

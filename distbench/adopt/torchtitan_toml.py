@@ -20,7 +20,7 @@ _NOTES = (
     "Add your own [model], data and sequence length: torchtitan trains its own models, not the case's.",
     "torchtitan sums the loss over tokens and divides by their number in the global batch: equal to the case "
     "if every sample has the same number of tokens.",
-    *base.COMMON_NOTES,
+    *base.TRAINING_NOTES,
 )
 _DTYPES = ("fp32", "fp32", "fp32"), ("bf16", "fp32", "fp32")
 """Of computing, reducing and the master weights."""
@@ -89,15 +89,14 @@ def _differs(measured: Measured) -> list[str]:
 def _config(measured: Measured) -> dict[str, dict[str, Any]]:
     case, fsdp = measured.case, measured.fsdp
     spec, batch = case.optimizer, case.batch
-    scale = titan_mesh.gradient_scale(measured)
     return {
         "optimizer": {
             "name": optimizers.kind_of(spec).name,
             "lr": spec.lr,
             "beta1": spec.betas[0],
             "beta2": spec.betas[1],
-            "eps": spec.eps * scale,
-            "weight_decay": spec.weight_decay,
+            "eps": titan_mesh.scaled(measured, spec.eps),
+            "weight_decay": titan_mesh.decay(measured),
             "implementation": {"loop": "for-loop"}.get(spec.kernel, spec.kernel),
         },
         "lr_scheduler": _scheduler(spec),
@@ -107,7 +106,9 @@ def _config(measured: Measured) -> dict[str, dict[str, Any]]:
             "local_batch_size": batch.micro_batch_size,
             "global_batch_size": batch.global_batch_size,
             # it always clips; infinity only measures
-            "max_norm": float("inf") if spec.clip_grad_norm is None else spec.clip_grad_norm * scale,
+            "max_norm": titan_mesh.scaled(
+                measured, float("inf") if spec.clip_grad_norm is None else spec.clip_grad_norm
+            ),
             "dtype": TORCH_NAMES[case.precision.master],
             "mixed_precision_param": TORCH_NAMES[case.precision.compute],
             "mixed_precision_reduce": TORCH_NAMES[case.precision.reduce],
