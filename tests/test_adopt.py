@@ -22,6 +22,7 @@ from records import case, failed, info, measured, unsupported
 from ruamel.yaml import YAML
 
 from distbench.adopt import FORMATS, Adopted, Measured, adopt, formats_for
+from distbench.adopt._titan_mesh import scaled
 from distbench.analysis.losses import losses_of
 from distbench.case import Batch, Case, Choice, Optimizer, Precision
 from distbench.errors import UsageError
@@ -68,6 +69,7 @@ def stored(folder: Path, *records: Record) -> str:
 ADAM = Optimizer("adam", 0.00321, (0.71, 0.83), 3e-7, 0.0, 0.0453, 0.67, "foreach")
 ADAFACTOR = dataclasses.replace(ADAM, name="adafactor")
 MUON = Optimizer("muon", 0.00321, (0.71, 0.83), 3e-7, 0.87, 0.0453, 0.67, "loop")
+HYBRID = {"sharding": "hybrid"}
 INSIDE, PAIRS = {"dp_shard": 2, "tp": 2}, {"mesh": {"cp": 2}}
 ALL = {
     "single": of("single", 1),
@@ -216,28 +218,40 @@ def test_torchtitans_sums_of_a_pipeline_are_clipped_as_the_means_of_the_case() -
     found = tomllib.loads((adopted := adopt("torchtitan", one, {})).files["torchtitan.toml"])
     assert found["optimizer"]["eps"] == pytest.approx(3e-7 * tokens, rel=1e-12)
     assert found["training"]["max_norm"] == pytest.approx(0.67 * tokens, rel=1e-12)
-    assert [each for each in adopted.differs if "1,536, its tokens" in each]
+    assert [each for each in adopted.differs if "max_norm and eps are the case's times 1,536, its" in each]
+    adam = dataclasses.replace(one, optimizer=ADAM)
+    coupled = tomllib.loads((adopted := adopt("torchtitan", adam, {})).files["torchtitan.toml"])
+    assert found["optimizer"]["weight_decay"] == 0.0453
+    assert coupled["optimizer"]["weight_decay"] == pytest.approx(0.0453 * tokens, rel=1e-12)
+    assert [each for each in adopted.differs if "max_norm, eps and weight_decay are the case's" in each]
 
 
-@pytest.mark.parametrize(("name", "parts"), [("ddp", 2), ("fsdp", 1), ("hsdp", 1)])
-def test_gradients_that_torchtitan_divides_twice_are_clipped_as_those_of_the_case(
-    name: str, parts: int
-) -> None:
-    hybrid = of("fsdp", 4, options={"sharding": "hybrid"})
-    adopted = adopt("torchtitan", hybrid if name == "hsdp" else ALL[name], {})
-    found = tomllib.loads(adopted.files["torchtitan.toml"])
-    assert found["optimizer"]["eps"] == pytest.approx(3e-7 / parts, rel=1e-12)
-    assert found["training"]["max_norm"] == pytest.approx(0.67 / parts, rel=1e-12)
-    assert found["optimizer"]["weight_decay"] == 0.0453, "AdamW takes it off the weights"
-    told = [
-        each for each in adopted.differs if "once more: max_norm and eps are the case's divided by 2" in each
-    ]
-    assert len(told) == (parts > 1)
+def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_once() -> None:
+    def settings(one: Case) -> tuple[float, float, float, list[str]]:
+        found = tomllib.loads((adopted := adopt("torchtitan", one, {})).files["torchtitan.toml"])
+        told = [each for each in adopted.differs if "ranks once more" in each]
+        return (
+            found["optimizer"]["eps"],
+            found["training"]["max_norm"],
+            found["optimizer"]["weight_decay"],
+            told,
+        )
 
-
-def test_the_made_up_training_is_refused_where_ranks_share_rows() -> None:
-    with pytest.raises(UsageError, match="--skeleton: its batches are different on every rank"):
-        adopt("torch", ALL["zero1-tp"], LIVE, with_script=True)
+    for ranks in (2, 4):
+        eps, norm, decay, (told,) = settings(of("ddp", ranks))
+        assert (eps, norm, decay) == (3e-7 / ranks, 0.67 / ranks, 0.0453)
+        assert f"max_norm and eps are the case's divided by {ranks}, its ranks" in told
+        eps, norm, decay, (told,) = settings(of("ddp", ranks, optimizer=ADAM))
+        assert (eps, norm, decay) == (3e-7 / ranks, 0.67 / ranks, 0.0453 / ranks)
+        assert "max_norm, eps and weight_decay are" in told
+    unclipped = dataclasses.replace(ADAM, clip_grad_norm=None)
+    assert settings(of("ddp", optimizer=unclipped))[1] == float("inf")
+    # torchtitan turns off the division of FSDP, and nothing divides for one rank
+    for whole in (ALL["fsdp"], ALL["fsdp-compiled"], of("fsdp", 4, options=HYBRID), of("ddp", 1), ALL["cp"]):
+        if "torchtitan" in formats_for(Measured.of(whole, {})):
+            assert settings(whole) == (3e-7, 0.67, 0.0453, [])
+    copies = Measured.of(of("pp", 4, batch=Batch(24, 4, 3), options={"mesh": {"dp_replicate": 2}}), {})
+    assert scaled(copies, 0.67) == pytest.approx(0.67 * 24 * 128 / 2, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +276,49 @@ def test_what_torchtitan_would_do_otherwise_is_refused(
 def test_what_would_quietly_become_another_training_on_cpus_is_refused(format_: str) -> None:
     with pytest.raises(UsageError, match=r"on CPUs .* DDP; .*--as torch$"):
         adopt(format_, of("fsdp", device="cpu"), {})
+
+
+@pytest.mark.parametrize("mesh", ["tp", "dp_shard"])
+def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each(mesh: str) -> None:
+    one = of("pp", 4, "cpu", batch=Batch(12, 4, 3), options={"mesh": {mesh: 2}})
+    assert formats_for(Measured.of(one, {})) == []
+    reasons = {
+        "torch": f"the script's pipeline has one rank for each stage; the case's mesh is pp x {mesh}",
+        "torchtitan": "torchtitan trains only on accelerators; the case was measured on CPUs",
+    }
+    others = "only a script of plain torch and torchtitan's configuration say how a model is cut into stages"
+    for format_ in FORMATS:
+        with pytest.raises(UsageError) as refused:
+            adopt(format_, one, {})
+        first, *rest = re.split("; neither can ", str(refused.value))
+        assert first == f"--as {format_}: {reasons.get(format_, others)}"
+        told = " ".join(rest)
+        assert all(f"--as {name}: {reason}" in told for name, reason in reasons.items() if name != format_)
+        assert ("--as deepspeed or accelerate or transformers: " in told) == (format_ in reasons)
+
+
+def test_what_no_format_can_say_is_said_once() -> None:
+    updated = of("fsdp", options={"optimizer_in_backward": True, "mesh": {"tp": 2}}, batch=Batch(12, 4, 3))
+    for format_ in FORMATS:
+        with pytest.raises(UsageError, match=r"^--as \w+: no format says yet .*\(optimizer_in_backward\)$"):
+            adopt(format_, updated, {})
+
+
+def test_no_skeleton_deals_other_rows_to_ranks_that_share_them() -> None:
+    with pytest.raises(UsageError, match=r"^--skeleton: .*AutoTP cuts a layer over need the same; leave it"):
+        adopt("torch", ALL["zero1-tp"], LIVE, with_script=True)
+    assert "train.py" in adopt("torch", ALL["zero2"], LIVE, with_script=True).files
+
+
+def test_ranks_are_counted_and_only_a_users_script_is_called_so() -> None:
+    titan, script = (adopt(each, ALL["pp"], {}) for each in ("torchtitan", "torch"))
+    assert "accumulation steps x 1 rank with rows of its own\n" in everything(titan)
+    assert "accumulation steps x 2 ranks with rows of their own\n" in everything(
+        adopt("torch", ALL["ddp"], {})
+    )
+    told = ["train.py is your script" in everything(each) for each in (titan, script)]
+    assert told == [False, True]
+    assert "Weight decay applies to every parameter" in everything(titan)
 
 
 def test_sizes_that_the_suite_left_open_are_those_of_the_live_engine() -> None:

@@ -118,8 +118,8 @@ def test_what_was_asked_for_and_what_ran_stand_side_by_side(swept: dict[str, Rec
     for record in swept.values():
         for row in traffic(record):
             n = row.group_size
-            factor = 2 * (n - 1) / n if row.ran == "all_reduce" else (n - 1) / n
-            assert row.wire_bytes == pytest.approx(row.bytes * factor)
+            whole = {"all_reduce": 2 * (n - 1) / n, "send": 1, "recv": 1}
+            assert row.wire_bytes == pytest.approx(row.bytes * whole.get(row.ran, (n - 1) / n))
 
 
 def test_a_hybrid_shard_talks_in_groups(swept: dict[str, Record]) -> None:

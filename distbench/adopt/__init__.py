@@ -60,14 +60,15 @@ def _problems(format_: str, measured: Measured) -> list[str]:
     module = FORMATS[format_]
     problems: list[str] = module.problems(measured)
     own = {
-        _CONTEXT: measured.context and module is not torchtitan_toml,
+        # of every format: what names others as able comes after them
         _TIMED: (
             measured.pipeline and measured.pipeline.split == "time" and not _pipeline.knows_stages(measured)
         ),
+        _IN_BACKWARD: getattr(measured.strategy, "optimizer_in_backward", False),
+        _CONTEXT: measured.context and module is not torchtitan_toml,
         _AUTO_TP: measured.shares_rows and module in (accelerate_yaml, trainer_json),
         _PIPELINE: measured.pipeline and module not in (torch_script, torchtitan_toml),
         _BY_NAMES: measured.split and module not in (torch_script, torchtitan_toml),
-        _IN_BACKWARD: getattr(measured.strategy, "optimizer_in_backward", False),
         _LOSSY: measured.ddp and measured.ddp.by_design and module is not torch_script,
         _ZERO_1: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
     }
@@ -82,7 +83,7 @@ def _instead(reason: str, measured: Measured) -> str:
     for name in FORMATS:
         by_reason.setdefault(_problems(name, measured)[0], []).append(name)
     by_reason.pop(reason)
-    return "".join(f"; nor --as {' or '.join(names)}: {other}" for other, names in by_reason.items())
+    return "".join(f"; neither can --as {' or '.join(names)}: {other}" for other, names in by_reason.items())
 
 
 def _check_skeleton(format_: str, measured: Measured) -> None:

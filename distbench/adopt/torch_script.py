@@ -38,11 +38,9 @@ def problems(measured: Measured) -> list[str]:
     sentences: dict[str, object] = {unknown: is_foreign and (measured.split or pipeline)}
     if pipeline:
         mesh = [name for name, size in pipeline.dimensions(measured.case.world_size).items() if size > 1]
+        one_each = f"the script's pipeline has one rank for each stage; the case's mesh is {' x '.join(mesh)}"
         sentences |= {
-            f"the script's pipeline has one rank for each stage; the case's mesh is {' x '.join(mesh)}": len(
-                mesh
-            )
-            > 1,
+            one_each: len(mesh) > 1,
             "the script's pipeline has no loss scale": measured.case.precision.loss_scale,
         }
     return base.applying(sentences)

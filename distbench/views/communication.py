@@ -71,7 +71,13 @@ _TRAFFIC = (
     Field("nodes", "", "Nodes that these ranks are on; 1: inside a node.", type="bigint"),
     Field("calls", "", "Calls per step."),
     Field("bytes", "payload", "Payload per step, by nccl-tests' convention: full arrays.", "B", "lower"),
-    Field("wire_bytes", "wire", "What a rank sends per step, by the algorithm that ran.", "B", "lower"),
+    Field(
+        "wire_bytes",
+        "wire",
+        "What a rank sends per step, of a recv receives, by the algorithm that ran.",
+        "B",
+        "lower",
+    ),
     Field("transfer_s", "transfer", "Shortest time of any rank of the group, per step.", "s", "lower"),
     Field("wait_s", "wait", "The rest: waiting for the slowest rank.", "s", "lower"),
     Field("exposed_s", "exposed", "Time that no computation hides.", "s", "lower"),
@@ -96,15 +102,14 @@ class CommunicationView(View):
     title = "Communication"
     place = 50
     caption = (
-        "One step of a rank, mean over ranks and profiled steps, by kind of collective, with its number "
-        "of calls. payload: the full array of each, as asked for; wire: what a rank sends, by the "
-        "algorithm that the backend ran; transfer: the shortest time of any rank of the group; wait: the "
-        "rest, waiting for the slowest; exposed: not hidden by computation; algbw, busbw: GB/s as "
+        "One step of a rank, mean over ranks and profiled steps, by kind of collective, with its number of "
+        "calls. payload: the full array of each, as asked for; wire: what a rank sends, of a recv receives, "
+        "by the algorithm that the backend ran; transfer: the shortest time of any rank of the group; wait: "
+        "the rest, waiting for the slowest; exposed: not hidden by computation; algbw, busbw: GB/s as "
         "nccl-tests defines them, from payload and transfer. Lower is better, except for those two. Calls "
         "that run at once are added up, so that a row may exceed the step; and a message that is asked for "
-        "early and waited for late seems to take until then. On a "
-        "CPU, gloo's threads share the cores with the computation: hidden communication still slows it "
-        "down, and busbw is that of memory."
+        "early and waited for late seems to take until then. On a CPU, gloo's threads share the cores with "
+        "the computation: hidden communication still slows it down, and busbw is that of memory."
     )
     fields = (*(replace(field, heading="") for field in CASE), _OPERATION, *_TRAFFIC, _ATTAINED)
 

@@ -49,12 +49,9 @@ class ScalingView(View):
     title = "Scaling"
     place = 20
     is_behind = True
-    caption = " ".join(
-        [
-            *DEFINITIONS.values(),
-            "transfer, waiting, work: shares of device time lost to exposed transfer, to waiting for slower "
-            "ranks and to extra compute; with the efficiency they add up to 100%.",
-        ]
+    caption = (
+        "transfer, waiting, work: shares of device time lost to exposed transfer, to waiting for slower "
+        "ranks and to extra compute; with the efficiency they add up to 100%."
     )
     fields = (
         Field("series", "series", "Strategy, with what tells series apart.", type="varchar"),
@@ -82,13 +79,16 @@ class ScalingView(View):
     def sheet(self, run: AnalysedRun) -> Sheet:
         rows = [_row(each, point) for each in run.scaling for point in each.points]
         notes = [] if rows else ["No case was measured both on one device and on more."]
+        kinds = {each.kind for each in run.scaling}
+        defined = [text for kind, text in DEFINITIONS.items() if kind in kinds]
+        caption = " ".join([*defined, self.caption])
         if any(nodes_of(point) > 1 for each in run.scaling for point in each.points):
-            return self._over_nodes(rows)
-        return self.made(rows, notes)
+            return self._over_nodes(rows, caption)
+        return self.made(rows, notes, caption)
 
-    def _over_nodes(self, rows: Sequence[Row]) -> Sheet:
+    def _over_nodes(self, rows: Sequence[Row], caption: str) -> Sheet:
         """The sheet with the columns that have nothing to say of a single node."""
-        made = self.made(rows, caption=f"{self.caption} {DEFINITION}")
+        made = self.made(rows, caption=f"{caption} {DEFINITION}")
         fields = tuple(
             replace(each, heading=_OVER_NODES.get(each.name, each.heading)) for each in made.fields
         )

@@ -57,7 +57,9 @@ class StagedEngine(ZeroEngine):
 
     def grad_norm(self) -> float:
         own = [reading.sum_of_squares(safe_get_full_grad(p)) for p in self._own().values() if p.requires_grad]
-        squares = torch.stack(own).sum()
+        # a stage may have nothing that is trained
+        none = torch.zeros((), dtype=torch.float64, device=self._setting.device)
+        squares = torch.stack([none, *own]).sum()
         dist.all_reduce(squares, group=self._group)
         return math.sqrt(squares)
 
