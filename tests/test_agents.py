@@ -478,8 +478,12 @@ def test_a_full_disk_on_a_node_is_told_with_the_node(tmp_path: Path, chore: None
 
 def test_a_node_that_has_no_place_for_a_copy_is_named(tmp_path: Path, chore: None) -> None:
     run = tmp_path / "run"
-    full = "".join(f"mount -t tmpfs -o nr_inodes=1 none {place}; " for place in ("/tmp", "/var/tmp"))
-    cluster = Cluster(run, shell=alone(before=f"{full}unset TMPDIR; cd /tmp; "))
+    run.mkdir()
+    # to be read still: the interpreter may lie there
+    sealed = "".join(
+        f"mount --rbind {place} {place}; mount -o remount,bind,ro {place}; " for place in ("/tmp", "/var/tmp")
+    )
+    cluster = Cluster(run, shell=alone(run, before=f"{sealed}unset TMPDIR; cd /tmp; "))
     with pytest.raises(LaunchError, match=r"far: no copy of .*run can be made: .*No usable temporary"):
         cluster.site.launch(launch_of(run, "true", 2))
     cluster.site.close()
