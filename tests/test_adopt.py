@@ -103,6 +103,9 @@ ALL = {
     "tp": of("tp", batch=Batch(12, 4, 3), options={"sequence_parallel": True}),
     "pp": of("pp", batch=Batch(12, 4, 3)),
     "pp-bf16": of("pp", batch=Batch(12, 4, 3), precision=BF16, activation_checkpointing="selective"),
+    "pp-ddp": of("pp", 4, batch=Batch(24, 4, 3), options={"mesh": {"dp_replicate": 2}}),
+    "pp-fsdp": of("pp", 4, batch=Batch(24, 4, 3), options={"mesh": {"dp_shard": 2}}, precision=BF16),
+    "pp-tp": of("pp", 4, batch=Batch(12, 4, 3), options={"mesh": {"tp": 2}, "loss_parallel": True}),
     "pp-fsdp-tp": of("pp", 8, batch=Batch(24, 4, 3), options={"mesh": INSIDE, "sequence_parallel": True}),
     "cp": of("cp", 4, batch=Batch(24, 4, 3), options={"implementation": "ring", "sharded": True} | PAIRS),
     "adam": of("fsdp", optimizer=ADAM),
@@ -278,12 +281,12 @@ def test_what_would_quietly_become_another_training_on_cpus_is_refused(format_: 
         adopt(format_, of("fsdp", device="cpu"), {})
 
 
-@pytest.mark.parametrize("mesh", ["tp", "dp_shard"])
-def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each(mesh: str) -> None:
-    one = of("pp", 4, "cpu", batch=Batch(12, 4, 3), options={"mesh": {mesh: 2}})
+def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each() -> None:
+    scaled = Precision("fp16", "fp32", "fp32", "fp32", 64.0)
+    one = of("pp", 2, "cpu", batch=Batch(12, 4, 3), precision=scaled)
     assert formats_for(Measured.of(one, {})) == []
     reasons = {
-        "torch": f"the script's pipeline has one rank for each stage; the case's mesh is pp x {mesh}",
+        "torch": "the script's pipeline has no loss scale",
         "torchtitan": "torchtitan trains only on accelerators; the case was measured on CPUs",
     }
     others = "only a script of plain torch and torchtitan's configuration say how a model is cut into stages"
@@ -740,12 +743,7 @@ def piped(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Rec
         "{zero: {stage: 1, mesh: {tp: 2}}}]\n"
         "precision: [fp32, bf16]",
     )
-    model = "{transformer: {dim: 64, depth: 4, heads: 4, kv_heads: 4, ffn_dim: 128, seq_len: 32, tied: true}}"
-    text = text.replace('{user: {model: "small:Small", length: 32}}', model)
-    done = run_in(tmp_path_factory.mktemp("piped"), text)
-    assert done.code == 0, done.errors
-    records = Run(done.folder).records()
-    return {(record.case.label, record.case.precision.compute): record for record in records}
+    return records_by_precision(text, tmp_path_factory.mktemp("piped"))
 
 
 @pytest.mark.train
@@ -765,6 +763,53 @@ def test_training_with_a_divided_model_gives_the_losses_of_the_case(
     # 1.5e-4 was seen: the case began with weights rounded to 16 bits, as all of its run did
     most = 1e-6 if precision == "fp32" else 5e-4
     assert trained(record, format_, tmp_path) == pytest.approx(losses_of(record), rel=most)
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Record]:
+    """Return the records of a real run of meshes inside pipelines, by label and precision."""
+    text = SUITE.replace(
+        "strategies: [ddp, fsdp, {zero: {stage: 2}}]",
+        """
+strategies:
+  - pp: {mesh: {dp_replicate: 2}, micro_batches: 2}
+  - pp: {mesh: {dp_shard: 2}, schedule: [1F1B, ZBVZeroBubble], micro_batches: 2}
+  - pp: {mesh: {dp_shard: 2}, reshard_after_forward: true, micro_batches: 2}
+  - pp: {mesh: {tp: 2}, sequence_parallel: [false, true], loss_parallel: [false, true], micro_batches: 2}
+  - pp: {mesh: {tp: 2}, schedule: ZBVZeroBubble, micro_batches: 2}
+launcher: {kept: {oversubscribe: true}}
+precision: [fp32, bf16]
+""",
+    ).replace("world_sizes: [2]", "world_sizes: [4]")
+    return records_by_precision(text, tmp_path_factory.mktemp("inside"))
+
+
+@pytest.mark.train
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("label", "precision"),
+    [
+        *((f"pp+{label}", "fp32") for label in ("ddp2", "fsdp2", "fsdp2+reshard", "tp2", "tp2+sp+lp")),
+        *((f"pp-zbvzerobubble+{label}", "fp32") for label in ("fsdp2", "tp2")),
+        *((f"pp+{label}", "bf16") for label in ("ddp2", "fsdp2", "tp2+sp")),
+    ],
+)
+def test_training_with_a_mesh_inside_a_pipeline_gives_the_losses_of_the_case(
+    label: str, precision: str, inside: dict[tuple[str, str], Record], tmp_path: Path
+) -> None:
+    record = inside[label, precision]
+    assert record.case.batch.gradient_accumulation_steps > 1
+    most = 1e-6 if precision == "fp32" else 5e-4
+    assert trained(record, "torch", tmp_path) == pytest.approx(losses_of(record), rel=most)
+
+
+def records_by_precision(suite: str, folder: Path) -> dict[tuple[str, str], Record]:
+    """Return the records of a real run of *suite*, with a model that can be cut, by label and precision."""
+    model = "{transformer: {dim: 64, depth: 4, heads: 4, kv_heads: 4, ffn_dim: 128, seq_len: 32, tied: true}}"
+    done = run_in(folder, suite.replace('{user: {model: "small:Small", length: 32}}', model))
+    assert done.code == 0, done.errors
+    records = Run(done.folder).records()
+    return {(record.case.label, record.case.precision.compute): record for record in records}
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from distbench.adopt import (
-    _pipeline,
+    _pipeline_stages,
     accelerate_yaml,
     base,
     deepspeed_json,
@@ -62,13 +62,15 @@ def _problems(format_: str, measured: Measured) -> list[str]:
     own = {
         # of every format: what names others as able comes after them
         _TIMED: (
-            measured.pipeline and measured.pipeline.split == "time" and not _pipeline.knows_stages(measured)
+            measured.pipeline
+            and measured.pipeline.split == "time"
+            and not _pipeline_stages.knows_stages(measured)
         ),
         _IN_BACKWARD: getattr(measured.strategy, "optimizer_in_backward", False),
         _CONTEXT: measured.context and module is not torchtitan_toml,
         _AUTO_TP: measured.shares_rows and module in (accelerate_yaml, trainer_json),
         _PIPELINE: measured.pipeline and module not in (torch_script, torchtitan_toml),
-        _BY_NAMES: measured.split and module not in (torch_script, torchtitan_toml),
+        _BY_NAMES: measured.cut and module not in (torch_script, torchtitan_toml),
         _LOSSY: measured.ddp and measured.ddp.by_design and module is not torch_script,
         _ZERO_1: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
     }
@@ -90,7 +92,7 @@ def _check_skeleton(format_: str, measured: Measured) -> None:
     if FORMATS[format_] is not torch_script:
         raise UsageError(f"--skeleton: only --as torch has a training script, not --as {format_}")
     sentences = {
-        "its small model has none of the layers that this case cuts": measured.split or measured.pipeline,
+        "its small model has none of the layers that this case cuts": measured.cut or measured.pipeline,
         "its batches are different on every rank; ranks that DeepSpeed's AutoTP cuts a layer over need the "
         "same": measured.shares_rows,
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from textwrap import indent
 from typing import Any
 
-from distbench.adopt._python import block, dtype, lines
+from distbench.adopt._python import block, device_mesh, dtype, lines
 from distbench.adopt.base import Measured
 from distbench.case import Case
+from distbench.meshes import OF_DATA
 from distbench.strategies.fsdp import FullyShardedDataParallel
 
 SHARDING_STRATEGIES = {"full": "FULL_SHARD", "grad_op": "SHARD_GRAD_OP", "hybrid": "HYBRID_SHARD"}
@@ -19,17 +21,11 @@ def imports(strategy: FullyShardedDataParallel) -> str:
     fsdp = "from torch.distributed.fsdp import"
     if strategy.version == 1:
         return lines(
-            "from torch.distributed.device_mesh import init_device_mesh"
-            if strategy.sharding == "hybrid"
-            else "",
             f"{fsdp} CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy",
             "from torch.distributed.fsdp.wrap import CustomPolicy",
         )
     offload = "CPUOffloadPolicy" if strategy.cpu_offload else "OffloadPolicy"
-    return lines(
-        "from torch.distributed.device_mesh import init_device_mesh",
-        f"{fsdp} {', '.join(sorted(['MixedPrecisionPolicy', offload]))}, fully_shard",
-    )
+    return f"{fsdp} {', '.join(sorted(['MixedPrecisionPolicy', offload]))}, fully_shard"
 
 
 def config(measured: Measured, strategy: FullyShardedDataParallel) -> dict[str, Any]:
@@ -50,9 +46,18 @@ def config(measured: Measured, strategy: FullyShardedDataParallel) -> dict[str, 
     return shared | own
 
 
-def wrap(case: Case, strategy: FullyShardedDataParallel) -> str:
+def wrap(measured: Measured, strategy: FullyShardedDataParallel) -> str:
     """Statements that shard ``layers`` and ``model``."""
-    return _fsdp1(case, strategy) if strategy.version == 1 else _fsdp2(case, strategy)
+    return _fsdp1(measured, strategy) if strategy.version == 1 else _fsdp2(measured, strategy)
+
+
+def stage(measured: Measured, *, again: bool) -> str:
+    """Statements that shard ``layers`` and the rest of ``model``, a stage of a pipeline, over ``mesh``.
+
+    Args:
+        again: Shard layers again after each of their forward passes.
+    """
+    return _sharded(_of_data(measured), measured.case, again=again, root_again=False)
 
 
 def policy(case: Case) -> str:
@@ -62,32 +67,45 @@ def policy(case: Case) -> str:
     return f"param_dtype={compute}, reduce_dtype={dtype(precision.reduce)}"
 
 
-def _mesh(case: Case, strategy: FullyShardedDataParallel) -> str:
-    sizes = strategy.dimensions(case.world_size)
-    if strategy.cuts_layers:
-        return f"mesh[{', '.join(f'{json.dumps(name)}' for name in sizes if name != 'tp')}]"
-    shape, names = (str(tuple(part)).replace("'", '"') for part in (sizes.values(), sizes))
-    return f'init_device_mesh("{case.device}", {shape}, mesh_dim_names={names})'
+def _mesh(measured: Measured) -> str:
+    return _of_data(measured) if measured.cut else device_mesh(measured)
 
 
-def _fsdp2(case: Case, strategy: FullyShardedDataParallel) -> str:
-    offload = (
-        f"CPUOffloadPolicy(pin_memory={case.device == 'cuda'})" if strategy.cpu_offload else "OffloadPolicy()"
+def _of_data(measured: Measured) -> str:
+    """The dimensions of ``mesh`` whose ranks have rows of their own."""
+    sizes = measured.strategy.dimensions(measured.case.world_size)
+    return f"mesh[{', '.join(json.dumps(name) for name in sizes if name in OF_DATA)}]"
+
+
+def _fsdp2(measured: Measured, strategy: FullyShardedDataParallel) -> str:
+    pinned = f"CPUOffloadPolicy(pin_memory={measured.case.device == 'cuda'})"
+    return _sharded(
+        _mesh(measured),
+        measured.case,
+        again=strategy.sharding != "grad_op",
+        root_again=strategy.reshard_root,
+        offload=pinned if strategy.cpu_offload else "OffloadPolicy()",
     )
-    return block(f"""
-        shard = {{
-            "mesh": {_mesh(case, strategy)},
-            "mp_policy": MixedPrecisionPolicy({policy(case)}),
-            "offload_policy": {offload},
-        }}
-        for layer in layers:
-            fully_shard(layer, reshard_after_forward={strategy.sharding != "grad_op"}, **shard)
-        fully_shard(model, reshard_after_forward={strategy.reshard_root!r}, **shard)
-    """)
 
 
-def _fsdp1(case: Case, strategy: FullyShardedDataParallel) -> str:
-    mesh = f"\n            device_mesh={_mesh(case, strategy)}," if strategy.sharding == "hybrid" else ""
+def _sharded(mesh: str, case: Case, *, again: bool, root_again: bool, offload: str = "") -> str:
+    rows = lines(
+        f'"mesh": {mesh},',
+        f'"mp_policy": MixedPrecisionPolicy({policy(case)}),',
+        f'"offload_policy": {offload},' if offload else "",
+    )
+    return lines(
+        "shard = {",
+        indent(rows, "    "),
+        "}",
+        "for layer in layers:",
+        f"    fully_shard(layer, reshard_after_forward={again!r}, **shard)",
+        f"fully_shard(model, reshard_after_forward={root_again!r}, **shard)",
+    )
+
+
+def _fsdp1(measured: Measured, strategy: FullyShardedDataParallel) -> str:
+    mesh = f"\n            device_mesh={_mesh(measured)}," if strategy.sharding == "hybrid" else ""
     return block(f"""
         chosen = {{id(layer) for layer in layers}}
         model = FullyShardedDataParallel(
@@ -95,7 +113,7 @@ def _fsdp1(case: Case, strategy: FullyShardedDataParallel) -> str:
             sharding_strategy=ShardingStrategy.{SHARDING_STRATEGIES[strategy.sharding]},
             auto_wrap_policy=CustomPolicy(lambda layer: id(layer) in chosen),
             cpu_offload=CPUOffload(offload_params={strategy.cpu_offload!r}),
-            mixed_precision=MixedPrecision({policy(case)}),
+            mixed_precision=MixedPrecision({policy(measured.case)}),
             device_id=device,{mesh}
             use_orig_params=True,
         )

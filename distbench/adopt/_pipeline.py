@@ -4,39 +4,47 @@ from __future__ import annotations
 
 from textwrap import indent
 
-from distbench.adopt._python import block, function, lines
+from distbench.adopt import _fsdp
+from distbench.adopt import _pipeline_stages as stages
+from distbench.adopt._python import device_mesh, function, lines
 from distbench.adopt.base import Measured
-from distbench.strategies._pipeline import stages_of
-from distbench.strategies.pp import PipelineParallel
-from distbench.strategies.pp.cuts import ranges
-from distbench.workloads.stages import Stages
 
 NOTES = (
     "In train.py, with {file} next to it or pasted in: device = setup(); build the model; model, optimizer = "
     "prepare(model, layers, device, stage_of, loss_of); train(model, optimizer, batches) yields one loss "
     "per update. layers are those of the whole model, in order; loss_of(output, labels) returns a mean loss "
-    "in fp32; batches are pairs of what the model takes and of labels, on the device, equal on all ranks.",
+    "in fp32; batches are pairs of what the model takes and of labels, on the device, {rows}.",
     "stage_of(model, numbers) returns the module of one stage: the layers of model with these numbers, and "
     "in the first stage what comes before them, in the last what comes after; it takes what the one before "
     "gives.",
-    "STAGES has the numbers of the measured model's layers: put in those of yours.",
+    "STAGES has the numbers of the measured model's layers, TAKEN, PASSED and GIVEN the shapes of its "
+    "tensors: put in those of yours.",
 )
 _TIED = "TIED names parameters of the measured model that are one tensor: put in those of yours."
+_ALIKE = "equal on all ranks"
+_DEALT = "equal on the ranks of a pipeline: {number} says which of {several} parts of the batch a rank gets"
 _PIPELINE = '''
 class Pipeline(nn.Module):
     """The stages that this rank has, and the schedule that runs them."""
 
     def __init__(self, model, layers, device, stage_of, loss_of):
         super().__init__()
-        self.device, self.layers, self.parts, stages = device, [], nn.ModuleList(), []
-        own = [number for number, rank in enumerate(RANKS) if rank == dist.get_rank()]
+        mesh = {mesh}
+        # the ranks that have the stages of one copy of the model
+        self.group = mesh.get_group("pp")
+        own = [number for number, place in enumerate(PLACES) if place == self.group.rank()]
         self.takes, self.judges = 0 in own, len(STAGES) - 1 in own
+        self.device, self.layers, self.parts, self.stages = device, [], nn.ModuleList(), []
 {tie}        for number in own:
-            part = stage_of(model, STAGES[number])
-{find}            part, inside = computing(part, [layers[place] for place in STAGES[number]], device)
-            self.parts.append(part)
+            bare = stage_of(model, STAGES[number])
+            part, inside = computing(bare, [layers[place] for place in STAGES[number]], device, mesh)
+{find}            self.parts.append(part)
             self.layers += inside
-            stages.append(PipelineStage(part, number, len(STAGES), device))
+            takes = TAKEN if number == 0 else PASSED
+            gives = GIVEN if number == len(STAGES) - 1 else PASSED
+            self.stages.append(
+                {stage}(part, number, len(STAGES), device, takes, gives, group=self.group)
+            )
         self.schedule = get_schedule_class("{schedule}")(
             {stages},
             {micro_batches},
@@ -45,37 +53,59 @@ class Pipeline(nn.Module):
             scale_grads=False,
         )
 
-    def run(self, taken, labels):
+    def run(self, taken, labels{late}):
         """Run one of the batches of an update forward and backward; return its part of the loss."""
         losses = []
-        self.schedule.step(
-            *([taken] if self.takes else []),
-            target=labels if self.judges else None,
-            losses=losses if self.judges else None,
-            return_outputs=False,
-        )
-        return torch.stack(losses).sum().detach() if losses else torch.zeros((), device=self.device)
+{ends}{run}        return sum(losses).detach() if losses else torch.zeros((), device=self.device)
 '''
+_RUN = """
+self.schedule.step(
+    *([taken] if self.takes else []),
+    target=labels if self.judges else None,
+    losses=losses if self.judges else None,
+    return_outputs=False,
+)
+"""
+_ENDS = """        for stage in self.stages:
+            stage.ends_update = ends_update
+"""
 _TIE = """        # both stages have a copy, and each gets the sum of their gradients
-        self.tied, self.ends = [], dist.new_group([RANKS[0], RANKS[-1]])
+        self.tied = []
+"""
+_ENDS_APART = """        lines = mesh.mesh.reshape(self.group.size(), -1).T.tolist()
+        self.ends, _ = dist.new_subgroups_by_enumeration(
+            [[line[PLACES[0]], line[PLACES[-1]]] for line in lines]
+        )
 """
 _FIND = """            if number in (0, len(STAGES) - 1):
-                self.tied += [part.get_parameter(name) for name in (TIED.values() if number == 0 else TIED)]
+                self.tied += [bare.get_parameter(name) for name in (TIED.values() if number == 0 else TIED)]
 """
+_STAGE = '''
+class Stage(PipelineStage):
+    """A stage whose copies reduce their gradients once an update."""
+
+    ends_update = False
+
+    def backward_one_chunk(self, *inputs, last_backward=False, **options):
+        super().backward_one_chunk(*inputs, last_backward=last_backward and self.ends_update, **options)
+'''
 _CLIP = '''
 def clip(model, limit):
     """Scale the gradients of all stages down to a global L2 norm of *limit*."""
     {counted}
-    norm = nn.utils.get_total_norm([p.grad for p in {parameters} if p.grad is not None])
+    norm = nn.utils.get_total_norm([p.grad for p in {parameters} if p.grad is not None]){whole}
     square = norm.double() ** 2
-    dist.all_reduce(square)
+    dist.all_reduce(square, group=model.group)
     nn.utils.clip_grads_with_norm_(model.parameters(), limit, square.sqrt().to(norm.dtype))
 '''
 
 
 def notes(measured: Measured, file: str) -> list[str]:
     """How *file* is used, and what in it is of the measured model."""
-    return [note.format(file=file) for note in NOTES] + ([_TIED] if _ties(measured) else [])
+    several, cut = measured.data_ranks, measured.mesh.get("tp", 1)
+    rank = f"rank // {cut}" if cut > 1 else "rank"
+    rows = _DEALT.format(number=f"{rank} % {several}", several=several) if several > 1 else _ALIKE
+    return [note.format(file=file, rows=rows) for note in NOTES] + ([_TIED] if stages.ties(measured) else [])
 
 
 IMPORTS = lines(
@@ -84,20 +114,40 @@ IMPORTS = lines(
 )
 
 
+def imports(measured: Measured) -> str:
+    """Imports for ``joined``."""
+    is_sharded = measured.pipeline and "dp_shard" in measured.mesh
+    return "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard" if is_sharded else ""
+
+
+def joined(measured: Measured) -> str:
+    """Statements by which a stage ``model`` and its ``layers`` are trained by several ranks of ``mesh``."""
+    strategy = stages.strategy_of(measured)
+    if "dp_shard" in measured.mesh:
+        return _fsdp.stage(measured, again=strategy.reshard_after_forward)
+    if "dp_replicate" not in measured.mesh:
+        return ""
+    return lines(
+        "model = DistributedDataParallel(",
+        "    model,",
+        f"    device_ids={'[device]' if measured.case.device == 'cuda' else None},",
+        '    process_group=mesh.get_group("dp_replicate"),',
+        ")",
+    )
+
+
 def functions(measured: Measured, computing: str) -> str:
     """All that the others need; *computing* are statements on a stage ``model`` and its ``layers``."""
-    strategy, case = measured.pipeline, measured.case
-    assert strategy is not None, "of pipelines alone"
-    clips = case.optimizer.clip_grad_norm is not None
     parts = (
-        _constants(measured, strategy),
+        stages.constants(measured),
         function(
-            "computing(model, layers, device)",
+            "computing(model, layers, device, mesh)",
             "Return a stage and its layers on the device, computing as the case did.",
             lines(computing, "return model, layers"),
         ),
-        _pipeline(measured, strategy),
-        _clip(measured) if clips else "",
+        _STAGE if _reduces_late(measured) else "",
+        _pipeline(measured),
+        "" if measured.case.optimizer.clip_grad_norm is None else _clip(measured),
     )
     return "\n\n".join(part.strip("\n") + "\n" for part in parts if part)
 
@@ -118,14 +168,17 @@ def prepare(optimizer: str) -> str:
 def train(measured: Measured) -> str:
     """The training loop."""
     number, limit = measured.case.batch.gradient_accumulation_steps, measured.case.optimizer.clip_grad_norm
-    tied = lines("for parameter in model.tied:", "    dist.all_reduce(parameter.grad, group=model.ends)")
+    runs = "[model.run(*batch) for batch in step]"
+    if _reduces_late(measured):
+        runs = f"[model.run(*batch, number == {number!r}) for number, batch in enumerate(step, 1)]"
     update = lines(
         "optimizer.zero_grad(set_to_none=True)",
-        "loss = torch.stack([model.run(*batch) for batch in step]).sum()",
-        tied if _ties(measured) else "",
+        f"loss = torch.stack({runs}).sum()",
+        "place_gradients(model)" if measured.cut else "",
+        _sum_of_copies(measured) if stages.ties(measured) else "",
         "" if limit is None else f"clip(model, {limit!r})",
         "optimizer.step()",
-        "dist.broadcast(loss, src=RANKS[-1])",
+        "dist.broadcast(loss, group=model.group, group_src=PLACES[-1])",
         "yield loss",
     )
     body = lines(
@@ -133,66 +186,61 @@ def train(measured: Measured) -> str:
         f"while len(step := list(itertools.islice(batches, {number!r}))) == {number!r}:",
         indent(update, "    "),
     )
-    doc = f"Yield the mean loss per update on every rank; an update uses {number} of *batches*."
+    whose = "on every rank" if measured.data_ranks == 1 else "of this rank's rows"
+    doc = f"Yield the mean loss per update {whose}; an update uses {number} of *batches*."
     return function("train(model, optimizer, batches)", doc, body)
 
 
-def _model(measured: Measured) -> Stages:
-    model: Stages | None = stages_of(measured.case)
-    assert model is not None, "what can't be cut was not trained so"
-    return model
+def _reduces_late(measured: Measured) -> bool:
+    """Whether DDP has to be kept from reducing before the last batch of an update."""
+    copies_alone = "dp_replicate" in measured.mesh and "dp_shard" not in measured.mesh
+    return copies_alone and measured.case.batch.gradient_accumulation_steps > 1
 
 
-def layers_of_stages(measured: Measured, strategy: PipelineParallel) -> list[range]:
-    """Numbers of the layers of each stage: as the live engine told, which may have measured them."""
-    if knows_stages(measured):
-        return ranges(measured.effective["layers_of_stages"])
-    return strategy.layers_of_stages(_model(measured), strategy.sizes(measured.case.world_size).size("pp"))
-
-
-def knows_stages(measured: Measured) -> bool:
-    """Whether the record says which stage has which layers."""
-    told = measured.effective.get("layers_of_stages")
-    return isinstance(told, list) and all(type(count) is int for count in told)
-
-
-def _ties(measured: Measured) -> bool:
-    """Whether two ranks have copies of one tensor."""
-    strategy = measured.pipeline
-    # where one rank has both ends, both are the same tensor there
-    return strategy is not None and not strategy.order.is_v and bool(_model(measured).tied)
-
-
-def _constants(measured: Measured, strategy: PipelineParallel) -> str:
-    ranks = measured.case.world_size
-    cut = layers_of_stages(measured, strategy)
-    owners = [strategy.order.owner(number, ranks) for number in range(len(cut))]
-    tied = ", ".join(f'"{copy}": "{first}"' for copy, first in _model(measured).tied.items())
-    return lines(
-        f"STAGES = {cut!r}  # numbers of the layers of each stage",
-        f"RANKS = {owners!r}  # that have them",
-        f"TIED = {{{tied}}}  # in the last stage -> in the first" if _ties(measured) else "",
+def _pipeline(measured: Measured) -> str:
+    strategy, batch = stages.strategy_of(measured), measured.case.batch
+    step = _RUN.strip("\n")
+    if measured.cut and measured.cut.loss:
+        whole = "losses = [loss.full_tensor() for loss in losses]"
+        step = lines("with loss_parallel():", indent(step, "    "), whole)
+    return _PIPELINE.format(
+        mesh=device_mesh(measured),
+        stage="Stage" if _reduces_late(measured) else "PipelineStage",
+        schedule=strategy.schedule,
+        stages="self.stages[0]" if 1 in strategy.order.per_rank else "self.stages",
+        micro_batches=strategy.micro_batches,
+        divisor=strategy.micro_batches * batch.gradient_accumulation_steps,
+        tie=(_TIE + ("" if stages.ends_meet(measured) else _ENDS_APART)) if stages.ties(measured) else "",
+        find=_FIND if stages.ties(measured) else "",
+        late=", ends_update" if _reduces_late(measured) else "",
+        ends=_ENDS if _reduces_late(measured) else "",
+        run=indent(step, " " * 8) + "\n",
     )
 
 
-def _pipeline(measured: Measured, strategy: PipelineParallel) -> str:
-    micro_batches = strategy.micro_batches
-    return _PIPELINE.format(
-        schedule=strategy.schedule,
-        stages="stages[0]" if 1 in strategy.order.per_rank else "stages",
-        micro_batches=micro_batches,
-        divisor=micro_batches * measured.case.batch.gradient_accumulation_steps,
-        tie=_TIE if _ties(measured) else "",
-        find=_FIND if _ties(measured) else "",
+def _sum_of_copies(measured: Measured) -> str:
+    """Statements that give both copies of each tied weight the sum of their gradients."""
+    part = ".grad.to_local()" if stages.are_distributed(measured) else ".grad"
+    if not stages.ends_meet(measured):
+        return lines(
+            "for parameter in model.tied:", f"    dist.all_reduce(parameter{part}, group=model.ends)"
+        )
+    return lines(
+        "for first, last in zip(model.tied[:len(TIED)], model.tied[len(TIED):]):",
+        f"    first{part}.add_(last{part})",
+        f"    last{part}.copy_(first{part})",
     )
 
 
 def _clip(measured: Measured) -> str:
-    counted = block("""
-        # a copy of a tied weight is counted in the first stage
-        copies = set() if model.takes else {id(parameter) for parameter in model.tied}
-        counted = [p for p in model.parameters() if id(p) not in copies]
-    """)
-    if not _ties(measured):
-        return _CLIP.replace("    {counted}\n", "").format(parameters="model.parameters()")
-    return _CLIP.format(counted=indent(counted, "    ").strip(), parameters="counted")
+    whole = ".full_tensor()" if stages.are_distributed(measured) else ""
+    if not stages.ties(measured):
+        clip = _CLIP.replace("    {counted}\n", "")
+        return clip.format(parameters="model.parameters()", whole=whole)
+    copies = "model.tied[len(TIED):]" if stages.ends_meet(measured) else "([] if model.takes else model.tied)"
+    counted = lines(
+        "# a copy of a tied weight is counted in the first stage",
+        f"    copies = {{id(parameter) for parameter in {copies}}}",
+        "    counted = [p for p in model.parameters() if id(p) not in copies]",
+    )
+    return _CLIP.format(counted=counted, parameters="counted", whole=whole)

@@ -144,6 +144,14 @@ def block(text: str) -> str:
     return dedent(text).strip("\n")
 
 
+def device_mesh(measured: Measured) -> str:
+    """Expression that makes the device mesh of the case."""
+    case = measured.case
+    sizes = measured.strategy.dimensions(case.world_size)
+    shape, names = (str(tuple(part)).replace("'", '"') for part in (sizes.values(), sizes))
+    return f'init_device_mesh("{case.device}", {shape}, mesh_dim_names={names})'
+
+
 def setup(case: Case, *, alone: bool, join: str = "") -> str:
     """The function with which a process joins the others; *alone*: there are none."""
     rank = "0" if alone else 'int(os.environ["LOCAL_RANK"])'
@@ -177,7 +185,7 @@ def train(measured: Measured) -> str:
             f"(loss / {divisor!r}).backward()  # a constant loss scale of {case.precision.loss_scale!r}"
         )
     micro_batch = lines("loss = loss_of(model, batch)", backward)
-    if measured.split and measured.split.loss_parallel:
+    if measured.cut and measured.cut.loss:
         micro_batch = lines("with loss_parallel():", indent(micro_batch, "    "), "loss = loss.full_tensor()")
     if number == 1:
         body = lines(
@@ -242,14 +250,14 @@ def _update(measured: Measured) -> str:
     clip = f"nn.utils.clip_grad_norm_(model.parameters(), {limit!r})"
     clip = f"model.clip_grad_norm_({limit!r})" if version == 1 else clip
     step = lines("" if limit is None else clip, "optimizer.step()")
-    if measured.split and scale is None:
+    if measured.cut and scale is None:
         step = lines("place_gradients(model)", step)
     if scale is None:
         return step
-    norm = "nn.utils.get_total_norm(gradients)" + (".full_tensor()" if version == 2 or measured.split else "")
+    norm = "nn.utils.get_total_norm(gradients)" + (".full_tensor()" if version == 2 or measured.cut else "")
     norm = 'model.clip_grad_norm_(float("inf"))' if version == 1 else norm
     return lines(
-        "place_gradients(model)" if measured.split else "",
+        "place_gradients(model)" if measured.cut else "",
         "gradients = [p.grad for p in model.parameters() if p.grad is not None]",
         f"if torch.isfinite({norm}):  # otherwise they overflowed: no update",
         f"    torch._foreach_div_(gradients, {scale!r})",
@@ -259,7 +267,8 @@ def _update(measured: Measured) -> str:
 
 def casts(measured: Measured) -> bool:
     """Whether the script must cast parameters itself, which FSDP and DeepSpeed do."""
-    return measured.is_mixed and not (measured.fsdp or measured.zero)
+    by_engine = measured.fsdp or measured.zero or (measured.pipeline and "dp_shard" in measured.mesh)
+    return measured.is_mixed and not by_engine
 
 
 def compresses(measured: Measured) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from distbench import registry
-from distbench.adopt._python import block, lines
+from distbench.adopt._python import lines
 from distbench.adopt.base import Measured
 from distbench.workloads.splits import Splits
 
-NOTE = (
-    "The plan in split() names the modules of the measured model: put in those of yours, to be cut alike. "
+_PLAN = "The plan in split() names the modules of the measured model: put in those of yours, to be cut alike."
+_ROWS = (
     "Neighbouring ranks share rows, {ranks} by {ranks}: rank // {ranks} says which micro-batches a rank gets."
 )
 _WHOLE = '''
@@ -29,9 +29,12 @@ def split(model, mesh):
     """Cut *model* over *mesh*, whose ranks share rows."""
     between = {between}  # what is between the layers
 
-    def entered(name):
-        """Make the first input of a module whole once for all layers inside."""
-        inputs = inspect.signature(model.get_submodule(name).forward).parameters
+    def inside(pattern):
+        return [module for name, module in model.named_modules() if fnmatch.fnmatchcase(name, pattern)]
+
+    def entered(pattern):
+        """Make the first input of modules whole once for all layers inside."""
+        inputs = inspect.signature(inside(pattern)[0].forward).parameters
         others = (None,) * (len(inputs) - 1)
         return PrepareModuleInput(
             input_layouts=(between, *others), desired_input_layouts=(Replicate(), *others)
@@ -40,7 +43,7 @@ def split(model, mesh):
     plan = {{
         {plan}
     }}
-    named = {{}}
+{some}    named = {{}}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         named.setdefault(id(parameter), []).append(name)
     parallelize_module(model, mesh, plan)
@@ -49,6 +52,9 @@ def split(model, mesh):
             owner, _, leaf = name.rpartition(".")
             model.get_submodule(owner).register_parameter(leaf, model.get_parameter(first))
 '''
+_SOME = """    # a stage has some of them
+    plan = {pattern: style for pattern, style in plan.items() if inside(pattern)}
+"""
 _PLACE = '''
 def place_gradients(model):
     """Bring each gradient into the placement of its parameter: norms have partial sums, the embedding all."""
@@ -62,30 +68,30 @@ def place_gradients(model):
 def splits_of(measured: Measured) -> Splits | None:
     """How the measured model is cut; None: its workload is a plug-in, or cuts nothing."""
     workload = measured.case.workload
-    if not measured.split or workload.name not in registry.built_in("workloads"):
+    if not measured.cut or workload.name not in registry.built_in("workloads"):
         return None
     splits: Splits | None = registry.make("workloads", workload).splits()
     return splits
 
 
 def note(measured: Measured) -> list[str]:
-    """What to know of the plan and of the rows; nothing where no layer is cut."""
-    ranks = measured.case.world_size // measured.data_ranks
-    return [NOTE.format(ranks=ranks)] if measured.split else []
+    """What to know of the plan, and of the rows unless a pipeline tells; nothing where no layer is cut."""
+    if not (cut := measured.cut):
+        return []
+    return [_PLAN if measured.pipeline else f"{_PLAN} {_ROWS.format(ranks=cut.devices)}"]
 
 
 def imports(measured: Measured) -> str:
     """Imports for ``functions`` and ``cut``."""
-    if not (strategy := measured.split):
+    if not (cut := measured.cut):
         return ""
-    sequence = strategy.sequence_parallel
-    placements = ["Replicate", "Shard"] if sequence or strategy.loss_parallel else ["Replicate"]
+    sequence = cut.sequence
+    placements = ["Replicate", "Shard"] if sequence or cut.loss else ["Replicate"]
     styles = ["ColwiseParallel", "PrepareModuleInput", "RowwiseParallel"]
     styles += ["SequenceParallel"] if sequence else []
-    styles += ["loss_parallel"] if strategy.loss_parallel else []
+    styles += ["loss_parallel"] if cut.loss else []
     tensors = placements if sequence else ["DTensor", *placements, "distribute_module"]
     return lines(
-        "from torch.distributed.device_mesh import init_device_mesh" if not measured.fsdp else "",
         f"from torch.distributed.tensor import {', '.join(tensors)}",
         f"from torch.distributed.tensor.parallel import {', '.join([*styles, 'parallelize_module'])}",
         "" if sequence else "from torch.distributed.tensor.parallel.style import ParallelStyle",
@@ -94,34 +100,26 @@ def imports(measured: Measured) -> str:
 
 def functions(measured: Measured) -> str:
     """``split`` and ``place_gradients``; empty where no layer is cut."""
-    splits, strategy = splits_of(measured), measured.split
-    if not splits or not strategy:
+    splits, cut = splits_of(measured), measured.cut
+    if not splits or not cut:
         return ""
-    sequence, loss = strategy.sequence_parallel, strategy.loss_parallel
-    whole = "SequenceParallel()" if sequence else "Whole()"
-    logits = "Shard(-1), use_local_output=False" if loss else "Replicate()"
+    whole = "SequenceParallel()" if cut.sequence else "Whole()"
+    logits = "Shard(-1), use_local_output=False" if cut.loss else "Replicate()"
     styles = {
         splits.table: "RowwiseParallel(input_layouts=Replicate(), output_layouts=between)",
         splits.head: f"ColwiseParallel(input_layouts=between, output_layouts={logits})",
         **dict.fromkeys(splits.columns, "ColwiseParallel()"),
         **dict.fromkeys(splits.rows, "RowwiseParallel(output_layouts=between)"),
         **dict.fromkeys(splits.whole, whole),
-        **{name: f'entered("{name.replace("*", "0")}")' for name in splits.entered},
+        **{name: f'entered("{name}")' for name in splits.entered},
     }
     plan = "\n        ".join(f'"{name}": {style},' for name, style in styles.items())
-    cut = _SPLIT.format(between="Shard(1)" if sequence else "Replicate()", plan=plan)
-    parts = ([] if sequence else [_WHOLE]) + [cut, _PLACE]
+    between, some = "Shard(1)" if cut.sequence else "Replicate()", _SOME if measured.pipeline else ""
+    split = _SPLIT.format(between=between, plan=plan, some=some)
+    parts = ([] if cut.sequence else [_WHOLE]) + [split, _PLACE]
     return "\n\n".join(part.strip("\n") + "\n" for part in parts)
 
 
 def cut(measured: Measured) -> str:
-    """Statements that make the mesh and cut ``model``; empty where no layer is cut."""
-    if not measured.split:
-        return ""
-    case = measured.case
-    sizes = measured.strategy.dimensions(case.world_size)
-    shape, names = (str(tuple(part)).replace("'", '"') for part in (sizes.values(), sizes))
-    return block(f"""
-        mesh = init_device_mesh("{case.device}", {shape}, mesh_dim_names={names})
-        split(model, mesh["tp"])
-    """)
+    """Statement that cuts ``model`` over a dimension of ``mesh``; empty where no layer is cut."""
+    return 'split(model, mesh["tp"])' if measured.cut else ""

@@ -5,14 +5,12 @@ Read in torchtitan/config/job_config.py, torchtitan/distributed and torchtitan/m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from distbench import registry
-from distbench.adopt import _pipeline
+from distbench.adopt import _pipeline_stages
 from distbench.adopt.base import Measured
 from distbench.strategies._pipeline import by_count
-from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.pp import PipelineParallel
 
 _DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
@@ -35,20 +33,6 @@ def sizes(measured: Measured) -> dict[str, int]:
     return {name: told.get(name, 1) for name in _DIMENSIONS}
 
 
-def several(mesh: Mapping[str, int]) -> list[str]:
-    """Dimensions of *mesh* that have several ranks."""
-    return [name for name, size in mesh.items() if size > 1]
-
-
-def cut(measured: Measured) -> TensorParallelism | None:
-    """How layers are cut; None: they are whole."""
-    if split := measured.split:
-        devices = measured.case.world_size // measured.data_ranks
-        return TensorParallelism(devices, split.sequence_parallel, split.loss_parallel)
-    over = measured.pipeline.tensor_parallelism if measured.pipeline else None
-    return over if over and over.devices > 1 else None
-
-
 def scaled(measured: Measured, value: float) -> float:
     """*value*, set for gradients of the case, for torchtitan's, which are that much larger or smaller."""
     return value * _tokens(measured) / _copies(measured)
@@ -62,7 +46,7 @@ def decay(measured: Measured) -> float:
 
 def parallelism(measured: Measured) -> dict[str, Any]:
     """The section."""
-    mesh, over, context = sizes(measured), cut(measured), measured.context
+    mesh, over, context = sizes(measured), measured.cut, measured.context
     return {
         "data_parallel_replicate_degree": mesh["dp_replicate"],
         "data_parallel_shard_degree": mesh["dp_shard"],
@@ -129,7 +113,7 @@ def _resharding(measured: Measured) -> str:
 def _stages(measured: Measured, pipeline: PipelineParallel) -> dict[str, Any]:
     """Schedule and stages, by rule where torchtitan's rule gives those of the case, otherwise by name."""
     micro_batch = measured.case.batch.micro_batch_size
-    layers = _pipeline.layers_of_stages(measured, pipeline)
+    layers = _pipeline_stages.layers_of_stages(measured, pipeline)
     told: dict[str, Any] = {
         "pipeline_parallel_schedule": pipeline.schedule,
         "pipeline_parallel_microbatch_size": micro_batch // pipeline.micro_batches,

@@ -13,6 +13,7 @@ from distbench.analysis.text import one_line
 from distbench.case import CURRENT, Batch, Case, Optimizer
 from distbench.decode import decoded
 from distbench.errors import Mistake, UsageError
+from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import Strategy
 from distbench.strategies.cp import ContextParallel
 from distbench.strategies.ddp import DistributedDataParallel
@@ -98,10 +99,18 @@ class Measured:
         return self.strategy if isinstance(self.strategy, Zero) else None
 
     @property
-    def split(self) -> FullyShardedDataParallel | TensorParallel | None:
-        """The strategy, if it cuts layers over ranks that share rows."""
-        of_mesh = self.fsdp if self.fsdp and self.fsdp.cuts_layers else None
-        return self.strategy if isinstance(self.strategy, TensorParallel) else of_mesh
+    def cut(self) -> TensorParallelism | None:
+        """How torch cuts layers over ranks that share rows; None: they are whole."""
+        if isinstance(self.strategy, TensorParallel):
+            return self.strategy.over(self.case.world_size)
+        inside = self.fsdp or self.pipeline
+        return inside.tensor_parallelism if inside and inside.tensor_parallelism.devices > 1 else None
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """Dimensions of the device mesh that have several ranks, outermost first."""
+        sizes = self.strategy.dimensions(self.case.world_size)
+        return {name: size for name, size in sizes.items() if size > 1}
 
     @property
     def pipeline(self) -> PipelineParallel | None:

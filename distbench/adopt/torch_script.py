@@ -35,14 +35,11 @@ def problems(measured: Measured) -> list[str]:
     name, pipeline = measured.case.workload.name, measured.pipeline
     unknown = f"how the layers of the workload {one_line(name)}, a plug-in, are cut is not in the record"
     is_foreign = name not in registry.built_in("workloads")
-    sentences: dict[str, object] = {unknown: is_foreign and (measured.split or pipeline)}
-    if pipeline:
-        mesh = [name for name, size in pipeline.dimensions(measured.case.world_size).items() if size > 1]
-        one_each = f"the script's pipeline has one rank for each stage; the case's mesh is {' x '.join(mesh)}"
-        sentences |= {
-            one_each: len(mesh) > 1,
-            "the script's pipeline has no loss scale": measured.case.precision.loss_scale,
-        }
+    no_scale = "the script's pipeline has no loss scale"
+    sentences = {
+        unknown: is_foreign and (measured.cut or pipeline),
+        no_scale: pipeline and measured.case.precision.loss_scale,
+    }
     return base.applying(sentences)
 
 
@@ -86,12 +83,14 @@ def _of_whole_model(measured: Measured) -> tuple[str, ...]:
 
 
 def _of_pipeline(measured: Measured) -> tuple[str, ...]:
-    functions = _pipeline.functions(measured, _computing(measured))
+    computing = lines(_computing(measured), _pipeline.joined(measured))
+    functions = _tensor_parallel.functions(measured), _pipeline.functions(measured, computing)
     prepare = _pipeline.prepare(_optimizer.make(measured.case))
-    return functions, prepare, _pipeline.train(measured)
+    return *functions, prepare, _pipeline.train(measured)
 
 
 _STANDARD = {
+    "fnmatch.": "import fnmatch",
     "inspect.": "import inspect",
     "itertools.": "import itertools",
     "math.": "import math",
@@ -104,8 +103,9 @@ _FOREIGN = {
     "torch.": "import torch",
     "dist.": "import torch.distributed as dist",
     "nn.": "from torch import nn",
+    "init_device_mesh(": "from torch.distributed.device_mesh import init_device_mesh",
     "convert_to_float8_training(": _python.FLOAT8_IMPORT,
-    "PipelineStage(": _pipeline.IMPORTS,
+    "PipelineStage": _pipeline.IMPORTS,
 }
 
 
@@ -120,8 +120,9 @@ def _imports(measured: Measured, wraps: bool, body: str) -> str:
         hooks if measured.ddp and _python.compresses(measured) else "",
         _lossy.imports(measured.ddp) if measured.ddp else "",
         "from torch.distributed.optim import ZeroRedundancyOptimizer" if _is_sharded(measured) else "",
-        "from torch.nn.parallel import DistributedDataParallel" if measured.ddp else "",
+        "from torch.nn.parallel import DistributedDataParallel" if "DistributedDataParallel(" in body else "",
         _fsdp.imports(measured.fsdp) if measured.fsdp else "",
+        _pipeline.imports(measured),
         _tensor_parallel.imports(measured),
     )
     return f"{standard}\n\n{foreign}" if standard else foreign
@@ -150,15 +151,22 @@ def _prepare(measured: Measured) -> str:
         )
         return lines(float8, checkpoint, initialize)
     if measured.fsdp:
-        wrap, cut = _fsdp.wrap(case, measured.fsdp), _tensor_parallel.cut(measured)
-        return lines(_python.cast_to_master(case), cut, float8, checkpoint, wrap, make)
+        wrap = _fsdp.wrap(measured, measured.fsdp)
+        return lines(_python.cast_to_master(case), _cut(measured), float8, checkpoint, wrap, make)
     return lines(_computing(measured), _replicate(measured), make)
+
+
+def _cut(measured: Measured) -> str:
+    """Statements that make ``mesh``, unless a pipeline has made it, and cut the layers of ``model``."""
+    if not (cut := _tensor_parallel.cut(measured)) or measured.pipeline:
+        return cut
+    return lines(f"mesh = {_python.device_mesh(measured)}", cut)
 
 
 def _computing(measured: Measured) -> str:
     """Statements that bring ``model`` to the device and let its ``layers`` compute as the case did."""
     case = measured.case
-    to = lines(_python.cast_to_master(case, "device, "), _tensor_parallel.cut(measured), _python.float8(case))
+    to = lines(_python.cast_to_master(case, "device, "), _cut(measured), _python.float8(case))
     checkpoint = lines(_python.checkpoint(case), _python.compiled(case))
     if not _python.casts(measured):
         return lines(to, checkpoint)

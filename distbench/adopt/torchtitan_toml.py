@@ -31,16 +31,16 @@ def problems(measured: Measured) -> list[str]:
     """Why torchtitan can't express this case."""
     case, fsdp = measured.case, measured.fsdp
     dtypes = (case.precision.compute, case.precision.reduce, case.precision.master)
-    mesh, cut = titan_mesh.sizes(measured), titan_mesh.cut(measured)
+    mesh, cut = titan_mesh.sizes(measured), measured.cut
     sentences = {
         "torchtitan trains only on accelerators; the case was measured on CPUs": case.device == "cpu",
         "torchtitan supports only FSDP2": fsdp and fsdp.version != 2,
         f"torchtitan has FSDP2, DDP, tensor, pipeline and context parallelism, not {case.strategy.name}": (
-            not (fsdp or measured.ddp or measured.split or measured.pipeline or measured.context)
+            not (fsdp or measured.ddp or measured.cut or measured.pipeline or measured.context)
         ),
         "torchtitan's tensor parallelism is with sequence parallelism": cut and not cut.sequence,
         "torchtitan has copies without shards (DDP) only where the mesh has no other dimension": (
-            mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1 and len(titan_mesh.several(mesh)) > 1
+            mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1 and len(measured.mesh) > 1
         ),
         f"without shards torchtitan's tensor and pipeline parallelism compute in fp32, not in {dtypes[0]}": (
             measured.is_mixed and mesh["dp_shard"] * mesh["cp"] == 1 and (mesh["tp"] > 1 or mesh["pp"] > 1)

@@ -44,7 +44,7 @@ class TensorParallel(Strategy):
 
     @property
     def label(self) -> str:
-        return "+".join(["tp", *self._over(1).suffixes])
+        return "+".join(["tp", *self.over(1).suffixes])
 
     @property
     def simplicity(self) -> int:
@@ -66,20 +66,20 @@ class TensorParallel(Strategy):
         return {"tp": ranks}
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        return self._over(case.world_size).problem(case) or state_problem(case, "rows", self.label)
+        return self.over(case.world_size).problem(case) or state_problem(case, "rows", self.label)
 
     def expected(self, case: Case) -> dict[str, Any]:
-        return self._over(case.world_size).expected
+        return self.over(case.world_size).expected
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
         return by_operation(self.collectives_by_dimension(case, parameters))
 
     def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         norms = BYTES[case.precision.master]
-        return self._over(case.world_size).collectives(case, case.batch.global_batch_size, norms)
+        return self.over(case.world_size).collectives(case, case.batch.global_batch_size, norms)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        mine = self._over(case.world_size).parameters(case, parameters)
+        mine = self.over(case.world_size).parameters(case, parameters)
         return zero_table(case, mine, stored=case.precision.master)
 
     def build(self, setting: Setting) -> Engine:
@@ -87,5 +87,6 @@ class TensorParallel(Strategy):
 
         return build_tp(self, setting)
 
-    def _over(self, devices: int) -> TensorParallelism:
+    def over(self, devices: int) -> TensorParallelism:
+        """How that many *devices* cut layers."""
         return TensorParallelism(devices, self.sequence_parallel, self.loss_parallel)
