@@ -1,4 +1,4 @@
-"""A device mesh by its sizes: which ranks a dimension has, and where a rank stands. Without torch."""
+"""A device mesh by its sizes: the ranks of a dimension, and the coordinates of a rank. Without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Names of dimensions, outermost first, as torchtitan has them: ranks that follow each other differ in the
 last one."""
 OF_DATA = ("dp_replicate", "dp_shard")
-"""Dimensions whose ranks have rows of their own."""
+"""Dimensions whose ranks process different samples."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Mesh:
 
     @property
     def data_ranks(self) -> int:
-        """How many have rows of their own."""
+        """Number of data-parallel ranks: those that process different samples."""
         return self.size(*OF_DATA)
 
     def size(self, *names: str) -> int:
@@ -45,7 +45,7 @@ class Mesh:
         return math.prod(self.sizes.get(name, 1) for name in names)
 
     def place(self, rank: int) -> dict[str, int]:
-        """Where *rank* stands in each dimension."""
+        """Coordinate of *rank* in each dimension."""
         places: dict[str, int] = {}
         for name, size in reversed(tuple(self.sizes.items())):
             rank, places[name] = divmod(rank, size)
@@ -68,7 +68,7 @@ class Mesh:
         return " x ".join(names) or None
 
     def data_rank(self, rank: int) -> int:
-        """Which part of the rows *rank* has."""
+        """Which part of the samples *rank* has."""
         return self.index(rank, OF_DATA)
 
 
@@ -91,9 +91,9 @@ def problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | None:
     product = math.prod(asked.values())
     made = " x ".join(map(str, asked.values())) + (f" = {product}" if len(asked) > 1 else "")
     if rest in asked:
-        wrong, instead = "is not", f"leave {rest} out, and it gets what the others leave"
+        wrong, instead = "is not", f"leave {rest} out to use the rest of the world size for it"
     else:
-        wrong, instead = "does not divide", f"{rest} gets what is left of it"
+        wrong, instead = "does not divide", f"{rest} gets the rest"
     near = " or ".join(map(text, _near(asked, ranks, rest)))
     return f"mesh: {text(asked)}: {made} {wrong} the world size, {ranks}; {instead}" + (
         near and f"; {near} would fit"

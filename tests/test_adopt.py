@@ -211,7 +211,7 @@ def test_stages_that_no_rule_of_torchtitan_gives_are_listed_as_the_engine_made_t
         ["tok_embeddings", "layers.0", "layers.1", "layers.2"],
         ["layers.3", "norm", "output"],
     ]
-    assert [each for each in adopted.differs if "put in those of yours" in each]
+    assert [each for each in adopted.differs if "replace them with yours" in each]
     script = adopt("torch", ALL["pp"], {"layers_of_stages": [3, 1]}).files["adopted_torch.py"]
     assert "STAGES = [range(0, 3), range(3, 4)]" in script
 
@@ -260,12 +260,12 @@ def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_
 @pytest.mark.parametrize(
     ("strategy", "changes", "reason"),
     [
-        ("cp", {}, "divided by all-to-alls; torchtitan's context parallelism is a ring"),
+        ("cp", {}, "no format can express Ulysses; torchtitan's context parallelism is a ring"),
         ("cp", {"options": {"implementation": "ring"}}, "sharded: true"),
-        ("pp", {"options": {"mesh": {"dp_replicate": 2}}}, "only where the mesh has no other dimension"),
-        ("pp", {"precision": BF16}, "compute in fp32, not in bf16; for this case use --as torch"),
-        ("pp", {"options": {"mesh": {"tp": 2}}}, "with sequence parallelism"),
-        ("ep", {}, "ranks that have whole copies of all else"),
+        ("pp", {"options": {"mesh": {"dp_replicate": 2}}}, "only if the mesh has no other dimension"),
+        ("pp", {"precision": BF16}, "compute in fp32, not bf16; for this case use --as torch"),
+        ("pp", {"options": {"mesh": {"tp": 2}}}, "always uses sequence parallelism"),
+        ("ep", {}, "ranks that replicate all other parameters"),
     ],
 )
 def test_what_torchtitan_would_do_otherwise_is_refused(
@@ -286,10 +286,10 @@ def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each() -> N
     one = of("pp", 2, "cpu", batch=Batch(12, 4, 3), precision=scaled)
     assert formats_for(Measured.of(one, {})) == []
     reasons = {
-        "torch": "the script's pipeline has no loss scale",
+        "torch": "the script's pipeline does not support a loss scale",
         "torchtitan": "torchtitan trains only on accelerators; the case was measured on CPUs",
     }
-    others = "only a script of plain torch and torchtitan's configuration say how a model is cut into stages"
+    others = "only a plain torch script or torchtitan's configuration can split a model into pipeline stages"
     for format_ in FORMATS:
         with pytest.raises(UsageError) as refused:
             adopt(format_, one, {})
@@ -303,22 +303,20 @@ def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each() -> N
 def test_what_no_format_can_say_is_said_once() -> None:
     updated = of("fsdp", options={"optimizer_in_backward": True, "mesh": {"tp": 2}}, batch=Batch(12, 4, 3))
     for format_ in FORMATS:
-        with pytest.raises(UsageError, match=r"^--as \w+: no format says yet .*\(optimizer_in_backward\)$"):
+        with pytest.raises(UsageError, match=r"^--as \w+: no format can .*\(optimizer_in_backward\)$"):
             adopt(format_, updated, {})
 
 
 def test_no_skeleton_deals_other_rows_to_ranks_that_share_them() -> None:
-    with pytest.raises(UsageError, match=r"^--skeleton: .*AutoTP cuts a layer over need the same; leave it"):
+    with pytest.raises(UsageError, match=r"^--skeleton: .*AutoTP needs the same on .* layer; leave it"):
         adopt("torch", ALL["zero1-tp"], LIVE, with_script=True)
     assert "train.py" in adopt("torch", ALL["zero2"], LIVE, with_script=True).files
 
 
 def test_ranks_are_counted_and_only_a_users_script_is_called_so() -> None:
     titan, script = (adopt(each, ALL["pp"], {}) for each in ("torchtitan", "torch"))
-    assert "accumulation steps x 1 rank with rows of its own\n" in everything(titan)
-    assert "accumulation steps x 2 ranks with rows of their own\n" in everything(
-        adopt("torch", ALL["ddp"], {})
-    )
+    assert "accumulation steps x 1 data-parallel rank\n" in everything(titan)
+    assert "accumulation steps x 2 data-parallel ranks\n" in everything(adopt("torch", ALL["ddp"], {}))
     told = ["train.py is your script" in everything(each) for each in (titan, script)]
     assert told == [False, True]
     assert "Weight decay applies to every parameter" in everything(titan)
@@ -911,6 +909,6 @@ def test_an_optimizer_that_deepspeeds_file_cannot_name_is_said_to_be_so(
     optimizer: Optimizer, classes: str, format_: str
 ) -> None:
     with pytest.raises(
-        UsageError, match=f"{re.escape(classes)}.*, which DeepSpeed's file can't name; hand it"
+        UsageError, match=f"{re.escape(classes)}.*, which DeepSpeed's file can't name; pass it"
     ):
         adopt(format_, of("zero", options={"stage": 0}, optimizer=optimizer), LIVE)

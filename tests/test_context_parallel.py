@@ -37,31 +37,31 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             "cp: {}",
             1,
             {},
-            "context parallelism needs at least 2 devices for a row; use ddp, or a larger world",
+            "context parallelism needs at least 2 devices per sequence; use ddp, or a larger world",
         ),
-        ("cp: {}", 8, {}, "heads = 4 and kv_heads = 4 can't be divided by 8; numbers of devices that divide"),
+        ("cp: {}", 8, {}, "heads = 4 and kv_heads = 4 are not divisible by 8; numbers of devices that"),
         ("cp: {}", 8, {}, "heads = 4, kv_heads = 4, seq_len = 32: 1, 2, 4"),
         (
             "cp: {}",
             4,
             {"workload": MODEL.replace("kv_heads: 4", "kv_heads: 2")},
-            "kv_heads = 2 can't be divided by 4; numbers of devices that divide heads = 4, kv_heads = 2, "
+            "kv_heads = 2 is not divisible by 4; numbers of devices that divide heads = 4, kv_heads = 2, "
             "seq_len = 32: 1, 2",
         ),
-        ("cp: {}", 4, {"workload": MODEL.replace("32}}", "30}}")}, "seq_len = 30 can't be divided by 4"),
-        ("cp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not say how its rows are cut by pos"),
-        ("cp: {}", 2, {"compile": "true"}, "compile is not offered with context parallelism"),
+        ("cp: {}", 4, {"workload": MODEL.replace("32}}", "30}}")}, "seq_len = 30 is not divisible by 4"),
+        ("cp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not declare how to split its sequen"),
+        ("cp: {}", 2, {"compile": "true"}, "compile is not supported with context parallelism"),
         (
             "cp: {implementation: ring}",
             4,
             {"workload": MODEL.replace("32}}", "36}}")},
-            "ring attention cuts rows into 8 parts, 2 for each, and seq_len = 36 can't be divided by 8; 32",
+            "into 8 chunks, 2 per device, but seq_len = 36 is not divisible by 8; use 32 or 40",
         ),
         (
             "cp: {implementation: ring}",
             2,
             {"workload": MODEL.replace("32}}", "32, attention: sliding_window, window: 8}}")},
-            "ring attention has no window; use implementation: ulysses, or attention: full",
+            "does not support a sliding window; use implementation: ulysses, or attention: full",
         ),
         ("cp: {mesh: {cp: 3}}", 4, {}, "mesh: {cp: 3}: 3 does not divide the world size, 4"),
         (
@@ -70,7 +70,7 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             {"optimizer": "{name: sgd, kernel: fused}"},
             "no fused SGD for sharded tensors; set optimizer.kernel: foreach",
         ),
-        ("cp: {mesh: {cp: 1}}", 2, {}, "context parallelism needs at least 2 devices for a row"),
+        ("cp: {mesh: {cp: 1}}", 2, {}, "context parallelism needs at least 2 devices per sequence"),
     ],
 )
 def test_what_can_not_be_cut_is_refused_with_the_numbers(
@@ -169,7 +169,7 @@ def test_a_rank_keeps_a_whole_model_or_a_shard_of_it(sharded: bool, kept: int) -
 
 def test_no_format_says_how_rows_are_divided() -> None:
     with pytest.raises(
-        UsageError, match="no format says how the positions of a row are divided by all-to-alls"
+        UsageError, match="no format can express Ulysses; torchtitan's context parallelism is a ring"
     ):
         adopt("torchtitan", of(ContextParallel(), 2, Batch(B, B, 1)), {})
 

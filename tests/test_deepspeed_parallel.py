@@ -48,46 +48,46 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan
 @pytest.mark.parametrize(
     ("strategy", "world_size", "changed", "why"),
     [
-        ("stage: 2, hpz_partition_size: 2", 4, {}, "only stage 3 shards parameters, here stage = 2"),
-        ("hpz_partition_size: 3", 4, {}, "3 does not divide the world size, 4; it could be 2, 4"),
+        ("stage: 2, hpz_partition_size: 2", 4, {}, "needs stage = 3, the only one that shards"),
+        ("hpz_partition_size: 3", 4, {}, "3 does not divide the world size, 4; allowed: 2, 4"),
         (
             "hpz_partition_size: 2, offload_parameters: cpu, offload_optimizer: cpu",
             2,
             {},
-            "hpz_partition_size = 2 is offered without offload",
+            "hpz_partition_size = 2 is not supported with offload",
         ),
         ("mics_shard_size: 2", 4, {}, "0.19.8 does not have MiCS; 0.19.6 was the last version that had"),
-        ("mics_shard_size: 3", 4, {}, "mics_shard_size = 3 does not divide the world size, 4; it could be"),
+        ("mics_shard_size: 3", 4, {}, "mics_shard_size = 3 does not divide the world size, 4; allowed:"),
         ("mics_shard_size: 2, hpz_partition_size: 2", 4, {}, "no engine for both; use one of them"),
-        ("stage: 1, mics_shard_size: 2", 4, {}, "only stage 3 shards parameters, here stage = 1"),
+        ("stage: 1, mics_shard_size: 2", 4, {}, "needs stage = 3, the only one that shards"),
         ("quantized_weights: true", 2, {}, "This op had not been implemented on CPU backend."),
-        ("stage: 1, quantized_gradients: true", 2, {}, "ZeRO++ quantizes in stage 3 alone"),
+        ("stage: 1, quantized_gradients: true", 2, {}, "ZeRO++ quantizes only in stage 3"),
         ("mesh: {tp: 2}", 2, {}, "which DeepSpeed documents for stages 0 to 2; use stage: 2"),
         ("stage: 1, mesh: {tp: 3}", 4, {}, "mesh: {tp: 3}: 3 does not divide the world size, 4"),
-        ("stage: 1, mesh: {tp: 8}", 8, {}, "heads = 4 and kv_heads = 4 can't be divided by 8"),
-        ("stage: 1, mesh: {tp: 2}, offload_optimizer: cpu", 2, {}, "mesh: tp is offered without offload"),
-        ("stage: 1, mesh: {tp: 2}", 2, {"workload": "{mlp: {}}"}, "does not say how its layers are split"),
-        ("stage: 1, mesh: {tp: 2}", 2, {"compile": "true"}, "compile is not offered with tensor parallelism"),
+        ("stage: 1, mesh: {tp: 8}", 8, {}, "heads = 4 and kv_heads = 4 are not divisible by 8"),
+        ("stage: 1, mesh: {tp: 2}, offload_optimizer: cpu", 2, {}, "tp is not supported with offload"),
+        ("stage: 1, mesh: {tp: 2}", 2, {"workload": "{mlp: {}}"}, "does not declare how to split its"),
+        ("stage: 1, mesh: {tp: 2}", 2, {"compile": "true"}, "compile is not supported with tensor parallel"),
         ("stage: 1, mesh: {tp: 2}", 2, {"optimizer": "muon"}, "muon"),
         (
             "stage: 0, mesh: {tp: 2}",
             2,
             {"precision": "bf16", "optimizer": "{clip_grad_norm: 1.0}"},
-            "would clip by the norm of the gradients of one rank",
+            "would clip by the norm of one rank's gradients, not of all tensor-parallel ranks'",
         ),
-        ("stage: 2, mesh: {pp: 2}", 2, {}, "mesh: pp with stage = 2: DeepSpeed's pipeline adds up"),
+        ("stage: 2, mesh: {pp: 2}", 2, {}, "mesh: pp with stage = 2: DeepSpeed's pipeline accumulates"),
         ("mesh: {pp: 2}", 2, {}, "use stage: 1, or pp: {mesh: {dp_shard: 2}}"),
-        ("stage: 1, mesh: {pp: 2, tp: 2}", 4, {}, "pp and tp are offered one at a time with DeepSpeed"),
-        ("stage: 1, mesh: {pp: 2}, offload_optimizer: cpu", 2, {}, "mesh: pp is offered without offload"),
+        ("stage: 1, mesh: {pp: 2, tp: 2}", 4, {}, "pp and tp can't be combined with DeepSpeed"),
+        ("stage: 1, mesh: {pp: 2}, offload_optimizer: cpu", 2, {}, "pp is not supported with offload"),
         ("stage: 1, mesh: {pp: 2}, overlap_comm: true", 2, {}, "reduces gradients after all backward passes"),
         ("stage: 1, mesh: {pp: 2}, optimizer_kernel: deepspeed", 2, {}, "with optimizer_kernel: torch"),
         ("stage: 1, mesh: {pp: 3}", 4, {}, "mesh: {pp: 3}: 3 does not divide the world size, 4"),
-        ("stage: 1, mesh: {pp: 4}", 4, {}, "2 layers can't be cut into 4 stages; use at most pp: 2"),
+        ("stage: 1, mesh: {pp: 4}", 4, {}, "2 layers can't be split into 4 stages; use at most pp: 2"),
         (
             "stage: 1, mesh: {pp: 2}, micro_batches: 3",
             2,
             {},
-            "micro_batches = 3 does not divide batch.micro_batch_size = 8; 1, 2, 4 would",
+            "micro_batches = 3 does not divide batch.micro_batch_size = 8; nearest divisors: 1, 2, 4",
         ),
         (
             "stage: 1, mesh: {pp: 2}",
@@ -100,17 +100,17 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan
             "stage: 0, mesh: {pp: 2}",
             1,
             {"optimizer": "{clip_grad_norm: 1.0}"},
-            "2 does not divide the world size, 1; dp_replicate gets what is left of it",
+            "2 does not divide the world size, 1; dp_replicate gets the rest",
         ),
-        ("stage: 1, micro_batches: 8", 2, {}, "only a pipeline cuts a micro-batch into parts"),
-        ("stage: 1, mesh: {pp: 2}", 2, {"compile": "true"}, "compile is not offered with pipeline parallel"),
+        ("stage: 1, micro_batches: 8", 2, {}, "only a pipeline splits micro-batches"),
+        ("stage: 1, mesh: {pp: 2}", 2, {"compile": "true"}, "compile is not supported with pipeline"),
         (
             "stage: 1, mesh: {pp: 2}",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "user does not say how it is cut into stages",
+            "user does not declare how to split it into stages",
         ),
-        ("stage: 0, mesh: {pp: 2}", 2, {"precision": "bf16"}, "BF16_Optimizer, which shards the optimizer's"),
+        ("stage: 0, mesh: {pp: 2}", 2, {"precision": "bf16"}, "BF16_Optimizer, which shards the optimizer"),
         (
             "stage: 0, mesh: {pp: 2}",
             2,
@@ -256,12 +256,12 @@ def test_a_layer_is_found_by_its_name_where_it_is_wrapped_as_well() -> None:
 
 
 def test_no_format_hands_a_model_to_the_pipeline_module() -> None:
-    with pytest.raises(UsageError, match="no format says yet how a model is handed to DeepSpeed's Pipeline"):
+    with pytest.raises(UsageError, match="no format supports DeepSpeed's PipelineModule yet"):
         adopt("deepspeed", of(Zero(stage=1, mesh={"pp": 2}), 2), {})
 
 
 def test_no_format_makes_a_model_for_mics() -> None:
-    with pytest.raises(UsageError, match="MiCS_Init, which no format says"):
+    with pytest.raises(UsageError, match="MiCS_Init, which no format can express"):
         adopt("deepspeed", of(Zero(mics_shard_size=2), 2), {})
 
 

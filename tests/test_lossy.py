@@ -80,11 +80,11 @@ def test_bytes_are_those_of_the_factors_or_of_an_average_in_each_period() -> Non
 @pytest.mark.parametrize(
     ("options", "changes", "why"),
     [
-        ({"powersgd_rank": 2}, {"world_size": 1}, "one rank has nobody to send to"),
+        ({"powersgd_rank": 2}, {"world_size": 1}, "a single rank has nothing to reduce"),
         ({"powersgd_rank": 2, "local_sgd_period": 2}, {}, "no hook that does both"),
-        ({"powersgd_start": 5}, {}, "powersgd_start = 5 changes nothing without powersgd_rank"),
-        ({"local_sgd_start": 5}, {}, "changes nothing without local_sgd_period"),
-        ({"powersgd_rank": 2, "sharded_optimizer": True}, {}, "not offered with sharded_optimizer"),
+        ({"powersgd_start": 5}, {}, "powersgd_start = 5 has no effect without powersgd_rank"),
+        ({"local_sgd_start": 5}, {}, "has no effect without local_sgd_period"),
+        ({"powersgd_rank": 2, "sharded_optimizer": True}, {}, "not supported with sharded_optimizer"),
         ({"powersgd_rank": 2}, {"precision": Precision(reduce="fp16")}, "precision.reduce = fp16"),
         ({"local_sgd_period": 2}, {"precision": Precision(loss_scale=8.0)}, "precision.loss_scale = 8"),
         ({"local_sgd_period": 2}, {"optimizer": Optimizer(name="muon", kernel="loop")}, "muon"),
@@ -262,7 +262,7 @@ def test_a_gate_passes_it_where_equivalence_is_required_and_wants_convergence_wh
 )
 def test_only_a_script_of_plain_torch_sends_so(options: Any, lines: list[str]) -> None:
     of = lossy(**options)
-    with pytest.raises(UsageError, match=r"only a script of plain torch .* use --as torch"):
+    with pytest.raises(UsageError, match=r"only a plain torch script .* use --as torch"):
         adopt("accelerate", of, {})
     (script,) = adopt("torch", of, {}).files.values()
     compile(script, "train_functions.py", "exec")

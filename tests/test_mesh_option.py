@@ -103,7 +103,7 @@ def test_a_dimension_of_one_rank_is_no_dimension(tmp_path: Path) -> None:
     [
         (
             "mesh: {dp_replicate: 3}",
-            "3 does not divide the world size, 8; dp_shard gets what is left of it; ",
+            "3 does not divide the world size, 8; dp_shard gets the rest; ",
         ),
         ("mesh: {dp_replicate: 3}", "{dp_replicate: 2} or {dp_replicate: 4} would fit"),
         ("mesh: {dp_shard: 2, tp: 2}", "2 x 2 = 4 is not the world size, 8; leave dp_shard out"),

@@ -92,7 +92,7 @@ def problem(folder: Path, strategy: str, world_size: int, **changed: str) -> str
             "ep: {}",
             8,
             {},
-            "experts = 4 can't be divided by 8; numbers of devices that divide experts = 4: 1, 2, 4",
+            "experts = 4 is not divisible by 8; numbers of devices that divide experts = 4: 1, 2, 4",
         ),
         (
             "ep: {mesh: {ep: 4}}",
@@ -106,15 +106,15 @@ def problem(folder: Path, strategy: str, world_size: int, **changed: str) -> str
             {"workload": "{mlp: {}}"},
             "the workload mlp has no experts; use transformer with preset: moe",
         ),
-        ("ep: {}", 2, {"compile": "true"}, "compile is not offered with expert parallelism"),
+        ("ep: {}", 2, {"compile": "true"}, "compile is not supported with expert parallelism"),
         ("ep: {}", 2, {"optimizer": "adafactor"}, "optimizer.name = adafactor"),
         (
             "cp: {}",
             2,
             {"workload": MODEL.replace("experts: 4", "experts: 4, capacity_factor: 1.5")},
-            "capacity_factor is of whole rows",
+            "capacity_factor needs whole sequences",
         ),
-        ("tp: {}", 2, {}, "its experts (experts = 4) are not cut but spread; use ep"),
+        ("tp: {}", 2, {}, "it does not split experts (experts = 4); use ep, which distributes them"),
     ],
 )
 def test_what_can_not_be_spread_is_refused_with_the_numbers(

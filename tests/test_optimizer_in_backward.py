@@ -41,7 +41,7 @@ def of(strategy: Strategy, world_size: int, **changes: Any) -> Case:
     [
         (
             {"optimizer": Optimizer(clip_grad_norm=0.5)},
-            r"clip_grad_norm = 0\.5 is by .* leave clip_grad_norm out",
+            r"clip_grad_norm = 0\.5 needs .* leave clip_grad_norm out",
         ),
         ({"batch": Batch(8, 2, 4)}, "gradient_accumulation_steps = 4: .* use larger micro-batches"),
         (
@@ -50,10 +50,10 @@ def of(strategy: Strategy, world_size: int, **changes: Any) -> Case:
         ),
         (
             {"optimizer": Optimizer(name="lamb", kernel="loop")},
-            "= lamb: .* counts updates for all together; use adamw, adam, sgd,",
+            "= lamb: .* counts updates of all parameters together; use adamw, adam, sgd,",
         ),
-        ({"optimizer": Optimizer(name="muon", kernel="loop")}, "this one is two; use adamw"),
-        ({"compile": "default"}, "compile is not offered with optimizer_in_backward; use compile: false"),
+        ({"optimizer": Optimizer(name="muon", kernel="loop")}, "this is two optimizers; use adamw"),
+        ({"compile": "default"}, "compile is not supported with optimizer_in_backward; use compile: false"),
     ],
 )
 def test_what_needs_all_gradients_at_once_is_refused(
@@ -67,8 +67,8 @@ def test_what_needs_all_gradients_at_once_is_refused(
     ("options", "told"),
     [
         ({"version": 1}, "set version: 2"),
-        ({"mesh": {"tp": 2}}, "not offered with tp"),
-        ({"cpu_offload": True}, "not offered with cpu_offload"),
+        ({"mesh": {"tp": 2}}, "not supported with tp"),
+        ({"cpu_offload": True}, "not supported with cpu_offload"),
     ],
 )
 def test_fsdp_has_it_where_it_was_tried(options: dict[str, Any], told: str) -> None:
@@ -104,9 +104,7 @@ def test_a_workload_that_does_not_say_its_shapes_has_no_theory() -> None:
 
 def test_no_format_says_how_it_is_done() -> None:
     asked = dataclasses.replace(of(FSDP, 2), strategy=Choice("fsdp", {"optimizer_in_backward": True}))
-    with pytest.raises(
-        UsageError, match="no format says yet how parameters are updated in the backward pass"
-    ):
+    with pytest.raises(UsageError, match="no format can update parameters in the backward pass yet"):
         adopt("torch", asked, {})
 
 

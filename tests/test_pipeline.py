@@ -59,16 +59,16 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
             "",
             8,
             {"batch": "{global_batch_size: 16}"},
-            "4 layers can't be cut into 8 stages (8 ranks x 1 of each)",
+            "4 layers can't be split into 8 stages (8 ranks x 1 per rank)",
         ),
         ("", 8, {}, "use a world size of at most 4, or a model of at least 8 layers"),
         ("schedule: ZBVZeroBubble", 4, {}, "use a world size of at most 2, or a model of at least 8 layers"),
         ("schedule: ZBVZeroBubble, mesh: {dp_shard: 2}", 8, {}, "use a world size of at most 4, or"),
-        ("stages_per_rank: 2", 2, {}, "stages_per_rank = 2, and the schedule 1F1B has exactly 1"),
-        ("schedule: LoopedBFS, stages_per_rank: 1", 2, {}, "the schedule LoopedBFS has at least 2"),
-        ("schedule: DualPipeV, stages_per_rank: 3", 2, {}, "the schedule DualPipeV has exactly 2"),
+        ("stages_per_rank: 2", 2, {}, "stages_per_rank = 2, but the schedule 1F1B needs exactly 1"),
+        ("schedule: LoopedBFS, stages_per_rank: 1", 2, {}, "the schedule LoopedBFS needs at least 2"),
+        ("schedule: DualPipeV, stages_per_rank: 3", 2, {}, "the schedule DualPipeV needs exactly 2"),
         ("micro_batches: 3", 2, {}, "3: it does not divide batch.micro_batch_size = 8"),
-        ("micro_batches: 3", 2, {}, "of a micro-batch of 8 samples 2, 4, 8 would do"),
+        ("micro_batches: 3", 2, {}, "nearest values that fit a micro-batch of 8 samples: 2, 4, 8"),
         ("micro_batches: 2", 4, {}, "1F1B needs at least as many micro-batches as stages (4)"),
         ("schedule: DualPipeV, micro_batches: 2", 2, {}, "as many micro-batches as stages (4)"),
         (
@@ -77,40 +77,40 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
             {"batch": "{global_batch_size: 10}"},
             "Interleaved1F1B sends micro-batches through 2 ranks in 2 rounds of equal size",
         ),
-        ("", 2, {"batch": "{global_batch_size: 1}"}, "of 1 sample use a larger micro-batch"),
+        ("", 2, {"batch": "{global_batch_size: 1}"}, "a micro-batch of 1 sample is too small; use a"),
         (
             "",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "user does not say how it is cut",
+            "user does not declare how to split it",
         ),
         (
             "schedule: ZBVZeroBubble",
             2,
             {"activation_checkpointing": "full"},
-            "one by one, and torch computes a layer again for each of them; use activation_checkpointing",
+            "one by one, and torch recomputes a layer for each of them; use activation_checkpointing",
         ),
         (
             "schedule: DualPipeV",
             2,
             {"activation_checkpointing": "selective"},
-            "go back only once; use activation_checkpointing: none, or the schedule 1F1B, GPipe, Interleaved",
+            "checkpointed layer; use activation_checkpointing: none, or the schedule 1F1B, GPipe",
         ),
-        ("", 2, {"compile": "true"}, "compile is not offered with pipeline parallelism"),
+        ("", 2, {"compile": "true"}, "compile is not supported with pipeline parallelism"),
         ("mesh: {dp_shard: 3}", 4, {}, "mesh: {dp_shard: 3}: 3 does not divide the world size, 4"),
         ("mesh: {pp: 2, dp_shard: 4}", 4, {}, "2 x 4 = 8 is not the world size, 4; leave pp out"),
         (
             "mesh: {dp_shard: 2}",
             2,
             {},
-            "at least 2 ranks, beside mesh: {dp_shard: 2}; use single, or a larger world",
+            "at least 2 ranks in addition to mesh: {dp_shard: 2}; use single, or a larger world",
         ),
-        ("mesh: {tp: 4}", 8, {}, "tensor parallelism over 4 devices: heads = 2 and kv_heads = 1 can't be"),
+        ("mesh: {tp: 4}", 8, {}, "tensor parallelism over 4 devices: heads = 2 and kv_heads = 1 are"),
         ("sequence_parallel: true", 2, {}, "sequence_parallel needs tensor parallelism; set mesh: {tp: 2}"),
         ("loss_parallel: true", 2, {}, "loss_parallel needs tensor parallelism; set mesh: {tp: 2}"),
-        ("reshard_after_forward: true", 2, {}, "needs shards; set mesh: {dp_shard: 2}"),
-        ("mesh: {dp_replicate: 2, tp: 1}, schedule: ZBVZeroBubble", 4, {}, "use dp_shard in place of dp_rep"),
-        ("mesh: {dp_replicate: 2, tp: 2}", 8, HEADS, "DDP takes no layers that are cut over ranks; use dp_"),
+        ("reshard_after_forward: true", 2, {}, "needs sharded stages; set mesh: {dp_shard: 2}"),
+        ("mesh: {dp_replicate: 2, tp: 1}, schedule: ZBVZeroBubble", 4, {}, "use dp_shard instead of dp_rep"),
+        ("mesh: {dp_replicate: 2, tp: 2}", 8, HEADS, "DDP does not support tensor-parallel layers; use dp"),
         (
             "mesh: {dp_replicate: 2}",
             4,
@@ -131,8 +131,8 @@ def test_shards_are_not_freed_between_the_halves_of_a_backward_pass(schedule: st
     asked = f"schedule: {schedule}, mesh: {{dp_shard: 2}}, micro_batches: 4"
     assert problem(tmp_path, asked, 4) == ""
     refused = problem(tmp_path, f"{asked}, reshard_after_forward: true", 4)
-    assert f"the schedule {schedule}: gradients of weights are computed after their layer" in refused
-    assert "use reshard_after_forward: false, or 1F1B" in refused
+    assert f"the schedule {schedule}: weight gradients are computed after their layer" in refused
+    assert "use reshard_after_forward: false, or the schedule 1F1B" in refused
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_plan_says_once_that_layers_are_timed_later(tmp_path: Path) -> None:
     loaded = load(tmp_path / "suite.yaml", Overrides(world_sizes=[2, 4]))
     told = [text for text in later_texts(loaded, make(loaded, plans.MACHINE)) if text.startswith("pp: ")]
     assert len(told) == 1
-    assert "split: time: layers are timed when the run begins, and cut into stages by that" in told[0]
+    assert "split: time: layers are timed at the start of the run and then split into stages" in told[0]
 
 
 def of(strategy: PipelineParallel, world_size: int, *, tied: bool = True) -> Case:
@@ -346,7 +346,7 @@ def test_the_share_of_waiting_is_known_where_a_backward_pass_is_one() -> None:
 
 
 def test_what_only_a_script_says_of_a_pipeline_is_refused_with_that_advice() -> None:
-    with pytest.raises(UsageError, match="how a model is cut into stages; for this case use --as torch"):
+    with pytest.raises(UsageError, match="split a model into pipeline stages; for this case use --as torch"):
         adopt("accelerate", of(PipelineParallel(), 2), {})
 
 

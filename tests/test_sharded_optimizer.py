@@ -34,7 +34,7 @@ def test_muon_which_is_two_optimizers_is_refused() -> None:
 
 def test_only_a_script_of_plain_torch_can_have_it() -> None:
     of = dataclasses.replace(case("ddp", 2), strategy=Choice("ddp", {"sharded_optimizer": True}))
-    with pytest.raises(UsageError, match=r"only a script of plain torch .* use --as torch"):
+    with pytest.raises(UsageError, match=r"only a plain torch script .* use --as torch"):
         adopt("accelerate", of, {})
     (script,) = adopt("torch", of, {}).files.values()
     compile(script, "train_functions.py", "exec")

@@ -33,8 +33,8 @@ MIXED = Precision("bf16", "bf16", "fp32", "fp32")
 def test_every_strategy_has_a_card_whose_facts_have_sources(strategy):
     card = strategy.card
     aspects = [claim.aspect for claim in card.claims]
-    assert aspects[:4] == ["shards", "moves", "keeps", "take it if"]
-    assert [claim.text for claim in card.claims if not claim.source and claim.aspect != "take it if"] == []
+    assert aspects[:4] == ["shards", "moves", "keeps", "use it if"]
+    assert [claim.text for claim in card.claims if not claim.source and claim.aspect != "use it if"] == []
     assert all(
         re.match(r"https://(arxiv\.org|docs\.pytorch\.org|.*deepspeed)", c.source or "https://arxiv.org")
         for c in card.claims

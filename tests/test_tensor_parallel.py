@@ -36,7 +36,7 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
 @pytest.mark.parametrize(
     ("strategy", "world_size", "changed", "why"),
     [
-        ("tp: {}", 8, {}, "heads = 4 and kv_heads = 4 can't be divided by 8; numbers of devices that divide"),
+        ("tp: {}", 8, {}, "heads = 4 and kv_heads = 4 are not divisible by 8; numbers of devices that"),
         ("tp: {}", 8, {}, "heads = 4, kv_heads = 4, ffn_dim = 128, vocab_size = 256: 1, 2, 4"),
         (
             "tp: {}",
@@ -44,14 +44,14 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             {"workload": "{transformer: {preset: gpt2-small}}"},
             ": 1; set vocab_size: 50304 (padded, as Megatron-LM does",
         ),
-        ("tp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not say how its layers are split"),
+        ("tp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not declare how to split its"),
         (
             "tp: {sequence_parallel: true}",
             4,
             {"workload": MODEL.replace("seq_len: 32", "seq_len: 30")},
-            "sequence_parallel: rows of 30 positions can't be divided by 4 devices",
+            "sequence_parallel: a sequence of 30 positions is not divisible by 4 devices",
         ),
-        ("tp: {}", 2, {"compile": "true"}, "compile is not offered with tensor parallelism"),
+        ("tp: {}", 2, {"compile": "true"}, "compile is not supported with tensor parallelism"),
         (
             "tp: {}",
             2,
@@ -62,7 +62,7 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             "fsdp: {mesh: {tp: 3}}",
             4,
             {},
-            "the world size, 4; dp_shard gets what is left of it; {tp: 2} or {tp: 4} would fit",
+            "the world size, 4; dp_shard gets the rest; {tp: 2} or {tp: 4} would fit",
         ),
         ("fsdp: {mesh: {tp: 8}}", 8, {}, "tensor parallelism over 8 devices: heads = 4"),
         ("fsdp: {sequence_parallel: true}", 4, {}, "sequence_parallel needs tensor parallelism; set mesh"),
@@ -70,7 +70,7 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             "fsdp: {mesh: {tp: 2}, cpu_offload: true}",
             4,
             {},
-            "tp without offload: set version: 2 and cpu_offload: false",
+            "tp does not support offload; set version: 2 and cpu_offload: false",
         ),
         ("fsdp: {mesh: {tp: 2}, sharding: hybrid}", 2, {}, "hybrid sharding needs at least 2 ranks"),
     ],
@@ -146,7 +146,7 @@ def test_ranks_that_share_rows_share_samples(batch: str, cut: Batch, tmp_path: P
         (
             "tp: {}",
             "{per_device_batch_size: 1, micro_batch_size: 3}",
-            "1: x 4 devices that share rows is not divisible by micro_batch_size = 3",
+            "1: x 4 devices that share samples is not divisible by micro_batch_size = 3",
         ),
     ],
 )
@@ -231,10 +231,10 @@ def test_torchtitan_is_told_the_mesh_and_others_say_why_not() -> None:
     assert parallelism["tensor_parallel_degree"] == 2
     assert parallelism["data_parallel_shard_degree"] == 2
     assert parallelism["disable_loss_parallel"] is False
-    with pytest.raises(UsageError, match="--as accelerate: only a script of plain torch and torchtitan's"):
+    with pytest.raises(UsageError, match="--as accelerate: only a plain torch script or torchtitan's"):
         adopt("accelerate", meshed, {})
     plain = dataclasses.replace(asked, strategy=Choice("tp"), batch=Batch(B, B, 1))
-    with pytest.raises(UsageError, match="torchtitan's tensor parallelism is with sequence parallelism"):
+    with pytest.raises(UsageError, match="torchtitan's tensor parallelism always uses sequence parallelism"):
         adopt("torchtitan", plain, {})
 
 
@@ -251,11 +251,11 @@ def test_a_script_of_plain_torch_says_how_each_layer_is_cut(sequence: bool) -> N
     assert '"mesh": mesh["dp_replicate", "dp_shard"],' in text
     assert '"blocks.*.attention.wo": RowwiseParallel(output_layouts=between),' in text
     assert ('"norm": SequenceParallel(),' in text) == sequence
-    assert any("rank // 2 says which micro-batches" in note for note in adopted.notes)
+    assert any("rank // 2 selects a rank's micro-batches" in note for note in adopted.notes)
     with pytest.raises(UsageError, match="--skeleton: its small model has none of the layers"):
         adopt("torch", asked, {}, with_script=True)
     foreign = dataclasses.replace(asked, workload=Choice("mine"))
-    with pytest.raises(UsageError, match="workload mine, a plug-in, are cut is not in the record"):
+    with pytest.raises(UsageError, match="plug-in workload mine are split is not in the record"):
         adopt("torch", foreign, {})
 
 

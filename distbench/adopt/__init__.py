@@ -38,17 +38,16 @@ FORMATS: dict[str, ModuleType] = {
 """Name -> module with ``problems``, why it can't express a case, and ``write``."""
 
 
-_BY_NAMES = (
-    "only a script of plain torch and torchtitan's configuration say how torch cuts layers (tensor "
-    "parallelism)"
+_BY_NAMES = "only a plain torch script or torchtitan's configuration can express torch's tensor parallelism"
+_CONTEXT = "only torchtitan's configuration can express context parallelism"
+_AUTO_TP = (
+    "it gives each rank different samples; DeepSpeed's AutoTP needs the same on all ranks that split a layer"
 )
-_CONTEXT = "only torchtitan's configuration says how the positions of a row are shared by ranks"
-_AUTO_TP = "it deals other rows to each rank; ranks that DeepSpeed's AutoTP cuts a layer over need the same"
-_PIPELINE = "only a script of plain torch and torchtitan's configuration say how a model is cut into stages"
-_TIMED = "its stages were cut by what layers took (split: time), and the record does not say which has which"
-_LOSSY = "only a script of plain torch can have DDP's hooks for PowerSGD and post-local SGD"
-_ZERO_1 = "only a script of plain torch can have torch's ZeroRedundancyOptimizer"
-_IN_BACKWARD = "no format says yet how parameters are updated in the backward pass (optimizer_in_backward)"
+_PIPELINE = "only a plain torch script or torchtitan's configuration can split a model into pipeline stages"
+_TIMED = "its stages were split by layer times (split: time), and the layers of each are not in the record"
+_LOSSY = "only a plain torch script can use DDP's hooks for PowerSGD and post-local SGD"
+_ZERO_1 = "only a plain torch script can use torch's ZeroRedundancyOptimizer"
+_IN_BACKWARD = "no format can update parameters in the backward pass yet (optimizer_in_backward)"
 
 
 def formats_for(measured: Measured) -> list[str]:
@@ -92,9 +91,9 @@ def _check_skeleton(format_: str, measured: Measured) -> None:
     if FORMATS[format_] is not torch_script:
         raise UsageError(f"--skeleton: only --as torch has a training script, not --as {format_}")
     sentences = {
-        "its small model has none of the layers that this case cuts": measured.cut or measured.pipeline,
-        "its batches are different on every rank; ranks that DeepSpeed's AutoTP cuts a layer over need the "
-        "same": measured.shares_rows,
+        "its small model has none of the layers that this case splits": measured.cut or measured.pipeline,
+        "its batches are different on every rank; DeepSpeed's AutoTP needs the same on all ranks that split "
+        "a layer": measured.shares_rows,
     }
     for reason in base.applying(sentences):
         raise UsageError(f"--skeleton: {reason}; leave it out")

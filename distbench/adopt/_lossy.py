@@ -35,7 +35,7 @@ def register(ddp: DistributedDataParallel) -> str:
         )
     if ddp.local_sgd_period:
         return lines(
-            "alone, _ = dist.new_subgroups(1)  # between two averages a rank reduces with nobody",
+            "alone, _ = dist.new_subgroups(1)  # no reduction between two averages",
             f"state = PostLocalSGDState(None, alone, {ddp.local_sgd_start!r})",
             "model.register_comm_hook(state, post_localSGD_hook)",
         )

@@ -11,7 +11,7 @@ from distbench.case import Case, Optimizer
 
 _JOINED = '''
 class Joined(torch.optim.Optimizer):
-    """Optimizers that each update parameters of their own, as one."""
+    """Several optimizers, each with its own parameters, as one."""
 
     def __init__(self, *parts):
         self.parts = parts
@@ -30,7 +30,7 @@ class Joined(torch.optim.Optimizer):
         self.share()
 
     def share(self):
-        """Let the parts have the groups and the state that are here now."""
+        """Give the parts the current groups and state."""
         groups = iter(self.param_groups)
         for part in self.parts:
             part.param_groups = [next(groups) for _ in part.param_groups]

@@ -1,4 +1,4 @@
-"""Script lines that run a model as a pipeline, by torch.distributed.pipelining."""
+"""Script lines that run a model as a pipeline, with torch.distributed.pipelining."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ NOTES = (
     "In train.py, with {file} next to it or pasted in: device = setup(); build the model; model, optimizer = "
     "prepare(model, layers, device, stage_of, loss_of); train(model, optimizer, batches) yields one loss "
     "per update. layers are those of the whole model, in order; loss_of(output, labels) returns a mean loss "
-    "in fp32; batches are pairs of what the model takes and of labels, on the device, {rows}.",
-    "stage_of(model, numbers) returns the module of one stage: the layers of model with these numbers, and "
-    "in the first stage what comes before them, in the last what comes after; it takes what the one before "
-    "gives.",
-    "STAGES has the numbers of the measured model's layers, TAKEN, PASSED and GIVEN the shapes of its "
-    "tensors: put in those of yours.",
+    "in fp32; batches are pairs of model input and labels, on the device, {rows}.",
+    "stage_of(model, numbers) returns the module of one stage: the layers of model with these numbers, plus "
+    "all before them in the first stage and all after them in the last; its input is the output of the "
+    "previous stage.",
+    "STAGES has the layer numbers of the measured model, TAKEN, PASSED and GIVEN the shapes of its tensors: "
+    "replace them with yours.",
 )
-_TIED = "TIED names parameters of the measured model that are one tensor: put in those of yours."
-_ALIKE = "equal on all ranks"
-_DEALT = "equal on the ranks of a pipeline: {number} says which of {several} parts of the batch a rank gets"
+_TIED = "TIED names the tied parameters of the measured model: replace them with yours."
+_ALIKE = "the same on all ranks"
+_DEALT = "the same on all ranks of a pipeline: {number} selects one of the {several} parts of the batch"
 _PIPELINE = '''
 class Pipeline(nn.Module):
-    """The stages that this rank has, and the schedule that runs them."""
+    """This rank's stages, and the schedule that runs them."""
 
     def __init__(self, model, layers, device, stage_of, loss_of):
         super().__init__()
@@ -101,11 +101,12 @@ def clip(model, limit):
 
 
 def notes(measured: Measured, file: str) -> list[str]:
-    """How *file* is used, and what in it is of the measured model."""
+    """How to use *file*, and what in it depends on the measured model."""
     several, cut = measured.data_ranks, measured.mesh.get("tp", 1)
     rank = f"rank // {cut}" if cut > 1 else "rank"
     rows = _DEALT.format(number=f"{rank} % {several}", several=several) if several > 1 else _ALIKE
-    return [note.format(file=file, rows=rows) for note in NOTES] + ([_TIED] if stages.ties(measured) else [])
+    told = [note.format(file=file, rows=rows) for note in NOTES]
+    return [*told, _TIED] if stages.ties(measured) else told
 
 
 IMPORTS = lines(

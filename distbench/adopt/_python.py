@@ -49,7 +49,7 @@ def wrap_layers(model, layers, wrap):
 '''
 
 _KEEPING = """
-# the rest of a layer is computed again in the backward pass
+# the rest of a layer is recomputed in the backward pass
 KEPT = [
     {operations}
 ]

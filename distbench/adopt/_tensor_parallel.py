@@ -1,4 +1,4 @@
-"""Script lines that cut layers over ranks which share rows, by torch's parallel styles."""
+"""Script lines that split layers across ranks with torch's parallel styles."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from distbench.adopt._python import lines
 from distbench.adopt.base import Measured
 from distbench.workloads.splits import Splits
 
-_PLAN = "The plan in split() names the modules of the measured model: put in those of yours, to be cut alike."
+_PLAN = "The plan in split() names the modules of the measured model: replace them with yours."
 _ROWS = (
-    "Neighbouring ranks share rows, {ranks} by {ranks}: rank // {ranks} says which micro-batches a rank gets."
+    "Groups of {ranks} neighbouring ranks process the same samples: rank // {ranks} selects a rank's "
+    "micro-batches."
 )
 _WHOLE = '''
 class Whole(ParallelStyle):
-    """A module that every rank runs whole; its parameters are DTensors, as those of all others."""
+    """A module replicated on every rank; its parameters are DTensors, like all others."""
 
     def _apply(self, module, device_mesh):
         def enter(_, inputs, mesh):
@@ -26,14 +27,14 @@ class Whole(ParallelStyle):
 '''
 _SPLIT = '''
 def split(model, mesh):
-    """Cut *model* over *mesh*, whose ranks share rows."""
-    between = {between}  # what is between the layers
+    """Split *model* across *mesh*, whose ranks process the same samples."""
+    between = {between}  # layout of the activations between layers
 
     def inside(pattern):
         return [module for name, module in model.named_modules() if fnmatch.fnmatchcase(name, pattern)]
 
     def entered(pattern):
-        """Make the first input of modules whole once for all layers inside."""
+        """Replicate the first input of modules once for all layers inside."""
         inputs = inspect.signature(inside(pattern)[0].forward).parameters
         others = (None,) * (len(inputs) - 1)
         return PrepareModuleInput(
@@ -47,7 +48,7 @@ def split(model, mesh):
     for name, parameter in model.named_parameters(remove_duplicate=False):
         named.setdefault(id(parameter), []).append(name)
     parallelize_module(model, mesh, plan)
-    for first, *tied in named.values():  # which that unties
+    for first, *tied in named.values():  # parallelize_module unties them
         for name in tied:
             owner, _, leaf = name.rpartition(".")
             model.get_submodule(owner).register_parameter(leaf, model.get_parameter(first))
@@ -57,7 +58,7 @@ _SOME = """    # a stage has some of them
 """
 _PLACE = '''
 def place_gradients(model):
-    """Bring each gradient into the placement of its parameter: norms have partial sums, the embedding all."""
+    """Redistribute gradients to their parameters' placements: norms have partial sums, the embedding all."""
     for parameter in model.parameters():
         gradient = parameter.grad
         if gradient is not None and gradient.placements != parameter.placements:
@@ -66,7 +67,7 @@ def place_gradients(model):
 
 
 def splits_of(measured: Measured) -> Splits | None:
-    """How the measured model is cut; None: its workload is a plug-in, or cuts nothing."""
+    """How the measured model is split; None: its workload is a plug-in, or no layer is split."""
     workload = measured.case.workload
     if not measured.cut or workload.name not in registry.built_in("workloads"):
         return None
@@ -75,7 +76,7 @@ def splits_of(measured: Measured) -> Splits | None:
 
 
 def note(measured: Measured) -> list[str]:
-    """What to know of the plan, and of the rows unless a pipeline tells; nothing where no layer is cut."""
+    """Notes on the plan, and outside pipelines on the samples of a rank; none if no layer is split."""
     if not (cut := measured.cut):
         return []
     return [_PLAN if measured.pipeline else f"{_PLAN} {_ROWS.format(ranks=cut.devices)}"]

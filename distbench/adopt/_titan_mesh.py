@@ -15,16 +15,16 @@ from distbench.strategies.pp import PipelineParallel
 
 _DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 _SUMS = (
-    "torchtitan 0.2.2 does not divide the gradients of a pipeline by the tokens of an update, only the loss "
-    "that it logs (a later commit, f4a575f60, does): {keys} are the case's times {tokens:,}, its tokens; "
-    "with another batch, sequence length or version of torchtitan change them"
+    "torchtitan 0.2.2 does not divide the gradients of a pipeline by the tokens of an update, only the "
+    "logged loss (a later commit, f4a575f60, does): {keys} are the case's times {tokens:,}, its tokens per "
+    "update; change them for another batch, sequence length or version of torchtitan"
 )
 _MEANS = (
-    "torchtitan 0.2.2 divides the loss by the tokens of all ranks, and DDP the gradients by the number of "
-    "ranks once more: {keys} are the case's divided by {ranks}, its ranks; with another number of ranks or "
-    "version of torchtitan change them"
+    "torchtitan 0.2.2 divides the loss by the tokens of all ranks, and DDP divides the gradients by the "
+    "number of ranks once more: {keys} are the case's divided by {ranks}, its ranks; change them for another "
+    "number of ranks or version of torchtitan"
 )
-_NAMED = "module_fqns_per_model_part has the measured model's layers: put in those of yours"
+_NAMED = "module_fqns_per_model_part has the layers of the measured model: replace them with yours"
 
 
 def sizes(measured: Measured) -> dict[str, int]:
@@ -66,12 +66,12 @@ def parallelism(measured: Measured) -> dict[str, Any]:
 
 
 def differences(measured: Measured) -> dict[str, object]:
-    """What the section can't say as the case had it, and whether that applies."""
+    """What the section can't express, and whether it applies to the case."""
     pipeline, keys = measured.pipeline, _scaled_keys(measured)
     shards = sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context
     return {
         "torchtitan shards embedding, final norm and output head as separate units": shards,
-        "torchtitan shards norm and head again after forward too; the case kept them": (
+        "torchtitan reshards norm and head after forward too; the case kept them unsharded": (
             pipeline and pipeline.reshard_after_forward
         ),
         _SUMS.format(keys=keys, tokens=_tokens(measured)): pipeline,

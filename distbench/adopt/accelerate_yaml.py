@@ -75,7 +75,7 @@ def _differs(measured: Measured) -> list[str]:
     sharded = fsdp and fsdp.version == 2
     sentences = {
         "Accelerate shards the embedding and the head of a transformers model as separate units": sharded,
-        "Accelerate keeps the root's parameters gathered after forward; the case resharded them": (
+        "Accelerate keeps the root's parameters unsharded after forward; the case resharded them": (
             fsdp and sharded and fsdp.reshard_root
         ),
         f"Accelerate's {measured.case.precision.compute} is torch.autocast here, which keeps some operations "

@@ -34,7 +34,7 @@ _STRATEGIES = (
 )
 _UNSAID = {
     # torchtitan shards with FSDP2 what it does not spread
-    "ep": "how experts are spread over ranks that have whole copies of all else",
+    "ep": "experts distributed over ranks that replicate all other parameters",
 }
 
 _WHAT_DECAYS = (
@@ -76,7 +76,7 @@ class Measured:
         if plugin is None:
             raise UsageError(f"{one_line(name)}: plug-in strategies can't be exported")
         if plugin not in _STRATEGIES:
-            raise UsageError(f"{name}: no format says yet {_UNSAID.get(name, 'what it does')}")
+            raise UsageError(f"{name}: no format can express {_UNSAID.get(name, 'it')} yet")
         strategy, findings = check(plugin, case.strategy.options, ("strategy", name))
         if strategy is None:
             wrong = Mistake(findings[0].message, key_text(findings[0].path), findings[0].value)
@@ -100,7 +100,7 @@ class Measured:
 
     @property
     def cut(self) -> TensorParallelism | None:
-        """How torch cuts layers over ranks that share rows; None: they are whole."""
+        """How torch splits layers across ranks (tensor parallelism); None: they are whole."""
         if isinstance(self.strategy, TensorParallel):
             return self.strategy.over(self.case.world_size)
         inside = self.fsdp or self.pipeline
@@ -108,7 +108,7 @@ class Measured:
 
     @property
     def mesh(self) -> dict[str, int]:
-        """Dimensions of the device mesh that have several ranks, outermost first."""
+        """Dimensions of the device mesh with several ranks, outermost first."""
         sizes = self.strategy.dimensions(self.case.world_size)
         return {name: size for name, size in sizes.items() if size > 1}
 
@@ -119,17 +119,17 @@ class Measured:
 
     @property
     def context(self) -> ContextParallel | None:
-        """The strategy, if it cuts rows."""
+        """The strategy, if it splits sequences."""
         return self.strategy if isinstance(self.strategy, ContextParallel) else None
 
     @property
     def shares_rows(self) -> bool:
-        """Whether DeepSpeed cuts layers over ranks that share rows."""
+        """Whether DeepSpeed splits layers across ranks (AutoTP)."""
         return self.zero is not None and self.zero.tensor_parallelism.devices > 1
 
     @property
     def data_ranks(self) -> int:
-        """Ranks with rows of their own."""
+        """Number of data-parallel ranks."""
         return self.strategy.data_ranks(self.case.world_size)
 
     @property
@@ -231,18 +231,17 @@ def problems(measured: Measured) -> list[str]:
     kind = optimizers.kind_of(spec)
     foreign, context = kind.rest or kind.package != "torch", measured.context
     sentences = {
-        f"optimizer.name = {spec.name} is {what(spec)}, which DeepSpeed's file can't name; hand it to "
+        f"optimizer.name = {spec.name} is {what(spec)}, which DeepSpeed's file can't name; pass it to "
         "deepspeed.initialize yourself": measured.zero and foreign,
-        "no format says yet how a model is handed to DeepSpeed's PipelineModule": (
-            measured.zero and measured.zero.pipeline
-        ),
-        "MiCS needs a DeepSpeed up to 0.19.6 and a model made under deepspeed.zero.MiCS_Init, which no "
-        "format says; fsdp: {sharding: hybrid} shards inside groups as well": (
+        "no format supports DeepSpeed's PipelineModule yet": (measured.zero and measured.zero.pipeline),
+        "MiCS needs DeepSpeed up to 0.19.6 and a model built under deepspeed.zero.MiCS_Init, which no format "
+        "can express; fsdp: {sharding: hybrid} also shards inside groups": (
             measured.zero and measured.zero.mics_shard_size > 1
         ),
-        "no format says how the positions of a row are divided by all-to-alls; torchtitan's context "
-        "parallelism is a ring": context and context.implementation == "ulysses",
-        "torchtitan, which alone has a ring, shards what it leaves whole, as cp: {sharded: true} does": (
+        "no format can express Ulysses; torchtitan's context parallelism is a ring": (
+            context and context.implementation == "ulysses"
+        ),
+        "torchtitan, the only format with a ring, also shards the model, as cp: {sharded: true} does": (
             context and not context.sharded
         ),
     }
@@ -259,7 +258,7 @@ def fixed_loss_scale(measured: Measured, tool: str) -> dict[str, bool]:
 def matrices(measured: Measured) -> list[str]:
     """A note on the parameters of a case with two optimizers."""
     spec = measured.case.optimizer
-    note = f"The optimizer is {what(spec)}: give all layers of the model as layers."
+    note = f"The optimizer is {what(spec)}: pass all layers of the model as layers."
     return applying({note: rest_of(spec) is not spec})
 
 
@@ -270,8 +269,7 @@ def unnamed_layers(measured: Measured, advice: str) -> list[str]:
 
 
 def _ranks(batch: Batch) -> str:
-    ranks = batch.parts // batch.gradient_accumulation_steps
-    return f"{count_text(ranks, 'rank')} with rows of {'its' if ranks == 1 else 'their'} own"
+    return count_text(batch.parts // batch.gradient_accumulation_steps, "data-parallel rank")
 
 
 def _settings(case: Case) -> dict[str, str]:

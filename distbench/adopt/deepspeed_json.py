@@ -111,9 +111,9 @@ def notes(measured: Measured) -> list[str]:
         f"float8 ({precision.float8}): convert the linear layers in the script, as --as torch writes it.": (
             precision.float8 != "none"
         ),
-        f"Neighbouring ranks share rows, {ranks} by {ranks}: rank // {ranks} says which micro-batches a rank "
-        "gets. tensor_parallel names the layers of the measured model: put in those of yours. "
-        f"train_batch_size, {global_batch}, is left out: DeepSpeed would count all ranks.": shares_rows,
+        f"Groups of {ranks} neighbouring ranks process the same samples: rank // {ranks} selects a rank's "
+        "micro-batches. tensor_parallel names the layers of the measured model: replace them with yours. "
+        f"train_batch_size ({global_batch}) is left out: DeepSpeed would count all ranks.": shares_rows,
         "nvme_path is a folder on the measured machine; replace it with your own.": on_disk,
     }
     return [*always, *base.applying(sentences)]

@@ -31,11 +31,11 @@ _USE = (
 
 
 def problems(measured: Measured) -> list[str]:
-    """Why a script can't express this case: the record does not say how the layers of a plug-in are cut."""
+    """Why a script can't express this case: the record does not say how the layers of a plug-in are split."""
     name, pipeline = measured.case.workload.name, measured.pipeline
-    unknown = f"how the layers of the workload {one_line(name)}, a plug-in, are cut is not in the record"
+    unknown = f"how the layers of the plug-in workload {one_line(name)} are split is not in the record"
     is_foreign = name not in registry.built_in("workloads")
-    no_scale = "the script's pipeline has no loss scale"
+    no_scale = "the script's pipeline does not support a loss scale"
     sentences = {
         unknown: is_foreign and (measured.cut or pipeline),
         no_scale: pipeline and measured.case.precision.loss_scale,

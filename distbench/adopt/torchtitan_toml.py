@@ -38,11 +38,11 @@ def problems(measured: Measured) -> list[str]:
         f"torchtitan has FSDP2, DDP, tensor, pipeline and context parallelism, not {case.strategy.name}": (
             not (fsdp or measured.ddp or measured.cut or measured.pipeline or measured.context)
         ),
-        "torchtitan's tensor parallelism is with sequence parallelism": cut and not cut.sequence,
-        "torchtitan has copies without shards (DDP) only where the mesh has no other dimension": (
+        "torchtitan's tensor parallelism always uses sequence parallelism": cut and not cut.sequence,
+        "torchtitan supports DDP (replicas without sharding) only if the mesh has no other dimension": (
             mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1 and len(measured.mesh) > 1
         ),
-        f"without shards torchtitan's tensor and pipeline parallelism compute in fp32, not in {dtypes[0]}": (
+        f"without sharding torchtitan's tensor and pipeline parallelism compute in fp32, not {dtypes[0]}": (
             measured.is_mixed and mesh["dp_shard"] * mesh["cp"] == 1 and (mesh["tp"] > 1 or mesh["pp"] > 1)
         ),
         f"torchtitan supports Adam and AdamW, not {case.optimizer.name}": (
@@ -54,7 +54,7 @@ def problems(measured: Measured) -> list[str]:
         f"torchtitan compiles in torch's default mode, not in {case.compile}": (
             case.compile not in ("none", "default")
         ),
-        "torchtitan's learning rate does not fall with the inverse square root of the updates": (
+        "torchtitan has no inverse-square-root schedule of the learning rate": (
             case.optimizer.schedule == "inverse_sqrt"
         ),
     }
@@ -70,7 +70,7 @@ def write(measured: Measured) -> Adopted:
 
 
 def _differs(measured: Measured) -> list[str]:
-    half = "torchtitan's selective checkpointing keeps every second matrix product, the case all of them"
+    half = "torchtitan's selective checkpointing keeps every second matrix product; the case kept all"
     sentences: dict[str, object] = {half: measured.case.activation_checkpointing == "selective"}
     sentences |= titan_mesh.differences(measured)
     if not (ddp := measured.ddp):

@@ -41,7 +41,7 @@ def problems(measured: Measured) -> list[str]:
         "Trainer compiles the model as a whole; the case compiled it layer by layer": (
             measured.case.compile != "none"
         ),
-        "Trainer wants one eps in DeepSpeed's file, its own, and Adafactor has two": (
+        "Trainer requires its own single eps in DeepSpeed's file, but Adafactor has two": (
             measured.zero and case.optimizer.name == "adafactor"
         ),
         f"Trainer has one optimizer; optimizer.name = {case.optimizer.name} is {base.what(case.optimizer)}": (
@@ -84,7 +84,7 @@ def _differs(measured: Measured) -> list[str]:
         f"Trainer reduces gradients in {reduced}, the case in {precision.reduce}": (
             precision.reduce != reduced
         ),
-        "Trainer keeps the root's parameters gathered after forward; the case resharded them": (
+        "Trainer keeps the root's parameters unsharded after forward; the case resharded them": (
             fsdp and fsdp.reshard_root
         ),
     }

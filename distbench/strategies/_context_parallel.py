@@ -21,7 +21,7 @@ Implementation = Literal["ulysses", "ring"]
 
 @dataclass(frozen=True)
 class ContextParallelism:
-    """How the rows of a case are cut by positions over *devices* that share them."""
+    """How the sequences of a case are split by position across *devices* that share them."""
 
     devices: int
     implementation: Implementation = "ulysses"
@@ -31,15 +31,18 @@ class ContextParallelism:
         context = context_of(case)
         if context is None:
             return (
-                f"context parallelism: the workload {case.workload.name} does not say how its rows are cut "
-                "by positions; use transformer, or a plug-in with Workload.context"
+                f"context parallelism: the workload {case.workload.name} does not declare how to split its "
+                "sequences; use transformer, or a plug-in with Workload.context"
             )
         if reason := context.never or self._division_problem(context):
             return f"context parallelism over {self.devices} devices: {reason}"
         if self.implementation == "ring" and not context.sees_all:
-            return "ring attention has no window; use implementation: ulysses, or attention: full"
+            return (
+                "ring attention does not support a sliding window; use implementation: ulysses, or "
+                "attention: full"
+            )
         if self.implementation == "ring" and case.precision.compute == "fp64":
-            return "ring attention adds up in fp32; use implementation: ulysses with fp64"
+            return "ring attention accumulates in fp32; with fp64 use implementation: ulysses"
         return not_offered(case, "context parallelism")
 
     def _division_problem(self, context: Context) -> str | None:
@@ -48,14 +51,14 @@ class ContextParallelism:
                 {"heads": context.heads, "kv_heads": context.kv_heads, "seq_len": context.positions},
                 self.devices,
             )
-        # each rank has a part from the front and one from the back, so that causal work is even
+        # each rank has a chunk from the front and one from the back, to balance causal attention
         parts, positions = 2 * self.devices, context.positions
         if positions % parts == 0:
             return None
         near = f"{positions // parts * parts} or " if positions > parts else ""
         return (
-            f"ring attention cuts rows into {parts} parts, 2 for each, and seq_len = {positions} can't be "
-            f"divided by {parts}; {near}{(positions // parts + 1) * parts} can"
+            f"ring attention splits sequences into {parts} chunks, 2 per device, but seq_len = {positions} "
+            f"is not divisible by {parts}; use {near}{(positions // parts + 1) * parts}"
         )
 
     def expected(self, case: Case) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The optimizer in the backward pass: what it can't train, and which gradients live at once. No torch."""
+"""The optimizer in the backward pass: what it can't train, and which gradients exist at once. No torch."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def problem(case: Case, *, on_rows: bool = False) -> str | None:
     plain = f"or set {OPTION}: false"
     if clip is not None:
         return (
-            f"optimizer.clip_grad_norm = {clip:g} is by the norm of all gradients, before any update, and "
-            f"{OPTION} frees each after its own; leave clip_grad_norm out, {plain}"
+            f"optimizer.clip_grad_norm = {clip:g} needs the norm of all gradients before any update, but "
+            f"{OPTION} frees each gradient after its own update; leave clip_grad_norm out, {plain}"
         )
     if parts > 1:
         return (
-            f"batch.gradient_accumulation_steps = {parts}: {OPTION} updates in every backward pass, and "
-            f"keeps no gradient to add to; use larger micro-batches, {plain}"
+            f"batch.gradient_accumulation_steps = {parts}: {OPTION} updates in every backward pass, so it "
+            f"can't accumulate gradients; use larger micro-batches, {plain}"
         )
     if scale is not None:
         return (
-            f"precision.loss_scale = {scale:g}: whether to skip a step is known when all gradients are, by "
-            f"when {OPTION} has updated; use precision: bf16, {plain}"
+            f"precision.loss_scale = {scale:g}: whether to skip a step is known only when all gradients are, "
+            f"after {OPTION} has updated; use precision: bf16, {plain}"
         )
     if reason := _undivided(kind):
         return (
-            f"optimizer.name = {case.optimizer.name}: {OPTION} steps an optimizer for one parameter at a "
+            f"optimizer.name = {case.optimizer.name}: {OPTION} steps the optimizer for one parameter at a "
             f"time, {reason}; use {', '.join(_offered(on_rows=on_rows))}, {plain}"
         )
     return not_offered(case, OPTION)
@@ -54,10 +54,10 @@ def problem(case: Case, *, on_rows: bool = False) -> str | None:
 def _undivided(kind: Kind) -> str:
     """Why the optimizer can't be stepped for one parameter at a time; empty: it can."""
     if kind.rest:
-        return "and this one is two"
+        return "but this is two optimizers"
     if kind.package == "pytorch-optimizer":
-        return "and this one counts updates for all together"
-    return "" if kind.package == "torch" else "in which this one has not been run"
+        return "but this one counts updates of all parameters together"
+    return "" if kind.package == "torch" else "which is untested with this one"
 
 
 def _offered(*, on_rows: bool) -> list[str]:

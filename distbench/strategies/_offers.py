@@ -1,4 +1,4 @@
-"""What strategies that divide a model are not offered with. Without torch."""
+"""What strategies that split a model do not support. Without torch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from distbench.case import Case
 def not_offered(case: Case, technique: str) -> str | None:
     """Why *technique*, which takes layers apart, can't train *case*, or None if nothing is in its way."""
     if case.compile != "none":
-        return f"compile is not offered with {technique}; use compile: false"
+        return f"compile is not supported with {technique}; use compile: false"
     if case.precision.float8 != "none":
-        return f"float8 is not offered with {technique}; use precision: bf16"
+        return f"float8 is not supported with {technique}; use precision: bf16"
     return None
 
 
@@ -24,12 +24,12 @@ def unfused(case: Case) -> str | None:
 def reduced_otherwise(case: Case, who: str, instead: str = "") -> str | None:
     """Why *who*, which reduces gradients as DDP does, can't reduce them in the dtype that *case* asks for.
 
-    None: it can. *instead* is a way out beside that of giving both the same dtype.
+    None: it can. *instead* is an alternative to giving both the same dtype.
     """
     precision = case.precision
     if precision.reduce == precision.master:
         return None
     return (
         f"{who} reduces gradients in the parameters' dtype: precision.reduce = {precision.reduce} with "
-        f"precision.master = {precision.master}; set both alike{instead and f', or {instead}'}"
+        f"precision.master = {precision.master}; use the same for both{instead and f', or {instead}'}"
     )

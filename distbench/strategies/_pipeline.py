@@ -1,4 +1,4 @@
-"""Pipelines by theory: what they need of a workload, and how long one stage a rank waits. Without torch."""
+"""Pipelines in theory: what they need of a workload, and their bubble. Without torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distbench.workloads.stages import Stages
 
 
 def stages_of(case: Case) -> Stages | None:
-    """How the model of *case* can be cut between its layers, or None if its workload does not say."""
+    """How the model of *case* can be split between its layers, or None if its workload does not say."""
     workload: Workload = registry.make("workloads", case.workload)
     return workload.stages()
 
@@ -20,14 +20,14 @@ def stages_of(case: Case) -> Stages | None:
 def uncut(case: Case) -> str:
     """Why a workload that says nothing of stages can't be trained in a pipeline."""
     return (
-        f"pipeline parallelism: the workload {case.workload.name} does not say how it is cut into "
+        f"pipeline parallelism: the workload {case.workload.name} does not declare how to split it into "
         "stages; use transformer or mlp, or a plug-in with Workload.stages"
     )
 
 
 def too_many_stages(layers: int, stages: int) -> str:
     """Why a model of *layers* can't have so many *stages*."""
-    return f"{count_text(layers, 'layer')} can't be cut into {stages} stages"
+    return f"{count_text(layers, 'layer')} can't be split into {stages} stages"
 
 
 def nearest(fitting: Iterable[int], number: int) -> str:
@@ -36,14 +36,14 @@ def nearest(fitting: Iterable[int], number: int) -> str:
 
 
 def by_count(layers: int, stages: int) -> list[range]:
-    """As many of *layers* in each of *stages*, those left over in the first ones."""
+    """The same number of *layers* in each of *stages*, with the remainder in the first ones."""
     each, more = divmod(layers, stages)
     ends = [stage * each + min(stage, more) for stage in range(stages + 1)]
     return [range(ends[stage], ends[stage + 1]) for stage in range(stages)]
 
 
 def bubble(ranks: int, micro_batches: int, per_rank: int = 1) -> float:
-    """Share of a step that a rank waits, if all stages take as long and nothing is lost on the way.
+    """Fraction of a step that a rank is idle, if all stages are equally fast and messages cost nothing.
 
     (p - 1) / (v m + p - 1) for p ranks, m micro-batches, v stages a rank: Narayanan et al. 2021
     (arXiv:2104.04473, section 2.2), whose ``(p - 1) / (v m)`` is relative to the time without waiting.

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TensorParallelism:
-    """How the layers of a case are cut over *devices* that share rows."""
+    """How the layers of a case are split across *devices* that process the same samples."""
 
     devices: int
     sequence: bool
-    """What is between layers is cut by positions."""
+    """Activations between layers are split by position."""
     loss: bool
-    """The loss is computed from logits that are cut by classes."""
+    """The loss is computed from logits that are split by class."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ class TensorParallelism:
         """What ``Engine.effective`` must show of it."""
         return {
             "mesh.tp": self.devices,
-            # on one rank nothing is cut
+            # on one rank nothing is split
             "sequence_parallel": self.sequence and self.devices > 1,
             "loss_parallel": self.loss,
         }
@@ -49,8 +49,8 @@ class TensorParallelism:
             return f"tensor parallelism over {self.devices} devices: {reason}"
         if self.sequence and splits.positions % self.devices:
             return (
-                f"sequence_parallel: rows of {splits.positions} positions can't be divided by {self.devices} "
-                "devices"
+                f"sequence_parallel: a sequence of {splits.positions} positions is not divisible by "
+                f"{self.devices} devices"
             )
         return unfused(case) or not_offered(case, "tensor parallelism")
 
@@ -117,6 +117,6 @@ def splits_of(case: Case) -> Splits | None:
 def unsplit(case: Case) -> str:
     """Why a workload that says nothing of splitting can't be trained so."""
     return (
-        f"tensor parallelism: the workload {case.workload.name} does not say how its layers are split; use "
-        "transformer, or a plug-in with Workload.splits"
+        f"tensor parallelism: the workload {case.workload.name} does not declare how to split its layers; "
+        "use transformer, or a plug-in with Workload.splits"
     )

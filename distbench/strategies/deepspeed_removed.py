@@ -1,4 +1,4 @@
-"""``deepspeed_removed``: what DeepSpeed could do once; planned with the reason, and never run."""
+"""``deepspeed_removed``: techniques that DeepSpeed no longer has; planned with the reason, never run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from distbench.strategies.base import Refused, Setting, Strategy
 from distbench.strategies.engine import Engine
 
 _COMPRESSED = (
-    'devices that are no CPUs ("Currently GPU-only"): of its back ends nccl and mpi import cupy, hccl is for '
-    "those of Ascend, and compressed needs an op, packbits, that there is for those of Intel alone"
+    'non-CPU devices ("Currently GPU-only"): of its back ends, nccl and mpi import cupy, hccl is for Ascend '
+    "devices, and compressed needs an op, packbits, that exists only for Intel's"
 )
 # by runs and sources of DeepSpeed 0.19.6
 _NEEDS = {
@@ -23,24 +23,24 @@ _NEEDS = {
     "sparse_attention": 'CUDA, triton 1.0.0 and an old torch ("requires a torch version >= 1.5 and < 2.0")',
 }
 _INSTEAD = {
-    "sparse_attention": "; workload: {transformer: {attention: sliding_window}} leaves out attention as well",
-    "mics": "; zero: {mics_shard_size: 2} trains so in an environment with DeepSpeed up to 0.19.6, and fsdp: "
-    "{sharding: hybrid} shards inside groups and keeps copies across them as well",
+    "sparse_attention": "; workload: {transformer: {attention: sliding_window}} also skips part of attention",
+    "mics": "; use zero: {mics_shard_size: 2} in an environment with DeepSpeed up to 0.19.6, or fsdp: "
+    "{sharding: hybrid}, which also shards inside groups and replicates across them",
 }
 
 
 @dataclass(frozen=True)
 class RemovedFromDeepSpeed(Strategy):
-    """Techniques that DeepSpeed removed in 0.19.7: each is planned with the reason, and none is run by this
-    name; ``zero`` has MiCS."""
+    """Techniques that DeepSpeed removed in 0.19.7: each is planned as unsupported, with the reason; for MiCS,
+    use ``zero``."""
 
     engine = "DeepSpeedEngine"
     packages = ("torch", "deepspeed")
 
     technique: Literal["onebit_adam", "zero_one_adam", "onebit_lamb", "sparse_attention", "mics"] = "mics"
-    """onebit_adam, zero_one_adam, onebit_lamb: optimizers that reduce momentum in one bit a number
-    (arXiv:2102.02888, 2202.06009, 2104.06069), another training by design. sparse_attention: attention within
-    blocks. mics: ZeRO-3 inside groups of ranks, with copies across them (arXiv:2205.00119)."""
+    """onebit_adam, zero_one_adam, onebit_lamb: optimizers that reduce momentum with one bit per element
+    (arXiv:2102.02888, 2202.06009, 2104.06069), a different training by design. sparse_attention: attention
+    within blocks. mics: ZeRO-3 inside groups of ranks, with replicas across them (arXiv:2205.00119)."""
 
     @property
     def label(self) -> str:

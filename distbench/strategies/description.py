@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 ZERO_PAPER = "https://arxiv.org/abs/1910.02054"
 ALL_STATES = "All model states: with Adam in mixed precision 16 bytes per parameter."
-TAKE_IT = "take it if"
+TAKE_IT = "use it if"
 """What a claim is about that says when a strategy is the right one."""
 PYTORCH_OVERVIEW = "https://docs.pytorch.org/tutorials/beginner/dist_overview.html"
 
@@ -76,7 +76,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Card:
-    """What a strategy shards, moves and keeps by theory, and when to take it."""
+    """What a strategy shards, moves and keeps in theory, and when to use it."""
 
     shards: str
     """In two or three words, for a table."""

@@ -28,9 +28,9 @@ class DataParallel(Replicated):
             Claim(
                 "shards", "Nothing: one process copies the model to every GPU in each forward pass.", _DOCS
             ),
-            Claim("moves", "The parameters to every GPU, and the gradients back, in every step.", _DOCS),
+            Claim("moves", "The parameters to every GPU and the gradients back, in every step.", _DOCS),
             Claim("keeps", "All model states on the first GPU, and a copy of the parameters on each.", _DOCS),
-            Claim("take it if", "you must: torch recommends DDP instead, on one node as well.", _DOCS),
+            Claim("use it if", "you have to: torch recommends DDP instead, even on one node.", _DOCS),
         ),
     )
 
@@ -46,7 +46,7 @@ class DataParallel(Replicated):
             return "nn.DataParallel needs at least 2 CUDA devices"
         if case.compile != "none":
             return (
-                "nn.DataParallel copies the module in each step, and compiled layers would run the original"
+                "nn.DataParallel copies the module in each step, but compiled layers would run the original"
             )
         if case.precision.compute != case.precision.master:
             return (

@@ -23,7 +23,7 @@ from distbench.strategies.description import (
 )
 from distbench.strategies.engine import Engine
 
-_NOTHING = Claim("shards", "Nothing: there is one process, which has the whole batch.", PYTORCH_OVERVIEW)
+_NOTHING = Claim("shards", "Nothing: one process has the whole batch.", PYTORCH_OVERVIEW)
 _STILL = Claim("moves", "Nothing.", PYTORCH_OVERVIEW)
 _PLAIN = Card(
     "nothing",
@@ -41,13 +41,13 @@ _IN_BACKWARD = Card(
         _STILL,
         Claim(
             "keeps",
-            "Parameters and optimizer state; of gradients one tensor at a time, freed after its update.",
+            "Parameters and optimizer state; gradients of one tensor at a time, freed after its update.",
             _in_backward.TUTORIAL,
         ),
         Claim(
             TAKE_IT,
-            "the model fits on one device but for its gradients, and nothing needs all of them at once: "
-            "neither clipping nor accumulation.",
+            "everything but the gradients fits on one device, and nothing needs all of them at once: no "
+            "clipping, no accumulation.",
         ),
     ),
 )
@@ -61,8 +61,8 @@ class Single(Replicated):
     settings: ClassVar[Mapping[str, Meaning]] = points(_in_backward.WHEN, _in_backward.OPTION)
 
     optimizer_in_backward: bool = field(default=False, metadata={"since": 4})
-    """Update each parameter as soon as the backward pass has its gradient, and free that: no two have to be
-    there at once. Not with clipping, gradient accumulation, or a loss scale."""
+    """Update each parameter as soon as its gradient is computed, and free the gradient, so no two need to
+    exist at once. Not with clipping, gradient accumulation or a loss scale."""
 
     @property
     def label(self) -> str:

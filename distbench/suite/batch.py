@@ -62,10 +62,10 @@ class BatchSpec:
         return Batch(share.samples * ranks, *self._cut(share))
 
     def _share(self, world_size: int, ranks: int) -> "_Share":
-        """What each of *ranks* with rows of their own gets of the batch at *world_size*."""
+        """Each data-parallel rank's part of the batch, for that many *ranks* of *world_size*."""
         if self.per_device_batch_size is not None:
             sharing = world_size // ranks
-            verb = "is" if sharing == 1 else f"x {sharing} devices that share rows is"
+            verb = "is" if sharing == 1 else f"x {sharing} devices that share samples is"
             return _Share(self.per_device_batch_size * sharing, "per_device_batch_size", verb)
         assert self.global_batch_size is not None
         who = "world size" if ranks == world_size else "data-parallel ranks"

@@ -51,8 +51,8 @@ def check_data(feed: Feed, setting: Setting) -> None:
         twin, first = fingerprints.index(fingerprint), parts.index(parts[rank])
         if twin > first:
             raise Mismatch(
-                f"data: rank {rank} gets other rows than rank {first}, with which it splits one copy of the "
-                "model; both must get the same part of the global batch"
+                f"data: rank {rank} gets different rows than rank {first}, with which it splits one copy of "
+                "the model; both must get the same part of the global batch"
             )
         if twin < first:
             raise Mismatch(

@@ -33,7 +33,7 @@ def splits(shape: Dimensions, positions: int) -> Splits:
         whole_tensors=2 * shape.depth + 1,
         padded="vocab_size",
         tied=shape.tied,
-        never=f"its experts (experts = {shape.experts}) are not cut but spread; use ep"
+        never=f"it does not split experts (experts = {shape.experts}); use ep, which distributes them"
         if shape.experts
         else "",
     )
@@ -64,7 +64,7 @@ def context(shape: Dimensions, positions: int) -> Context:
         head_dim=shape.head_dim,
         layers=shape.depth,
         sees_all=shape.window is None,
-        never="" if shape.capacity_factor is None else "capacity_factor is of whole rows",
+        never="" if shape.capacity_factor is None else "capacity_factor needs whole sequences",
     )
 
 

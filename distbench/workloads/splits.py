@@ -67,7 +67,7 @@ class Splits:
             return ""
         multiple = math.lcm(_PADDING, devices)
         fits = -(-size // multiple) * multiple
-        return f"; set {self.padded}: {fits} (padded, as Megatron-LM does, for all strategies alike)"
+        return f"; set {self.padded}: {fits} (padded, as Megatron-LM does, for all strategies)"
 
 
 def undivided(counts: Mapping[str, int], devices: int) -> str | None:
@@ -82,6 +82,6 @@ def undivided(counts: Mapping[str, int], devices: int) -> str | None:
     fitting = [str(size) for size in range(1, common + 1) if not common % size]
     every = ", ".join(f"{name} = {count}" for name, count in counts.items())
     return (
-        f"{' and '.join(wrong)} can't be divided by {devices}; numbers of devices that divide "
-        f"{every}: {', '.join(fitting)}"
+        f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not divisible by {devices}; numbers of "
+        f"devices that divide {every}: {', '.join(fitting)}"
     )

@@ -1,4 +1,4 @@
-"""``cp``: context parallelism, the positions of each row over ranks (DeepSpeed-Ulysses, arXiv:2309.14509)."""
+"""``cp``: context parallelism, sequences split by position (DeepSpeed-Ulysses, arXiv:2309.14509)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from distbench.strategies.engine import Engine
 
 @dataclass(frozen=True)
 class ContextParallel(Strategy):
-    """Context parallelism: some of the positions of every row on each rank."""
+    """Context parallelism: every sequence is split by position across ranks."""
 
     early = ("distbench.strategies.cp.engine", "distbench.strategies.cp.sharded")
     shard_format = TORCH_SHARDS
@@ -42,15 +42,15 @@ class ContextParallel(Strategy):
     }
 
     implementation: Implementation = "ulysses"
-    """ulysses: attention sees all positions for some of the heads, by all-to-alls, so that devices have to
-    divide heads and kv_heads. ring: keys and values come to queries that stay, by torch's ring attention;
-    each rank has a part from the front of a row and one from the back."""
+    """ulysses: all-to-alls give attention all positions for some of the heads, so the number of devices must
+    divide heads and kv_heads. ring: torch's ring attention, which passes keys and values to queries that stay
+    in place; each rank has a chunk from the front of a sequence and one from the back."""
     mesh: dict[Literal["cp"], Count] = field(default_factory=dict)
-    """{cp: 2}: pairs of neighbouring ranks share rows, and pairs have rows of their own; left out: all ranks
-    share all rows."""
+    """{cp: 2}: pairs of neighbouring ranks share each sequence, and each pair has its own samples. Empty: all
+    ranks share every sequence."""
     sharded: bool = False
-    """Shard parameters, gradients and optimizer state over all ranks, those that share rows too, as FSDP2
-    does (torchtitan's way); false: each has a whole copy, and DDP sums gradients."""
+    """Shard parameters, gradients and optimizer state with FSDP2 over all ranks, including those that share a
+    sequence (as torchtitan does). false: replicate the model and reduce gradients with DDP."""
 
     @property
     def engine(self) -> str:
@@ -93,7 +93,9 @@ class ContextParallel(Strategy):
         if reason := meshes.problem(dict(self.mesh.items()), ranks, self._of_data):
             return reason
         if self._over(ranks).size("cp") < 2:
-            return "context parallelism needs at least 2 devices for a row; use ddp, or a larger world size"
+            return (
+                "context parallelism needs at least 2 devices per sequence; use ddp, or a larger world size"
+            )
         return (
             self._cut(ranks).problem(case)
             or (unfused(case) if self.sharded else reduced_otherwise(case, "cp", "sharded: true"))

@@ -1,4 +1,4 @@
-"""What context parallelism shards, moves and keeps by theory."""
+"""What context parallelism shards, moves and keeps in theory."""
 
 from __future__ import annotations
 
@@ -9,69 +9,69 @@ _RING = "https://arxiv.org/abs/2310.01889"
 _FSDP = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 _SHARES = Claim(
     "shards",
-    "The positions of every row: a rank computes some of them, and in attention all of them for some of the "
-    "heads.",
+    "Every sequence, by position: a rank computes some positions, and in attention all positions for some "
+    "of the heads.",
     _ULYSSES,
 )
 
 PLAIN = Card(
-    shards="positions of each row",
+    shards="sequences, by position",
     claims=(
         _SHARES,
         Claim(
             "moves",
-            "Four all-to-alls a layer forward and four backward (queries, keys, values and what comes out, "
-            "each of batch x positions / ranks x width numbers), and the all-reduce of the gradients.",
+            "Four all-to-alls per layer forward and four backward (queries, keys, values and outputs, each "
+            "of batch x positions / ranks x width elements), and an all-reduce of the gradients.",
             _ULYSSES,
         ),
         Claim("keeps", f"{ALL_STATES} Activations divided by the ranks.", ZERO_PAPER),
         Claim(
             TAKE_IT,
-            "rows are so long that the activations of one do not fit, and the model itself does; and heads "
-            "divide by the ranks.",
+            "sequences are so long that the activations of one do not fit on a device, but the model does; "
+            "and the number of heads is divisible by the number of ranks.",
             _ULYSSES,
         ),
     ),
 )
 RING = Card(
-    shards="positions of each row",
+    shards="sequences, by position",
     claims=(
         Claim(
             "shards",
-            "The positions of every row: a rank has a part from the front and one from the back, whose "
-            "queries meet the keys and values of all.",
+            "Every sequence, by position: a rank has a chunk from the front and one from the back, whose "
+            "queries see the keys and values of all ranks.",
             _RING,
         ),
         Claim(
             "moves",
-            "Keys and values to all ranks, forward and backward, and the gradients of both round all ranks; "
-            "and the all-reduce of the gradients of parameters.",
+            "Keys and values to all ranks, forward and backward, and the gradients of both around the ring; "
+            "and an all-reduce of the parameters' gradients.",
             _RING,
         ),
         Claim("keeps", f"{ALL_STATES} Activations divided by the ranks.", ZERO_PAPER),
         Claim(
             TAKE_IT,
-            "rows are so long that the activations of one do not fit, and there are more ranks than heads to "
-            "divide.",
+            "sequences are so long that the activations of one do not fit on a device, and there are more "
+            "ranks than heads.",
             _RING,
         ),
     ),
 )
 SHARDED = Card(
-    shards="positions of each row, and all model states",
+    shards="sequences, by position; all model states",
     claims=(
-        Claim("shards", f"{_SHARES.text} Model states are sharded over all ranks, by layers.", _ULYSSES),
+        Claim("shards", f"{_SHARES.text} Model states are sharded over all ranks, layer by layer.", _ULYSSES),
         Claim(
             "moves",
-            "The all-to-alls of cp, and what FSDP moves: each layer gathered for the forward and for the "
-            "backward pass, its gradients reduce-scattered.",
+            "The all-to-alls of cp, plus FSDP's traffic: each layer is all-gathered for the forward and for "
+            "the backward pass, and its gradients are reduce-scattered.",
             _ULYSSES,
         ),
-        Claim("keeps", "Model states and activations divided by the ranks, and a gathered layer.", _FSDP),
+        Claim("keeps", "Model states and activations divided by the ranks, and an unsharded layer.", _FSDP),
         Claim(
             TAKE_IT,
-            "rows are so long that the activations of one do not fit, nor does the model whole; heads divide "
-            "by the ranks that share a row.",
+            "sequences are so long that the activations of one do not fit on a device, nor does the whole "
+            "model; and the number of heads is divisible by the number of ranks that share a sequence.",
             _ULYSSES,
         ),
     ),

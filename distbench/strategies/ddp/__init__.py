@@ -33,7 +33,7 @@ TORCH_BUCKET_MB = 25.0
 
 @dataclass(frozen=True)
 class DistributedDataParallel(Replicated):
-    """DistributedDataParallel: a whole copy of the model on each rank, gradients all-reduced in buckets."""
+    """DistributedDataParallel: a replica of the model on each rank, gradients all-reduced in buckets."""
 
     engine = "DistributedDataParallel"
     early = ("distbench.strategies.ddp.engine",)
@@ -45,28 +45,28 @@ class DistributedDataParallel(Replicated):
     }
 
     bucket_cap_mb: Positive = TORCH_BUCKET_MB
-    """Size in MiB, above 0, of the buckets in which gradients are all-reduced. 25, torch's own, leaves them
-    to torch, which makes the first smaller (1 MiB), to begin earlier; any other size is that of all."""
+    """Size in MiB, above 0, of the buckets in which gradients are all-reduced. 25 is torch's default, with a
+    smaller first bucket (1 MiB) to start earlier; any other size applies to all buckets."""
     gradient_as_bucket_view: bool = False
     """Let gradients be views into the buckets: saves one copy of the gradients."""
     static_graph: bool = False
     """Promise that the same parameters are used in every step."""
     sharded_optimizer: bool = field(default=False, metadata={"since": 4})
-    """Let each rank keep the optimizer state of some of the tensors, update those, and broadcast them:
-    torch's ZeroRedundancyOptimizer, stage 1 of ZeRO."""
+    """Each rank keeps the optimizer state of some tensors, updates them and broadcasts them: torch's
+    ZeroRedundancyOptimizer, ZeRO stage 1."""
     powersgd_rank: Annotated[int, Bound(0, 65_536)] = field(default=0, metadata={"since": 4})
-    """Reduce each gradient as a product of two matrices of this rank (PowerSGD), which is another training
-    by design; 0: whole."""
+    """Reduce each gradient as a product of two matrices of this rank (PowerSGD), which is a different
+    training by design. 0: no compression."""
     powersgd_start: Annotated[int, Bound(2)] = field(default=2, metadata={"since": 4})
-    """Steps with whole gradients before that, at least 2, in which DDP orders its buckets; torch's own is
-    1000, and its advice a tenth of the training."""
+    """Steps with whole gradients before PowerSGD starts, at least 2, in which DDP orders its buckets. torch's
+    default is 1000; it recommends a tenth of the training."""
     min_compression_rate: Positive = field(default=2.0, metadata={"since": 4})
-    """How many times fewer numbers PowerSGD must send of a tensor; others are sent whole."""
+    """Minimum compression rate: PowerSGD sends tensors whole that it would not shrink by this factor."""
     local_sgd_period: Annotated[int, Bound(0)] = field(default=0, metadata={"since": 4})
-    """Let each rank update a copy of its own, and average the copies every so many steps (post-local SGD),
-    which is another training by design; 0: gradients are reduced in each step."""
+    """Each rank updates its own replica, and the replicas are averaged every this many steps (post-local
+    SGD), which is a different training by design. 0: reduce gradients in each step."""
     local_sgd_start: Count = field(default=1, metadata={"since": 4})
-    """Steps that reduce gradients before that, at least 1."""
+    """Steps that reduce gradients before post-local SGD starts, at least 1."""
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
@@ -120,7 +120,7 @@ class DistributedDataParallel(Replicated):
     def _ddp_problem(self, case: Case) -> str | None:
         if case.precision.reduce not in (case.precision.master, "bf16", "fp16"):
             return (
-                f"DDP reduces gradients in the parameters' dtype or in 16 bits: precision.reduce = "
+                f"DDP reduces gradients only in the parameters' dtype or in 16 bits: precision.reduce = "
                 f"{case.precision.reduce} with precision.master = {case.precision.master}"
             )
         in_bf16 = case.precision.reduce == "bf16" != case.precision.master
@@ -136,11 +136,11 @@ class DistributedDataParallel(Replicated):
         kind, name = optimizers.kind_of(case.optimizer), f"optimizer.name = {case.optimizer.name}"
         if self.sharded_optimizer and kind.rest:
             return (
-                f"{name} is two optimizers, and torch's ZeroRedundancyOptimizer shards one; use "
+                f"{name} is two optimizers, but torch's ZeroRedundancyOptimizer shards only one; use "
                 "sharded_optimizer: false"
             )
         if self.sharded_optimizer and kind.is_compiled:
-            return f"{name} is not offered with sharded_optimizer; use sharded_optimizer: false"
+            return f"{name} is not supported with sharded_optimizer; use sharded_optimizer: false"
         return None
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
@@ -168,7 +168,7 @@ class DistributedDataParallel(Replicated):
     def deviations(self) -> tuple[Deviation, ...]:
         if self.local_sgd_period > 1:
             return (lossy.between_averages(self.local_sgd_period),)
-        uneven = Deviation("states", "whole tensors are given to ranks, so one has more than another")
+        uneven = Deviation("states", "whole tensors are assigned to ranks, so their shares are uneven")
         return (uneven,) if self.sharded_optimizer else ()
 
     def build(self, setting: Setting) -> Engine:

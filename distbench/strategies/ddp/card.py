@@ -1,4 +1,4 @@
-"""What DDP shards, moves and keeps by theory."""
+"""What DDP shards, moves and keeps in theory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHARDED = "https://docs.pytorch.org/docs/stable/distributed.optim.html"
 PLAIN = Card(
     "nothing",
     (
-        Claim("shards", "Nothing: every rank has a copy of the model and samples of its own.", _DOCS),
+        Claim("shards", "Nothing: every rank has a replica of the model and its own samples.", _DOCS),
         Claim(
             "moves",
             "2 x the parameters per step: an all-reduce of the gradients during the backward pass.",
@@ -35,56 +35,56 @@ SHARDED_OPTIMIZER = Card(
     (
         Claim(
             "shards",
-            "Optimizer state, by whole tensors: each rank updates its own and broadcasts them.",
+            "Optimizer state, by whole tensors: each rank updates its own tensors and broadcasts them.",
             _SHARDED,
         ),
         Claim(
             "moves",
-            "3 x the parameters per step: the all-reduce of the gradients, and every updated parameter once.",
+            "3 x the parameters per step: an all-reduce of the gradients, and every updated parameter once.",
             _SHARDED,
         ),
-        Claim("keeps", "Parameters and gradients whole, optimizer state divided by the ranks.", ZERO_PAPER),
+        Claim("keeps", "All parameters and gradients; optimizer state divided by the ranks.", ZERO_PAPER),
         Claim(TAKE_IT, "the model fits on one device, but not with its optimizer state."),
     ),
 )
 POWERSGD = Card(
     "nothing; gradients compressed",
     (
-        Claim("shards", "Nothing: every rank has a copy of the model and samples of its own.", _DOCS),
+        Claim("shards", "Nothing: every rank has a replica of the model and its own samples.", _DOCS),
         Claim(
             "moves",
-            "Of a gradient of n x m two matrices of r (n + m) numbers; whole what is a vector or would not "
-            "become small enough.",
+            "For an n x m gradient, two matrices with r (n + m) elements in all; vectors, and tensors that "
+            "would not shrink enough, are sent whole.",
             _POWERSGD,
         ),
         Claim(
             "keeps",
-            "All model states, and one more copy of the gradients: what compression has lost, which is added "
-            "to the next ones.",
+            "All model states, and an error buffer as large as the gradients: what compression has lost, "
+            "which is added to the next gradients.",
             _HOOKS,
         ),
         Claim(
             TAKE_IT,
             "the network is so slow that reducing gradients takes most of a step, and a run to a target "
-            "shows that it converges as well: it is another training by design.",
+            "shows that it converges as well: it is a different training by design.",
             _POWERSGD,
         ),
     ),
 )
 LOCAL_SGD = Card(
-    "nothing; copies averaged",
+    "nothing; replicas averaged",
     (
-        Claim("shards", "Nothing: every rank has a copy of the model and samples of its own.", _LOCAL_SGD),
+        Claim("shards", "Nothing: every rank has a replica of the model and its own samples.", _LOCAL_SGD),
         Claim(
             "moves",
-            "2 x the parameters every H steps: the copies are averaged, and nothing is sent in between.",
+            "2 x the parameters every H steps: the replicas are averaged, and nothing is sent in between.",
             _LOCAL_SGD,
         ),
         Claim("keeps", ALL_STATES, ZERO_PAPER),
         Claim(
             TAKE_IT,
             "ranks wait for a slow network or for each other in every step, and a run to a target shows that "
-            "it converges as well: it is another training by design.",
+            "it converges as well: it is a different training by design.",
             _LOCAL_SGD,
         ),
     ),

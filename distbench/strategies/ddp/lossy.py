@@ -20,7 +20,7 @@ POWERSGD, LOCAL_SGD = "PowerSGD", "post-local SGD"
 def powersgd_design(rank: int, start: int) -> ByDesign:
     """In what PowerSGD is another training."""
     return ByDesign(
-        f"{POWERSGD} reduces gradients as products of rank {rank} and adds what that loses to the next ones",
+        f"{POWERSGD} reduces gradients as products of rank {rank} and adds the error to the next gradients",
         start,
     )
 
@@ -28,7 +28,7 @@ def powersgd_design(rank: int, start: int) -> ByDesign:
 def local_design(period: int, start: int) -> ByDesign:
     """In what post-local SGD is another training."""
     every = "every step" if period == 1 else f"every {period} steps"
-    return ByDesign(f"ranks update copies of their own, which are averaged {every} ({LOCAL_SGD})", start)
+    return ByDesign(f"ranks update their own replicas, which are averaged {every} ({LOCAL_SGD})", start)
 
 
 def words(ddp: DistributedDataParallel) -> list[str]:
@@ -52,7 +52,7 @@ def problem(ddp: DistributedDataParallel, case: Case) -> str | None:
     if ddp.powersgd_rank and ddp.local_sgd_period:
         return (
             f"powersgd_rank = {ddp.powersgd_rank} and local_sgd_period = {ddp.local_sgd_period}: torch has "
-            "no hook that does both; use one of them"
+            "no hook that does both; use only one of them"
         )
     for option, of in {
         "powersgd_start": "powersgd_rank",
@@ -60,7 +60,7 @@ def problem(ddp: DistributedDataParallel, case: Case) -> str | None:
         "local_sgd_start": "local_sgd_period",
     }.items():
         if getattr(ddp, option) != getattr(type(ddp), option) and not getattr(ddp, of):
-            return f"{option} = {getattr(ddp, option):g} changes nothing without {of}; set {of}: 4, say"
+            return f"{option} = {getattr(ddp, option):g} has no effect without {of}; set {of}: 4, say"
     return _lossy_problem(ddp, case) if ddp.by_design else None
 
 
@@ -68,21 +68,21 @@ def _lossy_problem(ddp: DistributedDataParallel, case: Case) -> str | None:
     what = POWERSGD if ddp.powersgd_rank else LOCAL_SGD
     kind, precision = optimizers.kind_of(case.optimizer), case.precision
     if case.world_size == 1:
-        return f"{what}: one rank has nobody to send to; use a world size of at least 2"
+        return f"{what}: a single rank has nothing to reduce; use a world size of at least 2"
     if ddp.sharded_optimizer:
-        return f"{what} is not offered with sharded_optimizer; use sharded_optimizer: false"
+        return f"{what} is not supported with sharded_optimizer; use sharded_optimizer: false"
     if precision.master not in ("fp32", "fp64") or precision.reduce != precision.master:
         return (
-            f"{what} is offered with gradients in fp32 or fp64, sent in that dtype: precision.master = "
+            f"{what} supports only gradients in fp32 or fp64, reduced in that dtype: precision.master = "
             f"{precision.master}, precision.reduce = {precision.reduce}"
         )
     if precision.loss_scale is not None:
         return (
-            f"precision.loss_scale = {precision.loss_scale:g}: with {what} an overflow on one rank is not "
-            "skipped by all of them; use precision: bf16"
+            f"precision.loss_scale = {precision.loss_scale:g}: with {what}, an overflow on one rank does not "
+            "make all ranks skip the step; use precision: bf16"
         )
     if kind.rest or kind.is_compiled:
-        return f"optimizer.name = {case.optimizer.name} is not offered with {what}"
+        return f"optimizer.name = {case.optimizer.name} is not supported with {what}"
     return None
 
 
@@ -139,7 +139,7 @@ def between_averages(period: int) -> Deviation:
     """Why one step that is counted moves more or less than the mean."""
     return Deviation(
         "all_reduce",
-        f"is what the counted step moves beside the mean: copies are averaged in one step of {period}",
+        f"is the counted step's deviation from the mean: replicas are averaged in one step of {period}",
         either_way=True,
     )
 
@@ -148,10 +148,10 @@ def no_checkpoint(ddp: DistributedDataParallel) -> str:
     """Why there is no checkpoint of such a training."""
     if ddp.powersgd_rank:
         return (
-            "PowerSGD keeps what compression has lost by bucket, and DDP orders its buckets anew after the "
-            "first step of a process, so that no training goes on exactly as it was"
+            "PowerSGD keeps its errors by bucket, and DDP reorders its buckets after the first step of a "
+            "process, so no training resumes exactly"
         )
     return (
-        "between two averages each rank has parameters and optimizer state of its own, and a checkpoint of "
-        "replicas has one copy"
+        "between two averages each rank has its own parameters and optimizer state, but a checkpoint stores "
+        "only one replica"
     )

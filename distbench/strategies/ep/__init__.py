@@ -32,7 +32,7 @@ _COUNT = 8
 
 @dataclass(frozen=True)
 class ExpertParallel(Strategy):
-    """Expert parallelism: tokens are sent to the ranks that have their experts; all else as under DDP."""
+    """Expert parallelism: tokens are sent to the ranks of their experts; everything else as under DDP."""
 
     engine = "ExpertParallelEngine"
     shard_format = TORCH_SHARDS
@@ -40,8 +40,8 @@ class ExpertParallel(Strategy):
     settings: ClassVar[Mapping[str, Meaning]] = points(SHARDING, "mesh", "experts_on_a_rank")
 
     mesh: dict[Literal["ep"], Count] = field(default_factory=dict)
-    """{ep: 2}: the experts are spread over pairs of neighbouring ranks, and each pair has a copy of them.
-    Empty: over all ranks."""
+    """{ep: 2}: distribute the experts over pairs of neighbouring ranks, with a replica in each pair. Empty:
+    over all ranks."""
 
     @property
     def label(self) -> str:
@@ -138,7 +138,7 @@ def mixture_of(case: Case) -> Mixture | None:
 
 
 def unmixed(case: Case) -> str:
-    """Why a workload without experts can't be trained so."""
+    """Why a workload without experts can't be trained with expert parallelism."""
     return (
         f"expert parallelism: the workload {case.workload.name} has no experts; use transformer with preset: "
         "moe-tiny or experts: 8, or a plug-in with Workload.mixture"

@@ -1,4 +1,4 @@
-"""What expert parallelism shards, moves and keeps by theory."""
+"""What expert parallelism shards, moves and keeps in theory."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ CARD = Card(
         Claim(
             "shards",
             "The experts of each layer, with their gradients and optimizer state: each rank has some of "
-            "them, and samples of its own. All else is on every rank.",
+            "them, and its own samples. All other parameters are replicated.",
             _GSHARD,
         ),
         Claim(
             "moves",
             "Every token to each of its experts and back, in the forward and in the backward pass: four "
-            "all-to-alls a layer; and an all-reduce of the gradients of all that is no expert.",
+            "all-to-alls per layer; and an all-reduce of the gradients of all other parameters.",
             _GSHARD,
         ),
         Claim(
             "keeps",
-            "Model states of the experts divided by the ranks that share them, of all else whole; the tokens "
-            "that a rank's experts take, which are as many as the router sends.",
+            "Model states of the experts divided by the ranks that share them, all others replicated; and "
+            "the tokens of a rank's experts, as many as the router sends.",
             _SWITCH,
         ),
         Claim(
             TAKE_IT,
-            "the model has experts, which are most of it, and a rank has tokens for few of them; and the "
-            "links carry the tokens faster than the gradients of all experts.",
+            "experts are most of the model, and a rank has tokens for few of them; and the links carry the "
+            "tokens faster than the gradients of all experts.",
             _SWITCH,
         ),
     ),

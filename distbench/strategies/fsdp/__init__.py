@@ -58,35 +58,36 @@ class FullyShardedDataParallel(Strategy):
     }
 
     version: Literal[1, 2] = 2
-    """2: ``fully_shard`` (FSDP2). 1: ``FullyShardedDataParallel``, for those who still run it."""
+    """2: ``fully_shard`` (FSDP2). 1: ``FullyShardedDataParallel`` (FSDP1, superseded)."""
     sharding: Literal["full", "grad_op", "hybrid"] = "full"
-    """full: parameters are gathered again for the backward pass (ZeRO-3). grad_op: they stay
-    gathered from forward to backward (ZeRO-2). hybrid: sharded inside groups, replicated across."""
+    """full: parameters are all-gathered again for the backward pass (ZeRO-3). grad_op: they stay
+    unsharded from forward to backward (ZeRO-2). hybrid: sharded inside groups, replicated across them."""
     replicas: Count = 2
-    """Copies of the model that a hybrid shard keeps, at least 1; world size / replicas ranks share one."""
+    """With sharding: hybrid, number of model replicas, at least 1; each is sharded over world size / replicas
+    ranks."""
     shards: Count | None = field(default=None, metadata={"since": 4})
-    """Ranks that share a copy in a hybrid shard, whatever the world size, such as the devices of a node;
-    then there are world size / shards copies. null: replicas says how many."""
+    """With sharding: hybrid, ranks per replica, whatever the world size, such as the devices of a node;
+    there are world size / shards replicas. null: use replicas."""
     cpu_offload: bool = False
     """Keep parameters, gradients and optimizer state on the CPU."""
     reshard_root: bool = False
-    """Shard the root's parameters (embedding, head) again after forward too; they are needed
-    first in the backward pass, so torch keeps them by default. FSDP2 only."""
+    """Reshard the root's parameters (embedding, head) after forward too; they are needed first in the
+    backward pass, so torch keeps them unsharded by default. FSDP2 only."""
     reduce_each_micro_batch: bool = True
-    """Reduce-scatter after every micro-batch; false: accumulate whole gradients in memory and
-    reduce once a step."""
+    """Reduce-scatter after every micro-batch. false: accumulate unsharded gradients and reduce once per
+    step."""
     mesh: dict[Dimension, Count] | Literal["auto"] = field(default_factory=dict, metadata={"since": 4})
-    """Sizes of the device mesh; dp_shard, unless given, has what the others leave. {tp: 2} cuts every layer
-    over pairs of neighbouring ranks, which share rows (2D parallelism); {dp_replicate: 2} keeps two copies of
-    the model, as sharding: hybrid does, whatever the sharding. auto: a case for every mesh that fits the
-    world size and the model. FSDP2 only."""
+    """Sizes of the device mesh; dp_shard defaults to the rest of the world size. {tp: 2} splits every layer
+    across pairs of neighbouring ranks, which process the same samples (2D parallelism); {dp_replicate: 2}
+    keeps two replicas of the model, like sharding: hybrid, but with any sharding. auto: a case for every mesh
+    that fits the world size and the model. FSDP2 only."""
     sequence_parallel: bool = field(default=False, metadata={"since": 4})
-    """Where mesh has tp: cut what is between the layers too, as the strategy tp does."""
+    """With mesh: {tp: N}, also split the activations between layers, as the strategy tp does."""
     loss_parallel: bool = field(default=False, metadata={"since": 4})
-    """Where mesh has tp: compute the loss from logits that stay cut by classes."""
+    """With mesh: {tp: N}, compute the loss from logits that stay split by class."""
     optimizer_in_backward: bool = field(default=False, metadata={"since": 4})
-    """Update each shard as soon as its gradient is reduced, and free that: those of one layer are there at
-    once. Not with clipping, gradient accumulation or a loss scale. FSDP2 only."""
+    """Update each shard as soon as its gradient is reduced, and free the gradient: only those of one layer
+    exist at once. Not with clipping, gradient accumulation or a loss scale. FSDP2 only."""
 
     def __post_init__(self) -> None:
         if self.mesh != "auto":

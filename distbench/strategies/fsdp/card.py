@@ -1,4 +1,4 @@
-"""What FSDP shards, moves and keeps by theory, for each way of sharding."""
+"""What FSDP shards, moves and keeps in theory, for each way of sharding."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ FULL = Card(
     claims=(
         Claim(
             "shards",
-            "Parameters, gradients and optimizer state. A layer's parameters are gathered before its forward "
-            "and before its backward pass, and freed after each.",
+            "Parameters, gradients and optimizer state. A layer's parameters are all-gathered before its "
+            "forward and before its backward pass, and freed after each.",
             _DOCS,
         ),
         Claim(
             "moves",
-            "3 x the parameters per step where DDP moves 2 x: two all-gathers and a reduce-scatter, each "
-            "again for every micro-batch.",
+            "3 x the parameters per step (DDP: 2 x): two all-gathers and a reduce-scatter, all repeated for "
+            "every micro-batch.",
             ZERO_PAPER,
         ),
-        Claim("keeps", "All model states divided by the ranks, and one gathered layer.", ZERO_PAPER),
-        Claim("take it if", "the model does not fit on one device.", PYTORCH_OVERVIEW),
+        Claim("keeps", "All model states divided by the ranks, and one unsharded layer.", ZERO_PAPER),
+        Claim("use it if", "the model does not fit on one device.", PYTORCH_OVERVIEW),
     ),
 )
 GRAD_OP = Card(
@@ -32,33 +32,33 @@ GRAD_OP = Card(
     claims=(
         Claim(
             "shards",
-            "As sharded whole, but parameters stay gathered from the forward to the backward pass "
+            "As with full sharding, but parameters stay unsharded from the forward to the backward pass "
             "(reshard_after_forward=False).",
             _DOCS,
         ),
         Claim("moves", "2 x the parameters per step: one all-gather and a reduce-scatter.", _DOCS),
         Claim(
             "keeps",
-            "All model states divided by the ranks; between the passes all parameters.",
+            "All model states divided by the ranks; between the passes, all parameters unsharded.",
             _DOCS,
         ),
         Claim(
-            "take it if", "all parameters fit on one device, but not gradients and optimizer state as well."
+            "use it if", "all parameters fit on one device, but not gradients and optimizer state as well."
         ),
     ),
 )
 HYBRID = Card(
     shards="all, within groups",
     claims=(
-        Claim("shards", "All model states within groups of ranks; each group has a copy (2D mesh).", _DOCS),
+        Claim("shards", "All model states inside groups of ranks, one replica per group (2D mesh).", _DOCS),
         Claim(
             "moves",
-            "Within a group as if sharded whole, and an all-reduce of the sharded gradients across groups.",
+            "As with full sharding inside a group, plus an all-reduce of gradient shards across groups.",
             _DOCS,
         ),
         Claim("keeps", "All model states divided by the ranks of a group.", _DOCS),
         Claim(
-            "take it if", "the shards fit on one node, and links between nodes are slower than those inside."
+            "use it if", "the shards fit on one node, and links between nodes are slower than those inside."
         ),
     ),
 )
@@ -67,21 +67,21 @@ IN_BACKWARD = Card(
     claims=(
         Claim(
             "shards",
-            "As without: parameters, gradients and optimizer state. Each shard is updated as soon as its "
-            "gradient is reduced.",
+            "The same as without it: parameters, gradients and optimizer state. Each shard is updated as "
+            "soon as its gradient is reduced.",
             TUTORIAL,
         ),
-        Claim("moves", "As without: a gradient is reduced once, and then used up.", TUTORIAL),
+        Claim("moves", "The same as without it: a gradient is reduced once, and then consumed.", TUTORIAL),
         Claim(
             "keeps",
-            "Parameters and optimizer state divided by the ranks; of gradients those of one layer at a time, "
-            "divided by the ranks.",
+            "Parameters and optimizer state divided by the ranks; gradients of one layer at a time, divided "
+            "by the ranks.",
             TUTORIAL,
         ),
         Claim(
-            "take it if",
-            "shards of the gradients are what does not fit, and nothing needs all of them at once: neither "
-            "clipping nor accumulation. The more ranks, the less there is to save.",
+            "use it if",
+            "everything but the gradient shards fits, and nothing needs all of them at once: no clipping, no "
+            "accumulation. The more ranks, the less there is to save.",
         ),
     ),
 )
@@ -90,22 +90,22 @@ SPLIT = Card(
     claims=(
         Claim(
             "shards",
-            "Each layer is cut over neighbouring ranks, which work on the same rows (tensor parallelism); "
-            "what is left of it is sharded over the others as without that.",
+            "Each layer is split across neighbouring ranks, which process the same samples (tensor "
+            "parallelism); the parts are sharded across the data-parallel ranks.",
             _MEGATRON,
         ),
         Claim(
             "moves",
-            "Between ranks with the same rows activations, in every layer; between the others parameters and "
-            "gradients, as sharding does, of a part of the model.",
+            "Activations in every layer between tensor-parallel ranks; parameters and gradients of a rank's "
+            "part of the model between data-parallel ranks, as with plain sharding.",
             _MEGATRON,
         ),
         Claim(
-            "keeps", "All model states divided by the ranks, but for norms; part of a gathered layer.", _DOCS
+            "keeps", "All model states except norms divided by the ranks; part of an unsharded layer.", _DOCS
         ),
         Claim(
-            "take it if",
-            "there are more devices than the batch has samples for, or a gathered layer does not fit; cut "
+            "use it if",
+            "there are more devices than samples in the batch, or an unsharded layer does not fit; split "
             "layers inside a node, where links are fast, and shard across nodes.",
             _MEGATRON,
         ),

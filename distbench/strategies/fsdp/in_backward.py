@@ -1,4 +1,4 @@
-"""With what FSDP can't update parameters in the backward pass. Without torch."""
+"""Options with which FSDP can't update parameters in the backward pass. Without torch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def in_backward_problem(strategy: FullyShardedDataParallel, case: Case) -> str |
     """Why *strategy* can't train *case* so, or None if it can."""
     option = _in_backward.OPTION
     if strategy.version == 1:
-        return f"{option} is offered with FSDP2, which calls a hook for each reduced gradient; set version: 2"
+        return f"{option} needs FSDP2, which calls a hook for each reduced gradient; set version: 2"
     if strategy.cuts_layers:
         return (
-            f"{option} is not offered with tp, which sums gradients of norms after the backward pass; set "
-            f"{option}: false"
+            f"{option} is not supported with tp, which reduces gradients of norms after the backward pass; "
+            f"set {option}: false"
         )
     if strategy.cpu_offload:
-        return f"{option} is not offered with cpu_offload: set one of them to false"
+        return f"{option} is not supported with cpu_offload; set one of them to false"
     return _in_backward.problem(case, on_rows=True)

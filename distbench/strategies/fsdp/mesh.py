@@ -1,4 +1,4 @@
-"""Over which ranks FSDP copies, shards and cuts the model, and what of that can't be had. Without torch."""
+"""Across which ranks FSDP replicates, shards and splits the model, and what it refuses. Without torch."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
     if not sizes:
         return None
     if strategy.version == 1 or (over.devices > 1 and strategy.cpu_offload):
-        return "mesh is offered with FSDP2, and tp without offload: set version: 2 and cpu_offload: false"
+        return "mesh needs FSDP2, and tp does not support offload; set version: 2 and cpu_offload: false"
     if strategy.sharding == "hybrid" and {"dp_replicate", "dp_shard"} & {*sizes}:
         return (
-            "sharding: hybrid says by replicas or shards what mesh says by dp_replicate and dp_shard; leave "
-            "sharding: hybrid out"
+            "sharding: hybrid sets with replicas or shards what mesh sets with dp_replicate and dp_shard; "
+            "leave sharding: hybrid out"
         )
     if reason := meshes.problem(sizes, case.world_size, _REST):
         return reason
@@ -77,18 +77,18 @@ def group_problem(strategy: FullyShardedDataParallel, world_size: int, machine: 
     if ranks < 2:
         return "hybrid sharding needs at least 2 ranks"
     if ranks % size:
-        what = "data-parallel ranks" if strategy.sizes else "a world size"
-        return f"hybrid sharding needs {what} divisible by {name}: {ranks} ranks, {name} = {size}"
+        what = "number of data-parallel ranks" if strategy.sizes else "world size"
+        return f"hybrid sharding needs a {what} divisible by {name}: {ranks} ranks, {name} = {size}"
     shards = mesh_of(strategy, world_size).size("dp_shard")
     together = shards * strategy.tensor_parallelism.devices
     if strategy.version == 1 and shards < 2:
         # it falls back to NO_SHARD inside groups of one rank and never reduces across them
-        return "FSDP1 does not synchronise replicas if hybrid sharding groups have only 1 rank"
+        return "FSDP1 does not synchronise the replicas of a hybrid shard if its groups have only 1 rank"
     if strategy.shards is None and world_size > of_one and of_one % together and machine.nodes > 1:
         inside = max(1, shards * of_one // together)
         return (
             f"replicas = {strategy.replicas} makes groups of {together} ranks, which span nodes of {of_one} "
-            f"devices: a hybrid shard gathers inside nodes; set shards: {inside}, or shards: {shards} if "
-            "they are to span nodes"
+            f"devices, but hybrid sharding is meant to gather inside nodes; set shards: {inside}, or shards: "
+            f"{shards} if groups should span nodes"
         )
     return None

@@ -38,7 +38,7 @@ from distbench.workloads.stages import Stages
 
 @dataclass(frozen=True)
 class PipelineParallel(Strategy):
-    """Pipeline parallelism: layers in stages on one rank after another, each busy with a micro-batch."""
+    """Pipeline parallelism: layers in stages on consecutive ranks, each working on another micro-batch."""
 
     engine = "PipelineEngine"
     shard_format = TORCH_SHARDS
@@ -52,30 +52,33 @@ class PipelineParallel(Strategy):
     }
 
     schedule: Name = "1F1B"
-    """Order of forward and backward passes, by the name that torch has for it. GPipe and 1F1B have one stage
-    on a rank; Interleaved1F1B, LoopedBFS and InterleavedZeroBubble several; ZBVZeroBubble and DualPipeV two,
-    one from the front and one from the back."""
+    """Order of forward and backward passes, by torch's names. GPipe and 1F1B have one stage per rank;
+    Interleaved1F1B, LoopedBFS and InterleavedZeroBubble several; ZBVZeroBubble and DualPipeV two, one from
+    the front and one from the back."""
     micro_batches: Count = 4
-    """Parts into which the pipeline cuts each micro-batch of the suite, which it has to divide."""
+    """Number of parts into which the pipeline splits each micro-batch of the suite; it must divide its
+    size."""
     stages_per_rank: Count | None = None
-    """Stages of a rank; null: the fewest that the schedule takes, 1 or 2."""
+    """Stages per rank. null: the minimum for the schedule, 1 or 2."""
     split: By = "count"
-    """count: the stages have equally many layers. parameters: the largest stage, with embedding or head, is
-    as small as it can be. time: the slowest stage is as fast as it can be, by what each layer takes when the
-    run begins."""
+    """count: the same number of layers in each stage. parameters: minimize the size of the largest stage,
+    including embedding or head. time: minimize the time of the slowest stage, by timing each layer at the
+    start of the run."""
     mesh: dict[Literal["pp", "dp_replicate", "dp_shard", "tp"], Count] | Literal["auto"] = field(
         default_factory=dict, metadata={"since": 4}
     )
-    """Further dimensions of the device mesh, inside each place of the pipeline, which has the ranks that are
-    left: {dp_replicate: 2} copies its stages by DDP, {dp_shard: 2} shards them by FSDP2, both together by
-    HSDP; {tp: 2} cuts their layers over ranks that share rows. auto: a case for every mesh that fits."""
+    """Further dimensions of the device mesh, inside each pipeline rank; pp defaults to the rest of the world
+    size. {dp_replicate: 2} replicates stages with DDP, {dp_shard: 2} shards them with FSDP2, both together
+    with HSDP; {tp: 2} splits their layers across ranks that process the same samples. auto: a case for every
+    mesh that fits."""
     sequence_parallel: bool = field(default=False, metadata={"since": 4})
-    """Where mesh has tp: cut what is between the layers too, and between stages, as the strategy tp does."""
+    """With mesh: {tp: N}, also split the activations between layers and between stages, as the strategy tp
+    does."""
     loss_parallel: bool = field(default=False, metadata={"since": 4})
-    """Where mesh has tp: the last stage computes the loss from logits that stay cut by classes."""
+    """With mesh: {tp: N}, the last stage computes the loss from logits that stay split by class."""
     reshard_after_forward: bool = field(default=False, metadata={"since": 4})
-    """Where mesh has dp_shard: shard a layer again after each of its forward passes; then it is gathered for
-    nearly every micro-batch. false: it stays whole until all have passed."""
+    """With mesh: {dp_shard: N}, reshard a layer after each of its forward passes, so that it is all-gathered
+    for nearly every micro-batch. false: it stays unsharded until all have passed."""
 
     @property
     def label(self) -> str:
@@ -120,8 +123,8 @@ class PipelineParallel(Strategy):
         if self.split != "time":
             return ""
         return (
-            "split: time: layers are timed when the run begins, and cut into stages by that; which stage has "
-            "which layers, and what the largest keeps in memory, is not known before"
+            "split: time: layers are timed at the start of the run and then split into stages; until then, "
+            "the layers of each stage and the memory of the largest are unknown"
         )
 
     @property
@@ -224,14 +227,14 @@ class PipelineParallel(Strategy):
             known.append(Deviation("states", "shards are padded to the same size on every rank"))
         if "dp_shard" in self._inside and self.order.splits_backward:
             # seen in bf16: a stage's more, 2 bytes each
-            why = "gradients of weights are in the dtype of the computation before they are added up"
+            why = "weight gradients are in the compute dtype before they are accumulated"
             known.append(Deviation("gradients", why))
         if "tp" in self._inside:
             known.append(
-                Deviation("gradients", "torch makes the gradient of a cut embedding whole on each rank")
+                Deviation("gradients", "torch makes the full gradient of a split embedding on each rank")
             )
         if "dp_shard" in self._inside and self.per_rank > ACTIVE:
-            why = f"torch keeps at most {ACTIVE} stages of a rank gathered, and gathers the others again"
+            why = f"torch keeps at most {ACTIVE} stages of a rank unsharded, and gathers the others again"
             known.append(Deviation("all_gather", why))
         return tuple(known)
 

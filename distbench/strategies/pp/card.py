@@ -1,4 +1,4 @@
-"""What pipeline parallelism shards, moves and keeps by theory."""
+"""What pipeline parallelism shards, moves and keeps in theory."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from distbench.strategies.pp.schedules import SCHEDULES, Name
 
 _MEGATRON = "https://arxiv.org/abs/2104.04473"
 _WAITS: dict[str, str] = {
-    "1F1B": "As in GPipe, a rank waits (p - 1) / (m + p - 1) of the step for p ranks and m micro-batches, "
-    "but keeps activations of p micro-batches at most.",
-    "GPipe": "A rank waits (p - 1) / (m + p - 1) of the step for p ranks and m micro-batches, and keeps "
-    "activations of all of them.",
-    "Interleaved1F1B": "With v stages on a rank it waits (p - 1) / (v m + p - 1) of the step, and sends v "
-    "times as much.",
-    "LoopedBFS": "With v stages on a rank it waits (p - 1) / (v m + p - 1) of the step, and keeps "
-    "activations of all micro-batches.",
-    "InterleavedZeroBubble": "Gradients of weights are computed where a rank would wait.",
-    "ZBVZeroBubble": "Each rank has a stage from the front and one from the back; gradients of weights are "
-    "computed where it would wait.",
-    "DualPipeV": "As ZBVZeroBubble, with forward passes of some micro-batches beside backward passes of "
-    "others.",
+    "1F1B": "The bubble is (p - 1) / (m + p - 1) of the step for p ranks and m micro-batches, as in GPipe, "
+    "but activations of at most p micro-batches are kept.",
+    "GPipe": "The bubble is (p - 1) / (m + p - 1) of the step for p ranks and m micro-batches, and "
+    "activations of all micro-batches are kept.",
+    "Interleaved1F1B": "With v stages per rank the bubble is (p - 1) / (v m + p - 1) of the step, with v "
+    "times the traffic.",
+    "LoopedBFS": "With v stages per rank the bubble is (p - 1) / (v m + p - 1) of the step, and activations "
+    "of all micro-batches are kept.",
+    "InterleavedZeroBubble": "Weight gradients are computed where a rank would otherwise be idle.",
+    "ZBVZeroBubble": "Each rank has a stage from the front and one from the back; weight gradients are "
+    "computed where it would otherwise be idle.",
+    "DualPipeV": "Like ZBVZeroBubble, with forward passes of some micro-batches overlapping backward passes "
+    "of others.",
 }
 
 
 @dataclass(frozen=True)
 class _Inside:
-    """What a dimension inside each place of a pipeline adds to its card."""
+    """What a further mesh dimension adds to the card of a pipeline."""
 
     word: str
     shards: str
@@ -39,40 +39,39 @@ class _Inside:
 
 _INSIDE = {
     "dp_replicate": _Inside(
-        "copied",
-        "Each place of the pipeline has several ranks with a copy of the same layers, and rows of their own "
-        "(DDP).",
-        "Gradients of its layers are all-reduced over copies, once a step.",
-        "Each copy keeps all model states of its stages.",
-        "there are more devices than layers can be cut into stages for, and the states of a stage fit.",
+        "replicated",
+        "Each stage is replicated on several ranks, which process different samples (DDP).",
+        "Gradients are all-reduced across replicas, once per step.",
+        "Each replica keeps all model states of its stages.",
+        "there are more devices than possible stages, and the states of a stage fit on a device.",
         "https://docs.pytorch.org/docs/stable/distributed.pipelining.html",
     ),
     "dp_shard": _Inside(
         "sharded",
-        "Each place of the pipeline has several ranks with rows of their own, over which its layers are "
-        "sharded (FSDP2); by default they stay gathered until all micro-batches have passed.",
-        "Parameters of its layers are gathered, and their gradients reduce-scattered, once for all "
-        "micro-batches of the pipeline.",
-        "Of the model states only its shard, and beside it the gathered layers of its stages with whole "
-        "gradients, until these are reduced.",
-        "stages that are whole don't fit, or there are more devices than stages.",
+        "Each stage is sharded across several ranks, which process different samples (FSDP2); by default its "
+        "layers stay unsharded until all micro-batches have passed.",
+        "Parameters are all-gathered and gradients reduce-scattered once for all micro-batches of the "
+        "pipeline.",
+        "Model states are sharded, but the unsharded layers of its stages and their unsharded gradients are "
+        "kept until the gradients are reduced.",
+        "a whole stage does not fit on a device, or there are more devices than stages.",
         "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
     ),
     "tp": _Inside(
-        "cut inside",
-        "Each place of the pipeline has several ranks that share rows and have a part of each of its layers "
-        "(tensor parallelism).",
-        "Activations inside each layer are reduced over the ranks that share it.",
-        "Of the model states its part, and norms whole.",
-        "a layer is too large for one device; cut layers inside a node, where links are fast, and let stages "
-        "span nodes.",
+        "layers split",
+        "The layers of each stage are split across several ranks, which process the same samples (tensor "
+        "parallelism).",
+        "Activations inside each layer are reduced across the ranks that share it.",
+        "Of the model states, only a rank's part is kept, except for norms.",
+        "a layer is too large for one device; split layers inside a node, where links are fast, and place "
+        "stages on different nodes.",
         _MEGATRON,
     ),
 }
 
 
 def card_of(schedule: Name, *inside: str) -> Card:
-    """Card of the pipeline with *schedule*, and with the dimensions *inside* each of its places."""
+    """Card of the pipeline with *schedule*, and with further mesh dimensions *inside* each of its ranks."""
     plain = _plain(schedule)
     for name in inside:
         plain = _with(plain, _INSIDE[name])
@@ -98,20 +97,20 @@ def _plain(schedule: Name) -> Card:
         claims=(
             Claim(
                 "shards",
-                "The row of layers: each rank has some, with their gradients and optimizer state. Ranks of a "
-                "pipeline work on the same rows, one part of the batch after another.",
+                "The layers: each rank has some, with their gradients and optimizer state. All "
+                "ranks of a pipeline process the same samples, one micro-batch after another.",
                 _MEGATRON,
             ),
             Claim(
                 "moves",
-                "Activations of every sample over each border between stages, and as many gradients back.",
+                "Activations of every sample across each stage boundary, and equally large gradients back.",
                 _MEGATRON,
             ),
             Claim("keeps", f"The model states of its layers. {_WAITS[schedule]}", SCHEDULES[schedule].source),
             Claim(
                 TAKE_IT,
-                "the model is too large for one device, and links between devices are slow, which only "
-                "activations cross; and the batch is large enough for many micro-batches.",
+                "the model is too large for one device, links between devices are slow (only activations "
+                "cross them), and the batch is large enough for many micro-batches.",
                 _MEGATRON,
             ),
         ),

@@ -1,4 +1,4 @@
-"""Dimensions of a mesh inside each place of a pipeline: names, and what can't be had. Without torch."""
+"""Mesh dimensions inside each pipeline rank: names, and what is refused. Without torch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ INSIDE: tuple[Dimension, ...] = ("dp_replicate", "dp_shard", "tp")
 def every(ranks: int) -> list[dict[Name, int]]:
     """All meshes of that many *ranks* with several stages, those of the fewest dimensions first.
 
-    The pipeline has what the others leave, and is not named.
+    The pipeline gets the rest of the ranks, and is not named.
     """
     several = [mesh for mesh in meshes.every(ranks, ("pp", *INSIDE)) if mesh["pp"] > 1]
     inside: list[dict[Name, int]] = [
         {name: mesh[name] for name in INSIDE if mesh[name] > 1} for mesh in several
     ]
-    # of one rank there is none: why, says the pipeline alone
+    # one rank has none: the pipeline alone says why
     return sorted(inside, key=len) or [{}]
 
 
@@ -53,7 +53,7 @@ def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
         option = "sequence_parallel" if strategy.sequence_parallel else "loss_parallel"
         return f"{option} needs tensor parallelism; set mesh: {{tp: 2}}"
     if shards == 1 and strategy.reshard_after_forward:
-        return "reshard_after_forward needs shards; set mesh: {dp_shard: 2}"
+        return "reshard_after_forward needs sharded stages; set mesh: {dp_shard: 2}"
     if copies > 1 and shards == 1 and (reason := _ddp_problem(strategy, case)):
         return reason
     if shards > 1 and (reason := _fsdp_problem(strategy, case)):
@@ -64,21 +64,21 @@ def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
 def _ddp_problem(strategy: PipelineParallel, case: Case) -> str | None:
     said = f"mesh: {meshes.text(strategy.asked)}"
     if strategy.asked.get("tp", 1) > 1:
-        return f"{said}: DDP takes no layers that are cut over ranks; use dp_shard in place of dp_replicate"
+        return f"{said}: DDP does not support tensor-parallel layers; use dp_shard instead of dp_replicate"
     if strategy.order.splits_backward:
         return (
-            f"{said}: DDP reduces a gradient when autograd adds it up, which {strategy.schedule} does itself "
-            "for gradients of weights; use dp_shard in place of dp_replicate, or the schedule "
+            f"{said}: DDP reduces a gradient when autograd accumulates it, but {strategy.schedule} "
+            "accumulates weight gradients itself; use dp_shard instead of dp_replicate, or the schedule "
             f"{WHOLE_BACKWARD}"
         )
-    return reduced_otherwise(case, f"{said}: DDP around stages", "dp_shard in place of dp_replicate")
+    return reduced_otherwise(case, f"{said}: DDP around stages", "dp_shard instead of dp_replicate")
 
 
 def _fsdp_problem(strategy: PipelineParallel, case: Case) -> str | None:
     if strategy.reshard_after_forward and strategy.order.splits_backward:
         return (
-            f"reshard_after_forward with the schedule {strategy.schedule}: gradients of weights are computed "
-            "after their layer has been sharded again, and torch loses them without an error; use "
-            f"reshard_after_forward: false, or {WHOLE_BACKWARD}"
+            f"reshard_after_forward with the schedule {strategy.schedule}: weight gradients are computed "
+            "after their layer has been resharded, and torch loses them without an error; use "
+            f"reshard_after_forward: false, or the schedule {WHOLE_BACKWARD}"
         )
     return unfused(case)

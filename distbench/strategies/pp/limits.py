@@ -1,4 +1,4 @@
-"""Why a model can't be put into the stages of a pipeline, or a micro-batch through them. Without torch."""
+"""Why a model can't be split into pipeline stages, or a micro-batch into parts. Without torch."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ def stage_problem(strategy: PipelineParallel, model: Stages, ranks: int) -> str 
     allowed, schedule = strategy.order.per_rank, strategy.schedule
     if ranks < 2:
         several = any(size > 1 for size in strategy.asked.values())
-        beside = f", beside mesh: {meshes.text(strategy.asked)}" if several else ""
+        beside = f" in addition to mesh: {meshes.text(strategy.asked)}" if several else ""
         return f"a pipeline needs at least 2 ranks{beside}; use single, or a larger world size"
     if strategy.per_rank not in allowed:
         least = f"at least {allowed.start}" if len(allowed) > 1 else f"exactly {allowed.start}"
         return (
-            f"stages_per_rank = {strategy.per_rank}, and the schedule {schedule} has {least}; set "
+            f"stages_per_rank = {strategy.per_rank}, but the schedule {schedule} needs {least}; set "
             f"stages_per_rank: {allowed.start}, or leave it out"
         )
     stages, layers = ranks * strategy.per_rank, len(model.layers)
     if layers >= stages:
         return None
     most = max((size for size in range(2, ranks) if size * strategy.per_rank <= layers), default=0)
-    # each place of the pipeline has all ranks of the other dimensions
+    # each pipeline rank is a group of all ranks of the other dimensions
     most *= math.prod(size for name, size in strategy.asked.items() if name != "pp")
     instead = f"a world size of at most {most}, or a model of" if most else "a model of"
     return (
-        f"{too_many_stages(layers, stages)} ({ranks} ranks x {strategy.per_rank} of each); use {instead} at "
+        f"{too_many_stages(layers, stages)} ({ranks} ranks x {strategy.per_rank} per rank); use {instead} at "
         f"least {stages} layers"
     )
 
 
 def recomputation_problem(strategy: PipelineParallel, case: Case) -> str | None:
-    """Why the layers of *case* can't be computed again in its backward passes, or None."""
+    """Why the layers of *case* can't be recomputed in its backward passes, or None."""
     if case.activation_checkpointing == "none" or not strategy.order.splits_backward:
         return None
-    why = "and torch computes a layer again for each of them"
+    why = "and torch recomputes a layer for each of them"
     if case.activation_checkpointing == "selective":
-        why = "and torch lets a selectively checkpointed layer go back only once"
+        why = "but torch allows only one backward pass through a selectively checkpointed layer"
     return (
         f"activation_checkpointing: {case.activation_checkpointing} with the schedule {strategy.schedule}, "
-        f"which computes gradients of weights one by one, {why}; use activation_checkpointing: none, or the "
+        f"which computes weight gradients one by one, {why}; use activation_checkpointing: none, or the "
         f"schedule {WHOLE_BACKWARD}"
     )
 
@@ -65,7 +65,6 @@ def micro_batch_problem(strategy: PipelineParallel, samples: int, ranks: int) ->
     reason = unfit and f"the schedule {strategy.schedule} {unfit}"
     reason = reason or f"it does not divide batch.micro_batch_size = {samples}"
     near = nearest(fitting(strategy.schedule, samples, ranks, strategy.per_rank), number)
-    instead = f"{near} would do" if near else "use a larger micro-batch"
-    return (
-        f"micro_batches = {number}: {reason}; of a micro-batch of {count_text(samples, 'sample')} {instead}"
-    )
+    of = f"a micro-batch of {count_text(samples, 'sample')}"
+    instead = f"nearest values that fit {of}: {near}" if near else f"{of} is too small; use a larger one"
+    return f"micro_batches = {number}: {reason}; {instead}"

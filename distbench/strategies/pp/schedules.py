@@ -85,7 +85,7 @@ def fitting(name: Name, samples: int, ranks: int, per_rank: int) -> Iterator[int
 
 
 def bubble(name: Name, ranks: int, micro_batches: int, per_rank: int) -> float | None:
-    """Share of a step that a rank waits, if all stages take as long and nothing is lost on the way.
+    """Fraction of a step that a rank is idle, if all stages are equally fast and messages cost nothing.
 
     None: of schedules that split the backward pass it depends on what its halves take.
     """

@@ -32,7 +32,7 @@ class Rows:
             Refused: the workload does not say how its rows are cut.
         """
         if (context := workload.context()) is None:
-            raise Refused(f"{type(workload).__name__} does not say how its rows are cut")
+            raise Refused(f"{type(workload).__name__} does not declare how to split its sequences")
         self.workload, self.context, self.mesh = workload, context, mesh
         self.group = mesh.get_group("cp")
         self.seen: int | None = None

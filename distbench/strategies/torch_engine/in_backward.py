@@ -81,7 +81,7 @@ class InBackwardEngine(TorchEngine):
         if parameter in self._dtypes:
             raise Refused(
                 f"optimizer_in_backward: {self._names[parameter]} got two gradients in one backward pass, "
-                "parts of the whole, as where a sharded layer is called twice in a forward pass; set "
+                "each a part of the whole, such as when a sharded layer is called twice in forward; set "
                 "optimizer_in_backward: false"
             )
         self._dtypes[parameter] = dtype

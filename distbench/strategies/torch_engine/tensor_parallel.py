@@ -37,7 +37,7 @@ def split(module: nn.Module, workload: Workload, mesh: DeviceMesh, *, sequence: 
         Refused: the workload does not say how it is split.
     """
     if (splits := workload.splits()) is None:
-        raise Refused(f"{type(workload).__name__} does not say how its layers are split")
+        raise Refused(f"{type(workload).__name__} does not declare how to split its layers")
     tied = weights.tied_groups(module)
     between: Placement = Shard(1) if sequence else Replicate()
     logits = Shard(-1) if loss else Replicate()

@@ -1,4 +1,4 @@
-"""``tp``: tensor parallelism of torch, each layer cut over all ranks (Megatron-LM, arXiv:1909.08053)."""
+"""``tp``: torch's tensor parallelism, each layer split across all ranks (Megatron-LM, arXiv:1909.08053)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distbench.strategies.tp.card import PLAIN, SEQUENCE
 
 @dataclass(frozen=True)
 class TensorParallel(Strategy):
-    """Tensor parallelism: every layer is cut over all ranks, which work on the same rows together."""
+    """Tensor parallelism: every layer is split across all ranks, which process the same samples."""
 
     engine = "TensorParallelEngine"
     shard_format = TORCH_SHARDS
@@ -37,10 +37,10 @@ class TensorParallel(Strategy):
     }
 
     sequence_parallel: bool = False
-    """Cut what is between the layers too, by positions: as many bytes in all-gathers and reduce-scatters as
-    otherwise in all-reduces, and less memory of activations (Korthikanti et al., arXiv:2205.05198)."""
+    """Also split the activations between layers, by position: all-gathers and reduce-scatters with the same
+    bytes replace the all-reduces, and activations take less memory (Korthikanti et al., arXiv:2205.05198)."""
     loss_parallel: bool = False
-    """Compute the loss from logits that stay cut by classes, rather than gather them."""
+    """Compute the loss from logits that stay split by class, instead of gathering them."""
 
     @property
     def label(self) -> str:

@@ -1,4 +1,4 @@
-"""What tensor parallelism shards, moves and keeps by theory."""
+"""What tensor parallelism shards, moves and keeps in theory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ _MEGATRON = "https://arxiv.org/abs/1909.08053"
 _SEQUENCE = "https://arxiv.org/abs/2205.05198"
 _TAKE = Claim(
     TAKE_IT,
-    "a layer is too large for one device, or sharding leaves too few samples per device; and the devices are "
-    "joined by fast links (NVLink), as every layer waits for its reduction.",
+    "a layer is too large for one device, or sharding leaves too few samples per device; and the devices "
+    "have fast links (NVLink), as every layer waits for its reduction.",
     _MEGATRON,
 )
 _SHARDS = (
-    "Every matrix of a layer, and with it gradients, optimizer state and the activations inside the layer. "
-    "All ranks work on the same rows."
+    "Every matrix of a layer, with its gradients and optimizer state, and the activations inside the layer. "
+    "All ranks process the same samples."
 )
 
 PLAIN = Card(
@@ -23,13 +23,13 @@ PLAIN = Card(
         Claim("shards", _SHARDS, _MEGATRON),
         Claim(
             "moves",
-            "Activations, not gradients: four all-reduces a block and two more, each of batch x positions x "
-            "width numbers, and the logits once.",
+            "Activations, not gradients: four all-reduces per block and two more, each of batch x positions "
+            "x width elements, and the logits once.",
             _MEGATRON,
         ),
         Claim(
             "keeps",
-            "Model states divided by the ranks, but for norms; what is between layers whole on every rank.",
+            "Model states except norms divided by the ranks; activations between layers replicated.",
             _MEGATRON,
         ),
         _TAKE,
@@ -38,15 +38,15 @@ PLAIN = Card(
 SEQUENCE = Card(
     shards="every layer, and activations between them",
     claims=(
-        Claim("shards", f"{_SHARDS} What is between the layers is cut by positions.", _SEQUENCE),
+        Claim("shards", f"{_SHARDS} Activations between the layers are split by position.", _SEQUENCE),
         Claim(
             "moves",
-            "An all-gather and a reduce-scatter in place of each all-reduce: as many bytes on the wire.",
+            "An all-gather and a reduce-scatter in place of each all-reduce: the same bytes on the wire.",
             _SEQUENCE,
         ),
         Claim(
             "keeps",
-            "Model states divided by the ranks, but for norms; activations divided by the ranks.",
+            "Model states except norms divided by the ranks; activations divided by the ranks.",
             _SEQUENCE,
         ),
         _TAKE,

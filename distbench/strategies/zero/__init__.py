@@ -42,7 +42,7 @@ _GATHERED_TWICE = Deviation(
 )
 _IN_TWO_PARTITIONS = Deviation(
     "gradients",
-    "DeepSpeed keeps the gradient of a parameter that lies in two partitions whole on both ranks",
+    "DeepSpeed keeps the full gradient of a parameter that spans two partitions on both ranks",
 )
 # more elements than any model has
 _MOST = 2**53
@@ -75,59 +75,61 @@ class Zero(Strategy):
     }
 
     stage: Literal[0, 1, 2, 3] = 3
-    """0: nothing sharded (all-reduce, as DDP). 1: optimizer state. 2: and gradients. 3: and parameters."""
+    """What is sharded. 0: nothing (all-reduce, like DDP). 1: optimizer state. 2: and gradients. 3: and
+    parameters."""
     offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
-    """Where the optimizer's state lives and is stepped: on the device, in CPU memory, or on NVMe."""
+    """Where the optimizer state is kept and updated: on the device, in CPU memory, or on NVMe."""
     offload_parameters: Literal["none", "cpu", "nvme"] = "none"
-    """Where parameters live between uses; stage 3 only."""
+    """Where parameters are kept between uses; stage 3 only."""
     nvme_path: str = ""
-    """Folder on the NVMe disk for offload to ``nvme``, in which each trial has one until its end."""
+    """Folder on the NVMe disk for offload to ``nvme``; each trial uses a subfolder until it ends."""
     optimizer_kernel: Literal["torch", "deepspeed"] = "torch"
     """torch: the suite's own optimizer, as in every other strategy. deepspeed: DeepSpeed's kernel
-    (FusedAdam; DeepSpeedCPUAdam under offload), the same algorithm with other rounding."""
+    (FusedAdam; DeepSpeedCPUAdam with offload), the same algorithm with different rounding."""
     reduce_bucket_size: Annotated[int | None, Bound(1, _MOST)] = None
-    """Elements of a gradient bucket, at least 1; null: the largest layer of a model of up to 1e9 parameters,
-    and for a larger one DeepSpeed's own, 5e8, which would dwarf a small model."""
+    """Elements per gradient bucket, at least 1. null: the largest layer for models of up to 1e9 parameters,
+    and for larger ones DeepSpeed's default, 5e8, which would dwarf a small model."""
     allgather_bucket_size: Annotated[int | None, Bound(1, _MOST)] = None
-    """Elements of a parameter gather in stages 1 and 2, at least 1; null: as for ``reduce_bucket_size``."""
+    """Elements per all-gather of parameters in stages 1 and 2, at least 1. null: as for
+    ``reduce_bucket_size``."""
     overlap_comm: bool | None = None
-    """Reduce gradients while the backward pass still runs, from stage 1 on, and gather parameters beside the
-    computation in stage 3; it takes streams, so it changes nothing on CPUs. null: DeepSpeed's own, true in
-    stage 3 alone."""
+    """Overlap the reduction of gradients with the backward pass (stages 1 to 3) and the all-gathers of
+    parameters with computation (stage 3). It needs streams, so it has no effect on CPUs. null: DeepSpeed's
+    default, true only in stage 3."""
     param_persistence_threshold: Annotated[int | None, Bound(0, _MOST)] = None
-    """Stage 3 keeps parameters smaller than this many elements whole on every rank; null: 0, which shards all
-    of a model of up to 1e9 parameters, and for a larger one DeepSpeed's own, 1e5."""
+    """Stage 3 replicates parameters with fewer elements than this. null: 0 for models of up to 1e9
+    parameters, so that all are sharded, and for larger ones DeepSpeed's default, 1e5."""
     max_live_parameters: Annotated[int | None, Bound(0, _MOST)] = None
-    """Stage 3 releases parameters beyond this many elements; null: three of the largest layer, or two and a
-    larger embedding, of a model of up to 1e9 parameters, and for a larger one DeepSpeed's own, 1e9, which
-    would keep a small model whole between forward and backward."""
+    """Stage 3 releases parameters beyond this many elements. null: three times the largest layer, or twice
+    that plus a larger embedding, for models of up to 1e9 parameters, and for larger ones DeepSpeed's default,
+    1e9, which would keep a small model unsharded between forward and backward."""
     max_reuse_distance: Annotated[int | None, Bound(0, _MOST)] = None
-    """Stage 3 keeps a parameter that is needed again within this many elements of computation; null: 0 for a
-    model of up to 1e9 parameters, and for a larger one DeepSpeed's own, 1e9."""
+    """Stage 3 keeps a parameter that is needed again within this many elements of computation. null: 0 for
+    models of up to 1e9 parameters, and for larger ones DeepSpeed's default, 1e9."""
     prefetch_bucket_size: Annotated[int | None, Bound(0, _MOST)] = None
-    """Elements that stage 3 gathers ahead; null: the largest layer of a model of up to 1e9 parameters, and
-    for a larger one DeepSpeed's own, 5e7."""
+    """Elements that stage 3 prefetches. null: the largest layer for models of up to 1e9 parameters, and for
+    larger ones DeepSpeed's default, 5e7."""
     hpz_partition_size: Count = field(default=1, metadata={"since": 4})
-    """Neighbouring ranks that keep a second copy of the parameters between them in stage 3, such as the
-    devices of a node: the backward pass gathers inside such a group, not over all ranks (hpZ of ZeRO++,
-    arXiv:2306.10209). 1: there is no second copy."""
+    """Number of neighbouring ranks that share a secondary copy of the parameters in stage 3, such as the
+    devices of a node: the backward pass all-gathers inside this group, not over all ranks (hpZ of ZeRO++,
+    arXiv:2306.10209). 1: no secondary copy."""
     mics_shard_size: Count = field(default=1, metadata={"since": 4})
-    """Neighbouring ranks that shard all model states between them in stage 3, with a copy in each such group
-    (MiCS, arXiv:2205.00119), which DeepSpeed has up to 0.19.6. 1: all ranks shard them."""
+    """Number of neighbouring ranks over which stage 3 shards all model states, with a replica in each such
+    group (MiCS, arXiv:2205.00119; DeepSpeed up to 0.19.6). 1: shard over all ranks."""
     quantized_weights: bool = field(default=False, metadata={"since": 4})
-    """Gather parameters rounded to 8 bits in stage 3 (qwZ of ZeRO++)."""
+    """All-gather parameters quantized to 8 bits in stage 3 (qwZ of ZeRO++)."""
     quantized_gradients: bool = field(default=False, metadata={"since": 4})
-    """Reduce gradients rounded to 4 bits in stage 3 (qgZ of ZeRO++)."""
+    """Reduce gradients quantized to 4 bits in stage 3 (qgZ of ZeRO++)."""
     mesh: dict[Literal["pp", "tp"], Count] | Literal["auto"] = field(
         default_factory=dict, metadata={"since": 4}
     )
-    """{tp: 2} cuts the linear layers of every block over pairs of neighbouring ranks, which share rows, and
-    spreads ZeRO over the others: DeepSpeed's AutoTP, in stages 0 to 2. {pp: 2} puts the layers in two stages,
-    one after the other: DeepSpeed's PipelineModule, in stages 0 and 1. auto: a case for every size of either
-    that fits the world size and the model, of pp if micro_batches divides the micro-batch."""
+    """{tp: 2} splits the linear layers of every block across pairs of neighbouring ranks, which process the
+    same samples, with ZeRO across the others: DeepSpeed's AutoTP, in stages 0 to 2. {pp: 2} makes a pipeline
+    of two stages: DeepSpeed's PipelineModule, in stages 0 and 1. auto: a case for every size of either that
+    fits the world size and the model (for pp, if micro_batches divides the micro-batch)."""
     micro_batches: Count = field(default=MICRO_BATCHES, metadata={"since": 4})
-    """Where mesh has pp: parts into which the pipeline cuts each micro-batch of the suite, which it has to
-    divide."""
+    """With mesh: {pp: N}, number of parts into which the pipeline splits each micro-batch of the suite; it
+    must divide its size."""
 
     def __post_init__(self) -> None:
         # what the stage alone decides, the id of a case holds: null would hide that two do the same

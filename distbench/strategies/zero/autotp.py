@@ -1,6 +1,6 @@
 """AutoTP: DeepSpeed's tensor parallelism, by theory and in DeepSpeed's configuration. Without torch.
 
-DeepSpeed cuts the linear layers of the blocks, and leaves embedding, norms and head whole on every rank.
+DeepSpeed splits the linear layers of the blocks, and replicates embedding, norms and head.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INSIDE = r"\.(?:_checkpoint_wrapped_module\.)?"
 
 @dataclass(frozen=True)
 class AutoTensorParallelism:
-    """How DeepSpeed cuts the layers of a case over *devices* that share rows."""
+    """How DeepSpeed splits the layers of a case across *devices* that process the same samples."""
 
     dimension: ClassVar = "tp"
     devices: int

@@ -1,4 +1,4 @@
-"""What ZeRO shards, moves and keeps by theory, by its stage."""
+"""What ZeRO shards, moves and keeps in theory, by its stage."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import replace
 from distbench.strategies.description import ALL_STATES, ZERO_PAPER, Card, Claim
 
 _DOCS = "https://deepspeed.readthedocs.io/en/stable/zero3.html"
-_AS_DDP = "2 x the parameters per step, as DDP: "
+_AS_DDP = "2 x the parameters per step, like DDP: "
 
 STAGES = (
     Card(
         shards="nothing",
         claims=(
-            Claim("shards", "Nothing: every rank keeps all model states.", ZERO_PAPER),
-            Claim("moves", _AS_DDP + "gradients are all-reduced.", ZERO_PAPER),
+            Claim("shards", "Nothing: all model states are replicated.", ZERO_PAPER),
+            Claim("moves", _AS_DDP + "an all-reduce of the gradients.", ZERO_PAPER),
             Claim("keeps", ALL_STATES, ZERO_PAPER),
-            Claim("take it if", "the model fits on one device, and other features of DeepSpeed are wanted."),
+            Claim("use it if", "the model fits on one device, and you want other features of DeepSpeed."),
         ),
     ),
     Card(
@@ -26,19 +26,17 @@ STAGES = (
             Claim("moves", _AS_DDP + "a reduce-scatter and an all-gather.", ZERO_PAPER),
             Claim(
                 "keeps",
-                "With Adam in mixed precision 4 + 12 / ranks bytes per parameter instead of 16; in DeepSpeed "
-                "less without accumulation, which alone needs whole gradients.",
+                "With Adam in mixed precision 4 + 12 / ranks bytes per parameter instead of 16; DeepSpeed "
+                "keeps less without accumulation, as only that needs unsharded gradients.",
                 ZERO_PAPER,
             ),
-            Claim("take it if", "parameters and gradients fit on one device, the optimizer state does not."),
+            Claim("use it if", "parameters and gradients fit on one device, but optimizer state does not."),
         ),
     ),
     Card(
         shards="optimizer, gradients",
         claims=(
-            Claim(
-                "shards", "Optimizer state, and the gradients that belong to each rank's part of it.", _DOCS
-            ),
+            Claim("shards", "Optimizer state, and the gradients of each rank's part of it.", _DOCS),
             Claim(
                 "moves", _AS_DDP + "a reduce-scatter (after each micro-batch) and an all-gather.", ZERO_PAPER
             ),
@@ -47,7 +45,7 @@ STAGES = (
                 "With Adam in mixed precision 2 + 14 / ranks bytes per parameter instead of 16.",
                 ZERO_PAPER,
             ),
-            Claim("take it if", "all parameters fit on one device, gradients and optimizer state do not."),
+            Claim("use it if", "all parameters fit on one device, but gradients and optimizer state do not."),
         ),
     ),
     Card(
@@ -55,7 +53,7 @@ STAGES = (
         claims=(
             Claim(
                 "shards",
-                "All model states; parameters are gathered and freed again in the forward and backward pass.",
+                "All model states; parameters are all-gathered and freed in the forward and backward pass.",
                 _DOCS,
             ),
             Claim(
@@ -64,29 +62,29 @@ STAGES = (
                 ZERO_PAPER,
             ),
             Claim("keeps", "With Adam in mixed precision 16 / ranks bytes per parameter.", ZERO_PAPER),
-            Claim("take it if", "not even the parameters fit on one device."),
+            Claim("use it if", "not even the parameters fit on one device."),
         ),
     ),
 )
 OFFLOAD = Claim(
     "offload",
-    "What is offloaded stands in the memory of the host: a device keeps less, and waits for the host.",
+    "Offloaded states are in host memory: a device keeps less, and waits for the host.",
     "https://www.deepspeed.ai/tutorials/zero-offload/",
 )
 _ZEROPP = "https://arxiv.org/abs/2306.10209"
 SECONDARY = Card(
-    shards="all, and a copy in groups",
+    shards="all; parameters again in groups",
     claims=(
         Claim(
             "shards",
-            "All model states over all ranks; the parameters once more over a group of neighbours, from "
-            "their first use in a step to the update (hpZ of ZeRO++).",
+            "All model states over all ranks; the parameters a second time over a group of neighbouring "
+            "ranks, from their first use in a step to the update (hpZ of ZeRO++).",
             _ZEROPP,
         ),
         Claim(
             "moves",
-            "As many bytes as stage 3, of which the backward pass's all-gather stays inside the group: "
-            "between nodes two thirds are left.",
+            "As many bytes as stage 3, but the backward pass's all-gather stays inside the group: two thirds "
+            "remain between nodes.",
             _ZEROPP,
         ),
         Claim(
@@ -95,8 +93,9 @@ SECONDARY = Card(
             _ZEROPP,
         ),
         Claim(
-            "take it if",
-            "stage 3 waits for gathers between nodes, and a node has room for the parameters once more.",
+            "use it if",
+            "stage 3 waits for all-gathers between nodes, and a node has room for a second copy of the "
+            "parameters.",
             _ZEROPP,
         ),
     ),
@@ -109,76 +108,77 @@ GROUPS = Card(
     claims=(
         Claim(
             "shards",
-            "All model states over a group of neighbouring ranks; every group has a copy (MiCS).",
+            "All model states over a group of neighbouring ranks, with a replica in each group (MiCS).",
             _MICS,
         ),
         Claim(
             "moves",
-            "As many bytes as stage 3, inside a group; between groups the gradients of a shard, once a step.",
+            "As many bytes as stage 3, but inside a group; between groups, the gradients of a shard, once "
+            "per step.",
             _MICS,
         ),
         Claim("keeps", "With Adam in mixed precision 16 / group bytes per parameter.", _MICS),
         Claim(
-            "take it if",
+            "use it if",
             "you must stay with a DeepSpeed that has it, and a node has room for the whole training state.",
         ),
     ),
 )
 SPLIT = Card(
-    shards="blocks, and as its stage",
+    shards="blocks, and those of its stage",
     claims=(
         Claim(
             "shards",
-            "The linear layers of each block are cut over neighbouring ranks, which work on the same rows "
-            "(AutoTP); over the others ZeRO shards what its stage says.",
+            "The linear layers of each block are split across neighbouring ranks, which process the same "
+            "samples (AutoTP); ZeRO shards the states of its stage across the data-parallel ranks.",
             "https://www.deepspeed.ai/tutorials/autotp-training",
         ),
         Claim(
             "moves",
-            "Between ranks with the same rows activations, seven times a block, as each layer's gradient is "
-            "summed by itself; between the others what its stage moves, of a part of the model.",
+            "Activations between tensor-parallel ranks, seven times per block, as each layer's input "
+            "gradient is reduced separately; between data-parallel ranks its stage's traffic, for a part of "
+            "the model.",
             _MEGATRON,
         ),
         Claim(
             "keeps",
-            "A block's model states divided by the ranks that cut it, then as its stage; embedding, norms "
-            "and head whole.",
+            "A block's model states divided by the tensor-parallel ranks, then as in its stage; embedding, "
+            "norms and head are not split.",
             _MEGATRON,
         ),
         Claim(
-            "take it if",
-            "you train with DeepSpeed already, and a layer is too large for one device or there are more "
-            "devices than the batch has samples for.",
+            "use it if",
+            "you already train with DeepSpeed, and a layer is too large for one device or there are more "
+            "devices than samples in the batch.",
         ),
     ),
 )
 PIPELINE = Card(
-    shards="whole layers, and as its stage",
+    shards="whole layers, and those of its stage",
     claims=(
         Claim(
             "shards",
-            "The row of layers: each rank has some (PipelineModule), and works on the same rows as those "
-            "with the others; over ranks with the same layers stage 1 shards the optimizer state, and stage "
-            "0 nothing.",
+            "The layers: each rank has some (PipelineModule), and all ranks of a pipeline "
+            "process the same samples; across ranks with the same layers stage 1 shards the optimizer state, "
+            "and stage 0 nothing.",
             _PIPELINE_DOCS,
         ),
         Claim(
             "moves",
-            "Activations of every sample over each border between stages, and as many gradients back; "
-            "between ranks with the same layers what its stage moves, of a part of the model.",
+            "Activations of every sample across each stage boundary, and equally large gradients back; "
+            "between ranks with the same layers its stage's traffic, for a part of the model.",
             _PIPELINE_DOCS,
         ),
         Claim(
             "keeps",
-            "The model states of its layers, as its stage has them. A rank waits (p - 1) / (m + p - 1) of "
-            "the step for p ranks and m micro-batches, and keeps activations of p micro-batches at most.",
+            "The model states of its layers, as its stage keeps them. The bubble is (p - 1) / (m + p - 1) of "
+            "the step for p ranks and m micro-batches, and activations of at most p micro-batches are kept.",
             "https://arxiv.org/abs/2104.04473",
         ),
         Claim(
-            "take it if",
-            "you train with DeepSpeed already, the model is too large for one device, and links between "
-            "devices are slow, which only activations cross; and the batch is large enough for many "
-            "micro-batches.",
+            "use it if",
+            "you already train with DeepSpeed, the model is too large for one device, links between devices "
+            "are slow (only activations cross them), and the batch is large enough for many micro-batches.",
         ),
     ),
 )

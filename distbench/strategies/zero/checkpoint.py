@@ -34,7 +34,7 @@ def save(engine: Any, folder: Path) -> None:
         NotImplementedError: DeepSpeed could not load it, or nobody has tried.
     """
     if pieces.in_groups(engine):
-        raise NotImplementedError("checkpoints of MiCS, which DeepSpeed has removed, are not offered")
+        raise NotImplementedError("checkpoints of MiCS, which DeepSpeed has removed, are not supported")
     refuse_quantized(engine.basic_optimizer, "which DeepSpeed (0.19.8) saves, but fails to load")
     engine.save_checkpoint(str(folder), tag=_TAG)
 

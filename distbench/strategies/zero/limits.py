@@ -1,4 +1,4 @@
-"""Why DeepSpeed can't train a case as asked, found before it is started. Without torch."""
+"""Why DeepSpeed can't train a case as requested, found before launch. Without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def problem(strategy: Zero, case: Case, machine: Machine) -> str | None:
-    """Why *case* can't be trained so on *machine*, or None; its tools apart."""
+    """Why *case* can't be trained with *strategy* on *machine*, or None; its tools aside."""
     cut: Cut = "flat" if strategy.stage else "rows" if strategy.tensor_parallelism.devices > 1 else "whole"
     return (
         _of_options(strategy, case)
@@ -40,19 +40,20 @@ def _of_options(strategy: Zero, case: Case) -> str | None:
     if strategy.offload_parameters != "none" and strategy.stage != 3:
         return f"stage = {strategy.stage}: DeepSpeed can offload parameters only in stage 3"
     if strategy.overlap_comm and strategy.stage == 0:
-        return "overlap_comm: in stage 0 DeepSpeed reduces gradients after the backward pass, never in it"
+        return "overlap_comm: in stage 0 DeepSpeed always reduces gradients after the backward pass"
     if strategy.pipeline is None and strategy.micro_batches != MICRO_BATCHES:
         return (
-            f"micro_batches = {strategy.micro_batches}: only a pipeline cuts a micro-batch into parts; set "
-            "mesh: {pp: 2}, or leave it out"
+            f"micro_batches = {strategy.micro_batches}: only a pipeline splits micro-batches; set "
+            "mesh: {pp: 2}, or leave micro_batches out"
         )
     if strategy.optimizer_kernel == "deepspeed" and case.optimizer.name != "adamw":
         return f"optimizer.name = {case.optimizer.name}: DeepSpeed's kernel supports only adamw"
     if strategy.stage == 3 and "none" not in (case.compile, case.activation_checkpointing):
         # its hooks carry torch.compiler.disable, which torch can't leave out of a checkpoint (gb0098)
         return (
-            "stage = 3 gathers parameters inside each layer, and torch compiles no such layer that is "
-            "recomputed: nothing would be compiled; use activation_checkpointing: none or compile: false"
+            "stage = 3 gathers parameters inside each layer, and torch can't compile such a layer with "
+            "activation checkpointing, so nothing would be compiled; use activation_checkpointing: none or "
+            "compile: false"
         )
     return None
 
@@ -69,24 +70,24 @@ def _of_disk(strategy: Zero, machine: Machine) -> str | None:
     if "nvme" not in strategy.offloads:
         return None
     if strategy.stage != 3:
-        return f"stage = {strategy.stage}: DeepSpeed offloads to NVMe only in stage 3, here to memory"
+        return f"stage = {strategy.stage}: DeepSpeed offloads to NVMe only in stage 3, otherwise to memory"
     if not machine.has_libaio:
         return f"offload to NVMe needs libaio; {ops.GET_LIBAIO}"
     return None if strategy.nvme_path else "offload to NVMe needs nvme_path: a folder on the disk"
 
 
 def _of_groups(strategy: Zero, case: Case, option: str) -> str | None:
-    """Why what *option* asks for can't be kept in groups of ranks."""
+    """Why the groups of ranks of *option* are not possible."""
     size, ranks = getattr(strategy, option), case.world_size
     if size == 1:
         return None
     if strategy.stage != 3:
-        return f"{option} = {size}: only stage 3 shards parameters, here stage = {strategy.stage}"
+        return f"{option} = {size} needs stage = 3, the only one that shards parameters, not {strategy.stage}"
     if strategy.offloads:
-        return f"{option} = {size} is offered without offload; {_without_offload(strategy)}"
+        return f"{option} = {size} is not supported with offload; {_without_offload(strategy)}"
     if ranks % size:
         fitting = [str(each) for each in range(2, ranks + 1) if not ranks % each]
-        instead = f"it could be {', '.join(fitting)}" if fitting else "leave it out"
+        instead = f"allowed: {', '.join(fitting)}" if fitting else "leave it out"
         return f"{option} = {size} does not divide the world size, {ranks}; {instead}"
     return None
 
@@ -107,14 +108,14 @@ def _of_mics(strategy: Zero, machine: Machine) -> str | None:
 
 
 def _of_mesh(strategy: Zero, case: Case) -> str | None:
-    """Why the model can't be divided over ranks that share rows."""
+    """Why the model can't be split across ranks that process the same samples."""
     over = strategy.over
     if over.devices == 1:
         return None
     if len(strategy.asked) > 1:
-        return "mesh: pp and tp are offered one at a time with DeepSpeed; use pp: {mesh: {tp: 2}}"
+        return "mesh: pp and tp can't be combined with DeepSpeed; use pp: {mesh: {tp: 2}}"
     if strategy.offloads:
-        return f"mesh: {over.dimension} is offered without offload; {_without_offload(strategy)}"
+        return f"mesh: {over.dimension} is not supported with offload; {_without_offload(strategy)}"
     if unfit := meshes.problem(strategy.asked, case.world_size, strategy.of_data):
         return unfit
     own = _of_autotp(strategy, case) if strategy.pipeline is None else _of_pipeline(strategy, case)
@@ -128,7 +129,7 @@ def _without_offload(strategy: Zero) -> str:
 
 
 def _of_autotp(strategy: Zero, case: Case) -> str | None:
-    """Why DeepSpeed's AutoTP can't cut the layers."""
+    """Why DeepSpeed's AutoTP can't split the layers."""
     if strategy.stage == 3:
         return (
             "mesh: tp is AutoTP, which DeepSpeed documents for stages 0 to 2; use stage: 2, or "
@@ -137,8 +138,8 @@ def _of_autotp(strategy: Zero, case: Case) -> str | None:
     if strategy.stage == 0 and _is_short(case) and case.optimizer.clip_grad_norm is not None:
         # it takes the norm of gradients, which are not marked as cut, where it should of parameters
         return (
-            "mesh: tp in stage 0 in 16 bits: DeepSpeed (0.19.8) would clip by the norm of the gradients of "
-            "one rank, not of all that share rows; use stage: 1, or optimizer.clip_grad_norm: null"
+            "mesh: tp in stage 0 in 16 bits: DeepSpeed (0.19.8) would clip by the norm of one rank's "
+            "gradients, not of all tensor-parallel ranks'; use stage: 1, or optimizer.clip_grad_norm: null"
         )
     return None
 
@@ -147,29 +148,29 @@ def _of_pipeline(strategy: Zero, case: Case) -> str | None:
     """Why DeepSpeed's PipelineModule can't run as asked."""
     if strategy.stage > 1:
         return (
-            f"mesh: pp with stage = {strategy.stage}: DeepSpeed's pipeline adds up the gradients of several "
-            "micro-batches before it reduces them, and refuses stages 2 and 3, which would shard them in "
-            "between; use stage: 1, or pp: {mesh: {dp_shard: 2}}"
+            f"mesh: pp with stage = {strategy.stage}: DeepSpeed's pipeline accumulates the gradients of "
+            "several micro-batches before it reduces them, and refuses stages 2 and 3, which would shard "
+            "them in between; use stage: 1, or pp: {mesh: {dp_shard: 2}}"
         )
     if case.precision.compute == "fp16":
-        return "mesh: pp is offered in fp32 and bf16, in which it has been run; use precision: bf16"
+        return "mesh: pp is supported only in fp32 and bf16 (fp16 is untested); use precision: bf16"
     if strategy.stage == 0 and _is_short(case):
         return (
-            "mesh: pp in stage 0 in 16 bits: DeepSpeed (0.19.8) takes its BF16_Optimizer, which shards the "
-            "optimizer's state all the same; use stage: 1, which says so"
+            "mesh: pp in stage 0 in 16 bits: DeepSpeed (0.19.8) uses its BF16_Optimizer, which shards the "
+            "optimizer state anyway; use stage: 1, which says so"
         )
     if strategy.stage == 0 and case.optimizer.clip_grad_norm is not None:
         # clip_grad_norm_ takes the first stage for the only one whose parameters are not copies
         return (
             "mesh: pp in stage 0: DeepSpeed (0.19.8) would clip by the norm of the first stage's gradients, "
-            "not of all stages; use stage: 1, or optimizer.clip_grad_norm: null"
+            "not of all stages'; use stage: 1, or optimizer.clip_grad_norm: null"
         )
     if strategy.overlap_comm:
         return (
             "overlap_comm: in a pipeline DeepSpeed reduces gradients after all backward passes; leave it out"
         )
     if strategy.optimizer_kernel != "torch":
-        return "mesh: pp is offered with optimizer_kernel: torch, with which it has been run"
+        return "mesh: pp is tested only with optimizer_kernel: torch; use that"
     return None
 
 
@@ -179,18 +180,18 @@ def _is_short(case: Case) -> bool:
 
 
 def _of_quantized(strategy: Zero, case: Case) -> str | None:
-    """Why what ZeRO++ moves can't be quantized."""
+    """Why the communication of ZeRO++ can't be quantized."""
     asked = [name for name in ("quantized_weights", "quantized_gradients") if getattr(strategy, name)]
     if not asked:
         return None
     if strategy.stage != 3:
-        return f"{asked[0]}: ZeRO++ quantizes in stage 3 alone, here stage = {strategy.stage}"
+        return f"{asked[0]}: ZeRO++ quantizes only in stage 3, not in stage {strategy.stage}"
     if case.device == "cpu":
         return (
-            f"{asked[0]}: DeepSpeed's quantizer is a CUDA kernel; on CPUs it says: This op had not been "
+            f"{asked[0]}: DeepSpeed's quantizer is a CUDA kernel; on CPUs it raises: This op had not been "
             "implemented on CPU backend."
         )
     return (
-        f"{asked[0]} trains with rounded {asked[0].split('_')[1]} by design, and distbench has never run it: "
-        "no verdict on it would be known to be right; leave it out"
+        f"{asked[0]} quantizes {asked[0].split('_')[1]} by design, and distbench has never run it, so its "
+        "verdicts are untested; leave it out"
     )

@@ -123,7 +123,7 @@ def _check_size(strategy: Zero, setting: Setting, size: Elements) -> None:
         if getattr(strategy, option) == "nvme" and -(-whole // ranks) < disk.LEAST:
             raise Refused(
                 f"{option} = nvme: DeepSpeed keeps tensors of less than 1 MiB in memory, and on {ranks} "
-                f"ranks the largest has {-(-whole // ranks):,} bytes; take a larger model"
+                f"ranks the largest has {-(-whole // ranks):,} bytes; use a larger model"
             )
 
 
@@ -157,8 +157,8 @@ def _told_if_asked_twice() -> Iterator[None]:
         if _ASKED_TWICE not in str(error):
             raise
         raise Refused(
-            "DeepSpeed (0.19.8) fails where it reads a parameter of this model ahead from NVMe for a forward "
-            f"and a backward pass at once ({error}); set prefetch_bucket_size: 0"
+            "DeepSpeed (0.19.8) fails if it prefetches a parameter of this model from NVMe for a forward and "
+            f"a backward pass at once ({error}); set prefetch_bucket_size: 0"
         ) from error
 
 

@@ -18,7 +18,7 @@ SCHEDULE = "1F1B"
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The layers of a case on *devices* that share rows, one stage after another."""
+    """The layers of a case in stages, one on each of *devices*, which process the same samples."""
 
     dimension: ClassVar = "pp"
     devices: int
@@ -55,17 +55,17 @@ class Pipeline:
     def _batch_problem(self, case: Case) -> str | None:
         samples, steps = case.batch.micro_batch_size, case.batch.gradient_accumulation_steps
         if steps > 1:
-            # its schedule goes on to the update, so there is nothing that could be accumulated
+            # its schedule ends with the update, so nothing could be accumulated
             whole = samples * steps
             return (
-                f"batch.gradient_accumulation_steps = {steps}: DeepSpeed's pipeline accumulates nothing but "
-                "its own micro-batches; use batch.gradient_accumulation_steps: 1, and micro_batches "
-                f"that divide {whole} samples: {_fitting(whole, self.micro_batches * steps)}"
+                f"batch.gradient_accumulation_steps = {steps}: DeepSpeed's pipeline accumulates only over "
+                "its own micro-batches; use batch.gradient_accumulation_steps: 1, and micro_batches that "
+                f"divide {whole} samples: {_fitting(whole, self.micro_batches * steps)}"
             )
         if samples % self.micro_batches:
             return (
                 f"micro_batches = {self.micro_batches} does not divide batch.micro_batch_size = {samples}; "
-                f"{_fitting(samples, self.micro_batches)} would do"
+                f"nearest divisors: {_fitting(samples, self.micro_batches)}"
             )
         return None
 
