@@ -11,7 +11,7 @@ import pytest
 from conftest import Finished, run_in
 
 from distbench.analysis.communication import EXPLAINED, traffic, volume
-from distbench.analysis.mesh_dimensions import miscounted
+from distbench.analysis.mesh_dimensions import miscounted, misplaced
 from distbench.analysis.step_timeline import rank_steps
 from distbench.metrics.profile.breakdown import PARTS
 from distbench.metrics.profile.one_step import MOST_INTERVALS
@@ -102,7 +102,7 @@ def test_the_bytes_of_every_strategy_are_the_textbooks_or_have_a_known_cause(
         assert found.unexplained <= EXPLAINED, f"{name}: {found}"
         assert bool(found.measured) == (record.case.world_size > 1), name
         assert found.left.keys() <= found.theory.keys(), f"{name}: norms and flags are no payload"
-        assert miscounted(record) == "", name
+        assert misplaced(record) == miscounted(record) == "", name
         if record.case.label in ("ddp", "zero0", "fsdp-grad-op", "fsdp1-grad-op"):
             assert sum(found.measured.values()) == pytest.approx(sum(found.theory.values()), rel=0.01), name
 

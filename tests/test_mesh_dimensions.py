@@ -11,7 +11,7 @@ from conftest import Finished
 from records import case, info, measured
 
 from distbench.analysis.communication import EXPLAINED, explanation, volume
-from distbench.analysis.mesh_dimensions import OverDimension, miscounted, over_dimensions
+from distbench.analysis.mesh_dimensions import OverDimension, miscounted, misplaced, over_dimensions
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Case, Choice
 from distbench.record import Record
@@ -21,6 +21,7 @@ from distbench.report.view import chapters
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.tp import TensorParallel
+from distbench.views.communication import CommunicationView
 
 L, D, S, V, B = 4, 64, 32, 256, 8
 OPTIONS = {"dim": D, "depth": L, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": V, "seq_len": S}
@@ -82,6 +83,27 @@ def test_calls_that_theory_has_not_are_told_unless_they_are_norms_and_flags() ->
     assert miscounted(more) == "14 all_reduce over tp per step, theory: 10, with no known cause for 3 more"
     fewer = step(THEORY, ("all_reduce", "tp", 4000, 8), ("all_reduce", "dp_replicate", 4000, 9))
     assert miscounted(fewer) == "8 all_reduce over tp per step, theory: 10, with no known cause for 2 fewer"
+
+
+def test_an_operation_that_theory_does_not_name_is_told_unless_it_is_a_norm_or_a_flag() -> None:
+    step_of_theory = ("all_reduce", "tp", 4000, 10), ("all_reduce", "dp_replicate", 8000, 1)
+    told = "3 broadcast over tp per step, theory: 0, with no known cause for 3 more"
+    assert miscounted(step(THEORY, *step_of_theory, ("broadcast", "tp", 1300, 3))) == told
+    assert miscounted(step(THEORY, *step_of_theory, ("broadcast", "tp", 8, 3))) == ""
+    # of the copies theory counts no calls
+    assert miscounted(step(THEORY, *step_of_theory, ("broadcast", "dp_replicate", 1300, 3))) == ""
+
+
+def test_what_moves_over_another_dimension_than_theory_has_it_over_is_told() -> None:
+    swapped = step(THEORY, ("all_reduce", "tp", 800, 10), ("all_reduce", "dp_replicate", 40_000, 1))
+    found = volume(swapped)
+    assert found is not None and found.unexplained == 0, "the sum over dimensions is right"
+    assert misplaced(swapped) == "31.2 KiB all_reduce moved over dp_replicate, by theory over tp"
+    (note,) = CommunicationView().sheet(AnalysedRun(info(swapped.case), [swapped])).notes
+    assert misplaced(swapped) in note
+    assert (
+        misplaced(step(THEORY, ("all_reduce", "tp", 4000, 10), ("all_reduce", "dp_replicate", 8000, 1))) == ""
+    )
 
 
 def test_theory_of_one_operation_over_two_dimensions_is_added_up() -> None:

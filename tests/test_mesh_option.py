@@ -16,12 +16,14 @@ from distbench.case import Case
 from distbench.env import Machine
 from distbench.errors import SuiteError
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
+from distbench.meshes import OF_DATA
 from distbench.metrics.base import Trial
 from distbench.metrics.utilisation import Utilisation
+from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.suite import load
 from distbench.workloads.base import Workload
 
-MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
+MACHINE = Machine("cpu", 8, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 MODEL = (
     "{transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, seq_len: 32}}"
 )
@@ -154,15 +156,28 @@ def cases_of(folder: Path) -> list[Case]:
     return [item.case for item in plan.make(load(suite), MACHINE).cases if not item.problem]
 
 
+def test_whatever_splits_the_model_is_less_simple_than_all_that_replicate_or_shard_it() -> None:
+    split: list[int] = []
+    whole: list[int] = []
+    for strategy in registry.built_in("strategies").values():
+        for variant in (*strategy.variants(), FullyShardedDataParallel(version=1, sharding="hybrid")):
+            several = {name for name, size in variant.dimensions(8).items() if size > 1}
+            (split if several - set(OF_DATA) else whole).append(variant.simplicity)
+    assert len(split) > 12
+    assert len(whole) > 12
+    assert max(whole) < min(split)
+
+
 def test_what_cuts_the_model_is_picked_after_plain_sharding_if_it_is_as_fast(tmp_path: Path) -> None:
     cases = cases_of(tmp_path)
     records = [measured(each, 1000.0 + round_, round_=round_) for each in cases for round_ in range(3)]
     run = AnalysedRun(info(*cases), records)
     simplicity = {one.label: one.simplicity for one in run.candidates}
     plain = {"single", "ddp", "fsdp", "zero2"}
+    assert plain < simplicity.keys()
     assert {"tp", "fsdp+tp2+sp+lp", "pp"} < simplicity.keys()
     cut = [simplicity[label] for label in simplicity.keys() - plain]
-    assert max(simplicity[label] for label in simplicity.keys() & plain) < min(cut)
+    assert max(simplicity[label] for label in plain) < min(cut)
     pick, other = (choose(run.candidates, Wish(avoid=avoid)).pick for avoid in ((), tuple(plain)))
     assert pick and other
     assert pick.label == "ddp"

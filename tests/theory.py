@@ -6,7 +6,7 @@ from pathlib import Path
 
 from distbench.analysis.communication import EXPLAINED, explanation, volume
 from distbench.analysis.memory import TOLERANCE, held
-from distbench.analysis.mesh_dimensions import miscounted
+from distbench.analysis.mesh_dimensions import miscounted, misplaced
 from distbench.record import Record
 from distbench.record.store import Run
 
@@ -23,4 +23,4 @@ def _unexplained(record: Record) -> str:
         return explanation(record)
     if kept is None or (abs(kept.difference or 0) >= TOLERANCE and not kept.cause()):
         return f"keeps {kept}"
-    return miscounted(record)
+    return misplaced(record) or miscounted(record)

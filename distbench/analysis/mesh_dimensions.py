@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.analysis.communication import moving, steps_of
+from distbench.analysis.communication import EXPLAINED, moving, steps_of
 from distbench.grouping import grouped
 from distbench.metrics.communication.traffic import SCALAR
 from distbench.record import Record
+from distbench.units import bytes_text
 
 _NEARLY = 1e-6
 """Of a mean over ranks, what rounding may leave."""
@@ -28,6 +29,11 @@ class OverDimension:
     calls_theory: float | None
     small: float
     """Of the calls those that move no more than a norm or a flag."""
+
+    @property
+    def surplus(self) -> float:
+        """Bytes more than theory has (less: negative)."""
+        return self.measured - (self.theory or 0.0)
 
     @property
     def unexplained_calls(self) -> float:
@@ -55,8 +61,29 @@ def over_dimensions(record: Record) -> list[OverDimension]:
     measured = grouped(rows, lambda row: (row["dimension"], row["op"]))
     expected = grouped(theory, lambda row: (row["dimension"], row["op"]))
     keys = dict.fromkeys([*expected, *measured])
-    found = [_over(key, measured.get(key, []), expected.get(key), steps) for key in keys]
+    # of a dimension of which theory counts the calls it has no others than it names
+    counted = {row["dimension"] for row in theory if row.get("calls") is not None}
+    absent = {key: [_none(*key)] for key in measured if key[0] in counted}
+    found = [_over(key, measured.get(key, []), (absent | expected).get(key), steps) for key in keys]
     return sorted(found, key=lambda each: (each.dimension, -each.measured))
+
+
+def misplaced(record: Record) -> str:
+    """What moved over another dimension than theory has it over; empty if nothing did.
+
+    What an operation moves in all is compared elsewhere: here too much over one dimension stands against too
+    little over another.
+    """
+    found = [each for each in over_dimensions(record) if each.theory is not None]
+    wrong = []
+    for op, same in grouped(found, lambda each: each.op).items():
+        most, least = (choose(same, key=lambda each: each.surplus) for choose in (max, min))
+        moved = min(most.surplus, -least.surplus)
+        if moved > EXPLAINED * math.fsum(each.theory or 0.0 for each in same):
+            wrong.append(
+                f"{bytes_text(moved)} {op} moved over {most.dimension}, by theory over {least.dimension}"
+            )
+    return "; ".join(wrong)
 
 
 def miscounted(record: Record) -> str:
@@ -67,6 +94,11 @@ def miscounted(record: Record) -> str:
         f"{abs(each.unexplained_calls):g} {'more' if each.unexplained_calls > 0 else 'fewer'}"
         for each in wrong
     )
+
+
+def _none(dimension: str, op: str) -> dict[str, Any]:
+    """Theory of what is not called at all."""
+    return {"dimension": dimension, "op": op, "bytes": 0.0, "calls": 0.0}
 
 
 def _over(

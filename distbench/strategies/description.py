@@ -10,6 +10,9 @@ ZERO_PAPER = "https://arxiv.org/abs/1910.02054"
 ALL_STATES = "All model states: with Adam in mixed precision 16 bytes per parameter."
 TAKE_IT = "use it if"
 """What a claim is about that says when a strategy is the right one."""
+SPLITS_MODEL = 60
+"""``simplicity`` from which on strategies split layers or sequences: behind all that replicate or shard, with
+which the model computes as it is written."""
 PYTORCH_OVERVIEW = "https://docs.pytorch.org/tutorials/beginner/dist_overview.html"
 
 

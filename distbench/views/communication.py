@@ -17,7 +17,7 @@ from distbench.analysis.communication import (
     traffic,
     volume,
 )
-from distbench.analysis.mesh_dimensions import miscounted
+from distbench.analysis.mesh_dimensions import miscounted, misplaced
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import CaseSummary
 from distbench.analysis.text import one_line
@@ -125,7 +125,7 @@ class CommunicationView(View):
             for shown in _rows(row, name, traffic(detail), alone[row.case.world_size])
         ]
         notes = [
-            f"{name}: {why}{_left_nodes(row)}{_miscounted(detail)}"
+            f"{name}: {why}{_left_nodes(row)}{_otherwise(detail)}"
             for row, name, detail in details
             if (why := explanation(detail))
         ]
@@ -152,9 +152,9 @@ def _left_nodes(row: CaseSummary) -> str:
     )
 
 
-def _miscounted(record: Record) -> str:
-    """How often collectives are issued, where theory has another number."""
-    return f" {why}." if (why := miscounted(record)) else ""
+def _otherwise(record: Record) -> str:
+    """Where collectives are issued more or less often than in theory, or over another dimension."""
+    return "".join(f" {why}." for why in (misplaced(record), miscounted(record)) if why)
 
 
 def _rows(row: CaseSummary, name: str, kinds: Sequence[Traffic], alone: Alone) -> Iterator[Row]:

@@ -19,6 +19,7 @@ from distbench.strategies.description import (
     KEEPING,
     PORTIONS,
     SHARDING,
+    SPLITS_MODEL,
     Card,
     Deviation,
     ExpectedCollective,
@@ -64,8 +65,8 @@ class ContextParallel(Strategy):
 
     @property
     def simplicity(self) -> int:
-        # as simple as sharding, but the model has to lend a hand
-        return 35 + bool(self.mesh) + 2 * self.sharded + 3 * (self.implementation == "ring")
+        # the simplest of them: layers stay whole, attention alone is another
+        return SPLITS_MODEL + bool(self.mesh) + 2 * self.sharded + 3 * (self.implementation == "ring")
 
     @property
     def card(self) -> Card:

@@ -15,6 +15,7 @@ from distbench.strategies._offers import not_offered, reduced_otherwise
 from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
 from distbench.strategies.description import (
     SHARDING,
+    SPLITS_MODEL,
     Card,
     ExpectedCollective,
     Meaning,
@@ -49,8 +50,8 @@ class ExpertParallel(Strategy):
 
     @property
     def simplicity(self) -> int:
-        # behind plain sharding: it changes what layers do, and how fast depends on the router
-        return 42
+        # it changes what layers do, and how fast it is depends on the router
+        return SPLITS_MODEL + 13
 
     @property
     def card(self) -> Card:

@@ -20,6 +20,7 @@ from distbench.strategies.description import (
     PLACE,
     PORTIONS,
     SHARDING,
+    SPLITS_MODEL,
     TIMING,
     Card,
     Deviation,
@@ -126,8 +127,8 @@ class FullyShardedDataParallel(Strategy):
     def simplicity(self) -> int:
         # the first version is superseded: behind its successor and every stage of ZeRO
         more = 2 if self.sizes.get("dp_replicate") else 0
-        more += 10 if self.cuts_layers else 1 if self.optimizer_in_backward else 0
-        return _SIMPLICITY[self.sharding] + more + (30 if self.version == 1 else 0)
+        more += SPLITS_MODEL - 15 if self.cuts_layers else 1 if self.optimizer_in_backward else 0
+        return _SIMPLICITY[self.sharding] + more + (15 if self.version == 1 else 0)
 
     @property
     def shard_format(self) -> str:

@@ -19,6 +19,7 @@ from distbench.strategies.description import (
     KEEPING,
     PORTIONS,
     SHARDING,
+    SPLITS_MODEL,
     Card,
     Deviation,
     ExpectedCollective,
@@ -87,8 +88,8 @@ class PipelineParallel(Strategy):
 
     @property
     def simplicity(self) -> int:
-        # behind sharding and tensor parallelism: the loop itself is another; each dimension is one more idea
-        return 44 + list(SCHEDULES).index(self.schedule) + 10 * len(self._inside)
+        # behind tensor parallelism: the loop itself is another; each dimension is one more idea
+        return SPLITS_MODEL + 30 + list(SCHEDULES).index(self.schedule) + 10 * len(self._inside)
 
     @property
     def card(self) -> Card:

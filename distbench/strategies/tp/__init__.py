@@ -14,6 +14,7 @@ from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
 from distbench.strategies.description import (
     PORTIONS,
     SHARDING,
+    SPLITS_MODEL,
     Card,
     ExpectedCollective,
     Meaning,
@@ -48,8 +49,8 @@ class TensorParallel(Strategy):
 
     @property
     def simplicity(self) -> int:
-        # behind plain sharding: it changes the model's layers, and who sees which rows
-        return 40 + self.sequence_parallel + self.loss_parallel
+        # it changes the model's layers, and which ranks process the same samples
+        return SPLITS_MODEL + 10 + self.sequence_parallel + self.loss_parallel
 
     @property
     def card(self) -> Card:

@@ -18,6 +18,7 @@ from distbench.strategies.description import (
     PLACE,
     PORTIONS,
     SHARDING,
+    SPLITS_MODEL,
     TIMING,
     Card,
     Deviation,
@@ -174,8 +175,10 @@ class Zero(Strategy):
 
     @property
     def simplicity(self) -> int:
-        more = 10 if self.over.devices > 1 else max(self.hpz_partition_size, self.mics_shard_size) > 1
-        return 40 + self.stage + more
+        if self.over.devices > 1:
+            return SPLITS_MODEL + 25 + self.stage
+        in_groups = max(self.hpz_partition_size, self.mics_shard_size) > 1
+        return 40 + self.stage + in_groups
 
     @property
     def offloads(self) -> tuple[str, ...]:
