@@ -90,4 +90,17 @@ def test_ranks_that_get_the_same_data_are_a_mismatch(run_suite: Callable[..., Fi
     finished = run_suite(QUICK.replace("data: text", "data: same") + "strategies: [ddp]\n")
     (case,) = finished.cases.values()
     assert case["status"] == "mismatch"
-    assert "same rows" in case["reason"]
+    assert "rank 1 gets the same samples as rank 0" in case["reason"]
+
+
+@pytest.mark.train
+def test_ranks_that_split_a_copy_of_the_model_and_get_other_data_are_a_mismatch(
+    run_suite: Callable[..., Finished],
+) -> None:
+    suite = QUICK.replace("data: text", "data: own").replace(
+        '{user: {model: "small:Small", length: 32}}', "{transformer: {preset: tiny}}"
+    )
+    finished = run_suite(suite + "strategies: [tp]\n")
+    (case,) = finished.cases.values()
+    assert case["status"] == "mismatch"
+    assert "rank 1 gets different samples than rank 0, with which it splits one copy" in case["reason"]

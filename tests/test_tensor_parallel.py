@@ -13,6 +13,7 @@ import plans
 import pytest
 from conftest import Done, Finished
 from records import case, info, measured
+from theory import against_theory
 
 from distbench.adopt import adopt, formats_for
 from distbench.adopt.base import Measured
@@ -267,6 +268,47 @@ optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 measure: {{trials: 0}}
 check: {{steps: 3, perturbed: 4}}
 """
+
+
+@pytest.mark.train
+def test_a_split_model_is_the_same_training_and_mistakes_in_it_are_found(
+    run_suite: Callable[..., Finished],
+) -> None:
+    bugs = ("untied", "partial-norms")
+    done = run_suite(
+        f"""{CHECKED.replace("seq_len: 32", "seq_len: 32, tied: true")}
+world_sizes: [2]
+strategies:
+  - tp: {{sequence_parallel: true}}
+  - planted_tp: {{bug: [{", ".join(bugs)}]}}
+  - fsdp: {{mesh: {{tp: 2}}, loss_parallel: true}}
+include: [{{strategy: "fsdp*", world_size: 4}}]
+exclude: [{{strategy: "fsdp*", world_size: 2}}]
+"""
+    )
+    assert {done.verdicts[name] for name in done.verdicts if "planted" not in name} <= {EQUIVALENT, ROUNDING}
+    found = done.found("planted-tp")
+    assert {bug: found[bug] for bug in bugs} == dict.fromkeys(bugs, DIFFERS)
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_copies_of_shards_of_a_split_model_are_the_same_training_and_move_what_theory_says(
+    run_suite: Callable[..., Finished],
+) -> None:
+    measured_too = "measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 1}"
+    suite = CHECKED.replace("measure: {trials: 0}", measured_too).replace(
+        "micro_batch_size: 4", "micro_batch_size: 2"
+    )
+    mesh = "{dp_replicate: 2, tp: 2}"
+    done = run_suite(
+        f"{suite}world_sizes: [8]\nstrategies: [{{fsdp: {{mesh: {mesh}, sequence_parallel: [false, true]}}}}]\n"
+    )
+    assert done.code == 0, done.errors
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    found = against_theory(done.folder)
+    assert found == dict.fromkeys(found, "")
+    assert len(found) == 2
 
 
 @pytest.mark.train

@@ -40,7 +40,7 @@ def check_engine(strategy: Strategy, engine: Engine, case: Case) -> None:
 
 
 def check_data(feed: Feed, setting: Setting) -> None:
-    """Raise Mismatch if two ranks would train on the same rows, or two that share rows on others.
+    """Raise Mismatch if two copies of the model would train on the same samples, or one on different ones.
 
     A collective call.
     """
@@ -51,12 +51,12 @@ def check_data(feed: Feed, setting: Setting) -> None:
         twin, first = fingerprints.index(fingerprint), parts.index(parts[rank])
         if twin > first:
             raise Mismatch(
-                f"data: rank {rank} gets different rows than rank {first}, with which it splits one copy of "
-                "the model; both must get the same part of the global batch"
+                f"data: rank {rank} gets different samples than rank {first}, with which it splits one copy "
+                "of the model; both must get the same part of the global batch"
             )
         if twin < first:
             raise Mismatch(
-                f"data: rank {rank} gets the same rows as rank {twin}; "
+                f"data: rank {rank} gets the same samples as rank {twin}; "
                 "every rank must get its own part of the global batch"
             )
 
