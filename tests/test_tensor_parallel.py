@@ -297,13 +297,9 @@ def test_copies_of_shards_of_a_split_model_are_the_same_training_and_move_what_t
     run_suite: Callable[..., Finished],
 ) -> None:
     measured_too = "measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 1}"
-    suite = CHECKED.replace("measure: {trials: 0}", measured_too).replace(
-        "micro_batch_size: 4", "micro_batch_size: 2"
-    )
-    mesh = "{dp_replicate: 2, tp: 2}"
-    done = run_suite(
-        f"{suite}world_sizes: [8]\nstrategies: [{{fsdp: {{mesh: {mesh}, sequence_parallel: [false, true]}}}}]\n"
-    )
+    suite = CHECKED.replace("measure: {trials: 0}", measured_too).replace("size: 4", "size: 2")
+    options = "mesh: {dp_replicate: 2, tp: 2}, sequence_parallel: [false, true]"
+    done = run_suite(f"{suite}world_sizes: [8]\nstrategies: [{{fsdp: {{{options}}}}}]\n")
     assert done.code == 0, done.errors
     assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
     found = against_theory(done.folder)
