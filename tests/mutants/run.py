@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from planted import MUTANTS, Mutant
@@ -29,13 +30,16 @@ DEFAULT = "not deep"
 EXPECTED_S, ALL_S = 600.0, 3600.0
 
 
-def sources(root: Path) -> list[Path]:
-    return [file for kind in ("*.py", "*.js") for file in (root / "distbench").rglob(kind)]
+@cache
+def sources(root: Path) -> dict[Path, str]:
+    """Text of each file in which a bug may be planted."""
+    files = (file for kind in ("*.py", "*.js") for file in (root / "distbench").rglob(kind))
+    return {file: file.read_text() for file in files}
 
 
 def place_of(mutant: Mutant, root: Path) -> Path | None:
     """File in which its text stands; None unless it stands once."""
-    places = [(file, count) for file in sources(root) if (count := file.read_text().count(mutant.old))]
+    places = [(file, count) for file, text in sources(root).items() if (count := text.count(mutant.old))]
     return places[0][0] if [count for _, count in places] == [1] else None
 
 
