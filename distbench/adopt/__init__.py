@@ -39,7 +39,7 @@ FORMATS: dict[str, ModuleType] = {
 
 
 _BY_NAMES = "only a plain torch script or torchtitan's configuration can express torch's tensor parallelism"
-_CONTEXT = "only torchtitan's configuration can express context parallelism"
+_CONTEXT = "context parallelism is written for torchtitan only so far"
 _AUTO_TP = (
     "it gives each rank different samples; DeepSpeed's AutoTP needs the same on all ranks that split a layer"
 )
