@@ -131,8 +131,9 @@ def _fastest(run: AnalysedRun, rows: Sequence[CaseSummary], where: str, names: M
     lead = f"Fastest {where}: {names[best.id]}, {number_text(best.speed.value)} tokens/s"
     if best.barred.startswith(BY_DESIGN):
         lead += ", in another training by design"
-    if min(best.speed.trials, second.speed.trials) < 2:
-        return f"{lead}; from one trial, so its lead over {names[second.id]} may be noise."
+    if once := [names[one.id] for one in (best, second) if one.speed and one.speed.trials < 2]:
+        who = f"{once[0]} has" if len(once) == 1 else "both have"
+        return f"{lead}; its lead over {names[second.id]} may be noise, as {who} only one valid trial."
     if tied := [
         names[one.id] for one in by_pace[1:] if one.speed and not one.speed.is_apart_from(best.speed)
     ]:
