@@ -255,9 +255,9 @@ def test_the_passes_of_a_real_pipeline_its_waiting_and_what_it_keeps_are_in_the_
     assert {row.get("stage") for row in record.tables["memory"] if row["phase"] == "forward"} == {0, 1}
     first, last = waiting(record)
     for of in (first, last):
-        # the batch and the loss are in one and not in the other, and here are no smaller
+        # the batch and the loss are in one and not in the other, and here are as large
         assert of.activations and of.activations_theory
-        assert of.activations_theory < 1.1 * of.activations
+        assert 0.4 * of.activations < of.activations_theory < 1.1 * of.activations
     # rank 0 waits for at least half of the second stage's backward pass, whatever else the machine does
     waited = record.samples["bubble_s"][0][0]
     assert waited is not None and 0.05 < waited < found["profile_step_s"] - 6 * 0.05

@@ -176,7 +176,8 @@ def test_a_finding_stands_beside_every_number_that_it_touches_in_terminal_and_pa
     marked = [line for line in shown.splitlines() if line.startswith(("ddp", "fsdp", "zero2"))]
     assert [line.split()[0] for line in marked] == ["ddp", "fsdp[a]", "zero2[a,b]"]
     assert "[a] Not the same work: optimizer.kernel" in shown
-    assert "its lead over fsdp[a] may be noise, as both have only one valid trial" in " ".join(shown.split()), "in words too"
+    headline = "its lead over fsdp[a] may be noise, as both have only one valid trial"
+    assert headline in " ".join(shown.split()), "in words too"
     html = page.render(run)
     assert html.count('href="#not-the-same-work"') == 4, "in the table of the cases and in that of the values"
     for text in (shown, html, table(run_of(*records)).as_text(80)):
