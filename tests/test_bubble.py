@@ -15,8 +15,9 @@ from distbench.analysis.pipeline import passes as passes_of
 from distbench.analysis.pipeline import waiting
 from distbench.analysis.run import AnalysedRun
 from distbench.metrics.profile import pipeline
+from distbench.metrics.profile.breakdown import waited_for
 from distbench.metrics.profile.meeting import Part, shortest
-from distbench.metrics.profile.trace import read
+from distbench.metrics.profile.trace import Event, read
 from distbench.record import Record
 from distbench.record.store import Run
 from distbench.report.boxes import Lanes, figure
@@ -58,6 +59,14 @@ def test_what_a_pair_has_made_is_sent_when_both_have_ended() -> None:
     # rank 0 has the first gradient two units later
     late = ["1F0", "1F1", "(1B0;1B1)OVERLAP_F_B"]
     assert order.bubble(ordered({0: rank, 1: late})) == pytest.approx(1 - 12 / 22)
+
+
+def test_with_fewer_micro_batches_than_ranks_several_stages_a_rank_wait_as_their_order_says() -> None:
+    # 0 runs its two stages one after the other for one micro-batch, and waits for 1 in between
+    alone = {0: ["0F0", "2F0", "2B0", "0B0"], 1: ["1F0", "3F0", "3B0", "1B0"]}
+    told = order.theory("Interleaved1F1B", 2, 1, 2, alone)
+    assert told["bubble_theory"] == pytest.approx(1 / 2), "by the formula for full rounds 1/3"
+    assert order.theory("LoopedBFS", 2, 1, 2, alone)["bubble_theory"] == pytest.approx(1 / 2)
 
 
 def test_theory_is_by_formula_where_there_is_one_and_else_by_the_order() -> None:
@@ -150,13 +159,38 @@ def test_passes_are_kept_with_their_numbers_and_those_of_a_second_schedule_go_on
 
 
 def test_a_message_takes_no_longer_than_from_when_both_ends_are_there() -> None:
-    sent, received = Part(1_000_000_000, 0.1, "send"), Part(900_000_000, 0.15, "recv")
+    sent, received = part(1000, 1000, 1100, "send"), part(900, 900, 1050, "recv")
     assert shortest([sent, received], one_clock=True) == pytest.approx(0.05)
     assert shortest([received, sent], one_clock=True) == pytest.approx(0.05)
     assert shortest([sent, received], one_clock=False) == pytest.approx(0.1)
     # one that lay ready before it was asked for, and a collective
-    assert shortest([Part(0, 0.001, "send"), Part(10**9, 0.002, "recv")], one_clock=True) == 0.001
-    assert shortest([Part(0, 2.0, "all_reduce"), Part(10**9, 1.0, "all_reduce")], one_clock=True) == 1.0
+    assert shortest([part(0, 0, 1, "send"), part(1000, 1000, 1002, "recv")], one_clock=True) == 0.001
+    reduced = [part(begin, begin, 2000, "all_reduce") for begin in (0, 1000)]
+    assert shortest(reduced, one_clock=True) == 1
+
+
+def test_a_message_takes_no_longer_than_its_receiver_waits_for_it() -> None:
+    # both posted long before: the receiver computed until 500, the sender looked only at 900
+    sent, received = part(100, 900, 900, "send"), part(90, 500, 502, "recv")
+    assert shortest([sent, received], one_clock=True) == pytest.approx(0.002)
+    # on two clocks no more is known than what either end saw
+    assert shortest([sent, received], one_clock=False) == pytest.approx(0.002)
+
+
+def part(posted_ms: int, began_ms: int, end_ms: int, op: str) -> Part:
+    return Part(*(at * 10**6 for at in (posted_ms, began_ms, end_ms)), op)
+
+
+def test_a_message_counts_from_when_it_is_waited_for() -> None:
+    waits = [(50.0, 60.0), (95.0, 96.0)]
+    # posted at 11 and received while the rank waited; sent at 12, and looked at when nothing was left to do
+    received, sent = (Event(name, 1, *times) for name, times in {"recv": (11, 60), "send": (12, 96)}.items())
+    assert [waited_for(each, waits).interval for each in (received, sent)] == [(50, 60), (95, 96)]
+    # what the host does not say it waits for it waits for at once, as DeepSpeed does for messages
+    assert waited_for(replace(sent, end=94.0), waits).interval == (12, 94)
+    assert waited_for(Event("all_reduce", 7, 12, 96), waits).interval == (12, 96)
+    on_device = Event("send_recv", 7, 12, 96, launched=11)
+    assert waited_for(on_device, waits) == on_device
 
 
 def row(rank: int, kind: str, begin: float, **changes: Any) -> dict[str, Any]:
@@ -286,4 +320,6 @@ def test_stages_that_sleep_wait_as_long_as_their_schedule_says(
         worked = sum(each.end - each.begin for each in passes_of(record)) / 4 / found["profile_step_s"]
         idle = found["bubble"] + found["pipeline_transfer_s"] / found["profile_step_s"]
         assert idle == pytest.approx(1 - worked, abs=0.03), schedule
+        # sends that nobody waits for until the end are no communication until then
+        assert found["comm_s"] < (1 - worked + 0.03) * found["profile_step_s"], schedule
         assert record.effective["in_flight"] == record.effective["in_flight_theory"], schedule

@@ -322,11 +322,22 @@ def test_a_mesh_keeps_copies_or_shards_of_the_largest_stage(mesh: dict[str, int]
 def test_gradients_of_a_stage_that_goes_back_before_the_next_are_reduced_before_that() -> None:
     strategy = PipelineParallel(schedule="LoopedBFS", mesh={"dp_shard": 2})
     asked = of(strategy, 4)
-    largest = BLOCK + TABLE + 32
+    # of rank 0 the stage with the embedding comes last, of rank 1 that with norm and head comes first
+    first, last = BLOCK + TABLE, BLOCK + TABLE + 32
     once = strategy.model_states(asked, 0) or {}
-    assert once["gradients"] == (largest + BLOCK / 2) * 4
+    assert once["gradients"] == (first + BLOCK / 2) * 4
     again = strategy.model_states(dataclasses.replace(asked, batch=Batch(16, 4, 2)), 0) or {}
-    assert again["gradients"] == (largest + (largest + BLOCK) / 2) * 4
+    assert again["gradients"] == (last + (last + BLOCK) / 2) * 4
+
+
+@pytest.mark.parametrize("schedule", ["Interleaved1F1B", "InterleavedZeroBubble"])
+def test_in_one_round_of_micro_batches_stages_go_back_one_after_another(schedule: Any) -> None:
+    def kept(micro_batches: int) -> float:
+        strategy = PipelineParallel(schedule=schedule, mesh={"dp_shard": 2}, micro_batches=micro_batches)
+        return (strategy.model_states(of(strategy, 4), 0) or {})["gradients"]
+
+    assert kept(2) == (BLOCK + TABLE + BLOCK / 2) * 4
+    assert kept(4) == (2 * BLOCK + TABLE + 32) * 4
 
 
 def test_layers_that_are_cut_keep_norms_whole() -> None:

@@ -388,6 +388,37 @@ MUTANTS = (
         "if False and shards.is_dir():",
         _in("test_checkpoint", "directly and fp32"),
     ),
+    # models that are split
+    Mutant(
+        "ranks that split a copy of the model get different samples",
+        "return rank // (ranks // self.data_ranks(ranks))",
+        "return rank % self.data_ranks(ranks)",
+        _in("test_tensor_parallel", "mistakes_in_it"),
+    ),
+    Mutant(
+        "gradients of a split model stay partial sums",
+        "        if gradient.placements != parameter.placements:",
+        "        if gradient.placements == parameter.placements:",
+        _in("test_tensor_parallel", "mistakes_in_it"),
+    ),
+    Mutant(
+        "parts of a sequence count alike, however many labels they have",
+        "return loss * (mine.double() * self.group.size() / all_ranks).to(loss)",
+        "return loss",
+        _in("test_context_parallel", "mistakes_of"),
+    ),
+    Mutant(
+        "gradients of experts are sums over ranks",
+        "gradient.div_(self._setting.world_size)",
+        "gradient.div_(1)",
+        _in("test_mixture", "mistakes"),
+    ),
+    Mutant(
+        "what moves over another dimension than theory has it over is not told",
+        "        if moved > EXPLAINED * math.fsum(each.theory or 0.0 for each in same):",
+        "        if moved < 0:",
+        _in("test_mesh_dimensions"),
+    ),
     # choice
     Mutant(
         "the slowest is the best",

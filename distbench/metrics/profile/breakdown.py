@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -49,6 +50,7 @@ _RUN_AS = {
     "recv": ("recv", "recvAnySource", "send_recv"),
 }
 _UNEVEN = "all_to_all"
+_MESSAGES = {name for op in ("send", "recv") for name in _RUN_AS[op]}
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,30 @@ class Done:
 
     call: Call
     event: Event
+    posted: float
+    """When the backend had it; a message may be waited for only later, which is when ``event`` begins."""
+    shortest: float = math.inf
+    """Shortest time that a rank of its group spent in it."""
 
     @property
     def seconds(self) -> float:
         """Time that the rank spent in it."""
         return self.event.end - self.event.begin
+
+    @property
+    def transfer(self) -> float:
+        """Part of ``seconds`` in which it moved bytes: nobody waited any more."""
+        return min(self.seconds, self.shortest)
+
+    @property
+    def wait(self) -> float:
+        """Part of ``seconds`` in which the rank waited for others."""
+        return self.seconds - self.transfer
+
+    @property
+    def moved_from(self) -> float:
+        """When the transfer began."""
+        return self.event.end - self.transfer
 
 
 def match(calls: Sequence[Call], issues: Sequence[Event], ranges: Sequence[Event]) -> list[Done] | None:
@@ -87,8 +108,20 @@ def match(calls: Sequence[Call], issues: Sequence[Event], ranges: Sequence[Event
         if event is None:
             return None
         left.remove(event)
-        matched.append(Done(_as_it_ran(call, event, sizes), event))
+        matched.append(Done(_as_it_ran(call, event, sizes), event, event.begin))
     return matched
+
+
+def waited_for(event: Event, waits: Intervals) -> Event:
+    """*event* from when the host waited for it, if it is a message: gloo shows one until somebody has waited.
+
+    Args:
+        waits: When the host waited for messages; those of which it does not say so it waits for at once.
+    """
+    if event.name not in _MESSAGES or event.launched is not None:
+        return event
+    begun = [begin for begin, end in waits if begin <= event.end <= end]
+    return replace(event, begin=max([event.begin, *begun]))
 
 
 def _as_it_ran(call: Call, event: Event, sizes: Mapping[str, int]) -> Call:

@@ -10,26 +10,28 @@ from dataclasses import dataclass
 class Part:
     """What a rank tells the others of its part in a collective."""
 
+    posted_ns: int
+    """When its backend had it, on the clock of its node."""
     began_ns: int
-    """On the clock of its node."""
-    seconds: float
+    """When it had nothing else to do: of a message, that it waited for it."""
+    end_ns: int
     op: str
 
     @property
-    def end_ns(self) -> int:
-        """On the clock of its node."""
-        return self.began_ns + round(self.seconds * 1e9)
+    def seconds(self) -> float:
+        """Time that the rank spent in it; of a message its sender's from when it was posted."""
+        return (self.end_ns - (self.posted_ns if self.op == "send" else self.began_ns)) / 1e9
 
 
 def shortest(parts: Sequence[Part], *, one_clock: bool) -> float:
     """Shortest time in seconds that any of the ranks spent in it, of which *parts* tell.
 
     A message that lies ready until somebody looks seems long to its sender: on *one_clock* it takes no longer
-    than from when both ends are there until it is received.
+    than from when both ends are there and the receiver waits, until it is received.
     """
     least = min(part.seconds for part in parts)
-    received = [part.end_ns for part in parts if part.op == "recv"]
+    received = [part for part in parts if part.op == "recv"]
     if len(parts) < 2 or not received or not one_clock:
         return least
-    both = max(part.began_ns for part in parts)
-    return min(least, max(0.0, (received[0] - both) / 1e9))
+    both = max(received[0].began_ns, *(part.posted_ns for part in parts))
+    return min(least, max(0.0, (received[0].end_ns - both) / 1e9))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.distributed as dist
@@ -12,7 +12,7 @@ from distbench.grouping import gathered
 from distbench.metrics.base import Session
 from distbench.metrics.communication.traffic import Call
 from distbench.metrics.profile import meeting
-from distbench.metrics.profile.breakdown import Done, match
+from distbench.metrics.profile.breakdown import Done, match, waited_for
 from distbench.metrics.profile.intervals import Interval, difference, union
 from distbench.metrics.profile.trace import Event, Trace, clipped, within
 
@@ -27,8 +27,6 @@ class Step:
     comm: list[Interval]
     exposed: list[Interval]
     done: list[Done] | None
-    shortest: list[float] = field(default_factory=list)
-    """For each collective the shortest time that a rank of its group spent in it."""
 
 
 def made(trace: Trace, interval: Interval, calls: list[Call]) -> Step:
@@ -38,7 +36,10 @@ def made(trace: Trace, interval: Interval, calls: list[Call]) -> Step:
     matched = match(calls, within(trace.issues, interval), traffic)
     # a group of one rank moves nothing, whatever its backend does
     alone = {done.event for done in matched or () if done.call.group_size == 1}
-    ranges = [event for event in ranges if event not in alone]
+    waits = trace.marks.get("wait", [])
+    ranges = [waited_for(event, waits) for event in ranges if event not in alone]
+    if matched is not None:
+        matched = [replace(done, event=waited_for(done.event, waits)) for done in matched]
     comm = clipped(union(event.interval for event in ranges), interval)
     return Step(interval, ranges, comm, difference(comm, trace.compute), matched)
 
@@ -48,19 +49,23 @@ def compare_ranks(session: Session, trace: Trace, steps: list[Step]) -> None:
     mine = [gathered((each.call.meets, _part(trace, each)) for each in step.done or ()) for step in steps]
     every: list[list[dict[Any, list[meeting.Part]]]] = of_all_ranks(session, mine)
     for number, step in enumerate(steps):
+        if step.done is None:
+            continue
         seen: Counter[tuple[str, int | None]] = Counter()
-        for done in step.done or ():
+        for place, done in enumerate(step.done):
             meets = done.call.meets
             others = [(rank, of[number].get(meets, [])) for rank, of in enumerate(every) if number < len(of)]
             met = {rank: parts[seen[meets]] for rank, parts in others if seen[meets] < len(parts)}
             one_clock = len({session.nodes[rank] for rank in met}) == 1
-            step.shortest.append(meeting.shortest([*met.values()], one_clock=one_clock))
+            step.done[place] = replace(done, shortest=meeting.shortest([*met.values()], one_clock=one_clock))
             seen[meets] += 1
 
 
 def _part(trace: Trace, done: Done) -> meeting.Part:
-    began = trace.origin_ns + round(done.event.begin * 1e9)
-    return meeting.Part(began, done.seconds, done.call.op)
+    posted, began, end = (
+        trace.origin_ns + round(at * 1e9) for at in (done.posted, done.event.begin, done.event.end)
+    )
+    return meeting.Part(posted, began, end, done.call.op)
 
 
 def of_all_ranks(session: Session, mine: object) -> list[Any]:

@@ -124,22 +124,22 @@ def _passes(
 
 def _collectives(step: Step) -> Iterator[one_step.Collective]:
     """What the backend ran in *step*, as asked for where that is known."""
-    pairs = zip(step.done or (), step.shortest, strict=True)
-    known = {done.event: (done.call, shortest) for done, shortest in pairs}
+    known = {done.event: done for done in step.done or ()}
     for event in step.ranges:
         if event not in known:
             yield one_step.Collective(event.name, None, event.interval)
             continue
-        call, shortest = known[event]
-        yield one_step.Collective(call.op, call.group, event.interval, (event.begin, event.end - shortest))
+        done = known[event]
+        waited = event.begin, done.moved_from
+        yield one_step.Collective(done.call.op, done.call.group, event.interval, waited)
 
 
 def _transfers(step: Step) -> list[Transfer] | None:
     if step.done is None:
         return None
     return [
-        Transfer(done.call, (done.event.end - shortest, done.event.end))
-        for done, shortest in zip(step.done, step.shortest, strict=True)
+        Transfer(done.call, (done.moved_from, done.event.end))
+        for done in step.done
         if done.call.group_size > 1
     ]
 
@@ -155,14 +155,13 @@ def _numbers(trace: Trace, step: Step) -> dict[str, float | None]:
     numbers |= pipeline.numbers(trace, step.interval, step.comm, moving)
     if step.done is None:
         return {**numbers, "comm_transfer_s": None, "comm_wait_s": None, "work_s": None}
-    pairs = zip(step.done, step.shortest, strict=True)
-    apart = [(done, shortest) for done, shortest in pairs if done.call.group_size > 1]
-    waits = union((done.event.begin, done.event.end - shortest) for done, shortest in apart)
+    apart = [done for done in step.done if done.call.group_size > 1]
+    waits = union((done.event.begin, done.moved_from) for done in apart)
     waiting = length(difference(clipped(waits, step.interval), trace.compute))
     return {
         **numbers,
-        "comm_transfer_s": sum(shortest for _, shortest in apart),
-        "comm_wait_s": sum(done.seconds - shortest for done, shortest in apart),
+        "comm_transfer_s": sum(done.transfer for done in apart),
+        "comm_wait_s": sum(done.wait for done in apart),
         "work_s": whole - waiting,
     }
 
@@ -172,15 +171,15 @@ def _rows(trace: Trace, steps: list[Step]) -> list[dict[str, Any]]:
     for number, step in enumerate(steps):
         if step.done is None:
             continue
-        for place, (done, shortest) in enumerate(zip(step.done, step.shortest, strict=True)):
+        for place, done in enumerate(step.done):
             factor = wire_factor(done.event.name, done.call.group_size)
             row = {
                 **done.call.row(number, place),
                 "ran": done.event.name,
                 "wire_bytes": None if factor is None else done.call.bytes * factor,
                 "seconds": done.seconds,
-                "transfer_s": shortest,
-                "wait_s": done.seconds - shortest,
+                "transfer_s": done.transfer,
+                "wait_s": done.wait,
                 "exposed_s": length(difference([done.event.interval], trace.compute)),
             }
             rows.append(row)

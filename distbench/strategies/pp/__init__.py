@@ -115,6 +115,11 @@ class PipelineParallel(Strategy):
         """Stages of a rank."""
         return self.stages_per_rank or self.order.default_per_rank
 
+    def goes_back_by_stages(self, world_size: int) -> bool:
+        """Whether all micro-batches go back through a rank's stage before any goes through one before it."""
+        in_one_round = self.micro_batches < 2 * self.sizes(world_size).size("pp")
+        return self.order.is_breadth_first or (self.order.in_rounds and in_one_round)
+
     def layers_of_stages(self, model: Stages, ranks: int, layer_ms: Sequence[float] = ()) -> list[range]:
         """Layers of each stage over *ranks*; where they are cut by time, by what each takes."""
         return cut(model, ranks * self.per_rank, self.split, layer_ms)

@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from distbench.strategies import pp
 from distbench.strategies._pipeline import uncut
 from distbench.strategies.base import Refused, Setting
-from distbench.strategies.pp import facts, order, timing
+from distbench.strategies.pp import facts, order, timing, waits
 from distbench.strategies.pp.line import Line
 from distbench.strategies.pp.parts import PartEngine
 from distbench.strategies.pp.stages import Part, Stage, parts_of, shapes_of
@@ -48,6 +48,7 @@ class PipelineEngine(PartEngine):
         self._logits_are_split = False
         for stage in stages:
             stage.span = lambda part: self.span(part)
+        waits.mark(lambda part: self.span(part))
         self._schedule = self._make_schedule()
         self._is_first = any(stage.is_first for stage in stages)
         self._is_last = any(stage.is_last for stage in stages)

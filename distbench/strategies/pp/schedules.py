@@ -87,9 +87,10 @@ def fitting(name: Name, samples: int, ranks: int, per_rank: int) -> Iterator[int
 def bubble(name: Name, ranks: int, micro_batches: int, per_rank: int) -> float | None:
     """Fraction of a step that a rank is idle, if all stages are equally fast and messages cost nothing.
 
-    None: of schedules that split the backward pass it depends on what its halves take.
+    None: it follows from the order of passes alone. Schedules that split the backward pass depend on its
+    halves, and with several stages a rank the formula needs a micro-batch for each rank.
     """
-    if SCHEDULES[name].splits_backward:
+    if SCHEDULES[name].splits_backward or (per_rank > 1 and micro_batches < ranks):
         return None
     return _pipeline.bubble(ranks, micro_batches, per_rank)
 

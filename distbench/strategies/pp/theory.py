@@ -111,17 +111,22 @@ def kept(strategy: PipelineParallel, case: Case, model: Stages, stages: Sequence
         case, round(sum(largest)), stored=case.precision.master, shards=(shards, shards, shards)
     )
     if shards > 1:
-        table["gradients"] = _whole_gradients(strategy, case, largest, shards)
+        table["gradients"] = max(_whole_gradients(strategy, case, own, shards) for own in held.values())
     return table
 
 
 def _whole_gradients(strategy: PipelineParallel, case: Case, stages: Sequence[float], shards: int) -> float:
-    """Bytes of gradients of *stages* of a rank, by their parameters, which are whole until all passes end."""
-    # a stage that goes all of the way back before the next one is reduced before that one has gradients
-    whole = max(stages) if strategy.order.is_breadth_first else sum(stages)
+    """Bytes of gradients of *stages* of a rank, by their parameters: whole until the last pass of a stage."""
+    whole, reduced = BYTES[case.precision.reduce], BYTES[case.precision.master] / shards
+    # of the micro-batch of the suite before
     is_again = case.batch.gradient_accumulation_steps > 1
-    reduced = (sum(stages) if is_again else sum(stages) - whole) / shards
-    return whole * BYTES[case.precision.reduce] + reduced * BYTES[case.precision.master]
+    if not strategy.goes_back_by_stages(case.world_size):
+        return sum(stages) * (whole + is_again * reduced)
+    # the last stage is reduced before the one in front of it has gradients
+    return max(
+        own * whole + sum(stages if is_again else stages[place + 1 :]) * reduced
+        for place, own in enumerate(stages)
+    )
 
 
 def _cut(strategy: PipelineParallel, case: Case, parameters: int, layers: int) -> float:
