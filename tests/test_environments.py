@@ -296,6 +296,47 @@ def beside(folder: Path) -> Path:
     return folder
 
 
+def lacking(folder: Path, module: str) -> Path:
+    """A virtual environment with all that this one has but *module*."""
+    (site,) = beside(folder).glob("lib/*/site-packages")
+    (site / "hidden.py").write_text(f"""
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hidden())
+""")
+    (site / "hidden.pth").write_text("import hidden\n")
+    return folder
+
+
+TINY = """
+workload: {transformer: {dim: 32, depth: 1, heads: 2, kv_heads: 2, ffn_dim: 64, seq_len: 16}}
+data: synthetic
+batch: {global_batch_size: 4}
+measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}
+metrics: [throughput, steptime]
+"""
+
+
+@pytest.mark.train
+def test_a_torch_without_a_part_that_one_strategy_needs_runs_the_others(
+    run_suite: Callable[..., Finished], tmp_path: Path
+) -> None:
+    older = lacking(tmp_path / "older", "torch.distributed.tensor.experimental._context_parallel")
+    done = run_suite(f"""{TINY}
+environments: {{older: {older}}}
+environment: older
+world_sizes: [2]
+strategies: [ddp, cp: {{implementation: ring}}]
+""")
+    other, ring = done.cases.values()
+    assert other["status"] == "measured", done.errors
+    assert ring["status"] == "unsupported"
+    assert "has another ring attention than distbench uses, or none (No module named" in ring["reason"]
+
+
 @pytest.mark.train
 @pytest.mark.parametrize("check", ["false", pytest.param("{steps: 1}", marks=pytest.mark.deep)])
 def test_another_environment_trains_the_same_beside_the_current_one(

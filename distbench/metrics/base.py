@@ -228,7 +228,8 @@ class Metric(ABC):
     tables: ClassVar[tuple[TableSpec, ...]] = ()
     """The tables that it leaves."""
     early: ClassVar[tuple[str, ...]] = ()
-    """Modules that every warm parent of ranks imports once: they need torch alone and take long."""
+    """Modules that every warm parent of ranks imports once: they need torch alone and take long. One that
+    fails is left to the ranks that need it."""
 
     devices: ClassVar[frozenset[Device]] = frozenset({"cpu", "cuda"})
     """On which devices ``prepare`` and ``install`` have something to do; elsewhere they are not called."""

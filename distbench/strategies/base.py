@@ -76,7 +76,8 @@ class Strategy(ABC):
     """Distributions that must be installed."""
     early: ClassVar[tuple[str, ...]] = ()
     """Modules that every warm parent of ranks imports once, whatever the suite runs: they need torch
-    alone and take long. What only this strategy needs is in ``imports``."""
+    alone and take long. One that fails is left to the ranks that need it. What only this strategy needs
+    is in ``imports``."""
     settings: ClassVar[Mapping[str, Meaning]] = {}
     """Meaning of the keys of ``Engine.effective`` that not every engine reports: a reader of records
     can't judge a difference in a key that nobody describes."""

@@ -34,7 +34,11 @@ from distbench.strategies.engine import Engine
 class ContextParallel(Strategy):
     """Context parallelism: every sequence is split by position across ranks."""
 
-    early = ("distbench.strategies.cp.engine", "distbench.strategies.cp.sharded")
+    early = (
+        "distbench.strategies.cp.engine",
+        "distbench.strategies.cp.sharded",
+        "distbench.strategies.torch_engine.ring",
+    )
     shard_format = TORCH_SHARDS
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(SHARDING, "mesh", "positions_per_rank", "units", "placements"),

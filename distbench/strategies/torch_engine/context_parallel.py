@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -14,10 +14,12 @@ from distbench.strategies._context_parallel import Implementation
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.torch_engine import device_meshes
 from distbench.strategies.torch_engine.engine import TorchEngine
-from distbench.strategies.torch_engine.ring import Ring
 from distbench.strategies.torch_engine.ulysses import Ulysses
 from distbench.workloads.base import Workload, counting
 from distbench.workloads.context import Attend
+
+if TYPE_CHECKING:
+    from distbench.strategies.torch_engine.ring import Ring
 
 T = TypeVar("T")
 
@@ -29,7 +31,7 @@ class Rows:
         """Learn which positions this rank has.
 
         Raises:
-            Refused: the workload does not say how its rows are cut.
+            Refused: the workload does not say how its rows are cut, or this torch lacks the implementation.
         """
         if (context := workload.context()) is None:
             raise Refused(f"{type(workload).__name__} does not declare how to split its sequences")
@@ -38,7 +40,7 @@ class Rows:
         self.seen: int | None = None
         """Positions that the live attention got last."""
         self.implementation = implementation
-        self._exchange = (Ulysses if implementation == "ulysses" else Ring)(mesh["cp"])
+        self._exchange = _exchange(implementation, mesh["cp"])
         parts = self._exchange.parts(context.positions).to(mesh.device_type)
         self.positions = parts[self.group.rank()]
         """Places of those that this rank has."""
@@ -75,6 +77,20 @@ class Rows:
         part[name] = part[name].where(mine > 0, 0)
         loss = self.workload.loss(module, part)
         return loss * (mine.double() * self.group.size() / all_ranks).to(loss)
+
+
+def _exchange(implementation: Implementation, mesh: DeviceMesh) -> Ulysses | Ring:
+    if implementation == "ulysses":
+        return Ulysses(mesh)
+    try:
+        from distbench.strategies.torch_engine.ring import Ring
+    except (ImportError, AttributeError) as error:
+        # a prototype of torch's, which other versions have elsewhere or not at all
+        raise Refused(
+            f"torch {torch.__version__} has another ring attention than distbench uses, or none ({error}); "
+            "use implementation: ulysses"
+        ) from error
+    return Ring(mesh)
 
 
 class ContextEngine(TorchEngine):
