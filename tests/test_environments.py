@@ -338,6 +338,21 @@ strategies: [ddp, cp: {{implementation: ring}}]
 
 
 @pytest.mark.train
+def test_one_that_starts_nothing_fails_its_own_cases_alone(
+    run_suite: Callable[..., Finished], tmp_path: Path
+) -> None:
+    python(tmp_path / "old")
+    done = run_suite(f"""{TINY}
+environments: {{old: {tmp_path / "old"}}}
+environment: [old, current]
+world_sizes: [1]
+strategies: [single]
+""")
+    told = {name.rpartition("/")[2]: case["status"] for name, case in done.cases.items()}
+    assert told == {"@old": "crashed", "fp32": "measured"}, done.errors
+
+
+@pytest.mark.train
 @pytest.mark.parametrize("check", ["false", pytest.param("{steps: 1}", marks=pytest.mark.deep)])
 def test_another_environment_trains_the_same_beside_the_current_one(
     run_suite: Callable[..., Finished], tmp_path: Path, check: str

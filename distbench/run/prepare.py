@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distbench import registry
-from distbench.case import CURRENT, Case
-from distbench.env import cache_folder
+from distbench.case import CURRENT, Case, Choice
+from distbench.env import cache_folder, is_installed
 from distbench.grouping import grouped
 from distbench.launchers.base import HERE, Exit, Launch, LaunchError, NodesMissingError, Place, Site
 from distbench.logs import Logs
@@ -23,7 +23,7 @@ from distbench.record.store import storing
 from distbench.run.control import Observer, StopRequest
 from distbench.run.launch import environment_of, missing_nodes, one_process, weights_file
 from distbench.run.reasons import killed_text
-from distbench.strategies.base import Strategy
+from distbench.strategies.base import SINGLE, Strategy
 from distbench.suite import Suite
 from distbench.trial import PREPARE_FOLDER, log_file
 from distbench.units import duration_text
@@ -74,6 +74,25 @@ def weights_item(case: Case) -> str:
     return f"{_WEIGHTS} of {case.workload.name} ({key})"
 
 
+def _at_home(case: Case) -> Case:
+    """A case in whose environment the initial weights of *case* are built: distbench's own.
+
+    So neither the order of cases nor another environment, which may be broken, decides what all start from.
+    """
+    if case.environment == CURRENT or not is_installed("torch"):
+        return case
+    # what its strategy imports may be missing here
+    return dataclasses.replace(case, environment=CURRENT, strategy=Choice(SINGLE))
+
+
+@dataclass(frozen=True)
+class _Need:
+    """Something to build, and a case in whose environment it is."""
+
+    where: Case
+    item: Item
+
+
 @dataclass(frozen=True)
 class Preparation:
     """Builds everything before anything is timed, in one process per environment."""
@@ -87,41 +106,38 @@ class Preparation:
 
     def run(self, cases: list[Case]) -> dict[str, str]:
         """Build what *cases* need; return the items that failed, with reasons."""
-        groups = list(grouped(cases, _environment).values())
-        todo = self._items(groups)
-        progress = Progress(self.observer, sum(map(len, todo)))
+        groups = self._groups(cases)
+        progress = Progress(self.observer, sum(map(len, groups)))
         limit_s = prepare_limit(self.suite.limits, cases)
-        for number, (group, items) in enumerate(zip(groups, todo, strict=True)):
+        for number, needs in enumerate(groups):
             if not self.stop.ends:
-                launch = self._launch(group[0], number, items)
+                items = [need.item for need in needs]
+                launch = self._launch(needs[0].where, number, items)
                 progress.starting()
                 _Builder(launch, self.site, self.stop, progress, limit_s).build(items)
         return progress.failed
 
-    def _items(self, groups: Iterable[list[Case]]) -> list[list[Item]]:
-        """What each group of cases needs that no earlier one does."""
-        known: set[str] = set()
-        todo = []
-        for cases in groups:
-            items = {item.name: item for item in (*self._of_metrics(cases), *self._of_cases(cases))}
-            todo.append([item for name, item in items.items() if name not in known])
-            known |= items.keys()
-        return todo
+    def _groups(self, cases: list[Case]) -> list[list[_Need]]:
+        """What *cases* need, each thing once, by the environments in which it is built."""
+        needs: dict[str, _Need] = {}
+        for need in self._needs(sorted(cases, key=lambda case: case.environment != CURRENT)):
+            needs.setdefault(need.item.name, need)
+        return list(grouped(needs.values(), lambda need: _environment(need.where)).values())
 
-    def _of_metrics(self, cases: list[Case]) -> Iterable[Item]:
-        devices = {case.device for case in cases}
+    def _needs(self, cases: list[Case]) -> Iterable[_Need]:
         for choice in self.suite.metrics:
             metric: Metric = registry.make("metrics", choice)
-            if type(metric).prepare is not Metric.prepare and devices.intersection(metric.devices):
-                name = metric_item(choice.name) + _there(cases[0])
-                yield Item("metric", name, dataclasses.asdict(choice))
-
-    def _of_cases(self, cases: list[Case]) -> Iterable[Item]:
+            builds = type(metric).prepare is not Metric.prepare
+            for case in cases if builds else ():
+                if case.device in metric.devices:
+                    name = metric_item(choice.name) + _there(case)
+                    yield _Need(case, Item("metric", name, dataclasses.asdict(choice)))
         for case in cases:
             if name := strategy_item(case):
-                yield Item("strategy", name, case.to_json())
+                yield _Need(case, Item("strategy", name, case.to_json()))
         for case in cases:
-            yield Item("weights", weights_item(case), case.to_json(), str(weights_file(self.folder, case)))
+            file = str(weights_file(self.folder, case))
+            yield _Need(_at_home(case), Item("weights", weights_item(case), case.to_json(), file))
 
     def _launch(self, case: Case, number: int, items: Sequence[Item]) -> Launch:
         folder = self.folder / PREPARE_FOLDER / str(number)
