@@ -5,6 +5,7 @@ import functools
 import hashlib
 import importlib.machinery
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shlex
@@ -99,6 +100,10 @@ class Machine:
     """Bytes of host memory of one node that ranks may use; None: unknown."""
     python: str = field(default_factory=platform.python_version)
     """Version of the Python that ranks run on."""
+    prefix: str = sys.prefix
+    """Folder of the Python environment that ranks run in."""
+    deepspeed: str = field(default_factory=lambda: folder_of("deepspeed"))
+    """Folder of DeepSpeed's package in it; empty: it is not installed."""
     environments: Mapping[str, "Machine"] = field(default_factory=dict)
     """The machine as the suite's other Python environments see it, by their names."""
 
@@ -178,6 +183,13 @@ def search_path() -> str:
 def is_installed(package: str) -> bool:
     """Whether Python would find *package*, which is not imported."""
     return importlib.machinery.PathFinder.find_spec(package) is not None
+
+
+def folder_of(package: str) -> str:
+    """Folder of *package*, which is not imported; empty: it is not installed."""
+    spec = importlib.util.find_spec(package)
+    places = spec.submodule_search_locations if spec else None
+    return next(iter(places or ()), "")
 
 
 def install_hint(extra: str, pip: str = "pip") -> str:

@@ -44,6 +44,7 @@ told = {{"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix}}
 if sys.version_info >= {OLDEST}:
     from distbench import env
     told["packages"] = env.packages()
+    told["deepspeed"] = env.folder_of("deepspeed")
     told["missing"] = [name for name in {list(NEEDED)} if not env.is_installed(name)]
 print(json.dumps(told))
 """
@@ -64,6 +65,8 @@ class Interpreter:
     version: str
     packages: Mapping[str, str]
     """Relevant installed distributions with their versions."""
+    deepspeed: str
+    """Folder of DeepSpeed's package; empty: it is not installed."""
 
     def variables(self, device: str, inherited: str | None = None) -> dict[str, str]:
         """Variables with which processes that compute on *device* start in it.
@@ -110,7 +113,7 @@ def interpreter(path: Path) -> Interpreter:
     if missing := [NEEDED[name] for name in told["missing"]]:
         command = shlex.join([str(python), "-m", "pip", "install", *missing])
         raise UnfitError(f"it lacks {', '.join(missing)}, which trials need; install with: {command}")
-    return Interpreter(str(python), told["prefix"], version, told["packages"])
+    return Interpreter(str(python), told["prefix"], version, told["packages"], told["deepspeed"])
 
 
 def _absent(path: Path) -> str:

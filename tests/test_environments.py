@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.mesh_dimensions import miscounted
 from distbench.analysis.run import AnalysedRun
 from distbench.case import CURRENT, Choice
-from distbench.env import Machine
+from distbench.env import Machine, ops_folder
 from distbench.errors import SuiteError
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.launchers.base import LaunchError, Place
@@ -39,6 +40,7 @@ TOLD = {
     "python": "3.11.4",
     "prefix": "/elsewhere",
     "packages": {"torch": "2.12.0", "deepspeed": "0.14.0"},
+    "deepspeed": "/elsewhere/deepspeed",
     "missing": [],
 }
 
@@ -118,6 +120,35 @@ def test_its_processes_start_in_it_with_this_distbench_and_ops_of_its_own(suite,
     assert [each.name for each in first.iterdir()] == ["distbench"]
     assert "torch-2.12.0-deepspeed-0.14.0" in there.place.environment["TORCH_EXTENSIONS_DIR"]
     assert not here.place.environment
+
+
+def with_op(folder: Path) -> Path:
+    """A package of DeepSpeed that was installed with the op of collectives in shared memory."""
+    op = folder / "ops" / "comm" / "deepspeed_shm_comm_op.so"
+    op.parent.mkdir(parents=True)
+    op.touch()
+    return folder
+
+
+def test_ops_that_can_not_be_built_are_looked_for_where_they_would_be_loaded(
+    suite, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("DISTBENCH_CACHE", str(tmp_path / "cache"))
+    shipped, bare, built = (str(tmp_path / name) for name in ("shipped", "bare", "built"))
+    python(tmp_path / "shipped", {"prefix": shipped, "deepspeed": str(with_op(tmp_path / "deepspeed"))})
+    python(tmp_path / "bare", {"prefix": bare})
+    python(tmp_path / "built", {"prefix": built})
+    library = ops_folder(built, TOLD["packages"], "cpu") / "deepspeed_shm_comm" / "deepspeed_shm_comm.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    text = MINE.replace(
+        "environments: {old: old}", "environments: {shipped: shipped, bare: bare, built: built}"
+    )
+    without = dataclasses.replace(NO_DEEPSPEED, has_compiler=False, has_ninja=True)
+    told = planned(make(suite(f"{text}environment: [shipped, bare, built]\n"), without))
+    problems = {name.rpartition("@")[2]: problem for name, problem in told.items() if "zero" in name}
+    assert "deepspeed_shm_comm has to be built, and there is no C++ compiler" in (problems.pop("bare") or "")
+    assert problems == {"shipped": None, "built": None}
 
 
 def test_a_part_of_a_suite_runs_elsewhere_and_names_and_globs_tell_it(suite, tmp_path) -> None:

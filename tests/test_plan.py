@@ -19,7 +19,6 @@ from distbench.plan import Plan, make
 from distbench.plan.deadlines import limits_of_all, prepare_limit
 from distbench.plan.tasks import Task
 from distbench.run import launch_for
-from distbench.strategies.zero import Zero
 from distbench.suite import Overrides, Suite, load
 from distbench.workloads.transformer import PRESETS
 
@@ -409,7 +408,7 @@ def test_zero_on_a_cpu_without_a_compiler_is_unsupported_unless_its_op_is_built(
     drill.seen(problem)
     assert "C++ op deepspeed_shm_comm has to be built, and there is no C++ compiler; install one" in problem
     assert problem_of(zero, dataclasses.replace(GPUS, has_compiler=False)) == "", "on GPUs it needs no op"
-    library = Path(Zero().extensions_folder("cpu")) / "deepspeed_shm_comm" / "deepspeed_shm_comm.so"
+    library = ops_folder(bare.prefix, ALL, "cpu") / "deepspeed_shm_comm" / "deepspeed_shm_comm.so"
     library.parent.mkdir(parents=True)
     library.touch()
     assert problem_of(zero, bare) == ""

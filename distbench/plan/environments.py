@@ -48,6 +48,8 @@ def _seen_from(other: Interpreter, machine: Machine) -> Machine:
         machine,
         python=other.version,
         packages=dict(other.packages),
+        prefix=other.prefix,
+        deepspeed=other.deepspeed,
         has_ninja=shutil.which("ninja", path=beside) is not None,
     )
 

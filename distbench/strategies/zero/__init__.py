@@ -264,7 +264,7 @@ class Zero(Strategy):
         ]
 
     def _tools_problem(self, case: Case, machine: Machine) -> str | None:
-        folder = Path(self.extensions_folder(case.device))
+        folder = ops_folder(machine.prefix, machine.packages, case.device)
         return ops.tools_problem(self.op_builders(case), folder, machine)
 
     def prepared(self, case: Case) -> str:

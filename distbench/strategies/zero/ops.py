@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench import libraries
-from distbench.env import Machine
+from distbench.env import Machine, folder_of
 from distbench.libraries import LibraryError
 
 OF_KERNELS = {"DeepSpeedCPUAdam": ["CPUAdamBuilder"], "FusedAdam": ["FusedAdamBuilder"]}
@@ -43,7 +42,8 @@ def tools_problem(builders: Sequence[str], folder: Path, machine: Machine) -> st
     """Why *machine* can't provide the ops of *builders*, which *folder* may hold already; None if it can."""
     if machine.has_compiler and machine.has_ninja:
         return None
-    needed = [_NAMES[builder] for builder in builders if not _is_shipped(_NAMES[builder])]
+    asked = [_NAMES[builder] for builder in builders]
+    needed = [name for name in asked if not _is_shipped(name, machine.deepspeed)]
     if needed and not machine.has_ninja:
         return f"DeepSpeed loads its C++ op {needed[0]} with ninja, which is not installed; pip install ninja"
     missing = [name for name in needed if not _library(folder, name).is_file()]
@@ -65,7 +65,7 @@ def provide(builders: Sequence[str], folder: Path) -> list[str]:
         if builder is None:
             continue
         load = partial(_load, builder, name)
-        if not _is_shipped(name):
+        if not _is_shipped(name, folder_of("deepspeed")):
             _check_device(name, get_accelerator().device_name())
             notes += libraries.provide(_library(folder, name), load, parts=folder / name)
         # of what was there: ninja builds it anew if it is out of date, which no rank should have to wait for
@@ -101,11 +101,12 @@ def _library(folder: Path, name: str) -> Path:
     return folder / name / f"{name}.so"
 
 
-def _is_shipped(name: str) -> bool:
-    """Whether DeepSpeed was installed with the op *name* (``DS_BUILD_OPS``), so that nothing is built."""
-    spec = importlib.util.find_spec("deepspeed")
-    places = spec.submodule_search_locations if spec else None
-    return any(True for place in places or () for _ in Path(place).glob(f"ops/**/{name}_op*.so"))
+def _is_shipped(name: str, deepspeed: str) -> bool:
+    """Whether the package in the folder *deepspeed* was installed with the op *name* (``DS_BUILD_OPS``).
+
+    Nothing is built then. Empty: there is no such package.
+    """
+    return bool(deepspeed) and any(Path(deepspeed).glob(f"ops/**/{name}_op*.so"))
 
 
 def clear_stale_locks(folder: Path) -> list[Path]:
