@@ -42,6 +42,22 @@ def test_only_a_script_of_plain_torch_can_have_it() -> None:
 
 
 @pytest.mark.train
+@pytest.mark.parametrize(("fused", "found"), [(True, "meta"), (False, "cpu")])
+def test_what_was_loaded_counts_updates_where_its_kernel_wants_them(fused: bool, found: str) -> None:
+    import torch
+
+    from distbench.strategies.torch_engine.optimizer import move_steps
+
+    # a device without kernels stands for CUDA
+    parameter = torch.nn.Parameter(torch.empty(2, device="meta"))
+    optimizer = torch.optim.AdamW([parameter])
+    optimizer.param_groups[0]["fused"] = fused
+    optimizer.state[parameter] = {"step": torch.tensor(3.0), "exp_avg": torch.empty(2, device="meta")}
+    move_steps(optimizer)
+    assert optimizer.state[parameter]["step"].device.type == found
+
+
+@pytest.mark.train
 @pytest.mark.deep
 def test_every_optimizer_of_one_kind_is_the_same_training_and_resumes(
     run_suite: Callable[..., Finished],

@@ -106,3 +106,5 @@ class ShardedOptimizerEngine(DdpEngine):
         self._optimizer.load_state_dict(states)
         # it keeps another copy of what the optimizer inside has
         self._optimizer.state.clear()
+        # torch 2.13 leaves all numbers on the host, whatever the kernel
+        optimizer.move_steps(self.updating)

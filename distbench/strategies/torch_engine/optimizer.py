@@ -85,6 +85,20 @@ def step_alone(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Non
         optimizer.param_groups = groups
 
 
+def move_steps(optimizer: torch.optim.Optimizer) -> None:
+    """Move the updates that *optimizer* has counted to its parameters, where its kernel wants them there.
+
+    A fused kernel refuses those on the host (pytorch#124133).
+    """
+    for group in optimizer.param_groups:
+        if not (group.get("fused") or group.get("capturable")):
+            continue
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            if isinstance(step := state.get("step"), torch.Tensor):
+                state["step"] = step.to(parameter.device)
+
+
 def make_scheduler(optimizer: torch.optim.Optimizer, spec: Optimizer) -> LambdaLR | None:
     """Torch's scheduler of the learning rate of *optimizer*; None if it never changes.
 
