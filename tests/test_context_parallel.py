@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import plans
@@ -77,6 +78,48 @@ def test_what_can_not_be_cut_is_refused_with_the_numbers(
     strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
 ) -> None:
     assert why in (planned(tmp_path, strategy, world_size, **changed).problem or "")
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "precision", "why"),
+    [
+        (
+            128,
+            "fp32",
+            "8 chunks, 2 per device, in fp32 on CUDA each of a multiple of 32 positions, but seq_len = 128 "
+            "is not divisible by 256; use 256",
+        ),
+        (384, "fp32", "seq_len = 384 is not divisible by 256; use 256 or 512"),
+        (256, "fp32", ""),
+        (128, "bf16", ""),
+    ],
+)
+def test_a_ring_in_fp32_on_gpus_wants_chunks_that_its_kernel_does_not_pad(
+    seq_len: int, precision: str, why: str, tmp_path: Path
+) -> None:
+    changed = {"workload": MODEL.replace("32}}", f"{seq_len}}}}}"), "precision": precision}
+    machine = dataclasses.replace(plans.MACHINE, device="cuda")
+    problem = planned(tmp_path, "cp: {implementation: ring}", 4, machine=machine, **changed).problem
+    assert why in (problem or "")
+    assert bool(why) == bool(problem)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(("positions", "is_merged"), [(16, False), (64, True)])
+def test_what_that_kernel_pads_is_what_torchs_ring_does_not_merge(positions: int, is_merged: bool) -> None:
+    import torch
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+
+    def chunk(length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.empty(1, 2, length, 8, device="meta")
+        attend = torch.ops.aten._scaled_dot_product_efficient_attention
+        out, logsumexp, *_ = attend(x, x, x, None, True, 0.0, True)
+        return out, logsumexp
+
+    merger = _attention._SDPAMerger(True, 2)
+    merger.step(*chunk(positions), partial=False)
+    with nullcontext() if is_merged else pytest.raises((RuntimeError, AssertionError)):
+        merger.step(*chunk(positions // 2), partial=True)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 
 Implementation = Literal["ulysses", "ring"]
+_PADDED_TO = 32
+"""CUDA's kernel for fp32, the memory-efficient one, pads logsumexps to a multiple of so many positions.
+
+torch 2.13 merges those of two chunks as if they were not padded (``_SDPAMerger``).
+"""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class ContextParallelism:
                 f"context parallelism: the workload {case.workload.name} does not declare how to split its "
                 "sequences; use transformer, or a plug-in with Workload.context"
             )
-        if reason := context.never or self._division_problem(context):
+        if reason := context.never or self._division_problem(context, case):
             return f"context parallelism over {self.devices} devices: {reason}"
         if self.implementation == "ring" and not context.sees_all:
             return (
@@ -45,7 +50,7 @@ class ContextParallelism:
             return "ring attention accumulates in fp32; with fp64 use implementation: ulysses"
         return not_offered(case, "context parallelism")
 
-    def _division_problem(self, context: Context) -> str | None:
+    def _division_problem(self, context: Context, case: Case) -> str | None:
         if self.implementation == "ulysses":
             return undivided(
                 {"heads": context.heads, "kv_heads": context.kv_heads, "seq_len": context.positions},
@@ -53,12 +58,15 @@ class ContextParallelism:
             )
         # each rank has a chunk from the front and one from the back, to balance causal attention
         parts, positions = 2 * self.devices, context.positions
-        if positions % parts == 0:
+        is_padded = case.device == "cuda" and case.precision.compute == "fp32"
+        whole = parts * (_PADDED_TO if is_padded else 1)
+        if positions % whole == 0:
             return None
-        near = f"{positions // parts * parts} or " if positions > parts else ""
+        each = f", in fp32 on CUDA each of a multiple of {_PADDED_TO} positions" if is_padded else ""
+        near = f"{positions // whole * whole} or " if positions > whole else ""
         return (
-            f"ring attention splits sequences into {parts} chunks, 2 per device, but seq_len = {positions} "
-            f"is not divisible by {parts}; use {near}{(positions // parts + 1) * parts}"
+            f"ring attention splits sequences into {parts} chunks, 2 per device{each}, but seq_len = "
+            f"{positions} is not divisible by {whole}; use {near}{(positions // whole + 1) * whole}"
         )
 
     def expected(self, case: Case) -> dict[str, Any]:
