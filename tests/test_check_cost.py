@@ -12,7 +12,7 @@ from conftest import call
 from evidence import DDP, none, reference, rounding, trained
 from records import with_options
 
-from distbench.case import Batch, Case, Choice, Precision
+from distbench.case import Batch, Case, Choice, Device, Precision
 from distbench.env import Machine
 from distbench.jobs.equivalence import Check, CheckOptions, Equivalence
 from distbench.jobs.equivalence.verdict import verdicts
@@ -79,6 +79,21 @@ def test_the_least_work_still_has_several_layers_rows_and_token_ids() -> None:
     }
     assert not any("the least" in options_of(task).work for task in tasks(LARGE))
     assert (least["depth"], least["seq_len"], least["vocab_size"]) == (2, 16, 1024)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "device", "least"),
+    [
+        (Choice("pp", {"micro_batches": 4}), "cpu", {"depth": 6, "seq_len": 16}),
+        (Choice("cp", {"implementation": "ring"}), "cuda", {"depth": 2, "seq_len": 256}),
+    ],
+)
+def test_reduced_work_can_still_be_divided_among_the_devices(
+    strategy: Choice, device: Device, least: dict[str, int]
+) -> None:
+    case = dataclasses.replace(LARGE, strategy=strategy, world_size=4, batch=Batch(8, 8, 1), device=device)
+    for task in tasks(case, minutes=0.001):
+        assert least.items() <= task.case.workload.options.items()
 
 
 def test_a_case_in_16_bits_rests_on_the_suites_own_case_in_fp32_on_reduced_work_too() -> None:

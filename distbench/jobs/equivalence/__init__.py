@@ -112,7 +112,7 @@ class Equivalence(Kind):
         asked = {case.id for case in cases}
         for case in cases:
             arms = trainings(case, section, asked)
-            work = _work(case, section, arms)
+            work = _work(case, section, arms, machine)
             again = in_fp32(case) if work else None
             for full in arms:
                 armed = dataclasses.replace(full, workload=work.choice) if work else full
@@ -206,11 +206,11 @@ def _with_sgd(case: Case, check: Check) -> list[Case]:
     return [case, dataclasses.replace(case, optimizer=sgd)]
 
 
-def _work(case: Case, check: Check, arms: Sequence[Case]) -> Work | None:
+def _work(case: Case, check: Check, arms: Sequence[Case], machine: Machine) -> Work | None:
     """Reduced work on which *case* is checked; None: the full work."""
     if check.work == "full":
         return None
-    return reduced(case, arms, _steps(check, case), check.perturbed, check.minutes * 60)
+    return reduced(case, arms, machine, _steps(check, case), check.perturbed, check.minutes * 60)
 
 
 def _steps(check: Check, case: Case) -> int:

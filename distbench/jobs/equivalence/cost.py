@@ -6,14 +6,18 @@ It decides how much work is checked, so it must be the same whenever it is asked
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from distbench import registry
 from distbench.case import Case, Choice
 from distbench.data.base import Source
+from distbench.env import Machine
 from distbench.plan.pace import computed_s, updated_s
 from distbench.plan.tasks import reference_of
+from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload
 
 # a training in fp64 takes about two of them
@@ -44,14 +48,16 @@ def seconds_of(case: Case, steps: int, perturbed: int | None = None) -> float | 
     return trainings * steps * (computed + updated_s(case, parameters))
 
 
-def reduced(case: Case, arms: Sequence[Case], steps: int, perturbed: int, limit_s: float) -> Work | None:
+def reduced(
+    case: Case, arms: Sequence[Case], machine: Machine, steps: int, perturbed: int, limit_s: float
+) -> Work | None:
     """The most work on which *case* is checked within *limit_s* by prediction, with its references.
 
     *arms* are the trainings of the case. The least work there is where all of it takes longer; None: the full
     work, which is short enough, of unknown cost, or the least.
     """
     fits, found = False, case.workload
-    for found in (case.workload, *_smaller(case)):
+    for found in itertools.chain([case.workload], _smaller(case, arms, machine)):
         seconds = [_seconds(dataclasses.replace(arm, workload=found), steps, perturbed) for arm in arms]
         fits = None in seconds or sum(filter(None, seconds)) <= limit_s
         if fits:
@@ -66,14 +72,38 @@ def _seconds(arm: Case, steps: int, perturbed: int) -> float | None:
     return None if own is None or reference is None else own + reference
 
 
-def _smaller(case: Case) -> Iterator[Choice]:
-    """Workloads that are less and less work, of those that the data can feed."""
+def _smaller(case: Case, arms: Sequence[Case], machine: Machine) -> Iterator[Choice]:
+    """Workloads that are less and less work, of those that the data can feed and the strategy can divide."""
     workload: Workload = registry.make("workloads", case.workload)
     data: Source = registry.make("data", case.data)
+    trained = [arm for arm in arms if _problem(arm, machine) is None]
+
+    def less(changes: Mapping[str, Any]) -> Choice:
+        return Choice(case.workload.name, {**case.workload.options, **changes})
+
+    def is_possible(changes: Mapping[str, Any]) -> bool:
+        smaller = [dataclasses.replace(arm, workload=less(changes)) for arm in trained]
+        is_fed = data.problem(registry.make("workloads", less(changes)).shape) is None
+        return is_fed and not any(_problem(arm, machine) for arm in smaller)
+
+    taken: dict[str, Any] = {}
     for changes in workload.smaller():
-        choice = Choice(case.workload.name, {**case.workload.options, **changes})
-        if data.problem(registry.make("workloads", choice).shape) is None:
-            yield choice
+        before = taken
+        if is_possible(changes):
+            taken = {**changes}
+        else:
+            # rows that can't be divided any shorter may still go through fewer layers
+            for key, value in changes.items():
+                tried = {**taken, key: value}
+                if is_possible(tried):
+                    taken = tried
+        if taken != before:
+            yield less(taken)
+
+
+def _problem(arm: Case, machine: Machine) -> str | None:
+    strategy: Strategy = registry.make("strategies", arm.strategy)
+    return strategy.problem(arm, machine.of(arm))
 
 
 def _text(full: Choice, less: Choice) -> str:
