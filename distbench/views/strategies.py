@@ -80,14 +80,14 @@ class StrategiesView(View):
     caption = (
         "What each strategy shards, the payload of a rank's collectives per step and the model states that a "
         "rank keeps, beside theory with the dtypes in use; lower is better. x ddp: tokens/s relative to ddp, "
-        "higher is better. comm/step: of the rank with most; its theory: mean over ranks. The payload of an "
+        "higher is better. comm/step, and its theory: mean over ranks. The payload of an "
         "all-reduce counts once; the cards count what goes over the wire, twice that. The largest number of "
         "devices alone. A card for each strategy says when to use it."
     )
     fields = (
         *CASE,
         Field("shards", "shards", "What is divided among ranks.", type="varchar"),
-        Field(COMMUNICATION, "comm/step", "Payload per step of the rank with most.", "B", "lower"),
+        Field(COMMUNICATION, "comm/step", "Payload per step, mean over ranks.", "B", "lower"),
         Field(_MOVED, "theory", "The same by theory, mean over ranks.", "B", "lower"),
         Field(_STATES, "states", "Model states on the rank with most of them.", "B", "lower"),
         Field(_KEPT, "theory", "The same by theory.", "B", "lower"),

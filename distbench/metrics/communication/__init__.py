@@ -83,9 +83,11 @@ class Communication(Metric):
             comm_calls="Collectives that a rank takes part in during one step (groups of one rank not "
             "counted).",
         ),
-        *alike("B", "lower", "max", per_step=True)(
+        # what the router sends to a rank and what the border of a stage passes is uneven, its sum is not
+        *alike("B", "lower", "mean", per_step=True)(
             comm_bytes="Payload of a rank's collectives in one step, as asked for: the full array of each, "
-            "as nccl-tests counts (all-gather: what comes out; reduce-scatter: what goes in).",
+            "as nccl-tests counts (all-gather: what comes out; reduce-scatter: what goes in); mean over "
+            "ranks, as in theory.",
             comm_inside_bytes="The part of a rank's comm_bytes whose process groups are inside one node.",
             comm_between_bytes="The part of a rank's comm_bytes whose process groups span several nodes, "
             "those with other ranks of the same node included.",

@@ -30,7 +30,7 @@ class Call:
     dtype: str
     bytes: int
     """Of the full array, as nccl-tests counts: what comes out of an all-gather, what goes into a
-    reduce-scatter; on every rank the same."""
+    reduce-scatter; on every rank the same, but in an all-to-all what this rank sends."""
     elements: int
     """Of this rank's input; identifies the backend's own event."""
     nodes: int = 1
