@@ -406,6 +406,8 @@ check: {check}
     ours, theirs = run.cases
     assert theirs.case.name == "single/ws1/mb4/fp32/@other"
     assert ours.losses == theirs.losses
+    data = {record.effective["data"]["first_batch"] for record in run.measured}
+    assert len(data) == 1
     verdicts = {row.verdicts["equivalence"].word for row in run.cases if "equivalence" in row.verdicts}
     assert verdicts <= {EQUIVALENT, ROUNDING}
     assert len(verdicts) == (check != "false")

@@ -57,6 +57,14 @@ def kinds(change: dict[str, Any]) -> dict[str, str]:
     return {each.key: each.kind for each in comparison.differences[FSDP.id]}
 
 
+def test_other_rows_of_one_seed_are_other_data_and_old_records_say_nothing_of_theirs() -> None:
+    ours, theirs = (record(of, data={"first_batch": rows}) for of, rows in ((DDP, "a1"), (FSDP, "b2")))
+    (found,) = run_of(ours, theirs).parity.findings[FSDP.id]
+    assert (found.key, found.kind) == ("data.first_batch", "work")
+    assert "b2, the reference has a1: trains on other data" in str(found)
+    assert not run_of(ours, record(FSDP)).parity.findings
+
+
 @pytest.mark.parametrize(
     ("change", "key", "kind"),
     [

@@ -16,6 +16,7 @@ from distbench.case import CURRENT, MEANS
 from distbench.grouping import grouped
 from distbench.strategies.base import DDP, SINGLE
 
+_FIRST_BATCH = "data.first_batch"
 _PREFERRED = {SINGLE: 0, DDP: 1}
 
 
@@ -190,8 +191,9 @@ def _differences(expected: dict[str, Any], row: CaseSummary, reference: CaseSumm
     for key in sorted({**expected, **found}):
         kind, why = meaning(key, *records)
         one_sided = key not in expected or key not in found
-        # what only one strategy has can't be compared
-        if (kind == "strategy" and one_sided) or (key == "dtypes.reduce" and reduces_nothing):
+        # what only one strategy has can't be compared, nor what only new records have
+        is_apart = kind == "strategy" or key == _FIRST_BATCH
+        if (is_apart and one_sided) or (key == "dtypes.reduce" and reduces_nothing):
             continue
         if one_sided or expected[key] != found[key]:
             yield Difference(key, _text(expected, key), _text(found, key), kind, why)

@@ -100,6 +100,7 @@ def meaning(key: str, *records: Record) -> tuple[Kind, str]:
 def _own_settings() -> Mapping[str, Meaning]:
     """What distbench's own strategies and its process say, all together."""
     known = {"effective": Meaning("work", "nothing is known of what it did"), **ENGINE_SETTINGS}
+    known["data"] = Meaning("work", "trains on other data, as versions of numpy may draw from one seed")
     known |= {f"process.{key}": each for key, each in _PROCESS.items()}
     known["software"] = Meaning("strategy", "another version, as in another Python environment")
     for strategy in registry.built_in("strategies").values():

@@ -55,9 +55,10 @@ class Feed:
             for i in range(self._accumulation)
         ]
 
-    def fingerprint(self, step: int) -> str:
-        """Hash of this rank's rows of *step*."""
-        arrays = self._batches(step, self._rows)
+    def fingerprint(self, step: int, *, of_all: bool = False) -> str:
+        """Hash of this rank's rows of *step*, or of those *of_all* ranks, however they divide them."""
+        size = self._setting.case.batch.global_batch_size
+        arrays = self._batches(step, range(size) if of_all else self._rows)
         return hashlib.sha256(b"".join(arrays[name].tobytes() for name in sorted(arrays))).hexdigest()
 
 

@@ -20,6 +20,9 @@ from distbench.worker.feed import Feed
 from distbench.worker.passes import Loop
 from distbench.worker.trainer import Delivery, first_not_finite
 
+# of a hash, for people to compare
+_DIGITS = 12
+
 
 def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery]:
     """Result of this rank: what was timed, and then with what each pass after the timed window adds.
@@ -29,7 +32,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery
     """
     measure = trial.measure
     metrics: dict[str, Metric] = {choice.name: registry.make("metrics", choice) for choice in trial.metrics}
-    engine, loop = _built(trial, setting, phases, metrics)
+    engine, loop, data = _built(trial, setting, phases, metrics)
 
     def run_pass(name: Pass, steps: int) -> Session:
         with phases.phase(name):
@@ -50,7 +53,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery
     delivery.effective = engine.effective()
     updates = measure.warmup + measure.steps - engine.skipped_steps
     checks.check_effective(delivery.effective, setting, updates)
-    delivery.effective = _before_the_window(delivery.effective, trial.case, measure.steps)
+    delivery.effective = {**_before_the_window(delivery.effective, trial.case, measure.steps), **data}
     yield _so_far(loop)
     run_pass("count", 1)
     yield _so_far(loop)
@@ -68,8 +71,8 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery
 
 def _built(
     trial: TrialFile, setting: Setting, phases: Phases, metrics: Mapping[str, Metric]
-) -> tuple[Engine, Loop]:
-    """The requested engine, and the loop that will run the passes on it."""
+) -> tuple[Engine, Loop, dict[str, Any]]:
+    """The requested engine, the loop that will run the passes on it, and what tells of their data."""
     strategy: Strategy = registry.make("strategies", trial.case.strategy)
     with phases.phase("build"):
         for metric in metrics.values():
@@ -81,7 +84,9 @@ def _built(
             _release()
     checks.check_engine(strategy, engine, trial.case)
     checks.check_data(feed, setting)
-    return engine, Loop(setting, strategy, engine, feed, keep_traces=trial.measure.keep_traces)
+    # versions of numpy may draw other numbers from one seed (NEP 19), and rank 0 speaks for all
+    first = {} if setting.rank else {"data": {"first_batch": feed.fingerprint(0, of_all=True)[:_DIGITS]}}
+    return engine, Loop(setting, strategy, engine, feed, keep_traces=trial.measure.keep_traces), first
 
 
 def _so_far(loop: Loop) -> Delivery:
