@@ -24,7 +24,12 @@ class Line:
     @classmethod
     def of(cls, mesh: Mesh, device: torch.device) -> Line:
         """The line of this rank in *mesh*. A collective call."""
-        return cls(device_meshes.made(mesh.sizes, device))
+        line = cls(device_meshes.made(mesh.sizes, device))
+        if device.type == "cuda":
+            # where shapes are given, torch 2.13 connects pairs first, and the whole group only when some rank
+            # sends and receives at once, in the middle of a schedule (a TODO in ``_warmup_p2p``)
+            dist.all_reduce(torch.zeros(1, device=device), group=line.group)
+        return line
 
     @property
     def group(self) -> dist.ProcessGroup:

@@ -51,7 +51,8 @@ class PartEngine(TorchEngine):
 
     def total_norm(self) -> torch.Tensor:
         own = reading.full(nn.utils.get_total_norm(self._own_gradients()))
-        return self._line.norm_of_all(own.double()).to(own.dtype)
+        # where nothing is trained torch gives 0 on the host, and NCCL reduces with nobody there
+        return self._line.norm_of_all(own.double().to(self._setting.device)).to(own.dtype)
 
     def clip(self, limit: float) -> None:
         # a copy of a tied weight is scaled as well, and was counted once
