@@ -86,23 +86,15 @@ def every(ranks: int, names: Sequence[str]) -> list[dict[str, int]]:
 
 def problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | None:
     """Why *ranks* can't be in the mesh that was *asked* for, or None; see ``Mesh.of`` for *rest*."""
-    if _fits(asked, ranks, rest):
-        return None
     product = math.prod(asked.values())
+    if product == ranks if rest in asked else ranks % product == 0:
+        return None
     made = " x ".join(map(str, asked.values())) + (f" = {product}" if len(asked) > 1 else "")
     if rest in asked:
         wrong, instead = "is not", f"leave {rest} out to use the rest of the world size for it"
     else:
         wrong, instead = "does not divide", f"{rest} gets the rest"
-    near = " or ".join(map(text, _near(asked, ranks, rest)))
-    return f"mesh: {text(asked)}: {made} {wrong} the world size, {ranks}; {instead}" + (
-        near and f"; {near} would fit"
-    )
-
-
-def _fits(asked: Mapping[str, int], ranks: int, rest: str) -> bool:
-    product = math.prod(asked.values())
-    return product == ranks if rest in asked else ranks % product == 0
+    return f"mesh: {text(asked)}: {made} {wrong} the world size, {ranks}; {instead}"
 
 
 def text(asked: Mapping[str, int]) -> str:
@@ -110,9 +102,33 @@ def text(asked: Mapping[str, int]) -> str:
     return "{" + ", ".join(f"{name}: {size}" for name, size in asked.items()) + "}"
 
 
-def _near(asked: Mapping[str, int], ranks: int, rest: str) -> list[dict[str, int]]:
-    """Up to two meshes that fit *ranks* and differ from *asked* in one size, the nearest first."""
-    sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
-    others = [{**asked, name: size} for name in asked for size in sizes]
-    fitting = [each for each in others if _fits(each, ranks, rest)]
-    return sorted(fitting, key=lambda each: sum(abs(each[name] - asked[name]) for name in asked))[:2]
+def instead(
+    asked: Mapping[str, int], ranks: int, rest: str, names: Sequence[str]
+) -> list[dict[str, int]] | None:
+    """Those ``near`` the mesh *asked* for, if it has a ``problem``; None: it has none."""
+    return near(asked, ranks, rest, names) if problem(asked, ranks, rest) else None
+
+
+def near(asked: Mapping[str, int], ranks: int, rest: str, names: Sequence[str]) -> list[dict[str, int]]:
+    """Meshes of all *ranks* over the dimensions *names*, those most like the one *asked* for first.
+
+    *rest* is in them only if it was asked for, other dimensions also if they have several ranks.
+    """
+    every_mesh = (_named(sizes, asked, rest) for sizes in every(ranks, names))
+    others = (mesh for mesh in every_mesh if mesh != asked)
+    return sorted(others, key=lambda mesh: (_distance(mesh, asked), *mesh.values()))
+
+
+def _named(sizes: Mapping[str, int], asked: Mapping[str, int], rest: str) -> dict[str, int]:
+    more = {name: size for name, size in sizes.items() if size > 1 and name not in (*asked, rest)}
+    return {name: sizes[name] for name in asked} | more
+
+
+def _distance(mesh: Mapping[str, int], asked: Mapping[str, int]) -> tuple[int, ...]:
+    """How many dimensions *mesh* has besides those *asked* for, how many sizes differ, and by how much.
+
+    A dimension of one rank is none, so that it differs most.
+    """
+    differences = [abs(size - asked.get(name, 1)) for name, size in mesh.items()]
+    ones = list(mesh.values()).count(1)
+    return len(mesh) - len(asked), sum(map(bool, differences)), ones, sum(differences)

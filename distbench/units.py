@@ -1,6 +1,7 @@
 """Numbers for people: sensible digits, units, durations."""
 
 import re
+from collections.abc import Sequence
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -77,6 +78,18 @@ def bits_text(bits_per_s: float) -> str:
 def count_text(count: int, noun: str) -> str:
     """``1 pair``, ``5 pairs``."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def list_text(words: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def multiples_text(of: int, number: int) -> str:
+    """The multiples *of* a number next to *number*, the smaller one if there is one: ``28 or 32``."""
+    below = number // of * of
+    return f"{below} or {below + of}" if below else str(of)
 
 
 ABSENT = "–"

@@ -50,13 +50,14 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             "seq_len = 32: 1, 2",
         ),
         ("cp: {}", 4, {"workload": MODEL.replace("32}}", "30}}")}, "seq_len = 30 is not divisible by 4"),
+        ("cp: {}", 4, {"workload": MODEL.replace("32}}", "30}}")}, "1, 2; or use seq_len: 28 or 32"),
         ("cp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not declare how to split its sequen"),
         ("cp: {}", 2, {"compile": "true"}, "compile is not supported with context parallelism"),
         (
             "cp: {implementation: ring}",
             4,
             {"workload": MODEL.replace("32}}", "36}}")},
-            "into 8 chunks, 2 per device, but seq_len = 36 is not divisible by 8; use 32 or 40",
+            "into 8 chunks, 2 per device, but seq_len = 36 is not divisible by 8; use seq_len: 32 or 40",
         ),
         (
             "cp: {implementation: ring}",

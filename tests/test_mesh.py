@@ -78,3 +78,19 @@ def test_a_mesh_that_the_ranks_do_not_fill_is_refused_with_the_numbers(
 ) -> None:
     assert why in (meshes.problem(asked, ranks, "pp") or "")
     assert bool(why) == bool(meshes.problem(asked, ranks, "pp"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "near"),
+    [
+        ({"tp": 3}, 4, [{"tp": 2}, {"tp": 4}, {"tp": 1}]),
+        # the dimension with the rest is not named, unless it was asked for
+        ({"pp": 4}, 4, [{"pp": 2, "tp": 2}, {"pp": 1, "tp": 4}]),
+        ({"pp": 2, "tp": 4}, 4, [{"pp": 2, "tp": 2}, {"pp": 1, "tp": 4}, {"pp": 4, "tp": 1}]),
+        ({}, 4, [{"tp": 2}, {"tp": 4}]),
+    ],
+)
+def test_the_most_similar_meshes_come_first(
+    asked: dict[str, int], ranks: int, near: list[dict[str, int]]
+) -> None:
+    assert meshes.near(asked, ranks, "pp", ("pp", "tp")) == near

@@ -107,9 +107,9 @@ def test_a_dimension_of_one_rank_is_no_dimension(tmp_path: Path) -> None:
             "mesh: {dp_replicate: 3}",
             "3 does not divide the world size, 8; dp_shard gets the rest; ",
         ),
-        ("mesh: {dp_replicate: 3}", "{dp_replicate: 2} or {dp_replicate: 4} would fit"),
+        ("mesh: {dp_replicate: 3}", "mesh: {dp_replicate: 2} or {dp_replicate: 4} would fit"),
         ("mesh: {dp_shard: 2, tp: 2}", "2 x 2 = 4 is not the world size, 8; leave dp_shard out"),
-        ("mesh: {dp_shard: 2, tp: 2}", "{dp_shard: 4, tp: 2} or {dp_shard: 2, tp: 4} would fit"),
+        ("mesh: {dp_shard: 2, tp: 2}", "mesh: {dp_shard: 2, tp: 4} or {dp_shard: 4, tp: 2} would fit"),
         ("mesh: {dp_replicate: 2}, sharding: hybrid", "leave sharding: hybrid out"),
         ("mesh: {dp_replicate: 2}, version: 1", "set version: 2"),
     ],
@@ -119,6 +119,76 @@ def test_a_mesh_that_can_not_be_is_refused_with_what_would_fit(
 ) -> None:
     (problem,) = planned(tmp_path, f"fsdp: {{{options}}}", 8).values()
     assert why in problem
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "model", "advice"),
+    [
+        ("pp: {mesh: {dp_shard: 3}}", 4, {}, ["{dp_shard: 2}", "{dp_shard: 1}"]),
+        ("pp: {mesh: {dp_shard: 3, tp: 2}}", 6, {}, ["{dp_shard: 3, tp: 1}", "{dp_shard: 1, tp: 2}"]),
+        ("pp: {mesh: {pp: 8}}", 8, {}, ["{pp: 4, tp: 2}", "{pp: 4, dp_shard: 2}"]),
+        ("pp: {mesh: {}}", 8, {}, ["{tp: 2}", "{dp_shard: 2}"]),
+        ("fsdp: {mesh: {tp: 2}}", 3, {}, ["{tp: 1}"]),
+        ("cp: {mesh: {cp: 3}}", 4, {"heads: 4, kv_heads: 4": "heads: 2, kv_heads: 2"}, ["{cp: 2}"]),
+        ("ep: {mesh: {ep: 3}}", 4, {"seq_len": "experts: 6, seq_len"}, ["{ep: 2}", "{ep: 1}"]),
+    ],
+)
+def test_the_meshes_that_are_named_as_fitting_fit(
+    strategy: str, world_size: int, model: dict[str, str], advice: list[str], tmp_path: Path
+) -> None:
+    found = advised(tmp_path, strategy, world_size, model)
+    assert found.endswith(f"; mesh: {' or '.join(advice)} would fit")
+    asked = strategy.partition("mesh: ")[2][:-1]
+    assert [advised(tmp_path, strategy.replace(asked, mesh), world_size, model) for mesh in advice] == [
+        "" for _ in advice
+    ]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "length", "more", "advice"),
+    [
+        (
+            "cp: {mesh: {cp: 2}}",
+            3,
+            32,
+            "",
+            "no mesh of 3 ranks would fit, but world size 2 or 4 would",
+        ),
+        (
+            "cp: {mesh: {cp: 2}}",
+            3,
+            31,
+            "",
+            "no other mesh would fit; mesh: {cp: 3}: context parallelism over 3 devices: heads = 4, kv",
+        ),
+        (
+            "pp: {mesh: {dp_shard: 3}}",
+            4,
+            32,
+            "compile: true\n",
+            "no other mesh would fit; mesh: {dp_shard: 2}: compile is not supported with pipeline",
+        ),
+    ],
+)
+def test_where_no_mesh_fits_a_world_size_does_or_there_is_a_reason(
+    strategy: str, world_size: int, length: int, more: str, advice: str, tmp_path: Path
+) -> None:
+    model = {"seq_len: 32": f"seq_len: {length}"}
+    assert advice in advised(tmp_path, strategy, world_size, model, more)
+
+
+def advised(folder: Path, strategy: str, world_size: int, model: dict[str, str], more: str = "") -> str:
+    """Why *strategy* can't train a model of four layers that is changed by *model*; empty if it can."""
+    text = MODEL.replace("depth: 2", "depth: 4")
+    for old, new in model.items():
+        text = text.replace(old, new)
+    suite = folder / "suite.yaml"
+    suite.write_text(
+        f"workload: {text}\nbatch: {{global_batch_size: 24}}\nworld_sizes: [{world_size}]\n{more}"
+        f"strategies: [{{{strategy}}}]\n"
+    )
+    (item,) = plan.make(load(suite), MACHINE).cases
+    return item.problem or ""
 
 
 def test_globs_know_the_labels_of_meshes_that_nobody_wrote(tmp_path: Path) -> None:

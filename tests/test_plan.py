@@ -147,6 +147,13 @@ def test_a_hybrid_shard_is_inside_nodes_unless_its_size_says_otherwise(
         assert registry.make("strategies", item.case.strategy).dimensions(devices) == mesh
 
 
+@pytest.mark.parametrize(("version", "fitting"), [(2, "1, 2, 4"), (1, "1, 2")])
+def test_copies_that_do_not_divide_the_ranks_are_refused_with_the_nearest_that_do(suite, version, fitting):
+    text = MINIMAL.replace("[ddp]", f"[{{fsdp: {{sharding: hybrid, replicas: 3, version: {version}}}}}]")
+    (item,) = make(suite(text.replace("[1, 2]", "[4]")), Machine("cpu", 4, ALL, False, True)).cases
+    assert item.problem.endswith(f"4 ranks, replicas = 3; nearest values that fit: {fitting}")
+
+
 def test_a_hybrid_shard_of_cut_layers_has_groups_of_both(suite):
     machine = Machine("cpu", 8, ALL, has_libaio=False, has_compiler=True, nodes=2)
     model = "workload: {transformer: {kv_heads: 4}}"

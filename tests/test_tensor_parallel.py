@@ -50,7 +50,13 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             "tp: {sequence_parallel: true}",
             4,
             {"workload": MODEL.replace("seq_len: 32", "seq_len: 30")},
-            "sequence_parallel: a sequence of 30 positions is not divisible by 4 devices",
+            "sequence_parallel: seq_len = 30 is not divisible by 4 devices; use seq_len: 28 or 32",
+        ),
+        (
+            "tp: {}",
+            3,
+            {},
+            "heads = 4, kv_heads = 4, ffn_dim = 128 and vocab_size = 256 are not divisible by",
         ),
         ("tp: {}", 2, {"compile": "true"}, "compile is not supported with tensor parallelism"),
         (
@@ -63,7 +69,7 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             "fsdp: {mesh: {tp: 3}}",
             4,
             {},
-            "the world size, 4; dp_shard gets the rest; {tp: 2} or {tp: 4} would fit",
+            "the world size, 4; dp_shard gets the rest; mesh: {tp: 2} or {tp: 4} would fit",
         ),
         ("fsdp: {mesh: {tp: 8}}", 8, {}, "tensor parallelism over 8 devices: heads = 4"),
         ("fsdp: {sequence_parallel: true}", 4, {}, "sequence_parallel needs tensor parallelism; set mesh"),

@@ -8,6 +8,7 @@ from distbench.case import Batch, Case
 from distbench.env import Machine
 from distbench.plan.cells import Cell
 from distbench.plan.environments import unlike
+from distbench.plan.nearest import Misfit
 from distbench.plan.support import unsupported
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
@@ -60,11 +61,21 @@ class Checks:
         self.findings.append(Finding(cell.place_of(("batch", problem.field)), str(problem), size))
         return work.batch.as_asked(cell.world_size), None
 
-    def unsupported(self, case: Case, strategy: Strategy, work: Work) -> str | None:
-        """Why *case* can't run on this machine, or None if it can."""
-        found = self._machine.of(case)
-        other = unlike(work.data.instance, found, self._machine)
-        return other or unsupported(case, strategy, work.workload.instance, found)
+    def unsupported(self, cell: Cell, case: Case, work: Work) -> str | None:
+        """Why *case* of *cell* can't run on this machine and what would fit, or None if it can."""
+        strategy: Strategy = cell.strategy.plugin.instance
+
+        def problem_of(case: Case, strategy: Strategy) -> str | None:
+            found = self._machine.of(case)
+            other = unlike(work.data.instance, found, self._machine)
+            return other or unsupported(case, strategy, work.workload.instance, found)
+
+        problem = problem_of(case, strategy)
+        near = strategy.near_meshes(case) if problem and not cell.is_optional else None
+        if problem is None or not near:
+            return problem
+        instead = Misfit(case, strategy, work.batch, problem, problem_of).instead(near)
+        return f"{problem}; {instead}" if instead else problem
 
     def _is_new(self, *what: object) -> bool:
         # plug-ins are compared by identity: the same object means the same choice

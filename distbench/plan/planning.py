@@ -191,8 +191,7 @@ class _Planner:
             initial_weights=work.scalars.initial_weights,
             environment=work.scalars.environment,
         )
-        strategy = cell.strategy.plugin.instance
-        return cell, case, problem or self._checks.unsupported(case, strategy, work)
+        return cell, case, problem or self._checks.unsupported(cell, case, work)
 
     def _add_duplicates(self, drafts: Sequence[_Draft]) -> None:
         first: dict[str, Cell] = {}

@@ -11,7 +11,7 @@ from distbench.analysis.settings import environment
 from distbench.analysis.text import listed, one_line
 from distbench.case import CURRENT, Case
 from distbench.record import Status
-from distbench.units import count_text
+from distbench.units import count_text, list_text
 
 # options that say what was trained, of those of the built-in workloads
 _MODEL = ("preset", "model", "model_type")
@@ -71,9 +71,8 @@ def _length(cases: list[Case]) -> str:
 
 def _ranks(cases: list[Case]) -> str:
     sizes = [str(size) for size in sorted({case.world_size for case in cases})]
-    counts = " and ".join(sizes) if len(sizes) <= 2 else f"{', '.join(sizes[:-1])} and {sizes[-1]}"
     kinds = _words("GPU" if case.device == "cuda" else "CPU rank" for case in cases)
-    return f"{counts} {' or '.join(kinds)}{'s' * (sizes != ['1'])}"
+    return f"{list_text(sizes)} {' or '.join(kinds)}{'s' * (sizes != ['1'])}"
 
 
 def _devices(run: AnalysedRun, cases: list[Case]) -> str:

@@ -9,6 +9,7 @@ from distbench import registry
 from distbench.case import BYTES, Case
 from distbench.strategies._offers import not_offered
 from distbench.strategies.description import ExpectedCollective
+from distbench.units import multiples_text
 from distbench.workloads.splits import undivided
 
 if TYPE_CHECKING:
@@ -52,10 +53,7 @@ class ContextParallelism:
 
     def _division_problem(self, context: Context, case: Case) -> str | None:
         if self.implementation == "ulysses":
-            return undivided(
-                {"heads": context.heads, "kv_heads": context.kv_heads, "seq_len": context.positions},
-                self.devices,
-            )
+            return self._ulysses_problem(context)
         # each rank has a chunk from the front and one from the back, to balance causal attention
         parts, positions = 2 * self.devices, context.positions
         is_padded = case.device == "cuda" and case.precision.compute == "fp32"
@@ -63,11 +61,17 @@ class ContextParallelism:
         if positions % whole == 0:
             return None
         each = f", in fp32 on CUDA each of a multiple of {_PADDED_TO} positions" if is_padded else ""
-        near = f"{positions // whole * whole} or " if positions > whole else ""
         return (
             f"ring attention splits sequences into {parts} chunks, 2 per device{each}, but seq_len = "
-            f"{positions} is not divisible by {whole}; use {near}{(positions // whole + 1) * whole}"
+            f"{positions} is not divisible by {whole}; use seq_len: {multiples_text(whole, positions)}"
         )
+
+    def _ulysses_problem(self, context: Context) -> str | None:
+        heads, positions = {"heads": context.heads, "kv_heads": context.kv_heads}, context.positions
+        reason = undivided({**heads, "seq_len": positions}, self.devices)
+        if reason and positions % self.devices and not undivided(heads, self.devices):
+            return f"{reason}; or use seq_len: {multiples_text(self.devices, positions)}"
+        return reason
 
     def expected(self, case: Case) -> dict[str, Any]:
         """What ``Engine.effective`` must show of it."""

@@ -9,6 +9,7 @@ from distbench import registry
 from distbench.case import BYTES, Case
 from distbench.strategies._offers import not_offered, unfused
 from distbench.strategies.description import ExpectedCollective
+from distbench.units import multiples_text
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
@@ -49,8 +50,8 @@ class TensorParallelism:
             return f"tensor parallelism over {self.devices} devices: {reason}"
         if self.sequence and splits.positions % self.devices:
             return (
-                f"sequence_parallel: a sequence of {splits.positions} positions is not divisible by "
-                f"{self.devices} devices"
+                f"sequence_parallel: seq_len = {splits.positions} is not divisible by {self.devices} "
+                f"devices; use seq_len: {multiples_text(self.devices, splits.positions)}"
             )
         return unfused(case) or not_offered(case, "tensor parallelism")
 

@@ -190,6 +190,13 @@ class Strategy(ABC):
         """
         return None
 
+    def near_meshes(self, case: Case) -> Sequence[Mapping[str, int]] | None:
+        """Values of the option ``mesh`` for the world size of *case*, those most like its own first.
+
+        They need not fit the model. None: that of the strategy fits, or it has no such option.
+        """
+        return None
+
     def problem(self, case: Case, machine: Machine) -> str | None:
         """Why this strategy can't run *case* on *machine*, or None if it can."""
         return None

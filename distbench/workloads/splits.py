@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from distbench.units import list_text
+
 _PADDING = 128
 """Megatron-LM pads the vocabulary to a multiple of it (make-vocab-size-divisible-by)."""
 
@@ -82,6 +84,6 @@ def undivided(counts: Mapping[str, int], devices: int) -> str | None:
     fitting = [str(size) for size in range(1, common + 1) if not common % size]
     every = ", ".join(f"{name} = {count}" for name, count in counts.items())
     return (
-        f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not divisible by {devices}; numbers of "
+        f"{list_text(wrong)} {'is' if len(wrong) == 1 else 'are'} not divisible by {devices}; numbers of "
         f"devices that divide {every}: {', '.join(fitting)}"
     )

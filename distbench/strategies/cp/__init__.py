@@ -93,9 +93,18 @@ class ContextParallel(Strategy):
     def data_ranks(self, ranks: int) -> int:
         return self._over(ranks).data_ranks
 
+    @property
+    def asked(self) -> dict[str, int]:
+        """``mesh`` for those who ask by any name."""
+        return dict(self.mesh.items())
+
+    def near_meshes(self, case: Case) -> list[dict[str, int]] | None:
+        rest = self._of_data
+        return meshes.instead(self.asked, case.world_size, rest, (rest, "cp"))
+
     def problem(self, case: Case, machine: Machine) -> str | None:
         ranks = case.world_size
-        if reason := meshes.problem(dict(self.mesh.items()), ranks, self._of_data):
+        if reason := meshes.problem(self.asked, ranks, self._of_data):
             return reason
         if self._over(ranks).size("cp") < 2:
             return (

@@ -65,12 +65,21 @@ class ExpertParallel(Strategy):
         sharing = self.mesh.get("ep", ranks)
         return {"dp_replicate": ranks // sharing, "ep": sharing}
 
+    @property
+    def asked(self) -> dict[str, int]:
+        """``mesh`` for those who ask by any name."""
+        return dict(self.mesh.items())
+
+    def near_meshes(self, case: Case) -> list[dict[str, int]] | None:
+        rest = "dp_replicate"
+        return meshes.instead(self.asked, case.world_size, rest, (rest, "ep"))
+
     def problem(self, case: Case, machine: Machine) -> str | None:
         model = mixture_of(case)
         ranks = self.dimensions(case.world_size)["ep"]
         if model is None:
             return unmixed(case)
-        if reason := meshes.problem(dict(self.mesh.items()), case.world_size, "dp_replicate"):
+        if reason := meshes.problem(self.asked, case.world_size, "dp_replicate"):
             return reason
         if reason := model.problem(ranks):
             return f"expert parallelism: {reason}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from distbench import registry
+from distbench import meshes, registry
 from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
@@ -32,7 +32,16 @@ from distbench.strategies.description import (
 from distbench.strategies.engine import Engine
 from distbench.strategies.fsdp.card import CARDS, IN_BACKWARD, SPLIT
 from distbench.strategies.fsdp.in_backward import in_backward_problem
-from distbench.strategies.fsdp.mesh import Dimension, every, group_problem, mesh_of, mesh_problem, suffix
+from distbench.strategies.fsdp.mesh import (
+    NAMES,
+    REST,
+    Dimension,
+    every,
+    group_problem,
+    mesh_of,
+    mesh_problem,
+    suffix,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -159,6 +168,9 @@ class FullyShardedDataParallel(Strategy):
 
     def meshes(self, ranks: int) -> list[Strategy] | None:
         return [replace(self, mesh=mesh) for mesh in every(ranks)] if self.mesh == "auto" else None
+
+    def near_meshes(self, case: Case) -> list[dict[str, int]] | None:
+        return meshes.instead(self.sizes, case.world_size, REST, NAMES)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -9,13 +9,15 @@ from distbench import meshes
 from distbench.case import Case
 from distbench.env import Machine
 from distbench.meshes import Mesh
+from distbench.strategies._pipeline import nearest
 
 if TYPE_CHECKING:
     from distbench.strategies.fsdp import FullyShardedDataParallel
 
 Dimension = Literal["dp_replicate", "dp_shard", "tp"]
 NAMES: tuple[Dimension, ...] = ("dp_replicate", "dp_shard", "tp")
-_REST: Dimension = "dp_shard"
+REST: Dimension = "dp_shard"
+"""Has the ranks that the others leave."""
 
 
 def mesh_of(strategy: FullyShardedDataParallel, ranks: int) -> Mesh:
@@ -24,7 +26,7 @@ def mesh_of(strategy: FullyShardedDataParallel, ranks: int) -> Mesh:
     if strategy.sharding == "hybrid":
         of_data, shards = strategy.data_ranks(ranks), strategy.shards
         asked["dp_replicate"] = strategy.replicas if shards is None else max(1, of_data // shards)
-    return Mesh.of(asked, ranks, _REST)
+    return Mesh.of(asked, ranks, REST)
 
 
 def every(ranks: int) -> list[dict[Dimension, int]]:
@@ -35,7 +37,7 @@ def every(ranks: int) -> list[dict[Dimension, int]]:
     every_mesh = sorted(meshes.every(ranks, NAMES), key=_complexity)
     shared = [mesh for mesh in every_mesh if mesh["dp_shard"] > 1] or every_mesh[:1]
     # sizes that are said are part of a case's id: those that follow from others are not said
-    return [{name: mesh[name] for name in NAMES if name != _REST and mesh[name] > 1} for mesh in shared]
+    return [{name: mesh[name] for name in NAMES if name != REST and mesh[name] > 1} for mesh in shared]
 
 
 def _complexity(mesh: Mapping[str, int]) -> tuple[int, ...]:
@@ -65,7 +67,7 @@ def mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
             "sharding: hybrid sets with replicas or shards what mesh sets with dp_replicate and dp_shard; "
             "leave sharding: hybrid out"
         )
-    if reason := meshes.problem(sizes, case.world_size, _REST):
+    if reason := meshes.problem(sizes, case.world_size, REST):
         return reason
     return over.problem(case) if over.devices > 1 else None
 
@@ -78,7 +80,13 @@ def group_problem(strategy: FullyShardedDataParallel, world_size: int, machine: 
         return "hybrid sharding needs at least 2 ranks"
     if ranks % size:
         what = "number of data-parallel ranks" if strategy.sizes else "world size"
-        return f"hybrid sharding needs a {what} divisible by {name}: {ranks} ranks, {name} = {size}"
+        least = 2 if strategy.version == 1 else 1
+        pairs = [(each, ranks // each) for each in range(1, ranks + 1) if ranks % each == 0]
+        fitting = [each for each, other in pairs if (each if name == "shards" else other) >= least]
+        return (
+            f"hybrid sharding needs a {what} divisible by {name}: {ranks} ranks, {name} = {size}; nearest "
+            f"values that fit: {nearest(fitting, size)}"
+        )
     shards = mesh_of(strategy, world_size).size("dp_shard")
     together = shards * strategy.tensor_parallelism.devices
     if strategy.version == 1 and shards < 2:

@@ -31,7 +31,7 @@ from distbench.strategies.engine import Engine
 from distbench.strategies.pp import theory
 from distbench.strategies.pp.card import card_of
 from distbench.strategies.pp.cuts import By, cut, ranges
-from distbench.strategies.pp.inside import INSIDE, Dimension, every, labels, mesh_problem
+from distbench.strategies.pp.inside import INSIDE, Dimension, every, labels, mesh_problem, near
 from distbench.strategies.pp.limits import micro_batch_problem, recomputation_problem, stage_problem
 from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule
 from distbench.workloads.stages import Stages
@@ -140,6 +140,10 @@ class PipelineParallel(Strategy):
 
     def meshes(self, ranks: int) -> list[Strategy] | None:
         return [replace(self, mesh=mesh) for mesh in every(ranks)] if self.mesh == "auto" else None
+
+    def near_meshes(self, case: Case) -> list[dict[str, int]] | None:
+        model = stages_of(case)
+        return near(self, model, case.world_size) if model else None
 
     @property
     def _inside(self) -> dict[str, int]:

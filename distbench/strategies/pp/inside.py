@@ -11,6 +11,7 @@ from distbench.strategies.pp.schedules import WHOLE_BACKWARD
 
 if TYPE_CHECKING:
     from distbench.strategies.pp import PipelineParallel
+    from distbench.workloads.stages import Stages
 
 Dimension = Literal["dp_replicate", "dp_shard", "tp"]
 Name = Literal["pp", "dp_replicate", "dp_shard", "tp"]
@@ -29,6 +30,15 @@ def every(ranks: int) -> list[dict[Name, int]]:
     ]
     # one rank has none: the pipeline alone says why
     return sorted(inside, key=len) or [{}]
+
+
+def near(strategy: PipelineParallel, model: Stages, ranks: int) -> list[dict[str, int]] | None:
+    """See ``Strategy.near_meshes``; a mesh of one stage, or of more than there are layers, does not fit."""
+    stages = strategy.sizes(ranks).size("pp")
+    is_filled = meshes.problem(strategy.asked, ranks, "pp") is None
+    if ranks < 2 or (is_filled and 2 <= stages <= len(model.layers) // strategy.per_rank):
+        return None
+    return meshes.near(strategy.asked, ranks, "pp", ("pp", *INSIDE))
 
 
 def labels(strategy: PipelineParallel) -> list[str]:

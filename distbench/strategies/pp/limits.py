@@ -20,9 +20,13 @@ def stage_problem(strategy: PipelineParallel, model: Stages, ranks: int) -> str 
     """Why the stages of *strategy* can't be made of *model* on *ranks*, or None."""
     allowed, schedule = strategy.order.per_rank, strategy.schedule
     if ranks < 2:
-        several = any(size > 1 for size in strategy.asked.values())
-        beside = f" in addition to mesh: {meshes.text(strategy.asked)}" if several else ""
-        return f"a pipeline needs at least 2 ranks{beside}; use single, or a larger world size"
+        inside = math.prod(size for name, size in strategy.asked.items() if name != "pp")
+        if inside == 1:
+            return "a pipeline needs at least 2 ranks; use single, or a larger world size"
+        return (
+            f"a pipeline needs at least 2 ranks in addition to mesh: {meshes.text(strategy.asked)}; use a "
+            f"world size of at least {2 * inside}"
+        )
     if strategy.per_rank not in allowed:
         least = f"at least {allowed.start}" if len(allowed) > 1 else f"exactly {allowed.start}"
         return (
@@ -32,14 +36,21 @@ def stage_problem(strategy: PipelineParallel, model: Stages, ranks: int) -> str 
     stages, layers = ranks * strategy.per_rank, len(model.layers)
     if layers >= stages:
         return None
-    most = max((size for size in range(2, ranks) if size * strategy.per_rank <= layers), default=0)
-    # each pipeline rank is a group of all ranks of the other dimensions
-    most *= math.prod(size for name, size in strategy.asked.items() if name != "pp")
-    instead = f"a world size of at most {most}, or a model of" if most else "a model of"
+    fewer = _fewer_ranks(strategy, layers // strategy.per_rank)
     return (
-        f"{too_many_stages(layers, stages)} ({ranks} ranks x {strategy.per_rank} per rank); use {instead} at "
-        f"least {stages} layers"
+        f"{too_many_stages(layers, stages)} ({ranks} ranks x {strategy.per_rank} per rank); use {fewer}a "
+        f"model of at least {stages} layers"
     )
+
+
+def _fewer_ranks(strategy: PipelineParallel, most: int) -> str:
+    """What to use for a pipeline of *most* ranks, in words; empty: that would be none."""
+    if most < 2:
+        return ""
+    if "pp" in strategy.asked:
+        return f"at most pp: {most}, or "
+    # each pipeline rank is a group of all ranks of the other dimensions
+    return f"a world size of at most {most * math.prod(strategy.asked.values())}, or "
 
 
 def recomputation_problem(strategy: PipelineParallel, case: Case) -> str | None:
@@ -66,5 +77,10 @@ def micro_batch_problem(strategy: PipelineParallel, samples: int, ranks: int) ->
     reason = reason or f"it does not divide batch.micro_batch_size = {samples}"
     near = nearest(fitting(strategy.schedule, samples, ranks, strategy.per_rank), number)
     of = f"a micro-batch of {count_text(samples, 'sample')}"
-    instead = f"nearest values that fit {of}: {near}" if near else f"{of} is too small; use a larger one"
-    return f"micro_batches = {number}: {reason}; {instead}"
+    if near:
+        return f"micro_batches = {number}: {reason}; nearest values that fit {of}: {near}"
+    stages = ranks * strategy.per_rank
+    return (
+        f"micro_batches = {number}: {reason}; {of} is too small; use micro_batches: {stages} and "
+        f"batch.micro_batch_size: {stages} or a multiple of it"
+    )

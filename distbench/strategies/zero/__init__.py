@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from distbench import meshes
 from distbench.bounds import Bound, Count
 from distbench.case import Case
 from distbench.env import Machine, ops_folder, packages
@@ -295,6 +296,10 @@ class Zero(Strategy):
         sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
         cut = [replace(self, mesh={"tp": size}, micro_batches=MICRO_BATCHES) for size in sizes]
         return [*cut, *(replace(self, mesh={"pp": size}) for size in sizes if size > 1)]
+
+    def near_meshes(self, case: Case) -> list[dict[str, int]] | None:
+        asked, ranks = self.asked, case.world_size
+        return meshes.instead(asked, ranks, self.of_data, (self.of_data, *asked)) if len(asked) == 1 else None
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float]:
         return by_operation(self.collectives_by_dimension(case, parameters))
