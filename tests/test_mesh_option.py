@@ -30,11 +30,12 @@ MODEL = (
 
 
 def planned(
-    folder: Path, strategies: str, *world_sizes: int, batch: int = 8, more: str = ""
+    folder: Path, strategies: str, *world_sizes: int, batch: int | str = 8, more: str = ""
 ) -> dict[str, str]:
     """Why a case can't run, by its label and world size; empty if it can."""
     suite = folder / "suite.yaml"
-    text = f"workload: {MODEL}\nbatch: {{global_batch_size: {batch}}}\nworld_sizes: {list(world_sizes)}\n"
+    sizes = batch if isinstance(batch, str) else f"{{global_batch_size: {batch}}}"
+    text = f"workload: {MODEL}\nbatch: {sizes}\nworld_sizes: {list(world_sizes)}\n"
     suite.write_text(f"{text}{more}strategies: [{strategies}]\n")
     found = plan.make(load(suite), MACHINE).cases
     return {f"{item.case.label}/{item.case.world_size}": item.problem or "" for item in found}
@@ -68,7 +69,46 @@ def test_a_batch_that_a_mesh_can_not_divide_is_no_mistake_where_all_are_asked_fo
 
 def test_where_no_mesh_fits_one_stays_and_says_why(tmp_path: Path) -> None:
     (item,) = planned(tmp_path, "fsdp: {mesh: auto}", 8, batch=3).items()
-    assert item == ("fsdp/8", "batch.global_batch_size = 3 is not divisible by world size 8")
+    assert item == ("fsdp/8", "batch.global_batch_size = 3 is not divisible by world size 8; use 8")
+
+
+@pytest.mark.parametrize(
+    ("strategies", "batch", "problems"),
+    [
+        (
+            "fsdp: {mesh: {tp: [1, 2, 4]}}",
+            "{global_batch_size: 1}",
+            {
+                "fsdp/4": "global_batch_size = 1 is not divisible by world size 4; use 4",
+                "fsdp+tp2/4": "global_batch_size = 1 is not divisible by 2 data-parallel ranks; use 2",
+                "fsdp+tp4/4": "",
+            },
+        ),
+        (
+            "pp: {mesh: {dp_shard: 2}}",
+            "{global_batch_size: 7}",
+            {"pp+fsdp2/4": "global_batch_size = 7 is not divisible by 2 data-parallel ranks; use 6 or 8"},
+        ),
+        (
+            "cp: {mesh: {cp: 2}}",
+            "{per_device_batch_size: 3, micro_batch_size: 4}",
+            {
+                "cp2+ddp/4": "per_device_batch_size = 3 x 2 devices that share samples is not divisible "
+                "by micro_batch_size = 4; use 2 or 4"
+            },
+        ),
+        (
+            "ddp, tp",
+            "{global_batch_size: 6}",
+            {"ddp/4": "global_batch_size = 6 is not divisible by world size 4; use 4 or 8", "tp/4": ""},
+        ),
+    ],
+)
+def test_a_batch_that_others_can_divide_is_no_mistake_of_the_suite(
+    strategies: str, batch: str, problems: dict[str, str], tmp_path: Path
+) -> None:
+    found = planned(tmp_path, strategies, 4, batch=batch)
+    assert {name: why.removeprefix("batch.") for name, why in found.items()} == problems
 
 
 def test_a_mesh_that_was_asked_for_by_name_is_not_made_twice(tmp_path: Path) -> None:

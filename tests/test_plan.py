@@ -310,11 +310,11 @@ def test_what_is_resolved_makes_the_same_plan(suite):
     [
         (
             ("global_batch_size: 8", "global_batch_size: 7"),
-            "mine.yaml:2: batch.global_batch_size = 7: is not divisible by world size 2",
+            "mine.yaml:2: batch.global_batch_size = 7: is not divisible by world size 2; use 6 or 8",
         ),
         (
             ("global_batch_size: 8", "global_batch_size: 8, micro_batch_size: 8"),
-            "batch.global_batch_size = 8: is not divisible by world size x micro_batch_size = 2 x 8",
+            "batch.global_batch_size = 8: is not divisible by world size x micro_batch_size = 2 x 8; use 16",
         ),
         (
             ("transformer", "{transformer: {heads: 7}}"),
@@ -356,7 +356,7 @@ def test_a_world_size_that_the_machine_chose_is_no_mistake_of_the_suite(suite):
     assert [item.problem for item in plan.cases] == [
         None,
         None,
-        "batch.global_batch_size = 8 is not divisible by world size 3",
+        "batch.global_batch_size = 8 is not divisible by world size 3; use 6 or 9",
     ]
     assert {task.case.world_size for task in plan.trials} == {1, 2}
 

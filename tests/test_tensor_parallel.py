@@ -144,16 +144,15 @@ def test_ranks_that_share_rows_share_samples(batch: str, cut: Batch, tmp_path: P
 @pytest.mark.parametrize(
     ("strategy", "batch", "why"),
     [
-        ("fsdp: {mesh: {tp: 2}}", "{global_batch_size: 7}", "7: is not divisible by 2 data-parallel ranks"),
         (
             "fsdp: {mesh: {tp: 2}}",
             "{global_batch_size: 8, micro_batch_size: 3}",
-            "8: is not divisible by data-parallel ranks x micro_batch_size = 2 x 3",
+            "8: is not divisible by data-parallel ranks x micro_batch_size = 2 x 3; use 6 or 12",
         ),
         (
             "tp: {}",
             "{per_device_batch_size: 1, micro_batch_size: 3}",
-            "1: x 4 devices that share samples is not divisible by micro_batch_size = 3",
+            "1: x 4 devices that share samples is not divisible by micro_batch_size = 3; use 3",
         ),
     ],
 )

@@ -1,7 +1,7 @@
 """Checks before launch: mistakes in the suite, and cases that this machine can't run."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from distbench import registry
 from distbench.case import Batch, Case
@@ -48,17 +48,21 @@ class Checks:
         if problem:
             self.findings.append(Finding(self._world_size_place(cell), problem, cell.world_size))
 
-    def batch(self, cell: Cell, work: Work) -> tuple[Batch, str | None]:
-        """Batch of *cell*, and why the case can't run if that is due to ``auto``."""
+    def batch(self, cell: Cell, work: Work, divided: Collection[int]) -> tuple[Batch, str | None]:
+        """Batch of *cell*, and why the case can't run if the batch is right for others.
+
+        *divided* are the world sizes at which another strategy can divide it.
+        """
         try:
             return work.batch.at(cell.world_size, cell.data_ranks), None
         except Indivisible as error:
             problem = error
-        size = getattr(work.batch, problem.field)
-        if cell.is_optional or (not cell.sizes_given and _is_divisible(work, 1)):
-            # the machine chose this world size, or the mesh: not a mistake, but not a case either
-            return work.batch.as_asked(cell.world_size), f"batch.{problem.field} = {size} {problem}"
-        self.findings.append(Finding(cell.place_of(("batch", problem.field)), str(problem), size))
+        # the machine chose this world size, or the mesh: not a mistake, but not a case either
+        is_chosen = cell.is_optional or (not cell.sizes_given and is_divisible(work, 1))
+        if is_chosen or cell.world_size in divided or _is_due_to_mesh(cell, work):
+            return work.batch.as_asked(cell.world_size), problem.reason
+        place = cell.place_of(("batch", problem.field))
+        self.findings.append(Finding(place, str(problem), problem.size))
         return work.batch.as_asked(cell.world_size), None
 
     def unsupported(self, cell: Cell, case: Case, work: Work) -> str | None:
@@ -111,9 +115,18 @@ def _named_first(options: Iterable[str], message: str) -> str | None:
     return min(places, key=lambda key: places[key], default=None)
 
 
-def _is_divisible(work: Work, world_size: int) -> bool:
+def _is_due_to_mesh(cell: Cell, work: Work) -> bool:
+    """Whether the batch of *cell* could be divided at its world size, but not in the mesh that it names."""
+    ranks = cell.world_size
+    sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
+    has_mesh = bool(cell.strategy.plugin.choice.options.get("mesh"))
+    return has_mesh and any(is_divisible(work, ranks, size) for size in sizes)
+
+
+def is_divisible(work: Work, world_size: int, data_ranks: int | None = None) -> bool:
+    """Whether the batch of *work* can be divided at *world_size*."""
     try:
-        work.batch.at(world_size)
+        work.batch.at(world_size, data_ranks)
     except Indivisible:
         return False
     return True

@@ -62,7 +62,7 @@ class Misfit:
         try:
             batch = self.batch.at(ranks, other.data_ranks(ranks))
         except Indivisible as error:
-            return str(error)
+            return error.reason
         choice = Choice(self.case.strategy.name, to_plain(other))
         case = replace(self.case, strategy=choice, label=other.label, world_size=ranks, batch=batch)
         return self.problem_of(case, other)

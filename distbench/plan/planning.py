@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,7 +14,7 @@ from distbench.errors import SuiteError
 from distbench.job import kind_of
 from distbench.launchers.base import Launcher
 from distbench.plan.cells import Cell, cells
-from distbench.plan.checks import Checks
+from distbench.plan.checks import Checks, is_divisible
 from distbench.plan.environments import with_environments
 from distbench.plan.globs import check_gate, check_only
 from distbench.plan.naming import base_name, place_name, unique
@@ -149,13 +149,17 @@ class _Planner:
         checker = WorkChecker(Plugins())
         drafts: list[_Draft] = []
         # cells with the same work are consecutive
-        for _, (first, *others) in itertools.groupby(self._cells, key=lambda cell: id(cell.work)):
-            work, findings = checker.check(first.work)
-            self._checks.findings += [located(finding, first.origins) for finding in findings]
+        for _, grouped in itertools.groupby(self._cells, key=lambda cell: id(cell.work)):
+            alike = list(grouped)
+            work, findings = checker.check(alike[0].work)
+            self._checks.findings += [located(finding, alike[0].origins) for finding in findings]
             if work is not None:
-                here = self._on_machine(work)
-                drafts += [self._case(cell, here) for cell in (first, *others)]
+                drafts += self._cases_of(alike, self._on_machine(work))
         return _fitting(drafts)
+
+    def _cases_of(self, cells: Sequence[Cell], work: Work) -> list[_Draft]:
+        divided = {each.world_size for each in cells if is_divisible(work, each.world_size, each.data_ranks)}
+        return [self._case(cell, work, divided) for cell in cells]
 
     def _on_machine(self, work: Work) -> Work:
         """*work* with what its workload leaves to the machine decided."""
@@ -166,10 +170,10 @@ class _Planner:
         choice = Choice(plugin.choice.name, to_plain(decided))
         return dataclasses.replace(work, workload=self._decided.setdefault(key, Plugin(choice, decided)))
 
-    def _case(self, cell: Cell, work: Work) -> _Draft:
+    def _case(self, cell: Cell, work: Work, divided: Collection[int]) -> _Draft:
         self._checks.work(cell, work)
         self._checks.processes(cell)
-        batch, problem = self._checks.batch(cell, work)
+        batch, problem = self._checks.batch(cell, work, divided)
         threads = work.scalars.threads
         lr = work.batch.learning_rate(work.optimizer.lr, batch.global_batch_size)
         scaled = "" if lr == work.optimizer.lr else f"/scaled_lr={lr:.3g}"

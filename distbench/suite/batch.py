@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from distbench.bounds import Bound
 from distbench.case import Batch
 from distbench.suite.checking import Finding
+from distbench.units import multiples_text
 
 _Count = Annotated[int, Bound(1)]
 
@@ -64,16 +65,26 @@ class BatchSpec:
     def _share(self, world_size: int, ranks: int) -> "_Share":
         """Each data-parallel rank's part of the batch, for that many *ranks* of *world_size*."""
         if self.per_device_batch_size is not None:
-            sharing = world_size // ranks
+            size, sharing = self.per_device_batch_size, world_size // ranks
             verb = "is" if sharing == 1 else f"x {sharing} devices that share samples is"
-            return _Share(self.per_device_batch_size * sharing, "per_device_batch_size", verb)
+            fitting = self._fitting(size, 1, sharing)
+            return _Share("per_device_batch_size", size, size * sharing, fitting, verb)
         assert self.global_batch_size is not None
+        size, fitting = self.global_batch_size, self._fitting(self.global_batch_size, ranks, 1)
         who = "world size" if ranks == world_size else "data-parallel ranks"
-        if self.global_batch_size % ranks:
+        if size % ranks:
             number = f"{who} {ranks}" if ranks == world_size else f"{ranks} {who}"
-            raise Indivisible("global_batch_size", f"is not divisible by {number}")
-        size = self.global_batch_size // ranks
-        return _Share(size, "global_batch_size", "is", f"{who} x ", f"{ranks} x ")
+            raise Indivisible("global_batch_size", size, f"is not divisible by {number}; use {fitting}")
+        return _Share("global_batch_size", size, size // ranks, fitting, "is", f"{who} x ", f"{ranks} x ")
+
+    def _fitting(self, size: int, ranks: int, sharing: int) -> str:
+        """The sizes next to *size* that could be divided over *ranks*, or shared by *sharing* devices."""
+        micro, steps = self.micro_batch_size, self.gradient_accumulation_steps
+        samples = (micro or 1) * (steps or 1)
+        unit = ranks * samples // math.gcd(samples, sharing)
+        if micro is None or steps is None:
+            return multiples_text(unit, size)
+        return "" if samples % sharing else str(unit)
 
     def _cut(self, share: "_Share") -> tuple[int, int]:
         """Samples and number of the micro-batches of *share*."""
@@ -84,10 +95,10 @@ class BatchSpec:
             steps = share.divided(micro, "micro_batch_size")
         steps = steps or 1
         if micro * steps != share.samples:
-            raise Indivisible(
-                share.field,
-                f"{share.verb} not {share.names}micro_batch_size x gradient_accumulation_steps = "
-                f"{share.numbers}{micro} x {steps}; leave one of them out to have it derived",
+            instead = f"use {share.fitting}, or " if share.fitting else ""
+            raise share.indivisible(
+                f"not {share.names}micro_batch_size x gradient_accumulation_steps = "
+                f"{share.numbers}{micro} x {steps}; {instead}leave one of them out to have it derived"
             )
         return micro, steps
 
@@ -101,8 +112,12 @@ class BatchSpec:
 class _Share:
     """The samples of a rank in a step, and words for what they are of."""
 
-    samples: int
     field: str
+    size: int
+    """Value of *field*."""
+    samples: int
+    fitting: str
+    """The nearest sizes that can be divided, in words."""
     verb: str
     names: str = ""
     numbers: str = ""
@@ -110,14 +125,24 @@ class _Share:
     def divided(self, by: int, name: str) -> int:
         """The samples divided *by* what is called *name*."""
         if self.samples % by:
-            message = f"{self.verb} not divisible by {self.names}{name} = {self.numbers}{by}"
-            raise Indivisible(self.field, message)
+            factors = f"{self.names}{name} = {self.numbers}{by}"
+            raise self.indivisible(f"not divisible by {factors}; use {self.fitting}")
         return self.samples // by
+
+    def indivisible(self, why: str) -> "Indivisible":
+        """The samples can't be divided, and *why*."""
+        return Indivisible(self.field, self.size, f"{self.verb} {why}")
 
 
 class Indivisible(Exception):
     """The samples of a batch can't be divided evenly."""
 
-    def __init__(self, field: str, message: str) -> None:
+    def __init__(self, field: str, size: int, message: str) -> None:
         super().__init__(message)
         self.field = field
+        self.size = size
+
+    @property
+    def reason(self) -> str:
+        """The message with the field and its value."""
+        return f"batch.{self.field} = {self.size} {self}"
