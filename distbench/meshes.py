@@ -9,6 +9,8 @@ from dataclasses import dataclass
 DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Names of dimensions, outermost first, as torchtitan has them: ranks that follow each other differ in the
 last one."""
+NAMES = (*DIMENSIONS, "ep")
+"""All that the option ``mesh`` of a strategy may have: ``ep`` is of the same ranks as others."""
 OF_DATA = ("dp_replicate", "dp_shard")
 """Dimensions whose ranks process different samples."""
 

@@ -141,6 +141,34 @@ def test_a_dimension_of_one_rank_is_no_dimension(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("strategy", "sizes", "ones"),
+    [
+        ("pp", "pp: 2, dp_shard: 2, tp: 2", "dp_replicate: 1, cp: 1, ep: 1"),
+        ("fsdp", "dp_replicate: 2", "pp: 1, tp: 1, cp: [1]"),
+        ("cp", "cp: 2", "pp: 1, dp_replicate: 1, dp_shard: 1, tp: 1, ep: 1"),
+        ("ep", "ep: 2", "tp: 1"),
+        ("zero", "tp: 2", "pp: 1, dp_shard: 1, cp: 1"),
+    ],
+)
+def test_any_strategy_takes_a_dimension_of_one_rank_and_it_changes_nothing(
+    strategy: str, sizes: str, ones: str, tmp_path: Path
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    text = f"workload: {MODEL}\nbatch: {{global_batch_size: 16}}\nworld_sizes: [8]\n"
+    cases = []
+    for mesh in (sizes, f"{ones}, {sizes}"):
+        suite.write_text(f"{text}strategies: [{{{strategy}: {{mesh: {{{mesh}}}}}}}]\n")
+        cases += [item.case for item in plan.make(load(suite), MACHINE).cases]
+    plain, with_ones = cases
+    assert (with_ones.id, with_ones.name) == (plain.id, plain.name)
+
+
+def test_a_dimension_of_another_strategy_is_refused_with_those_that_have_it(tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match=r"tp = 2: expected cp; strategies that have tp: fsdp, pp, zero$"):
+        planned(tmp_path, "cp: {mesh: {tp: 2}}", 4)
+
+
+@pytest.mark.parametrize(
     ("options", "why"),
     [
         (

@@ -74,6 +74,16 @@ def test_a_mistake_in_a_strategy_does_not_fit(schema, strategies):
     assert refused(schema, test_spec.MINIMAL.replace("[ddp]", strategies))
 
 
+@pytest.mark.parametrize("mesh", ["{dp_shard: [2, 4], cp: 1, ep: [1]}", "[auto, {pp: 1, tp: 2}]"])
+def test_any_dimension_of_a_mesh_may_be_of_one_rank(schema, mesh):
+    assert not refused(schema, test_spec.MINIMAL.replace("[ddp]", f"[{{fsdp: {{mesh: {mesh}}}}}]"))
+
+
+@pytest.mark.parametrize("mesh", ["{cp: 2}", "{cp: [1, 2]}", "{dp: 1}"])
+def test_a_dimension_that_a_strategy_does_not_have_does_not_fit(schema, mesh):
+    assert refused(schema, test_spec.MINIMAL.replace("[ddp]", f"[{{fsdp: {{mesh: {mesh}}}}}]"))
+
+
 def test_options_of_a_plugin_of_ones_own_are_in_the_schema(monkeypatch):
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(Path(__file__).parent / "plugins"))
     own = jsonschema.Draft202012Validator(json_schema())

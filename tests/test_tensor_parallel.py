@@ -109,7 +109,12 @@ def test_a_name_says_what_is_cut(strategy: str, label: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("mesh", "told"),
     [
-        ("{pp: 2}", "mesh.pp = 2: Allowed: dp_replicate, dp_shard, tp"),
+        (
+            "{pp: 2}",
+            "mesh.pp = 2: Allowed: dp_replicate, dp_shard, tp; strategies that have pp: pp, zero",
+        ),
+        ("{cp: [1, 2]}", "mesh.cp[1] = 2: Allowed: dp_replicate, dp_shard, tp; strategies that have cp: cp"),
+        ("{dp: 1}", "mesh.dp = 1: Allowed: dp_replicate, dp_shard, tp"),
         ("{tp: 0}", "mesh.tp = 0: must be at least 1"),
         ("{tp: [2, 0]}", "mesh.tp[1] = 0: must be at least 1"),
         ("{tp: []}", "mesh.tp: empty; list at least one value"),

@@ -117,6 +117,13 @@ def _hint_depth(hint: object) -> float:
     return 1 + inner if is_list and kind is not str else 0.0
 
 
+def keys_of(cls: Any, field: str) -> tuple[str, ...]:
+    """Keys that a mapping in *field* of a section may have; empty: any, or there is no such field."""
+    hint = _hints(cls).get(field)
+    mappings = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is dict]
+    return tuple(key for part in mappings for key in typing.get_args(typing.get_args(part)[0]))
+
+
 def takes_lists(cls: Any, field: str) -> bool:
     """Whether a list in place of *field* may mean several values of it."""
     return not math.isinf(_hint_depth(_hints(cls)[field]))

@@ -13,8 +13,8 @@ from distbench import registry
 from distbench.case import MOST_RANKS, Deadlines
 from distbench.errors import UsageError
 from distbench.job import kinds
-from distbench.suite import gate
-from distbench.suite.checking import defaults, field_names, field_schema, has_defaults, takes_lists
+from distbench.suite import gate, mesh_option
+from distbench.suite.checking import defaults, field_names, field_schema, has_defaults, keys_of, takes_lists
 from distbench.suite.cost import Cost
 from distbench.suite.schema import Top
 from distbench.suite.work import PLUGIN_ROOTS, SCALAR_ROOTS, SECTION_ROOTS, Scalars
@@ -165,11 +165,25 @@ def _section(cls: type[Any], *, listed: bool = False, complete: bool = True) -> 
     properties = {}
     for key in field_names(cls):
         schema = field_schema(cls, key)
+        if key == mesh_option.OPTION:
+            schema = _with_ones(schema, cls)
         if listed and takes_lists(cls, key):
             schema = _either(_listing_inside(schema), _several(schema))
         properties[key] = _told(schema, docs[key], standard, key)
     required = [key for key in properties if key not in standard] if complete else []
     return _told(_closed(properties), registry.summary(cls)) | ({"required": required} if required else {})
+
+
+def _with_ones(schema: Schema, cls: type[Any]) -> Schema:
+    """*schema* of the mesh of a strategy, in which any other dimension may be 1."""
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [_with_ones(member, cls) for member in schema["anyOf"]]}
+    names = keys_of(cls, mesh_option.OPTION)
+    if "propertyNames" not in schema or not names:
+        return schema
+    others = mesh_option.others(names)
+    ones = {name: {"const": 1} for name in others}
+    return {**schema, "properties": ones, "propertyNames": {"enum": [*names, *others]}}
 
 
 def _listing_inside(schema: Schema) -> Schema:
@@ -179,7 +193,9 @@ def _listing_inside(schema: Schema) -> Schema:
     values = schema.get("additionalProperties")
     if not isinstance(values, dict):
         return schema
-    return {**schema, "additionalProperties": _either(values, _several(values))}
+    ones = {name: _either(one, _several(one)) for name, one in schema.get("properties", {}).items()}
+    more = {"properties": ones} if ones else {}
+    return {**schema, "additionalProperties": _either(values, _several(values)), **more}
 
 
 def _told(schema: Schema, doc: str, standard: Mapping[str, Any] | None = None, key: str = "") -> Schema:

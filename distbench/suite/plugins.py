@@ -11,6 +11,7 @@ from typing import Any
 from distbench import registry
 from distbench.case import Choice
 from distbench.errors import UsageError, did_you_mean
+from distbench.suite import mesh_option
 from distbench.suite.checking import Finding, check, has_defaults, is_axis, to_plain
 from distbench.suite.reading import KeyPath
 
@@ -120,9 +121,10 @@ def _checked(kind: str, plugin: Choice, path: KeyPath) -> tuple[Plugin | None, l
         return None, [Finding(path, f"unknown; {did_you_mean(plugin.name, names)}", plugin.name)]
     try:
         cls = registry.load(kind, plugin.name)
-        instance, findings = check(cls, plugin.options, (*path, plugin.name))
+        options = mesh_option.without_ones(cls, plugin.options) if kind == "strategies" else plugin.options
+        instance, findings = check(cls, options, (*path, plugin.name))
     except UsageError as error:
         return None, [Finding(path, str(error), plugin.name)]
     if instance is None:
-        return None, findings
+        return None, [mesh_option.with_owners(each, cls) for each in findings]
     return Plugin(Choice(plugin.name, to_plain(instance)), instance), []

@@ -81,6 +81,12 @@ class PipelineParallel(Strategy):
     """With mesh: {dp_shard: N}, reshard a layer after each of its forward passes, so that it is all-gathered
     for nearly every micro-batch. false: it stays unsharded until all have passed."""
 
+    def __post_init__(self) -> None:
+        if self.mesh != "auto":
+            # a dimension of one rank is none, so that a case has the same id with it and without
+            sizes = {name: size for name, size in self.mesh.items() if size > 1 or name == "pp"}
+            object.__setattr__(self, "mesh", sizes)
+
     @property
     def label(self) -> str:
         name = "pp" if self.schedule == "1F1B" else f"pp-{self.schedule.lower()}"
