@@ -51,7 +51,12 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
         ),
         ("cp: {}", 4, {"workload": MODEL.replace("32}}", "30}}")}, "seq_len = 30 is not divisible by 4"),
         ("cp: {}", 4, {"workload": MODEL.replace("32}}", "30}}")}, "1, 2; or use seq_len: 28 or 32"),
-        ("cp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not declare how to split its sequen"),
+        (
+            "cp: {}",
+            2,
+            {"workload": "{mlp: {}}"},
+            "of distbench.workloads.mlp.Mlp with context() and cut_rows()",
+        ),
         ("cp: {}", 2, {"compile": "true"}, "compile is not supported with context parallelism"),
         (
             "cp: {implementation: ring}",

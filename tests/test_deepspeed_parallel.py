@@ -66,7 +66,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan
         ("stage: 1, mesh: {tp: 3}", 4, {}, "mesh: {tp: 3}: 3 does not divide the world size, 4"),
         ("stage: 1, mesh: {tp: 8}", 8, {}, "heads = 4 and kv_heads = 4 are not divisible by 8"),
         ("stage: 1, mesh: {tp: 2}, offload_optimizer: cpu", 2, {}, "tp is not supported with offload"),
-        ("stage: 1, mesh: {tp: 2}", 2, {"workload": "{mlp: {}}"}, "does not declare how to split its"),
+        ("stage: 1, mesh: {tp: 2}", 2, {"workload": "{mlp: {}}"}, "does not declare which linear layers"),
         ("stage: 1, mesh: {tp: 2}", 2, {"compile": "true"}, "compile is not supported with tensor parallel"),
         ("stage: 1, mesh: {tp: 2}", 2, {"optimizer": "muon"}, "muon"),
         (
@@ -108,7 +108,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan
             "stage: 1, mesh: {pp: 2}",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "user does not declare how to split it into stages",
+            "models.small:Small' does not declare its layers in the order",
         ),
         ("stage: 0, mesh: {pp: 2}", 2, {"precision": "bf16"}, "BF16_Optimizer, which shards the optimizer"),
         (

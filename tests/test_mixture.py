@@ -106,6 +106,12 @@ def problem(folder: Path, strategy: str, world_size: int, **changed: str) -> str
             {"workload": "{mlp: {}}"},
             "the workload mlp has no experts; use transformer with preset: moe",
         ),
+        (
+            "ep: {}",
+            2,
+            {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
+            "does not declare which modules are its routers and which have its experts, stacked",
+        ),
         ("ep: {}", 2, {"compile": "true"}, "compile is not supported with expert parallelism"),
         ("ep: {}", 2, {"optimizer": "adafactor"}, "optimizer.name = adafactor"),
         (

@@ -88,7 +88,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
             "",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "user does not declare how to split it",
+            "workload.user.model = 'models.small:Small' does not declare its layers in the order",
         ),
         (
             "schedule: ZBVZeroBubble",

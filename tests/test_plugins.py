@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from conftest import QUICK, Done, Finished
+from plans import planned
+
+from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 
 Command = Callable[..., Done]
 
@@ -59,6 +62,50 @@ def test_dropped_in_workload_launcher_and_metric_reach_record_table_and_report(
     assert case["values"]["beats"]["value"] == 6
     assert finished.record("ddp")["columns"]["beats"]["better"] == "higher"
     assert "Steps seen by all ranks together." in (finished.folder / "report.html").read_text()
+
+
+PARTED = """
+workload: {parted: {length: 32}}
+batch: {global_batch_size: 8}
+measure: {trials: 0}
+check: {steps: 2, perturbed: 4, fp32: false, fp64: false}
+strategies:
+  - tp: {loss_parallel: true}
+  - fsdp: {mesh: {tp: 2}}
+  - pp: {mesh: {tp: [1, 2]}, micro_batches: 2, schedule: GPipe}
+world_sizes: [2, 4]
+launcher: {kept: {oversubscribe: true}}
+"""
+
+
+@pytest.mark.train
+def test_a_model_of_ones_own_that_says_where_it_can_be_split_trains_so(
+    run_suite: Callable[..., Finished],
+) -> None:
+    done = run_suite(PARTED)
+    assert done.code == 0, done.errors
+    judged = {name: case["equivalence"] for name, case in done.cases.items() if case["equivalence"]}
+    # two layers make no four stages, and two ranks no stages of two
+    assert [name.rsplit("/", 2)[0] for name in judged] == [
+        *("tp+lp/ws2", "fsdp+tp2/ws2", "pp-gpipe/ws2"),
+        *("tp+lp/ws4", "fsdp+tp2/ws4", "pp-gpipe+tp2/ws4"),
+    ]
+    assert {each["verdict"] for each in judged.values()} <= {EQUIVALENT, ROUNDING}
+
+
+def test_a_model_of_ones_own_that_does_not_say_it_is_told_what_to_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Path(__file__).parent
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(here / "plugins"))
+    monkeypatch.syspath_prepend(str(here / "models"))
+    item = planned(tmp_path, "cp: {}", 2, workload="parted", batch="{global_batch_size: 8}")
+    assert item.problem == (
+        "context parallelism: workload.parted.model = 'small:Small' does not declare its attention "
+        "modules, the only ones that may mix positions, and a plan does not import the model to find them; "
+        'add context() and cut_rows() to Parted (docs/plugins.md, "A model that can be split"), or use '
+        "transformer"
+    )
 
 
 @pytest.mark.train

@@ -45,7 +45,21 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             {"workload": "{transformer: {preset: gpt2-small}}"},
             ": 1; set vocab_size: 50304 (padded, as Megatron-LM does",
         ),
-        ("tp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not declare how to split its"),
+        (
+            "tp: {}",
+            2,
+            {"workload": "{mlp: {}}"},
+            "the workload mlp does not declare which linear",
+        ),
+        (
+            "tp: {}",
+            2,
+            {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
+            "workload.user.model = 'models.small:Small' does not declare which linear layers are split by "
+            "outputs and which by inputs, its embedding and its head, and a plan does not import the model "
+            "to find them; write a plug-in, a subclass of distbench.workloads.user.User with splits() "
+            '(docs/plugins.md, "A model that can be split"), or use transformer',
+        ),
         (
             "tp: {sequence_parallel: true}",
             4,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from distbench import registry
 from distbench.case import BYTES, Case
 from distbench.strategies._offers import not_offered
+from distbench.strategies._undeclared import undeclared
 from distbench.strategies.description import ExpectedCollective
 from distbench.units import multiples_text
 from distbench.workloads.splits import undivided
@@ -36,10 +37,9 @@ class ContextParallelism:
         """Why *case* can't be trained so, or None if it can."""
         context = context_of(case)
         if context is None:
-            return (
-                f"context parallelism: the workload {case.workload.name} does not declare how to split its "
-                "sequences; use transformer, or a plug-in with Workload.context"
-            )
+            parts = "its attention modules, the only ones that may mix positions"
+            methods = "context() and cut_rows()"
+            return undeclared(case, "context parallelism", parts, methods, "transformer")
         if reason := context.never or self._division_problem(context, case):
             return f"context parallelism over {self.devices} devices: {reason}"
         if self.implementation == "ring" and not context.sees_all:

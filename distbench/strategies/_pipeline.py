@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from distbench import registry
 from distbench.case import Case
+from distbench.strategies._undeclared import undeclared
 from distbench.units import count_text
 from distbench.workloads.base import Workload
 from distbench.workloads.stages import Stages
@@ -19,10 +20,8 @@ def stages_of(case: Case) -> Stages | None:
 
 def uncut(case: Case) -> str:
     """Why a workload that says nothing of stages can't be trained in a pipeline."""
-    return (
-        f"pipeline parallelism: the workload {case.workload.name} does not declare how to split it into "
-        "stages; use transformer or mlp, or a plug-in with Workload.stages"
-    )
+    parts = "its layers in the order in which they run, and what passes from one to the next"
+    return undeclared(case, "pipeline parallelism", parts, "stages() and stage()", "transformer or mlp")
 
 
 def too_many_stages(layers: int, stages: int) -> str:

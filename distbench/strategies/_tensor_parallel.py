@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distbench import registry
 from distbench.case import BYTES, Case
 from distbench.strategies._offers import not_offered, unfused
+from distbench.strategies._undeclared import undeclared
 from distbench.strategies.description import ExpectedCollective
 from distbench.units import multiples_text
 
@@ -117,7 +118,5 @@ def splits_of(case: Case) -> Splits | None:
 
 def unsplit(case: Case) -> str:
     """Why a workload that says nothing of splitting can't be trained so."""
-    return (
-        f"tensor parallelism: the workload {case.workload.name} does not declare how to split its layers; "
-        "use transformer, or a plug-in with Workload.splits"
-    )
+    parts = "which linear layers are split by outputs and which by inputs, its embedding and its head"
+    return undeclared(case, "tensor parallelism", parts, "splits()", "transformer")

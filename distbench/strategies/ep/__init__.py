@@ -12,6 +12,7 @@ from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import not_offered, reduced_otherwise
+from distbench.strategies._undeclared import undeclared
 from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
 from distbench.strategies.description import (
     SHARDING,
@@ -149,7 +150,8 @@ def mixture_of(case: Case) -> Mixture | None:
 
 def unmixed(case: Case) -> str:
     """Why a workload without experts can't be trained with expert parallelism."""
-    return (
-        f"expert parallelism: the workload {case.workload.name} has no experts; use transformer with preset: "
-        "moe-tiny or experts: 8, or a plug-in with Workload.mixture"
-    )
+    instead = "transformer with preset: moe-tiny or experts: 8"
+    if not case.workload.options.get("model"):
+        return f"expert parallelism: the workload {case.workload.name} has no experts; use {instead}"
+    parts = "which modules are its routers and which have its experts, stacked"
+    return undeclared(case, "expert parallelism", parts, "mixture()", instead)

@@ -1,0 +1,29 @@
+"""Why a model that does not say where it can be divided can't be trained so. Without torch."""
+
+from __future__ import annotations
+
+from distbench import registry
+from distbench.case import Case
+
+BUILT_IN = "distbench."
+
+
+def undeclared(case: Case, technique: str, parts: str, methods: str, instead: str) -> str:
+    """Why *technique* can't train the model of *case*, which does not declare its *parts*.
+
+    Args:
+        methods: What a workload declares them with.
+        instead: A workload that does.
+    """
+    name, model = case.workload.name, case.workload.options.get("model")
+    cls = registry.load("workloads", name)
+    which = f"workload.{name}.model = {model!r}" if model else f"the workload {name}"
+    unread = ", and a plan does not import the model to find them" if model else ""
+    if cls.__module__.startswith(BUILT_IN):
+        write = f"write a plug-in, a subclass of {cls.__module__}.{cls.__name__} with {methods}"
+    else:
+        write = f"add {methods} to {cls.__name__}"
+    return (
+        f"{technique}: {which} does not declare {parts}{unread}; {write} (docs/plugins.md, "
+        f'"A model that can be split"), or use {instead}'
+    )
