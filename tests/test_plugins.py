@@ -108,6 +108,40 @@ def test_a_model_of_ones_own_that_does_not_say_it_is_told_what_to_add(
     )
 
 
+MISNAMED = """
+workload: {misnamed: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, more}}
+batch: {global_batch_size: 8}
+measure: {warmup: 1, steps: 1, trials: 1}
+launcher: {kept: {oversubscribe: true}}
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("options", "strategies", "wrong", "right"),
+    [
+        (
+            "tied: true",
+            "tp, {fsdp: {mesh: {tp: 2}}}, {pp: {mesh: {tp: 2}, schedule: GPipe}}, "
+            "{zero: {stage: 1, mesh: {tp: 2}}}",
+            "blocks.*.attention.w_o",
+            "blocks.*.attention.wo",
+        ),
+        ("experts: 4, top_k: 2", "ep", "blocks.*.ffn.expert", "blocks.*.ffn.experts"),
+    ],
+)
+def test_modules_that_a_model_does_not_have_are_refused_with_those_that_it_has(
+    options: str, strategies: str, wrong: str, right: str, run_suite: Callable[..., Finished]
+) -> None:
+    suite = MISNAMED.replace("more", options)
+    done = run_suite(f"{suite}world_sizes: [4]\nstrategies: [{strategies}]\n")
+    assert len(done.cases) == len(strategies.split(", {"))
+    for case in done.cases.values():
+        assert case["status"] == "unsupported"
+        assert f"Misnamed declares '{wrong}', and no module of the model has that name; " in case["reason"]
+        assert f"did you mean '{right}'? Allowed: blocks" in case["reason"]
+
+
 @pytest.mark.train
 @pytest.mark.parametrize(
     ("strategy", "told"),

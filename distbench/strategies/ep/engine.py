@@ -19,7 +19,14 @@ from distbench.strategies import ep
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import FullState
 from distbench.strategies.ep.exchange import Exchange
-from distbench.strategies.torch_engine import checkpoint, device_meshes, modules, optimizer, reading
+from distbench.strategies.torch_engine import (
+    checkpoint,
+    device_meshes,
+    modules,
+    naming,
+    optimizer,
+    reading,
+)
 from distbench.strategies.torch_engine.replicated import ReplicatedEngine
 from distbench.workloads import weights
 from distbench.workloads.mixture import Mixture
@@ -157,13 +164,14 @@ def build_ep(strategy: ep.ExpertParallel, setting: Setting) -> ExpertParallelEng
     """Engine of this rank, which draws the experts that it has, and no others.
 
     Raises:
-        Refused: the workload has no experts.
+        Refused: the workload has no experts, or names modules that it does not have.
     """
     if (mixture := setting.workload.mixture()) is None:
         raise Refused(ep.unmixed(setting.case))
     sizes = strategy.dimensions(setting.world_size)
     mesh = device_meshes.made(sizes, setting.device)
     module = weights.cast(weights.skeleton(setting.workload), DTYPES[setting.case.precision.master])
+    naming.check(module, setting.workload, (mixture.modules, mixture.routers))
     names = _spread(module, mixture, mesh)
     weights.empty(module, setting.device)
     weights.load(module, setting.weights)

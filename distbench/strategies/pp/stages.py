@@ -40,11 +40,13 @@ def parts_of(
     """Stages of this rank with their weights; *layers* has those of each by its number."""
     workload, mesh = setting.workload, strategy.sizes(setting.world_size)
     whole, made = weights.cast(weights.skeleton(workload), DTYPES[setting.case.precision.master]), []
+    if mesh.size("tp") > 1:
+        tensor_parallel.check(whole, workload)
     for number, own in layers.items():
         part = workload.stage(whole, own)
         if mesh.size("tp") > 1:
             sequence, loss = strategy.sequence_parallel, strategy.loss_parallel
-            tensor_parallel.split(part, workload, line.mesh["tp"], sequence=sequence, loss=loss)
+            tensor_parallel.split_part(part, workload, line.mesh["tp"], sequence=sequence, loss=loss)
         wrap = _sharded if mesh.size("dp_shard") > 1 else _replicated if mesh.data_ranks > 1 else _alone
         made.append(Part(number, *wrap(setting, strategy, model, part, line)))
     return made

@@ -5,7 +5,6 @@ Every parameter becomes a DTensor of the mesh, so that norms and optimizers trea
 
 from __future__ import annotations
 
-import fnmatch
 import inspect
 from typing import Any
 
@@ -22,22 +21,49 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from distbench.strategies.base import Refused
+from distbench.strategies.torch_engine import naming
 from distbench.workloads import weights
 from distbench.workloads.base import Workload
+from distbench.workloads.splits import Splits
 
 
 def split(module: nn.Module, workload: Workload, mesh: DeviceMesh, *, sequence: bool, loss: bool) -> None:
-    """Cut *module* of *workload*, which is on the meta device, over *mesh*, of the dimension ``tp``.
+    """Cut all of *module* of *workload*, which is on the meta device, over *mesh*, of the dimension ``tp``.
 
     Args:
         sequence: Cut what is between the layers by positions (sequence parallelism, arXiv:2205.05198).
         loss: Leave the logits cut by classes, for ``loss_parallel``.
 
     Raises:
-        Refused: the workload does not say how it is split.
+        Refused: the workload does not say how it is split, or names modules that it does not have.
     """
+    check(module, workload)
+    split_part(module, workload, mesh, sequence=sequence, loss=loss)
+
+
+def check(module: nn.Module, workload: Workload) -> None:
+    """See that the whole *module* has what *workload* says is split.
+
+    Raises:
+        Refused: the workload does not say it, or names modules that it does not have.
+    """
+    splits = _splits(workload)
+    ends = (splits.table, splits.head)
+    named = (*ends, *splits.columns, *splits.rows, *splits.whole, *splits.entered)
+    naming.check(module, workload, named)
+
+
+def _splits(workload: Workload) -> Splits:
     if (splits := workload.splits()) is None:
         raise Refused(f"{type(workload).__name__} does not declare how to split its layers")
+    return splits
+
+
+def split_part(
+    module: nn.Module, workload: Workload, mesh: DeviceMesh, *, sequence: bool, loss: bool
+) -> None:
+    """``split`` a stage of a pipeline, which has some of the modules."""
+    splits = _splits(workload)
     tied = weights.tied_groups(module)
     between: Placement = Shard(1) if sequence else Replicate()
     logits = Shard(-1) if loss else Replicate()
@@ -47,10 +73,9 @@ def split(module: nn.Module, workload: Workload, mesh: DeviceMesh, *, sequence: 
         **{name: ColwiseParallel() for name in splits.columns},
         **{name: RowwiseParallel(output_layouts=between) for name in splits.rows},
         **{name: SequenceParallel() if sequence else _Whole() for name in splits.whole},
-        **{name: _entered(module, name, between) for name in splits.entered if _inside(module, name)},
+        **{name: _entered(module, name, between) for name in splits.entered if naming.named(module, name)},
     }
-    # a stage of a pipeline has some of them
-    plan = {name: style for name, style in plan.items() if _inside(module, name)}
+    plan = {name: style for name, style in plan.items() if naming.named(module, name)}
     # nothing has a value yet that the first rank could send to the others
     parallelize_module(module, mesh, plan, src_data_rank=None)
     weights.retie(module, tied)
@@ -94,14 +119,9 @@ def _as_local(_module: nn.Module, output: Any, _mesh: DeviceMesh) -> Any:
 
 def _entered(module: nn.Module, name: str, between: Placement) -> PrepareModuleInput:
     """Makes the first input of the modules *name* whole once, for all layers inside that share it."""
-    first = _inside(module, name)[0]
+    first = naming.named(module, name)[0]
     others = len(inspect.signature(first.forward).parameters) - 1
     untouched = (None,) * others
     return PrepareModuleInput(
         input_layouts=(between, *untouched), desired_input_layouts=(Replicate(), *untouched)
     )
-
-
-def _inside(module: nn.Module, name: str) -> list[nn.Module]:
-    """Modules inside *module* that *name* names, in which ``*`` stands for any number."""
-    return [inner for known, inner in module.named_modules() if fnmatch.fnmatchcase(known, name)]

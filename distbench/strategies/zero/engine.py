@@ -17,7 +17,15 @@ from torch import nn
 from distbench import optimizers, schedule
 from distbench.strategies.base import Setting
 from distbench.strategies.engine import Engine, FullState
-from distbench.strategies.torch_engine import compilation, float8, modules, optimizer, reading, recomputation
+from distbench.strategies.torch_engine import (
+    compilation,
+    float8,
+    modules,
+    naming,
+    optimizer,
+    reading,
+    recomputation,
+)
 from distbench.strategies.zero import Zero, checkpoint, gradients, masters, pieces, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model
 from distbench.strategies.zero.groups import sharding
@@ -160,6 +168,8 @@ def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tup
     else:
         # DeepSpeed makes it of this dtype, and master weights of that; the weights were rounded through it
         module = weights.loaded(setting.workload, setting.weights, setting.device, compute)
+    if strategy.tensor_parallelism.devices > 1 and (splits := setting.workload.splits()):
+        naming.check(module, setting.workload, (*splits.columns, *splits.rows))
     # DeepSpeed gives the parameters that dtype, and leaves a batch of floats as it is
     module.register_forward_pre_hook(lambda _, inputs: modules.cast_floats(inputs, compute))
     layers = modules.prepared_layers(setting.case, module, setting.workload.layers(module))
