@@ -86,6 +86,11 @@ def every(ranks: int, names: Sequence[str]) -> list[dict[str, int]]:
     ]
 
 
+def sharing(ranks: int, name: str) -> list[dict[str, int]]:
+    """All sizes of the dimension *name* of several of that many *ranks*; all of them, first, is not named."""
+    return [{}, *({name: size} for size in range(2, ranks) if ranks % size == 0)]
+
+
 def problem(asked: Mapping[str, int], ranks: int, rest: str) -> str | None:
     """Why *ranks* can't be in the mesh that was *asked* for, or None; see ``Mesh.of`` for *rest*."""
     product = math.prod(asked.values())

@@ -63,6 +63,35 @@ def test_a_pipeline_stands_in_every_mesh_that_fits(tmp_path: Path) -> None:
     assert not any(found.values())
 
 
+@pytest.mark.parametrize(
+    ("strategies", "labels"),
+    [
+        ("cp: {mesh: auto}", ["cp/2", "cp/4", "cp2+ddp/4", "cp2+ddp/8", "cp4+ddp/8"]),
+        ("cp: {mesh: auto, implementation: ring}", ["cp-ring/2", "cp-ring/4", "cp2-ring+ddp/4", "cp-ring/8"]),
+        ("cp: {mesh: auto}, cp: {mesh: {cp: 2}}", ["cp/2", "cp2+ddp/2", "cp/4", "cp2+ddp/4"]),
+    ],
+)
+def test_sequences_are_shared_by_every_number_of_ranks_that_fits(
+    strategies: str, labels: list[str], tmp_path: Path
+) -> None:
+    found = planned(tmp_path, strategies, 2, 4, 8)
+    assert [*found][: len(labels)] == labels
+    assert not any(found.values())
+
+
+def test_experts_are_spread_over_every_number_of_ranks_that_fits(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        f"workload: {MODEL.replace('seq_len', 'experts: 4, seq_len')}\nbatch: {{global_batch_size: 8}}\n"
+        "world_sizes: [1, 4, 8]\nstrategies: [{ep: {mesh: auto}}]\n"
+    )
+    cases = [item.case for item in plan.make(load(suite), MACHINE).cases]
+    # 4 experts can't be divided by 8
+    assert [f"{each.label}/{each.world_size}" for each in cases] == [
+        *("ep/1", "ep/4", "ep2/4", "ep2/8", "ep4/8"),
+    ]
+
+
 def test_a_batch_that_a_mesh_can_not_divide_is_no_mistake_where_all_are_asked_for(tmp_path: Path) -> None:
     assert list(planned(tmp_path, "fsdp: {mesh: auto}", 8, batch=2)) == ["fsdp+tp4/8"]
 

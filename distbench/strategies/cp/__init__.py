@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from distbench import meshes
 from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
+from distbench.meshes import Mesh
 from distbench.strategies._context_parallel import ContextParallelism, Implementation, context_of
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import reduced_otherwise, unfused
@@ -50,9 +51,9 @@ class ContextParallel(Strategy):
     """ulysses: all-to-alls give attention all positions for some of the heads, so the number of devices must
     divide heads and kv_heads. ring: torch's ring attention, which passes keys and values to queries that stay
     in place; each rank has a chunk from the front of a sequence and one from the back."""
-    mesh: dict[Literal["cp"], Count] = field(default_factory=dict)
+    mesh: dict[Literal["cp"], Count] | Literal["auto"] = field(default_factory=dict)
     """{cp: 2}: pairs of neighbouring ranks share each sequence, and each pair has its own samples. Empty: all
-    ranks share every sequence."""
+    ranks share every sequence. auto: a case for every size that fits the world size and the model."""
     sharded: bool = False
     """Shard parameters, gradients and optimizer state with FSDP2 over all ranks, including those that share a
     sequence (as torchtitan does). false: replicate the model and reduce gradients with DDP."""
@@ -63,14 +64,14 @@ class ContextParallel(Strategy):
 
     @property
     def label(self) -> str:
-        name, copies = (f"cp{self.mesh['cp']}", ["ddp"]) if self.mesh else ("cp", [])
+        name, copies = (f"cp{self.asked['cp']}", ["ddp"]) if self.asked else ("cp", [])
         ring = "-ring" if self.implementation == "ring" else ""
         return "+".join([f"{name}{ring}", *(["fsdp"] if self.sharded else copies)])
 
     @property
     def simplicity(self) -> int:
         # the simplest of them: layers stay whole, attention alone is another
-        return SPLITS_MODEL + bool(self.mesh) + 2 * self.sharded + 3 * (self.implementation == "ring")
+        return SPLITS_MODEL + bool(self.asked) + 2 * self.sharded + 3 * (self.implementation == "ring")
 
     @property
     def card(self) -> Card:
@@ -95,8 +96,14 @@ class ContextParallel(Strategy):
 
     @property
     def asked(self) -> dict[str, int]:
-        """``mesh`` for those who ask by any name."""
-        return dict(self.mesh.items())
+        """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
+        return {} if self.mesh == "auto" else dict(self.mesh.items())
+
+    def meshes(self, ranks: int) -> list[Strategy] | None:
+        if self.mesh != "auto":
+            return None
+        every: list[Any] = meshes.sharing(ranks, "cp")
+        return [replace(self, mesh=mesh) for mesh in every]
 
     def near_meshes(self, case: Case) -> list[dict[str, int]] | None:
         rest = self._of_data
@@ -162,8 +169,8 @@ class ContextParallel(Strategy):
         """The dimension of ranks with rows of their own."""
         return "dp_shard" if self.sharded else "dp_replicate"
 
-    def _over(self, ranks: int) -> meshes.Mesh:
-        return meshes.Mesh.of({"cp": self.mesh.get("cp", ranks)}, ranks, self._of_data)
+    def _over(self, ranks: int) -> Mesh:
+        return Mesh.of({"cp": self.asked.get("cp", ranks)}, ranks, self._of_data)
 
     def _cut(self, ranks: int) -> ContextParallelism:
         return ContextParallelism(self._over(ranks).size("cp"), self.implementation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from distbench import meshes, registry
@@ -41,13 +41,13 @@ class ExpertParallel(Strategy):
     early = ("distbench.strategies.ep.engine",)
     settings: ClassVar[Mapping[str, Meaning]] = points(SHARDING, "mesh", "experts_on_a_rank")
 
-    mesh: dict[Literal["ep"], Count] = field(default_factory=dict)
+    mesh: dict[Literal["ep"], Count] | Literal["auto"] = field(default_factory=dict)
     """{ep: 2}: distribute the experts over pairs of neighbouring ranks, with a replica in each pair. Empty:
-    over all ranks."""
+    over all ranks. auto: a case for every size that fits the world size and the number of experts."""
 
     @property
     def label(self) -> str:
-        return f"ep{self.mesh['ep']}" if self.mesh else "ep"
+        return f"ep{self.asked['ep']}" if self.asked else "ep"
 
     @property
     def simplicity(self) -> int:
@@ -63,13 +63,19 @@ class ExpertParallel(Strategy):
         return (cls(),)
 
     def dimensions(self, ranks: int) -> dict[str, int]:
-        sharing = self.mesh.get("ep", ranks)
+        sharing = self.asked.get("ep", ranks)
         return {"dp_replicate": ranks // sharing, "ep": sharing}
 
     @property
     def asked(self) -> dict[str, int]:
-        """``mesh`` for those who ask by any name."""
-        return dict(self.mesh.items())
+        """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
+        return {} if self.mesh == "auto" else dict(self.mesh.items())
+
+    def meshes(self, ranks: int) -> list[Strategy] | None:
+        if self.mesh != "auto":
+            return None
+        every: list[Any] = meshes.sharing(ranks, "ep")
+        return [replace(self, mesh=mesh) for mesh in every]
 
     def near_meshes(self, case: Case) -> list[dict[str, int]] | None:
         rest = "dp_replicate"
