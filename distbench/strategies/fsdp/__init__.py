@@ -30,7 +30,7 @@ from distbench.strategies.description import (
     points,
 )
 from distbench.strategies.engine import Engine
-from distbench.strategies.fsdp.card import CARDS, IN_BACKWARD, SPLIT
+from distbench.strategies.fsdp.card import CARDS, HYBRID_SPLIT, IN_BACKWARD, SPLIT
 from distbench.strategies.fsdp.in_backward import in_backward_problem
 from distbench.strategies.fsdp.mesh import (
     NAMES,
@@ -121,16 +121,22 @@ class FullyShardedDataParallel(Strategy):
 
     @property
     def card(self) -> Card:
+        is_hybrid = self.sharding == "hybrid" or bool(self.sizes.get("dp_replicate"))
         if self.cuts_layers:
-            return SPLIT
+            return HYBRID_SPLIT if is_hybrid else SPLIT
         if self.optimizer_in_backward:
             return IN_BACKWARD
-        return CARDS["hybrid" if self.sizes.get("dp_replicate") else self.sharding]
+        return CARDS["hybrid" if is_hybrid else self.sharding]
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
         ways = cls(), cls(sharding="grad_op"), cls(sharding="hybrid")
-        return *ways, cls(optimizer_in_backward=True), cls(mesh={"tp": 2})
+        return (
+            *ways,
+            cls(optimizer_in_backward=True),
+            cls(mesh={"tp": 2}),
+            cls(mesh={"dp_replicate": 2, "tp": 2}),
+        )
 
     @property
     def simplicity(self) -> int:

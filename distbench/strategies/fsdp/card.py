@@ -111,5 +111,35 @@ SPLIT = Card(
         ),
     ),
 )
+HYBRID_SPLIT = Card(
+    shards="all within groups, and every layer",
+    claims=(
+        Claim(
+            "shards",
+            "Each layer is split across neighbouring ranks, which process the same samples (tensor "
+            "parallelism); the parts are sharded inside groups of ranks and replicated across groups (3D "
+            "mesh).",
+            _MEGATRON,
+        ),
+        Claim(
+            "moves",
+            "Activations in every layer between tensor-parallel ranks; parameters and gradients of a rank's "
+            "part of the model inside a group, as with plain sharding; its gradient shards are all-reduced "
+            "across groups.",
+            _DOCS,
+        ),
+        Claim(
+            "keeps",
+            "All model states except norms divided by the ranks of a group; part of an unsharded layer.",
+            _DOCS,
+        ),
+        Claim(
+            "use it if",
+            "layers have to be split, and all-gathers over every other device are too slow: split layers "
+            "inside a node, shard over neighbouring nodes, and replicate across the slowest links.",
+            _MEGATRON,
+        ),
+    ),
+)
 CARDS = {"full": FULL, "grad_op": GRAD_OP, "hybrid": HYBRID}
 """By ``sharding``."""

@@ -31,7 +31,8 @@ from distbench.strategies.engine import Engine
 from distbench.strategies.pp import theory
 from distbench.strategies.pp.card import card_of
 from distbench.strategies.pp.cuts import By, cut, ranges
-from distbench.strategies.pp.inside import INSIDE, Dimension, every, labels, mesh_problem, near
+from distbench.strategies.pp.inside import INSIDE, every, labels, mesh_problem, near
+from distbench.strategies.pp.inside import Name as MeshName
 from distbench.strategies.pp.limits import micro_batch_problem, recomputation_problem, stage_problem
 from distbench.strategies.pp.schedules import ACTIVE, SCHEDULES, Name, Schedule
 from distbench.workloads.stages import Stages
@@ -65,9 +66,7 @@ class PipelineParallel(Strategy):
     """count: the same number of layers in each stage. parameters: minimize the size of the largest stage,
     including embedding or head. time: minimize the time of the slowest stage, by timing each layer at the
     start of the run."""
-    mesh: dict[Literal["pp", "dp_replicate", "dp_shard", "tp"], Count] | Literal["auto"] = field(
-        default_factory=dict, metadata={"since": 4}
-    )
+    mesh: dict[MeshName, Count] | Literal["auto"] = field(default_factory=dict, metadata={"since": 4})
     """Further dimensions of the device mesh, inside each pipeline rank; pp defaults to the rest of the world
     size. {dp_replicate: 2} replicates stages with DDP, {dp_shard: 2} shards them with FSDP2, both together
     with HSDP; {tp: 2} splits their layers across ranks that process the same samples. auto: a case for every
@@ -103,13 +102,15 @@ class PipelineParallel(Strategy):
 
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
-        schedules: tuple[Name, ...] = ("Interleaved1F1B", "ZBVZeroBubble")
-        inside: tuple[Dimension, ...] = ("dp_replicate", "dp_shard", "tp")
-        return (
-            cls(),
-            *(cls(schedule=name) for name in schedules),
-            *(cls(mesh={name: 2}) for name in inside),
+        meshes: tuple[dict[MeshName, int], ...] = (
+            {"dp_replicate": 2},
+            {"dp_shard": 2},
+            {"tp": 2},
+            {"dp_replicate": 2, "dp_shard": 2},
+            {"dp_shard": 2, "tp": 2},
         )
+        schedules = sorted(SCHEDULES, key=lambda name: name != cls.schedule)
+        return *(cls(schedule=name) for name in schedules), *(cls(mesh=mesh) for mesh in meshes)
 
     @property
     def order(self) -> Schedule:

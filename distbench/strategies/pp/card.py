@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from distbench.strategies.description import TAKE_IT, Card, Claim
@@ -23,6 +24,19 @@ _WAITS: dict[str, str] = {
     "DualPipeV": "Like ZBVZeroBubble, with forward passes of some micro-batches overlapping backward passes "
     "of others.",
 }
+_PREFERRED: dict[str, str] = {
+    "1F1B": "",
+    "GPipe": "; with at least as many micro-batches as stages 1F1B is better: the same bubble, and fewer "
+    "activations",
+    "Interleaved1F1B": "; and the bubble of 1F1B costs more than v times the messages",
+    "LoopedBFS": "; and stages are sharded: all micro-batches pass a stage before the next one is gathered",
+    "InterleavedZeroBubble": "; and the bubble of Interleaved1F1B is too large, and no layer is recomputed",
+    "ZBVZeroBubble": "; and the bubble of 1F1B is too large, its memory just fits, and no layer is "
+    "recomputed",
+    "DualPipeV": "; and devices can overlap the communication of a micro-batch with the computation of "
+    "another (otherwise ZBVZeroBubble has a smaller bubble)",
+}
+"""When to use a schedule rather than the others."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,18 @@ class _Inside:
     source: str
 
 
+_HYBRID = _Inside(
+    "sharded and replicated",
+    "Each stage is sharded inside groups of ranks and replicated across groups (HSDP); all of them "
+    "process different samples.",
+    "Inside a group parameters are all-gathered and gradients reduce-scattered once for all micro-batches of "
+    "the pipeline; their shards are all-reduced across groups.",
+    "Model states are sharded inside a group, but the unsharded layers of its stages and their unsharded "
+    "gradients are kept until the gradients are reduced.",
+    "the ranks of a stage span nodes: gather inside nodes, and only all-reduce between them.",
+    "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
+)
+"""Of both dimensions of data parallelism."""
 _INSIDE = {
     "dp_replicate": _Inside(
         "replicated",
@@ -72,10 +98,10 @@ _INSIDE = {
 
 def card_of(schedule: Name, *inside: str) -> Card:
     """Card of the pipeline with *schedule*, and with further mesh dimensions *inside* each of its ranks."""
-    plain = _plain(schedule)
-    for name in inside:
-        plain = _with(plain, _INSIDE[name])
-    return plain
+    added = [_INSIDE[name] for name in inside]
+    if {"dp_replicate", "dp_shard"} <= {*inside}:
+        added = [_HYBRID, *(_INSIDE[name] for name in inside if name == "tp")]
+    return functools.reduce(_with, added, _plain(schedule))
 
 
 def _with(plain: Card, more: _Inside) -> Card:
@@ -110,8 +136,8 @@ def _plain(schedule: Name) -> Card:
             Claim(
                 TAKE_IT,
                 "the model is too large for one device, links between devices are slow (only activations "
-                "cross them), and the batch is large enough for many micro-batches.",
-                _MEGATRON,
+                f"cross them), and the batch is large enough for many micro-batches{_PREFERRED[schedule]}.",
+                SCHEDULES[schedule].source,
             ),
         ),
     )
