@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
+from plans import planned
 
 from distbench import meshes
 from distbench.meshes import Mesh
 
 MESH = {"pp": 2, "dp_shard": 2, "tp": 2}
+MODEL = (
+    "{transformer: {dim: 64, depth: 4, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, seq_len: 32}}"
+)
 
 
 def test_ranks_that_follow_each_other_differ_in_the_innermost_dimension() -> None:
@@ -94,3 +99,68 @@ def test_the_most_similar_meshes_come_first(
     asked: dict[str, int], ranks: int, near: list[dict[str, int]]
 ) -> None:
     assert meshes.near(asked, ranks, "pp", ("pp", "tp")) == near
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "model", "advice"),
+    [
+        ("pp: {mesh: {dp_shard: 3}}", 4, {}, ["{dp_shard: 2}", "{dp_shard: 1}"]),
+        ("pp: {mesh: {dp_shard: 3, tp: 2}}", 6, {}, ["{dp_shard: 3, tp: 1}", "{dp_shard: 1, tp: 2}"]),
+        ("pp: {mesh: {pp: 8}}", 8, {}, ["{pp: 4, tp: 2}", "{pp: 4, dp_shard: 2}"]),
+        ("pp: {mesh: {}}", 8, {}, ["{tp: 2}", "{dp_shard: 2}"]),
+        ("fsdp: {mesh: {tp: 2}}", 3, {}, ["{tp: 1}"]),
+        ("cp: {mesh: {cp: 3}}", 4, {"heads: 4, kv_heads: 4": "heads: 2, kv_heads: 2"}, ["{cp: 2}"]),
+        ("ep: {mesh: {ep: 3}}", 4, {"seq_len": "experts: 6, seq_len"}, ["{ep: 2}", "{ep: 1}"]),
+    ],
+)
+def test_the_meshes_that_are_named_as_fitting_fit(
+    strategy: str, world_size: int, model: dict[str, str], advice: list[str], tmp_path: Path
+) -> None:
+    found = advised(tmp_path, strategy, world_size, model)
+    assert found.endswith(f"; mesh: {' or '.join(advice)} would fit")
+    asked = strategy.partition("mesh: ")[2][:-1]
+    assert [advised(tmp_path, strategy.replace(asked, mesh), world_size, model) for mesh in advice] == [
+        "" for _ in advice
+    ]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "length", "compiled", "advice"),
+    [
+        (
+            "cp: {mesh: {cp: 2}}",
+            3,
+            32,
+            "false",
+            "no mesh of 3 ranks would fit, but world size 2 or 4 would",
+        ),
+        (
+            "cp: {mesh: {cp: 2}}",
+            3,
+            31,
+            "false",
+            "no other mesh would fit; mesh: {cp: 3}: context parallelism over 3 devices: heads = 4, kv",
+        ),
+        (
+            "pp: {mesh: {dp_shard: 3}}",
+            4,
+            32,
+            "true",
+            "no other mesh would fit; mesh: {dp_shard: 2}: compile is not supported with pipeline",
+        ),
+    ],
+)
+def test_where_no_mesh_fits_a_world_size_does_or_there_is_a_reason(
+    strategy: str, world_size: int, length: int, compiled: str, advice: str, tmp_path: Path
+) -> None:
+    model = {"seq_len: 32": f"seq_len: {length}"}
+    assert advice in advised(tmp_path, strategy, world_size, model, compile=compiled)
+
+
+def advised(folder: Path, strategy: str, world_size: int, model: dict[str, str], **more: str) -> str:
+    """Why *strategy* can't train a model that is changed by *model*; empty if it can."""
+    workload = MODEL
+    for old, new in model.items():
+        workload = workload.replace(old, new)
+    sections = {"workload": workload, "batch": "{global_batch_size: 24}", **more}
+    return planned(folder, strategy, world_size, **sections).problem or ""
