@@ -63,9 +63,9 @@ class PipelineParallel(Strategy):
     stages_per_rank: Count | None = None
     """Stages per rank. null: the minimum for the schedule, 1 or 2."""
     split: By = "count"
-    """count: the same number of layers in each stage. parameters: minimize the size of the largest stage,
-    including embedding or head. time: minimize the time of the slowest stage, by timing each layer at the
-    start of the run."""
+    """count: as equal numbers of layers as possible, one more in the first stages if they don't divide.
+    parameters: minimize the size of the largest stage, including embedding or head. time: minimize the time
+    of the slowest stage, by timing each layer at the start of the run."""
     mesh: dict[MeshName, Count] | Literal["auto"] = field(default_factory=dict, metadata={"since": 4})
     """Further dimensions of the device mesh, inside each pipeline rank; pp defaults to the rest of the world
     size. {dp_replicate: 2} replicates stages with DDP, {dp_shard: 2} shards them with FSDP2, both together
