@@ -131,7 +131,7 @@ class Zero(Strategy):
     fits the world size and the model (for pp, if micro_batches divides the micro-batch)."""
     micro_batches: Count = field(default=MICRO_BATCHES, metadata={"since": 4})
     """With mesh: {pp: N}, number of parts into which the pipeline splits each micro-batch of the suite; it
-    must divide its size."""
+    must divide its size, and may be smaller than N."""
 
     def __post_init__(self) -> None:
         # what the stage alone decides, the id of a case holds: null would hide that two do the same
