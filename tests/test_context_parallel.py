@@ -93,9 +93,9 @@ def test_what_can_not_be_cut_is_refused_with_the_numbers(
             128,
             "fp32",
             "8 chunks, 2 per device, in fp32 on CUDA each of a multiple of 32 positions, but seq_len = 128 "
-            "is not divisible by 256; use 256",
+            "is not divisible by 256; use seq_len: 256",
         ),
-        (384, "fp32", "seq_len = 384 is not divisible by 256; use 256 or 512"),
+        (384, "fp32", "seq_len = 384 is not divisible by 256; use seq_len: 256 or 512"),
         (256, "fp32", ""),
         (128, "bf16", ""),
     ],
