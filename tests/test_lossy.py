@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import PLUGINS, Finished
 from evidence import DDP, SINGLE, Noise, none, reference, rounding, trained
-from records import case, info, measured
+from records import case, info, measured, with_options
 
 from distbench import plan, registry
 from distbench.adopt import adopt
@@ -204,7 +204,8 @@ def test_many_trainings_by_design_never_outvote_the_one_that_is_meant_to_be_the_
 
 
 def converged(word: str, gravity: Any) -> Verdict:
-    return Verdict("convergence", word, gravity, f"{word}: as measured", vouches=gravity == "ok")
+    sentence, is_good = f"{word}: as measured", gravity == "ok"
+    return Verdict("convergence", word, gravity, sentence, vouches=is_good, by_outcome=True)
 
 
 def barred(**verdicts: Verdict) -> str:
@@ -228,6 +229,28 @@ def test_it_is_picked_only_where_a_run_to_a_target_shows_that_it_converges_as_we
     same = Verdict("equivalence", ROUNDING, "ok", "same", vouches=True)
     assert barred(equivalence=same) == ""
     assert "worse: as measured" in barred(equivalence=same, convergence=converged("worse", "bad"))
+
+
+def test_timed_steps_that_part_outvote_a_check_that_saw_nothing_but_no_run_to_a_target() -> None:
+    same = Verdict("equivalence", ROUNDING, "ok", "same", vouches=True)
+    parted = Verdict("losses", BY_DESIGN, "ok", "as meant")
+    assert "nothing shows that it converges as well" in barred(equivalence=same, losses=parted)
+    assert barred(equivalence=same, losses=parted, convergence=converged(AS_REFERENCE, "ok")) == ""
+
+
+@pytest.mark.parametrize("noise", [none, rounding])
+def test_on_reduced_work_no_check_vouches_for_another_training_by_design(noise: Noise) -> None:
+    def on(work: str, **changes: Any) -> Verdict:
+        record = trained(noise, **changes)
+        record = dataclasses.replace(record, job=with_options(record.job, work=work))
+        return verdicts([reference(), record], 0.001)[DDP.id]
+
+    # a PowerSGD that shrinks only the embedding shrinks nothing where that has fewer tokens
+    reduced = "vocab_size 1,024"
+    found = on(reduced, described_strategy=DESIGNED)
+    assert (found.word in (EQUIVALENT, ROUNDING), found.vouches) == (True, False)
+    assert on("", described_strategy=DESIGNED).vouches
+    assert on(reduced).vouches, "what is meant to be the same does the same to smaller tensors"
 
 
 def test_the_answer_says_why_a_faster_case_was_not_taken() -> None:

@@ -14,7 +14,7 @@ from distbench.analysis.losses import losses_of, numbers
 from distbench.analysis.noise import Interval, intervals
 from distbench.analysis.price import cost_of, described, prices
 from distbench.analysis.settings import description_of, unsteady
-from distbench.analysis.verdict import Gravity, Verdict, verdicts
+from distbench.analysis.verdict import Gravity, Verdict, verdicts, vouched
 from distbench.case import CHOICES, CURRENT, Axis, Case
 from distbench.grouping import grouped
 from distbench.job import MEASURE, kind_of
@@ -146,9 +146,7 @@ class CaseSummary:
     @property
     def unproven(self) -> ByDesign | None:
         """In what it is another training by design, unless it was shown to train as well as its reference."""
-        vouched = any(verdict.vouches for verdict in self.verdicts.values())
-        is_shown = vouched and not self.of_gravity("bad")
-        return None if is_shown else description_of(self.case, self.detail).by_design
+        return None if vouched(self.verdicts) else description_of(self.case, self.detail).by_design
 
     @property
     def comparable(self) -> bool:

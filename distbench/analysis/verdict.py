@@ -55,6 +55,8 @@ class Verdict:
     vouches: bool = False
     """Whether it shows that the case trains as well as its reference: then a case may be recommended that is
     another training by design."""
+    by_outcome: bool = False
+    """Whether what vouches is how well the training ended, so that it need not be the same in any step."""
     extent: tuple[float, str] | None = None
     """How far the case is from its reference, and what that is a fraction of: what several good verdicts of
     one word are summed up by."""
@@ -67,6 +69,19 @@ class Verdict:
             "sentence": self.sentence,
             "detail": finite(self.detail.to_json()) if self.detail else None,
         }
+
+
+def vouched(verdicts: Mapping[str, Verdict]) -> bool:
+    """Whether *verdicts* on a case, by kind, show that it trains as well as its reference.
+
+    A bad one speaks against that whatever the others say. Timed steps that parted from their reference show
+    that a check saw too little, and leave only what vouches by the outcome.
+    """
+    if any(verdict.gravity == "bad" for verdict in verdicts.values()):
+        return False
+    timed = verdicts.get(LOSSES)
+    has_parted = timed is not None and timed.word == BY_DESIGN
+    return any(each.vouches and (each.by_outcome or not has_parted) for each in verdicts.values())
 
 
 def judges() -> dict[str, Kind]:

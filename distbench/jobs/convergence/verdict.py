@@ -61,8 +61,16 @@ class Convergence:
         extent = None
         if self.steps and self.word == AS_REFERENCE:
             extent = max(self.steps.most, 0.0), "more steps to the target not ruled out"
-        sentence, vouches = f"{shown}: {self.why}", gravity == "ok"
-        return Verdict("convergence", self.word, gravity, sentence, self, vouches=vouches, extent=extent)
+        return Verdict(
+            "convergence",
+            self.word,
+            gravity,
+            f"{shown}: {self.why}",
+            self,
+            vouches=gravity == "ok",
+            by_outcome=True,
+            extent=extent,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The trainings, the tests and what was found of their health."""
