@@ -168,6 +168,25 @@ def test_gradients_that_a_suite_rounds_to_be_reduced_are_another_training_by_des
     assert verdict(off(0), described_strategy=None).word == DIFFERS
 
 
+def test_gradients_rounded_to_be_reduced_need_a_proof_and_may_take_timed_losses_from_the_checks() -> None:
+    asked = dataclasses.replace(DDP, precision=Precision(reduce="fp16"))
+    known = [3.0, 2.5, 2.2, 2.0]
+    parted = dataclasses.replace(timed(asked, known[1:]), warmup_losses=[[4.0, 3.001]] * 2)
+    check = trained(off(0), case=asked, case_id=asked.id)
+    check = dataclasses.replace(check, job=with_options(check.job, of=asked.id))
+    (row,) = run_of(reference(), check, parted).cases
+    assert {kind: each.word for kind, each in row.verdicts.items()} == {
+        "equivalence": BY_DESIGN,
+        "losses": BY_DESIGN,
+    }
+    (barred,) = [one.barred for one in candidates([row], {})]
+    assert "gradients are rounded to fp16" in barred and "add converge" in barred
+    # one process rounds none, whatever it is asked for
+    alone = timed(dataclasses.replace(SINGLE, precision=asked.precision), LOSSES)
+    (row,) = run_of(dataclasses.replace(alone, effective={"dtypes": {"reduce": None}})).cases
+    assert row.unproven is None
+
+
 WARMUP_LOSSES, LOSSES = [4.0, 3.9], [3.8, 3.7, 3.6]
 
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from distbench import registry
 from distbench.analysis.text import one_line
-from distbench.case import Case
+from distbench.case import BYTES, Case
 from distbench.grouping import gathered
 from distbench.record import Record
-from distbench.strategies.description import ENGINE_SETTINGS, Description, Meaning
+from distbench.strategies.description import ENGINE_SETTINGS, ByDesign, Description, Meaning
 
 Kind = Literal["work", "speed", "strategy", "unknown"]
 
@@ -145,6 +145,24 @@ def description_of(case: Case, record: Record | None) -> Description:
     except TypeError:
         # options of another version of distbench
         return Description()
+
+
+def design_of(case: Case, record: Record | None) -> ByDesign | None:
+    """In what the training of *case* is another one by design; None: it is meant to be the same as others.
+
+    By its strategy, or as the suite rounds gradients to a shorter dtype than they are computed in.
+    """
+    if design := description_of(case, record).by_design:
+        return design
+    compute, reduce = case.precision.compute, case.precision.reduce
+    if BYTES[reduce] < BYTES[compute] and not _reduces_nothing(record):
+        return ByDesign(f"gradients are rounded to {reduce} to be reduced (precision.reduce)")
+    return None
+
+
+def _reduces_nothing(record: Record | None) -> bool:
+    """Whether the live engine said that it reduces no gradients, as one process does."""
+    return record is not None and settings(record).get("dtypes.reduce", "") is None
 
 
 def offloads_in_vain(case: Case, record: Record | None) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from distbench.analysis.losses import losses_of, numbers
 from distbench.analysis.noise import Interval, intervals
 from distbench.analysis.price import cost_of, described, prices
-from distbench.analysis.settings import description_of, unsteady
+from distbench.analysis.settings import design_of, unsteady
 from distbench.analysis.verdict import Gravity, Verdict, verdicts, vouched
 from distbench.case import CHOICES, CURRENT, Axis, Case
 from distbench.grouping import grouped
@@ -146,7 +146,7 @@ class CaseSummary:
     @property
     def unproven(self) -> ByDesign | None:
         """In what it is another training by design, unless it was shown to train as well as its reference."""
-        return None if vouched(self.verdicts) else description_of(self.case, self.detail).by_design
+        return None if vouched(self.verdicts) else design_of(self.case, self.detail)
 
     @property
     def comparable(self) -> bool:

@@ -19,7 +19,7 @@ from distbench.analysis.loss_deviation import (
     TimedLosses,
 )
 from distbench.analysis.losses import losses_of
-from distbench.analysis.settings import description_of
+from distbench.analysis.settings import description_of, design_of
 from distbench.analysis.tolerance import BLUNT, SEEN, allowed, resolved
 from distbench.case import Case
 from distbench.record import Record
@@ -57,7 +57,7 @@ class Timed:
 
     @property
     def design(self) -> ByDesign | None:
-        """In what it is another training by design; None: it is meant to be the same as others."""
+        """In what its strategy is another training by design; None: it is meant to be the same as others."""
         return description_of(self.case, self.records[0]).by_design
 
     @property
@@ -113,7 +113,8 @@ class Timed:
         if beyond:
             worst = min(beyond, key=lambda place: (place.step, -place.of_limit))
             # the loss of a step is that before its update
-            meant = self.design if self.design and worst.step > self.design.since else None
+            design = self._design(expected)
+            meant = design if design and worst.step > design.since else None
             word, why = (BY_DESIGN, meant.why) if meant else (DIFFERS, "")
             return TimedLosses(word, source, len(found), len(beyond), worst, of, design=why)
         if not found:
@@ -126,6 +127,14 @@ class Timed:
         worst = max((place.worst for place in found), key=lambda place: place.of_limit)
         seen = ", whose own weights moved by rounding lead as far" if any(p.unusual for p in found) else ""
         return TimedLosses(SAME, source + seen, len(found), 0, worst, of, min(place.sharp for place in found))
+
+    def _design(self, expected: Expected) -> ByDesign | None:
+        """What may take it away from *expected*.
+
+        A check's reference reduces no gradients, so it has not seen what it is to round them for that, as
+        ``tolerance`` has.
+        """
+        return self.design if expected.allowed is None else design_of(self.case, self.records[0])
 
     def _place(self, number: int, curve: np.ndarray, expected: Expected) -> _Place | None:
         """What the trial of round *number* comes to; None if there is no step that both know."""

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distbench.analysis.loss_deviation import BY_DESIGN
-from distbench.analysis.settings import description_of
-from distbench.case import BYTES
+from distbench.analysis.settings import design_of
 from distbench.grouping import grouped
 from distbench.jobs.equivalence import MOST_STEPS
 from distbench.jobs.equivalence.arms import (
@@ -68,7 +67,7 @@ class Judge:
         remarks = [row["text"] for row in record.tables.get("check_notes", [])]
         errors = self._errors(training, self.envelope.limits(false_alarm), bool(remarks))
         families = grouped(errors, lambda error: error.place.family).values()
-        design, drift = design_of(record), _drift(record)
+        design, drift = design_of(record.case, record), _drift(record)
         outside = [error for error in errors if error.of_limit > 1]
         wrong = [error for error in outside if not _is_meant(error, design)]
         first = min(
@@ -149,16 +148,6 @@ def _drift(record: Record) -> Drift | None:
     """First difference between the copies of the ranks."""
     rows = record.tables.get("check_replicas", [])
     return next((Drift(row["step"], row["of_rank"], row["tensor"]) for row in rows), None)
-
-
-def design_of(record: Record) -> ByDesign | None:
-    """In what the training in *record* is another one by design; None: it is meant to be the same."""
-    reduce, compute = record.case.precision.reduce, record.case.precision.compute
-    if design := description_of(record.case, record).by_design:
-        return design
-    if BYTES[reduce] < BYTES[compute]:
-        return ByDesign(f"gradients are rounded to {reduce} to be reduced (precision.reduce)")
-    return None
 
 
 def _is_meant(error: Worst, design: ByDesign | None) -> bool:
