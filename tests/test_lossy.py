@@ -1,4 +1,4 @@
-"""Trainings that are others by design: what DDP sends in place of gradients, and how that is judged."""
+"""What DDP sends in place of gradients: theory, refusals, and the verdicts on real trainings."""
 
 from __future__ import annotations
 
@@ -10,38 +10,26 @@ from typing import Any
 
 import pytest
 from conftest import PLUGINS, Finished
-from evidence import DDP, SINGLE, Noise, none, reference, rounding, trained
-from records import case, info, measured, with_options
+from records import case
 
 from distbench import plan, registry
 from distbench.adopt import adopt
-from distbench.analysis.answer import answer
-from distbench.analysis.candidates import candidates
 from distbench.analysis.communication import EXPLAINED, volume
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.run import AnalysedRun
-from distbench.analysis.verdict import Verdict
 from distbench.case import Case, Choice, Optimizer, Precision
 from distbench.env import Machine
 from distbench.errors import SuiteError, UsageError
-from distbench.gate.conclusion import demanded
-from distbench.jobs.convergence.verdict import AS_REFERENCE
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
-from distbench.jobs.equivalence.verdict import verdicts
-from distbench.record import Record
 from distbench.record.store import Run
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.ddp.lossy import reduced_numbers
-from distbench.strategies.description import ByDesign, Description
 from distbench.suite import load
-from distbench.suite.gate import GateRules
 from distbench.workloads.mlp import Mlp
 from distbench.workloads.transformer import PRESETS, Transformer
 
 MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
-SINCE = 2
-DESIGNED = Description(by_design=ByDesign("it rounds on purpose", SINCE))
 
 
 def lossy(**options: Any) -> Case:
@@ -110,183 +98,6 @@ def test_a_start_that_is_too_early_or_is_timed_is_a_mistake(strategy: str, why: 
     )
     with pytest.raises(SuiteError, match=f"(?s){why}"):
         plan.make(load(suite), MACHINE)
-
-
-def verdict(noise: Noise, **changes: Any) -> Verdict:
-    changes = {"described_strategy": DESIGNED, **changes}
-    return verdicts([reference(), trained(noise, **changes)], 0.001)[DDP.id]
-
-
-def off(since: int, kind: str = "parameter", by: float = 0.1) -> Noise:
-    """Rounding, and from step *since* on numbers of that *kind* that are wrong *by* that fraction."""
-    return lambda *place: by if place[0] >= since and place[1] == kind else rounding(*place)
-
-
-def test_what_is_beyond_rounding_after_the_design_begins_is_no_failure_and_told_with_how_far() -> None:
-    found = verdict(off(SINCE))
-    assert (found.word, found.gravity, found.voids, found.vouches) == (BY_DESIGN, "ok", False, False)
-    assert found.sentence.startswith(f"{BY_DESIGN} from step {SINCE} on (adamw), first in parameters of")
-    assert found.sentence.endswith("; it rounds on purpose")
-    assert found.extent and found.extent[0] > 1
-
-
-@pytest.mark.parametrize(
-    "noise",
-    [
-        pytest.param(off(SINCE - 1), id="an update before it begins"),
-        # the loss of a step is that before its update
-        pytest.param(off(SINCE, "loss"), id="the loss of the step in which it begins"),
-        pytest.param(off(0, "gradient"), id="the first gradients"),
-        pytest.param(off(SINCE + 1, by=math.inf), id="no number afterwards"),
-    ],
-)
-def test_no_design_excuses_what_is_wrong_before_it_begins_or_is_no_number(noise: Noise) -> None:
-    found = verdict(noise)
-    assert (found.word, found.gravity) == (DIFFERS, "bad")
-
-
-def test_no_design_excuses_copies_that_part() -> None:
-    part = {"training": "case", "step": SINCE + 1, "of_rank": 1, "tensor": "layer"}
-    record = trained(off(SINCE), described_strategy=DESIGNED)
-    record = dataclasses.replace(record, tables={**record.tables, "check_replicas": [part]})
-    assert verdicts([reference(), record], 0.001)[DDP.id].word == DIFFERS
-
-
-def test_one_that_no_rounding_tells_apart_is_equivalent_unless_it_never_began() -> None:
-    assert verdict(rounding).word == ROUNDING
-    assert verdict(none).word == EQUIVALENT
-    later = verdict(rounding, described_strategy=Description(by_design=ByDesign("it rounds later", 100)))
-    assert later.word == BY_DESIGN
-    assert "but not in the steps that were checked" in later.sentence
-
-
-def test_gradients_that_a_suite_rounds_to_be_reduced_are_another_training_by_design() -> None:
-    asked = dataclasses.replace(DDP, precision=Precision(reduce="fp16"))
-    found = verdict(off(0), case=asked, described_strategy=None)
-    assert found.word == BY_DESIGN
-    assert "gradients are rounded to fp16" in found.sentence
-    assert verdict(off(0), described_strategy=None).word == DIFFERS
-
-
-def test_gradients_rounded_to_be_reduced_need_a_proof_and_may_take_timed_losses_from_the_checks() -> None:
-    asked = dataclasses.replace(DDP, precision=Precision(reduce="fp16"))
-    known = [3.0, 2.5, 2.2, 2.0]
-    parted = dataclasses.replace(timed(asked, known[1:]), warmup_losses=[[4.0, 3.001]] * 2)
-    check = trained(off(0), case=asked, case_id=asked.id)
-    check = dataclasses.replace(check, job=with_options(check.job, of=asked.id))
-    (row,) = run_of(reference(), check, parted).cases
-    assert {kind: each.word for kind, each in row.verdicts.items()} == {
-        "equivalence": BY_DESIGN,
-        "losses": BY_DESIGN,
-    }
-    (barred,) = [one.barred for one in candidates([row], {})]
-    assert "gradients are rounded to fp16" in barred and "add converge" in barred
-    # one process rounds none, whatever it is asked for
-    alone = timed(dataclasses.replace(SINGLE, precision=asked.precision), LOSSES)
-    (row,) = run_of(dataclasses.replace(alone, effective={"dtypes": {"reduce": None}})).cases
-    assert row.unproven is None
-
-
-WARMUP_LOSSES, LOSSES = [4.0, 3.9], [3.8, 3.7, 3.6]
-
-
-def timed(of: Case, losses: list[float], pace: float = 1000.0, **changes: Any) -> Record:
-    record = measured(of, pace)
-    samples = {"loss": [losses] * of.world_size}
-    warm = [WARMUP_LOSSES] * of.world_size
-    return dataclasses.replace(record, samples=samples, warmup_losses=warm, **changes)
-
-
-def run_of(*records: Record) -> AnalysedRun:
-    cases = {record.case_id: record.case for record in records if record.job.kind == "measure"}
-    return AnalysedRun(info(*cases.values()), records)
-
-
-POWERSGD = lossy(powersgd_rank=2)
-
-
-@pytest.mark.parametrize(
-    ("losses", "word"),
-    [([3.8, 3.75, 3.65], BY_DESIGN), ([3.9, 3.8, 3.7], "another training"), (LOSSES, "same losses")],
-)
-def test_timed_losses_may_part_only_after_the_design_begins(losses: list[float], word: str) -> None:
-    # of steps 0 and 1 gradients are reduced whole, so the loss of step 2 is the same
-    run = run_of(timed(SINGLE, LOSSES), timed(DDP, LOSSES), timed(POWERSGD, losses))
-    found = {row.case.label: row.verdicts["losses"].word for row in run.cases}
-    assert found == {"single": "same losses", "ddp": "same losses", "ddp+powersgd2": word}
-
-
-def test_many_trainings_by_design_never_outvote_the_one_that_is_meant_to_be_the_same() -> None:
-    others = [timed(lossy(powersgd_rank=rank), [3.8, 3.75, 3.65]) for rank in (1, 2, 4)]
-    run = run_of(timed(DDP, LOSSES), *others)
-    assert {row.verdicts["losses"].word for row in run.cases if "losses" in row.verdicts} == {BY_DESIGN}
-
-
-def converged(word: str, gravity: Any) -> Verdict:
-    sentence, is_good = f"{word}: as measured", gravity == "ok"
-    return Verdict("convergence", word, gravity, sentence, vouches=is_good, by_outcome=True)
-
-
-def barred(**verdicts: Verdict) -> str:
-    """Why the case that is another training by design may not be recommended, by its *verdicts*."""
-    run = run_of(timed(DDP, LOSSES), timed(POWERSGD, LOSSES, 2000.0))
-    rows = [
-        dataclasses.replace(row, verdicts=verdicts if row.case == POWERSGD else {}, degraded="")
-        for row in run.cases
-    ]
-    return candidates(rows, {})[1].barred
-
-
-def test_it_is_picked_only_where_a_run_to_a_target_shows_that_it_converges_as_well() -> None:
-    judged = Verdict("equivalence", BY_DESIGN, "ok", "as meant")
-    assert "nothing shows that it converges as well; add converge" in barred(equivalence=judged)
-    good = converged(AS_REFERENCE, "ok")
-    assert barred(equivalence=judged, convergence=good) == ""
-    assert "worse: as measured" in barred(convergence=converged("worse", "bad"))
-    assert "inconclusive: as" in barred(convergence=converged("inconclusive", "unknown"))
-    # what no check can tell apart needs no other proof, unless there is one against it
-    same = Verdict("equivalence", ROUNDING, "ok", "same", vouches=True)
-    assert barred(equivalence=same) == ""
-    assert "worse: as measured" in barred(equivalence=same, convergence=converged("worse", "bad"))
-
-
-def test_timed_steps_that_part_outvote_a_check_that_saw_nothing_but_no_run_to_a_target() -> None:
-    same = Verdict("equivalence", ROUNDING, "ok", "same", vouches=True)
-    parted = Verdict("losses", BY_DESIGN, "ok", "as meant")
-    assert "nothing shows that it converges as well" in barred(equivalence=same, losses=parted)
-    assert barred(equivalence=same, losses=parted, convergence=converged(AS_REFERENCE, "ok")) == ""
-
-
-@pytest.mark.parametrize("noise", [none, rounding])
-def test_on_reduced_work_no_check_vouches_for_another_training_by_design(noise: Noise) -> None:
-    def on(work: str, **changes: Any) -> Verdict:
-        record = trained(noise, **changes)
-        record = dataclasses.replace(record, job=with_options(record.job, work=work))
-        return verdicts([reference(), record], 0.001)[DDP.id]
-
-    # a PowerSGD that shrinks only the embedding shrinks nothing where that has fewer tokens
-    reduced = "vocab_size 1,024"
-    found = on(reduced, described_strategy=DESIGNED)
-    assert (found.word in (EQUIVALENT, ROUNDING), found.vouches) == (True, False)
-    assert on("", described_strategy=DESIGNED).vouches
-    assert on(reduced).vouches, "what is meant to be the same does the same to smaller tensors"
-
-
-def test_the_answer_says_why_a_faster_case_was_not_taken() -> None:
-    found = answer(run_of(*(timed(of, LOSSES, pace) for of, pace in ((DDP, 1000.0), (POWERSGD, 2000.0)))))
-    assert found.headline.startswith("Train with ddp on 2 devices")
-    assert any("ddp+powersgd2 was faster, but is not recommended" in reason for reason in found.reasons)
-
-
-def test_a_gate_passes_it_where_equivalence_is_required_and_wants_convergence_where_that_is() -> None:
-    (row,) = run_of(timed(POWERSGD, LOSSES)).cases
-    row = dataclasses.replace(row, verdicts={"equivalence": verdict(off(SINCE))})
-    found = demanded(row, GateRules(equivalence="required", convergence="required"))
-    assert [(each.metric, each.word) for each in found] == [
-        ("equivalence", "pass"),
-        ("convergence", "missing"),
-    ]
-    assert found[0].said.startswith(BY_DESIGN)
 
 
 @pytest.mark.parametrize(

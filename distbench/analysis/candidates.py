@@ -171,9 +171,9 @@ def fronts(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:
 
     A case is left out if another has at least its throughput with no more memory, and is better in one
     of the two. Of cases equal in both, the first in the suite represents all. By estimate: neighbours may be
-    statistically tied.
+    statistically tied. What may train worse (``CaseSummary.unproven``) is on no front, and keeps none off it.
     """
-    known = [row for row in cases if {THROUGHPUT, MEMORY} <= row.values.keys()]
+    known = [row for row in cases if {THROUGHPUT, MEMORY} <= row.values.keys() and not row.unproven]
     return [_front(rows) for rows in comparable(known)]
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from distbench.analysis.candidates import fronts
 from distbench.analysis.choice import Wish, choose
+from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.text import listed
 from distbench.grouping import grouped
 from distbench.report.figures import GREY, Chart, Style, drawn, errors, facts, hover, safe, scatter
 from distbench.report.labels import beside_marks
-from distbench.report.sheet import Field, Row, Sheet
+from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.view import CASE, View, case_cells
 from distbench.units import count_text, number_text
 
@@ -35,7 +36,8 @@ class ThroughputView(View):
     is_behind = True
     caption = (
         "tokens/s: mean over trials, differences between rounds taken out, and their range; memory: "
-        "median. front: no case on the same number of devices is both faster and smaller."
+        "median. front: no case on the same number of devices is both faster and smaller. A case that "
+        "differs by design and was not seen to converge as well is on no front."
     )
     fields = (
         *CASE,
@@ -61,7 +63,7 @@ class ThroughputView(View):
                         "highest": row.values[THROUGHPUT].high,
                         "memory_peak": row.values[MEMORY].value,
                         "efficiency": efficiency.get(row.case.id),
-                        "front": row.case.id in best,
+                        "front": Cell(row.case.id in best, f"no: {BY_DESIGN}" if row.unproven else ""),
                     }
                 )
                 for row in rows
@@ -87,7 +89,8 @@ class ThroughputView(View):
             "Each mark is a case, its shape and colour the strategy; up and to the left is better. "
             "Bars are the 95% interval of the throughput and the range of the memory (up to 200 cases). "
             "Grey steps are Pareto fronts: at the "
-            "same device count, no case is both faster and smaller than a point on the line. Names that "
+            "same device count, no case is both faster and smaller than a point on the line. Hollow marks "
+            "are on no front: they differ by design and were not seen to converge as well. Names that "
             "have no room are told by the pointer. The axes do not begin at 0. Click a point to jump to its "
             f"row.{more}",
             _plane(run, rows, found, names),
@@ -226,17 +229,23 @@ def _marks(family: str, rows: list[CaseSummary], look: _Look) -> dict[str, Any]:
     error_x = errors([(e.low / _MIB, e.value / _MIB, e.high / _MIB) for e in memory])
     error_y = errors([(e.ends[0], e.value, e.ends[1]) for e in throughput])
     ids = [row.case.id for row in rows]
+    marker = look.style.marker(family) | {"size": 11}
+    symbols = [f"{marker['symbol']}-open" if row.unproven else marker["symbol"] for row in rows]
     return scatter(
         family,
         [each.value / _MIB for each in memory],
         [each.value for each in throughput],
         "markers+text" if any(id_ in look.words for id_ in ids) else "markers",
-        [hover(row.case.name, *facts(row, look.efficiency.get(row.case.id))) for row in rows],
+        [hover(row.case.name, *facts(row, look.efficiency.get(row.case.id)), _caveat(row)) for row in rows],
         ids,
         **({"error_x": error_x, "error_y": error_y} if look.ranges else {}),
         text=[safe(look.names[id_]) if id_ in look.words and id_ != look.pick else "" for id_ in ids],
         textposition=[look.words.get(id_, "top center") for id_ in ids],
         textfont={"size": 11},
         cliponaxis=False,
-        marker=look.style.marker(family) | {"size": 11},
+        marker={**marker, "symbol": symbols},
     )
+
+
+def _caveat(row: CaseSummary) -> str:
+    return f"{BY_DESIGN}, not seen to converge as well: {row.unproven.why}" if row.unproven else ""
