@@ -518,8 +518,9 @@ def test_gradients_that_are_not_finite_are_named_before_they_reach_the_loss(run_
 
 @pytest.fixture(scope="module")
 def ill(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Two strategies that train badly, each in its own way, beside one reference."""
-    text = TRAIN % ("Small", "[apart, slow_learner]", ", replicas_every: 5")
+    """Strategies that train badly, each in its own way, beside one reference."""
+    strategies = "[apart, slow_learner, planted_local: {bug: never}]"
+    text = TRAIN % ("Small", strategies, ", replicas_every: 5")
     return run_in(tmp_path_factory.mktemp("ill"), text)
 
 
@@ -529,6 +530,10 @@ def test_ranks_that_train_apart_are_found_by_their_parameters(ill: Finished) -> 
     found = found_in(ill)["apart"]
     assert found.word == "ranks drifted apart"
     assert found.why.startswith("rank 1 at step 5: ")
+    # of those that are averaged after steps 2, 4, 6, the fifth says nothing
+    local = found_in(ill)["planted-local-never"]
+    assert local.word == "ranks drifted apart"
+    assert local.why.startswith("rank 1 at step 6: ")
 
 
 @pytest.mark.train

@@ -24,7 +24,7 @@ from distbench.errors import SuiteError, UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.record.store import Run
 from distbench.strategies.ddp import DistributedDataParallel
-from distbench.strategies.ddp.lossy import reduced_numbers
+from distbench.strategies.ddp.lossy import are_replicas_equal, reduced_numbers
 from distbench.suite import load
 from distbench.workloads.mlp import Mlp
 from distbench.workloads.transformer import PRESETS, Transformer
@@ -63,6 +63,15 @@ def test_bytes_are_those_of_the_factors_or_of_an_average_in_each_period() -> Non
     unknown = dataclasses.replace(of, workload=Choice("user", {"model": "models.small:Small", "length": 8}))
     assert rank.collectives(unknown, 0) is None
     assert DistributedDataParallel(local_sgd_period=4).collectives(of, 1000) == {"all_reduce": 1000.0}
+
+
+def test_replicas_are_equal_until_they_are_local_and_right_after_each_average() -> None:
+    equal = [
+        updates
+        for updates in range(12)
+        if are_replicas_equal(DistributedDataParallel(local_sgd_period=4, local_sgd_start=2), updates)
+    ]
+    assert equal == [0, 1, 2, 3, 7, 11]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +183,25 @@ check: {steps: 5}
     assert words.pop("none") == BY_DESIGN
     assert words == dict.fromkeys(words, DIFFERS)
     assert (done.code, len(words)) == (1, 3)
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_replicas_that_are_not_averaged_as_they_should_be_are_found(
+    run_suite: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(registry.PLUGIN_PATH, PLUGINS)
+    done = run_suite(
+        SUITE
+        + """
+strategies: [planted_local: {bug: [none, never, late, partly]}]
+measure: {trials: 0}
+check: {steps: 5, perturbed: 4, fp64: false}
+"""
+    )
+    words = {label.removeprefix("planted-local-"): word for label, word in told(done).items()}
+    assert words == {"none": BY_DESIGN, "never": DIFFERS, "late": DIFFERS, "partly": DIFFERS}
+    assert done.code == 1
 
 
 @pytest.mark.train

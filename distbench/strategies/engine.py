@@ -131,6 +131,12 @@ class Engine(ABC):
         """How many steps were not taken because gradients overflowed under the loss scale."""
         return 0
 
+    @property
+    def has_equal_replicas(self) -> bool:
+        """Whether ranks that keep the same parameters should have equal copies now: between two averages of
+        local SGD they should not, and ``full_state`` is something else than the copy of a rank."""
+        return True
+
     def unsynchronised(self) -> AbstractContextManager[Any] | None:
         """Context in which steps reduce no gradients; None if the strategy has none.
 

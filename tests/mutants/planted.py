@@ -61,6 +61,12 @@ MUTANTS = (
         "self._rows = range(share)",
         _in("test_run"),
     ),
+    Mutant(
+        "after an average, too, only the mean of replicas is seen",
+        "return own if self.has_equal_replicas else (",
+        "return own if not self._updates else (",
+        _in("test_lossy", "not_averaged"),
+    ),
     # read-back
     Mutant(
         "another engine passes for the one asked for",

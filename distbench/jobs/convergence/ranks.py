@@ -51,6 +51,8 @@ class _Watcher(Watcher):
         self._health = Health(setting)
         self._curve: Rows = []
         self._norm: float | None = None
+        self._compares = False
+        """Whether the copies of ranks are to be compared as soon as they should be equal."""
         tables = {"converge_curve": self._curve, "converge_findings": self._health.findings}
         self.delivery = Delivery(tables=tables if setting.rank == 0 else {})
 
@@ -77,8 +79,10 @@ class _Watcher(Watcher):
             checks.check_effective(self.delivery.effective, setting, number - engine.skipped_steps)
         self._health.loss(number, step.loss)
         self._health.skipped(number, engine)
-        if _due(number, options.replicas_every):
+        self._compares |= _due(number, options.replicas_every)
+        if self._compares and engine.has_equal_replicas:
             self._health.replicas(number, engine)
+            self._compares = False
         is_evaluated = number == options.max_steps or _due(number, options.eval_every)
         samples = number * setting.case.batch.global_batch_size
         self._curve.append(

@@ -135,6 +135,16 @@ def _reduced(rows: int, columns: int, rank: int, least: float) -> int:
     return products if products * least < rows * columns else rows * columns
 
 
+def are_replicas_equal(ddp: DistributedDataParallel, updates: int) -> bool:
+    """Whether post-local SGD should have the same parameters on all ranks after so many *updates*.
+
+    Before it starts gradients are reduced; its first update is followed by the first average, as torch's
+    ``PeriodicModelAverager`` counts.
+    """
+    local = updates - ddp.local_sgd_start
+    return local <= 0 or (local - 1) % ddp.local_sgd_period == 0
+
+
 def between_averages(period: int) -> Deviation:
     """Why one step that is counted moves more or less than the mean."""
     return Deviation(

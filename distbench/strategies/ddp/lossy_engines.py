@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from distbench.strategies import ddp
 from distbench.strategies.base import Setting
 from distbench.strategies.ddp.engine import DdpEngine
-from distbench.strategies.ddp.lossy import no_checkpoint
+from distbench.strategies.ddp.lossy import are_replicas_equal, no_checkpoint
 from distbench.strategies.engine import FullState
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name, norm
 
@@ -121,10 +121,12 @@ class PowerSgdEngine(LossyEngine):
 
 
 class LocalSgdEngine(LossyEngine):
-    """Ranks update copies of their own; what is asked of the model is asked of the mean of them."""
+    """Ranks update copies of their own; between two averages the mean of them is what is asked for."""
 
     _state: PostLocalSGDState
     _optimizer: PostLocalSGDOptimizer
+    _updates = 0
+    """Counted here: what the averager says that it does is what may be wrong."""
 
     def registered(self, module: DistributedDataParallel) -> PostLocalSGDState:
         # a group of its own for each rank: between two averages it reduces with nobody
@@ -149,6 +151,14 @@ class LocalSgdEngine(LossyEngine):
         told = {"period": averager.period, "start": self._state.start_localSGD_iter}
         return {**super().effective(), "local_sgd": {**told, "warmup_steps": averager.warmup_steps}}
 
+    def step(self) -> None:
+        super().step()
+        self._updates += 1
+
+    @property
+    def has_equal_replicas(self) -> bool:
+        return are_replicas_equal(self._strategy, self._updates)
+
     def grad_norm(self) -> float:
         return norm(gradient for _, gradient in self.full_gradients())
 
@@ -156,7 +166,9 @@ class LocalSgdEngine(LossyEngine):
         return ((name, _mean(own)) for name, own in super().full_gradients())
 
     def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return ((name, _mean(own)) for name, own in super().full_state())
+        own = super().full_state()
+        # a mean of copies that should be equal would hide that they are not
+        return own if self.has_equal_replicas else ((name, _mean(each)) for name, each in own)
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
         parameters = list(self.module.parameters())
