@@ -227,8 +227,8 @@ class Measure:
     """Keep the profiler's trace of every trial (Chrome/Perfetto JSON, gzipped) next to its record;
     false: only of trials in which something looks wrong."""
     unsynced_steps: Annotated[int, Bound(0, 1_000_000)] = 0
-    """Steps at the very end without gradient reduction, if the strategy supports it (ddp): a second,
-    independent measure of exposed communication."""
+    """Steps at the very end without communication, if the strategy has such (ddp, unless its optimizer
+    communicates): a second, independent measure of exposed communication."""
     check_steps: Annotated[int, Bound(1, 10_000)] = 1
     """Steps after those in which the gradient norm is measured."""
     order: Literal["interleaved", "sequential"] = "interleaved"

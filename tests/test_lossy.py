@@ -166,6 +166,22 @@ check: {steps: 4, perturbed: 4, fp64: false}
 
 
 @pytest.mark.train
+def test_only_steps_without_any_communication_tell_what_it_costs(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(
+        SUITE
+        + """
+strategies: [ddp, ddp: {local_sgd_period: 2}, ddp: {sharded_optimizer: true}]
+measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0, unsynced_steps: 2}
+"""
+    )
+    name = "comm_exposed_by_difference_s"
+    records = {record.case.label: record for record in Run(done.folder).records()}
+    assert [label for label, record in records.items() if name in record.values] == ["ddp"]
+    for label in ("ddp+local2", "ddp+zero1"):
+        assert "the optimizer communicates" in records[label].absent[name]
+
+
+@pytest.mark.train
 @pytest.mark.deep
 def test_mistakes_that_no_design_means_are_found(
     run_suite: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch

@@ -138,10 +138,11 @@ class Engine(ABC):
         return True
 
     def unsynchronised(self) -> AbstractContextManager[Any] | None:
-        """Context in which steps reduce no gradients; None if the strategy has none.
+        """Context in which steps communicate nothing at all; None if the strategy has none.
 
-        Ranks train apart in it, so it comes after all else: the step that it saves time on is an
-        independent measure of exposed communication.
+        Without the reduction of gradients alone it is none, if the optimizer communicates as well. Ranks
+        train apart in it, so it comes after all else: the step that it saves time on is an independent
+        measure of exposed communication.
         """
         return None
 

@@ -221,7 +221,10 @@ def _seen(trial: Trial) -> Trial:
 
 def _difference(trial: Trial) -> float:
     if not any(trial.samples.get("unsynced_step_s", [])):
-        raise Absent("measure.unsynced_steps = 0, or the strategy has no step without gradient reduction")
+        raise Absent(
+            "measure.unsynced_steps = 0, or the strategy has no step without communication, as where the "
+            "optimizer communicates too"
+        )
     return trial.slowest_mean("step_s") - trial.slowest_mean("unsynced_step_s")
 
 

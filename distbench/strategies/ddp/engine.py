@@ -29,7 +29,7 @@ class DdpEngine(ReplicatedEngine, WrappedEngine):
                 return dtype
         return super().reduce_dtype()
 
-    def unsynchronised(self) -> AbstractContextManager[Any]:
+    def unsynchronised(self) -> AbstractContextManager[Any] | None:
         return self.module.no_sync()
 
     def effective(self) -> dict[str, Any]:

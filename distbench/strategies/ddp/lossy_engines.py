@@ -159,6 +159,10 @@ class LocalSgdEngine(LossyEngine):
     def has_equal_replicas(self) -> bool:
         return are_replicas_equal(self._strategy, self._updates)
 
+    def unsynchronised(self) -> None:
+        # without reduced gradients its optimizer would still average
+        return None
+
     def grad_norm(self) -> float:
         return norm(gradient for _, gradient in self.full_gradients())
 

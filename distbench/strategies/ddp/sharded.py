@@ -43,6 +43,10 @@ class ShardedOptimizerEngine(DdpEngine):
         inside: torch.optim.Optimizer = self._optimizer.optim
         return inside
 
+    def unsynchronised(self) -> None:
+        # without reduced gradients its optimizer would still broadcast
+        return None
+
     def effective(self) -> dict[str, Any]:
         # a scheduler changes the outer groups, from which each step copies
         outer: Any = self._optimizer
