@@ -85,6 +85,22 @@ def test_no_design_excuses_what_is_wrong_before_it_begins_or_is_no_number(noise:
     assert (found.word, found.gravity) == (DIFFERS, "bad")
 
 
+@pytest.mark.parametrize(
+    ("strategy", "word"),
+    [
+        (DistributedDataParallel(powersgd_rank=2, powersgd_start=2), BY_DESIGN),
+        # the mean of what ranks compute with equal parameters is the gradient
+        (DistributedDataParallel(local_sgd_period=2, local_sgd_start=2), DIFFERS),
+    ],
+)
+def test_the_gradients_with_which_it_begins_are_excused_only_where_the_design_changes_them(
+    strategy: DistributedDataParallel, word: str
+) -> None:
+    described = strategy.description()
+    assert verdict(off(2, "norm"), described_strategy=described).word == word
+    assert verdict(off(3, "norm"), described_strategy=described).word == BY_DESIGN
+
+
 def test_no_design_excuses_copies_that_part() -> None:
     part = {"training": "case", "step": SINCE + 1, "of_rank": 1, "tensor": "layer"}
     record = trained(off(SINCE), described_strategy=DESIGNED)

@@ -94,6 +94,8 @@ class ByDesign:
     """What it does otherwise."""
     since: int = 0
     """First step, from 0 on, whose update is another one: up to there rounding explains every difference."""
+    changes_gradients: bool = True
+    """Whether the gradients of that step are others as well; False: only what its update makes of them."""
 
 
 @dataclass(frozen=True)

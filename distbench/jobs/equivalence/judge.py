@@ -151,12 +151,14 @@ def _drift(record: Record) -> Drift | None:
 
 
 def _is_meant(error: Worst, design: ByDesign | None) -> bool:
-    """Whether *error* may be as large as it is by *design*: the loss of a step is that before its update."""
-    if design is None or error.is_lost:
+    """Whether *error* may be as large as it is by *design*.
+
+    The loss of a step is that before its update, and so may be its gradients.
+    """
+    if design is None or error.is_lost or error.place.step < design.since:
         return False
-    return error.place.step > design.since or (
-        error.place.step == design.since and error.place.family != "loss"
-    )
+    before = ("loss",) if design.changes_gradients else ("loss", "gradient", "grad_norm")
+    return error.place.step > design.since or error.place.family not in before
 
 
 def _is_same(one: Training, other: Training) -> bool:

@@ -28,7 +28,9 @@ def powersgd_design(rank: int, start: int) -> ByDesign:
 def local_design(period: int, start: int) -> ByDesign:
     """In what post-local SGD is another training."""
     every = "every step" if period == 1 else f"every {period} steps"
-    return ByDesign(f"ranks update their own replicas, which are averaged {every} ({LOCAL_SGD})", start)
+    why = f"ranks update their own replicas, which are averaged {every} ({LOCAL_SGD})"
+    # of equal replicas the mean of the gradients is the gradient
+    return ByDesign(why, start, changes_gradients=False)
 
 
 def words(ddp: DistributedDataParallel) -> list[str]:
