@@ -222,7 +222,7 @@ class Measure:
     """Launches of a case that distbench run adds at most, one a round, in place of those that others
     disturbed."""
     profile_steps: Annotated[int, Bound(0, 10_000)] = 2
-    """Steps under the profiler, after the timed window."""
+    """Steps under the profiler, after the timed window; at least a whole period of post-local SGD."""
     keep_traces: bool = False
     """Keep the profiler's trace of every trial (Chrome/Perfetto JSON, gzipped) next to its record;
     false: only of trials in which something looks wrong."""

@@ -10,18 +10,20 @@ from typing import Any
 
 import pytest
 from conftest import PLUGINS, Finished
-from records import case
+from evidence import DDP
+from records import case, measured
 
 from distbench import plan, registry
 from distbench.adopt import adopt
-from distbench.analysis.communication import EXPLAINED, volume
+from distbench.analysis.communication import EXPLAINED, traffic, volume
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.memory import TOLERANCE, held
 from distbench.analysis.run import AnalysedRun
-from distbench.case import Case, Choice, Optimizer, Precision
+from distbench.case import Case, Choice, Measure, Optimizer, Precision
 from distbench.env import Machine
 from distbench.errors import SuiteError, UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.jobs.measure import Measuring, shortened
 from distbench.record.store import Run
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.ddp.lossy import are_replicas_equal, reduced_numbers
@@ -97,9 +99,13 @@ def test_what_can_not_be_sent_so_is_refused(options: Any, changes: Any, why: str
     [
         ("powersgd_rank: 2, powersgd_start: 1", "powersgd_start.*must be at least 2"),
         ("powersgd_rank: 2, powersgd_start: 9", "begins to train otherwise at step 9.*warm-up of 9 or more"),
+        ("local_sgd_period: 4", "steps = 10: the communication of ddp.local4 repeats every 4.*use 8 or 12"),
+        ("local_sgd_period: [2, 3, 4]", "repeats every 3 steps.*use 12"),
     ],
 )
-def test_a_start_that_is_too_early_or_is_timed_is_a_mistake(strategy: str, why: str, tmp_path: Path) -> None:
+def test_a_start_that_is_too_early_or_is_timed_is_a_mistake_as_is_a_part_of_a_period(
+    strategy: str, why: str, tmp_path: Path
+) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text(
         f"workload: transformer\nbatch: {{global_batch_size: 8}}\nworld_sizes: [2]\n"
@@ -107,6 +113,29 @@ def test_a_start_that_is_too_early_or_is_timed_is_a_mistake(strategy: str, why: 
     )
     with pytest.raises(SuiteError, match=f"(?s){why}"):
         plan.make(load(suite), MACHINE)
+
+
+def test_a_short_trial_is_as_long_as_the_latest_start_and_the_longest_period_need() -> None:
+    cases, asked = [lossy(powersgd_rank=2), lossy(local_sgd_period=8)], Measure(warmup=3, steps=16)
+    short = shortened(asked, cases, 1, 3)
+    assert (short.warmup, short.steps, short.trials) == (2, 8, 1)
+    assert Measuring().problems(short, cases) == []
+    assert shortened(asked, [DDP], 1, 3).steps == 3
+
+
+def test_steps_in_which_nothing_moves_are_steps_of_the_mean() -> None:
+    def row(step: int, ranks: str, size: int) -> dict[str, Any]:
+        told = {"op": "all_reduce", "group": ranks, "group_size": size, "nodes": 1, "dtype": "float32"}
+        return {"rank": 0, "step": step, "place": 0, "bytes": 4000, **told}
+
+    rows = [row(0, "0,1", 2), *(row(step, "0", 1) for step in (1, 2, 3))]
+    theory = [{"rank": 0, "op": "all_reduce", "bytes": 1000.0}]
+    record = measured(lossy(local_sgd_period=4), comm_bytes_theory=1000.0)
+    record = dataclasses.replace(record, tables={"collectives": rows, "collectives_theory": theory})
+    found = volume(record)
+    assert found and (found.measured, found.left) == ({"all_reduce": 1000.0}, {})
+    (kind,) = traffic(record)
+    assert (kind.calls, kind.bytes) == (0.25, 1000.0)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +192,27 @@ check: {steps: 4, perturbed: 4, fp64: false}
         "ddp+powersgd1": BY_DESIGN,
         "ddp+powersgd256+rate0.001": ROUNDING,
     }
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("warmup", [3, 4])
+def test_what_local_sgd_moves_is_the_mean_of_whole_periods_wherever_they_are_cut(
+    warmup: int, run_suite: Callable[..., Finished]
+) -> None:
+    done = run_suite(
+        SUITE
+        + f"""
+strategies: [ddp: {{local_sgd_period: 4}}]
+measure: {{warmup: {warmup}, steps: 4, trials: 1, profile_steps: 1}}
+"""
+    )
+    (record,) = Run(done.folder).records()
+    values, moved = record.values, volume(record)
+    assert values["comm_bytes"] == values["comm_bytes_theory"] > 0
+    assert moved and not moved.left and not moved.causes
+    assert values["comm_transfer_s"] > 0 and values["comm_inside_busbw"] > 0
+    phases = [row["phase"] for row in record.tables["memory"] if row["rank"] == 0]
+    assert phases.count("step") == 1, "of memory one step is shown"
 
 
 @pytest.mark.train

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +58,7 @@ class Traffic:
 
 def traffic(record: Record) -> list[Traffic]:
     """Traffic of one trial by operation, group size, nodes, dtype and dimension, largest first."""
-    rows = moving(record)
-    steps = steps_of(rows)
-    kinds = grouped(rows, _kind)
+    kinds, steps = grouped(moving(record), _kind), steps_of(record)
     unsorted = [_traffic(kind, same, steps) for kind, same in kinds.items()]
     return sorted(unsorted, key=lambda kind: -kind.bytes)
 
@@ -117,14 +115,17 @@ def bandwidths(record: Record) -> list[Bandwidth]:
 
 def moving(record: Record) -> list[dict[str, Any]]:
     """Rows of all collectives except those of groups of one rank, which move nothing."""
-    rows = record.tables.get("collectives", [])
+    return [row for row in _placed(record) if row["group_size"] > 1]
+
+
+def steps_of(record: Record) -> int:
+    """Number of steps of ranks whose collectives are known, also of those in which nothing moves."""
+    return len({(row["rank"], row["step"]) for row in _placed(record)})
+
+
+def _placed(record: Record) -> Iterator[dict[str, Any]]:
     # records of format 1 may hold sums instead of single collectives; those have no place in a step
-    return [row for row in rows if "place" in row and row["group_size"] > 1]
-
-
-def steps_of(rows: Iterable[dict[str, Any]]) -> int:
-    """Number of steps of ranks in *rows*."""
-    return len({(row["rank"], row["step"]) for row in rows})
+    return (row for row in record.tables.get("collectives", []) if "place" in row)
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ class _Ledger:
     def __init__(self, record: Record) -> None:
         self._record = record
         self._rows = moving(record)
-        self._steps = steps_of(self._rows) or 1
+        self._steps = steps_of(record) or 1
         theory = record.tables.get("collectives_theory", [])
         sizes = gathered((row["op"], row["bytes"]) for row in theory)
         self._theory = {op: sum(same) for op, same in sizes.items()}
@@ -252,10 +253,9 @@ class _Ledger:
         effective = self._record.effective
         for deviation in description_of(self._record.case, self._record).deviations:
             extra = min(self._left.get(deviation.of, 0.0), self._most(deviation))
-            if extra > 0 or (extra < 0 and deviation.either_way):
+            if extra > 0:
                 values = ", ".join(f"{name} = {effective.get(name)}" for name in deviation.settings)
-                sign = "−" if extra < 0 else ""
-                text = f"{sign}{bytes_text(abs(extra))} {deviation.why}" + (f" ({values})" if values else "")
+                text = f"{bytes_text(extra)} {deviation.why}" + (f" ({values})" if values else "")
                 self._book(deviation.of, extra, text)
 
     def _most(self, deviation: Deviation) -> float:

@@ -57,7 +57,7 @@ def over_dimensions(record: Record) -> list[OverDimension]:
     theory = [row for row in record.tables.get("collectives_theory", []) if row.get("dimension")]
     if not rows:
         return []
-    steps = steps_of(moving(record))
+    steps = steps_of(record)
     measured = grouped(rows, lambda row: (row["dimension"], row["op"]))
     expected = grouped(theory, lambda row: (row["dimension"], row["op"]))
     keys = dict.fromkeys([*expected, *measured])

@@ -9,18 +9,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from distbench.case import Case
+from distbench.case import Case, Measure
 from distbench.cli.progress import observer
 from distbench.cli.stopping import resumable
 from distbench.errors import InfrastructureError, UsageError
 from distbench.job import MEASURE
+from distbench.jobs.measure import shortened
+from distbench.plan import make
 from distbench.record import Record
 from distbench.record.runs import ESTIMATE, usual_times
 from distbench.run import Execution, Stopped
 from distbench.suite import Suite
 
-WARMUP, STEPS = 1, 3
-"""Steps of a short trial, unless the suite has fewer."""
+_WARMUP, _STEPS = 1, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,8 @@ class ShortTrials:
     records: Sequence[Record]
     stopped: Stopped
     """What ended them before their end."""
+    measure: Measure
+    """How they were measured."""
 
 
 def short_trials(suite: Suite, cases: Sequence[Case], out: Path, command: Sequence[str]) -> ShortTrials:
@@ -45,8 +48,9 @@ def short_trials(suite: Suite, cases: Sequence[Case], out: Path, command: Sequen
         UsageError: *out* can't be written.
         InfrastructureError: the disk is full, or nodes are missing.
     """
+    short = _shortened(suite, cases)
     with _folder(out) as folder, resumable(""), observer(quiet=False) as watcher:
-        execution = Execution.start(_shortened(suite, cases), folder, command)
+        execution = Execution.start(short, folder, command)
         try:
             stopped = execution.execute(watcher)
         except InfrastructureError as error:
@@ -54,18 +58,16 @@ def short_trials(suite: Suite, cases: Sequence[Case], out: Path, command: Sequen
         asked = [(MEASURE, case.id) for case in cases]
         times = usual_times(folder, asked, suite.measure)
         records = execution.run.records()
-    return ShortTrials({case_id: time for (_, case_id), time in times.items()}, records, stopped)
+    return ShortTrials(
+        {case_id: time for (_, case_id), time in times.items()}, records, stopped, short.measure
+    )
 
 
 def _shortened(suite: Suite, cases: Sequence[Case]) -> Suite:
     """*suite* with one short timed trial of each of *cases*, and nothing else."""
-    measure = dataclasses.replace(
-        suite.measure,
-        warmup=min(WARMUP, suite.measure.warmup),
-        steps=min(STEPS, suite.measure.steps),
-        trials=1,
-        keep_traces=False,
-    )
+    # those that are left out have to be plannable, too
+    every = [item.case for item in make(dataclasses.replace(suite, only=())).cases]
+    measure = shortened(suite.measure, every, _WARMUP, _STEPS)
     only = tuple(glob.escape(case.name) for case in cases)
     return dataclasses.replace(suite, jobs={MEASURE: measure}, only=only)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distbench.analysis.text import listed, one_line
-from distbench.case import Case
-from distbench.cli.estimating import STEPS, WARMUP, ShortTrials
+from distbench.case import Case, Measure
+from distbench.cli.estimating import ShortTrials
 from distbench.job import MEASURE
 from distbench.plan import Plan, Task
 from distbench.record import Record, Status
@@ -34,16 +34,22 @@ class Expected:
     """Case id -> those seconds that are from a short trial."""
     tried: Sequence[Record]
     """The short trials."""
+    tried_as: Measure
+    """How they were measured."""
 
     @classmethod
     def from_runs(cls, plan: Plan, suite: Suite, out: Path) -> Expected:
         """What earlier runs in *out* tell."""
-        return cls(plan, suite, out, usual_times(out, map(_key, plan.trials), suite.measure), {}, ())
+        seconds = usual_times(out, map(_key, plan.trials), suite.measure)
+        return cls(plan, suite, out, seconds, {}, (), suite.measure)
 
     def with_short(self, trials: ShortTrials) -> Expected:
         """This, and what short *trials* tell."""
         found = {(MEASURE, case_id): seconds for case_id, seconds in trials.seconds.items()}
-        return replace(self, seconds={**self.seconds, **found}, short=trials.seconds, tried=trials.records)
+        known = {**self.seconds, **found}
+        return replace(
+            self, seconds=known, short=trials.seconds, tried=trials.records, tried_as=trials.measure
+        )
 
     @property
     def unknown(self) -> list[Case]:
@@ -126,7 +132,7 @@ class Expected:
         if not self.short:
             return f"from {_EARLIER} of the same cases"
         measure = self.suite.measure
-        had = f"{min(WARMUP, measure.warmup)} warm-up and {min(STEPS, measure.steps)} timed steps"
+        had = f"{self.tried_as.warmup} warm-up and {self.tried_as.steps} timed steps"
         scaled = f"{had}, scaled to {measure.warmup} and {measure.steps}"
         if len(self.seconds) == len(self.short):
             return f"from {_SHORT} of each case: {scaled}"

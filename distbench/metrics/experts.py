@@ -28,6 +28,7 @@ class _State:
     """The same of tokens for which the expert had no room."""
     hooks: list[Any] = field(default_factory=list)
     is_forward: bool = False
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ class Experts(Metric):
 
     @contextmanager
     def around(self, session: Session, state: _State, span: str) -> Iterator[None]:
-        # layers that are computed again in the backward pass choose again
-        state.is_forward = span == "forward"
+        state.steps += span == "data"
+        # layers that are computed again in the backward pass choose again; of several steps one is looked at
+        state.is_forward = span == "forward" and state.steps <= 1
         try:
             yield
         finally:

@@ -131,6 +131,12 @@ class Strategy(ABC):
         return None
 
     @property
+    def cycle(self) -> int:
+        """Steps after which its communication repeats, once ``by_design`` has begun: of local SGD those from
+        one average to the next. Timed, counted and profiled steps are whole cycles."""
+        return 1
+
+    @property
     def card(self) -> Card | None:
         """What it shards, moves and keeps by theory, and when to take it; None: nobody has written that."""
         return None

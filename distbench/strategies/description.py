@@ -39,8 +39,6 @@ class Deviation:
     allowed: tuple[str, ...] = ()
     """Keys of ``effective``, in elements, whose sum is the most that it explains in each pass over the
     layers; empty: it explains any amount."""
-    either_way: bool = False
-    """Whether it explains as well that less is moved than in theory."""
 
 
 @dataclass(frozen=True)

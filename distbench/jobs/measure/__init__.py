@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import isfinite
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 from distbench import registry
@@ -15,6 +15,7 @@ from distbench.jobs.base import Kind
 from distbench.metrics.base import Column, Pass
 from distbench.metrics.profile import WARM_STEPS
 from distbench.plan.tasks import Task
+from distbench.strategies.base import Strategy
 from distbench.suite.checking import Finding
 
 if TYPE_CHECKING:
@@ -56,13 +57,14 @@ class Measuring(Kind):
         if section.trials and any(case.precision.float8_emulated for case in cases):
             message = "emulated float8 has no speed to measure; set measure.trials: 0 and ask for check: {}"
             return [Finding(("precision", "float8_emulated"), message, True)]
-        return [_not_begun(section, case, since) for case, since in _late(section, cases)[:1]]
+        wrong = [_not_begun(section, case, since) for case, since in _late(section, cases)[:1]]
+        return wrong + _parts_of_cycles(section, cases)
 
     def steps(self, task: Task, measure: Measure) -> int:
-        """Those of all passes; one is counted."""
-        profiled = measure.profile_steps and measure.profile_steps + WARM_STEPS.get(task.case.device, 0)
+        """Those of all passes; one cycle is counted."""
         timed = measure.warmup + measure.steps + measure.unsynced_steps
-        return timed + 1 + profiled + measure.check_steps
+        counted, profiled = cycle_of([task.case]), profile_steps(task.case, measure)
+        return timed + counted + profiled + measure.check_steps
 
     def curve(self, record: Record) -> tuple[str, Sequence[CurvePoint]]:
         from distbench.analysis.curves import CurvePoint
@@ -72,7 +74,9 @@ class Measuring(Kind):
             return "", ()
         losses = losses_of(record)
         steps = {step: {"loss": loss} for step, loss in enumerate(losses, 1) if loss is not None}
-        totals = {f"trial/{slug(name)}": value for name, value in record.values.items() if isfinite(value)}
+        totals = {
+            f"trial/{slug(name)}": value for name, value in record.values.items() if math.isfinite(value)
+        }
         if totals:
             steps.setdefault(max(len(losses), 1), {}).update(totals)
         return f"trial {record.round}", [CurvePoint(step, steps[step]) for step in sorted(steps)]
@@ -81,9 +85,48 @@ class Measuring(Kind):
         return section.trials == 0
 
 
+def cycle_of(cases: Iterable[Case]) -> int:
+    """Steps after which the communication of all *cases* repeats."""
+    return math.lcm(*(_strategy(case).cycle for case in cases))
+
+
+def profile_steps(case: Case, measure: Measure) -> int:
+    """Steps of *case* under the profiler: whole cycles, after those that are left out."""
+    cycles = math.ceil(measure.profile_steps / (cycle := cycle_of([case])))
+    return cycles and cycles * cycle + WARM_STEPS.get(case.device, 0)
+
+
+def shortened(measure: Measure, cases: Sequence[Case], warmup: int, steps: int) -> Measure:
+    """*measure* with one trial of so many steps, and no more than all *cases* need to be planned so."""
+    short = replace(measure, warmup=warmup, trials=1, keep_traces=False)
+    begun = max([warmup, *(since for _, since in _late(short, cases))])
+    whole = math.ceil(steps / (cycle := cycle_of(cases))) * cycle
+    return replace(short, warmup=min(begun, measure.warmup), steps=min(whole, measure.steps))
+
+
+def _strategy(case: Case) -> Strategy:
+    strategy: Strategy = registry.make("strategies", case.strategy)
+    return strategy
+
+
+def _parts_of_cycles(section: Measure, cases: Sequence[Case]) -> list[Finding]:
+    """That some of the steps of a cycle would weigh more in a timed window than others."""
+    cut = [case for case in cases if section.steps % cycle_of([case])]
+    if not cut or not section.trials:
+        return []
+    whole, one = cycle_of(cases), cycle_of(cut[:1])
+    below = section.steps // whole * whole
+    nearest = f"{below} or {below + whole}" if below else f"{whole}"
+    message = (
+        f"the communication of {cut[0].label} repeats every {one} steps, so {section.steps} timed steps "
+        f"would have more or less of it than a long training; use {nearest}"
+    )
+    return [Finding(("measure", "steps"), message, section.steps)]
+
+
 def _late(section: Measure, cases: Sequence[Case]) -> list[tuple[Case, int]]:
     """Cases that train otherwise by design only after the timed window has begun, and from which step on."""
-    made = [(case, registry.make("strategies", case.strategy).by_design) for case in cases]
+    made = [(case, _strategy(case).by_design) for case in cases]
     late = [(case, design.since) for case, design in made if design and design.since > section.warmup]
     return late if section.trials else []
 

@@ -10,8 +10,9 @@ import torch
 
 from distbench import registry, schedule
 from distbench.case import Case
+from distbench.jobs.measure import cycle_of, profile_steps
 from distbench.metrics.base import Metric, Pass, Session
-from distbench.metrics.profile import WARM_STEPS, AttentionRan
+from distbench.metrics.profile import AttentionRan
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.engine import Engine
 from distbench.trial import DRAWS, LOSS_DTYPE, Phases, TrialFile
@@ -55,10 +56,9 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery
     checks.check_effective(delivery.effective, setting, updates)
     delivery.effective = {**_before_the_window(delivery.effective, trial.case, measure.steps), **data}
     yield _so_far(loop)
-    run_pass("count", 1)
+    run_pass("count", cycle_of([trial.case]))
     yield _so_far(loop)
-    warm_steps = WARM_STEPS.get(trial.case.device, 0)
-    profiled = run_pass("profile", measure.profile_steps and measure.profile_steps + warm_steps)
+    profiled = run_pass("profile", profile_steps(trial.case, measure))
     if (attention := profiled.left(AttentionRan)) and attention.kernels:
         delivery.facts["attention_ran"] = attention.kernels
     yield _so_far(loop)

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 _COLLECTIVES = TableSpec(
     "collectives",
-    "One row a collective, rank and profiled step: as asked for, as run, and how long it took.",
+    "One row a collective, rank and profiled (or else counted) step: as asked for, as run, and how long it "
+    "took.",
     (
-        TableColumn("step", "bigint", "Profiled step, from 0 on."),
+        TableColumn("step", "bigint", "Which of these steps, from 0 on."),
         TableColumn("place", "bigint", "Place in the step, from 0 on, in the order of the calls."),
         TableColumn("op", "varchar", "Operation as asked for by the strategy."),
         TableColumn("ran", "varchar", "What the backend ran for it; null where the trace does not show it."),
@@ -127,8 +128,8 @@ class Communication(Metric):
         steps = state.collectives.steps
         # groups of one rank move nothing
         moving = [[call for call in step if call.group_size > 1] for step in steps]
-        calls = steps[-1] if steps else []
-        counted = Counted(calls, [call.row(0, place) for place, call in enumerate(calls)])
+        rows = [call.row(number, i) for number, step in enumerate(steps) for i, call in enumerate(step)]
+        counted = Counted(steps, rows)
         session.leave(counted)
         session.tables["collectives"] = counted.rows
         size = BYTES[session.case.precision.compute]

@@ -59,10 +59,14 @@ class Call:
 
 @dataclass
 class Counted(Left):
-    """What ``communication`` leaves: the collectives of the counted step, and their rows in the record."""
+    """What ``communication`` leaves: the collectives of each counted step, and their rows in the record."""
 
-    calls: list[Call]
+    steps: list[list[Call]]
     rows: list[dict[str, Any]]
+
+    def of(self, number: int) -> list[Call]:
+        """Those of the step of that *number* after the counted ones began, which are a whole cycle."""
+        return self.steps[number % len(self.steps)] if self.steps else []
 
 
 def not_there(where: Where, nodes: Sequence[int]) -> Absent | None:

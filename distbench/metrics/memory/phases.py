@@ -28,6 +28,7 @@ class Phases:
     def __init__(self, session: Session, books: Books | None) -> None:
         self._session, self._books = session, books
         self._unexplained = 0
+        self._steps = 0
         self._micro_batch = -1
         self._stage: int | None = None
         self._within = ""
@@ -36,7 +37,11 @@ class Phases:
 
     @contextmanager
     def around(self, span: str) -> Iterator[None]:
-        """Watch one part of a step."""
+        """Watch one part of a step; where several are counted, of the first alone."""
+        self._steps += span == "data"
+        if self._steps > 1:
+            yield
+            return
         if self._within == "backward" and span == "optimizer":
             self._before_update()
             yield

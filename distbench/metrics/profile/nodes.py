@@ -50,8 +50,9 @@ def _of_each(
     known = [step for step in steps if step is not None]
     if len(known) < len(steps):
         return Absent(_UNMATCHED)
-    found = [number(step) for step in known]
-    if found and all(each is None for each in found):
+    # a step of local SGD in which nothing moves has no bandwidth, on no rank
+    found: list[float | None] = [each for step in known if (each := number(step)) is not None]
+    if known and not found:
         return Absent(f"no collective of more than {SCALAR} bytes that nccl-tests has a factor for")
     return found
 

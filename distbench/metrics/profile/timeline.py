@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distbench.metrics.base import Absent, Session, Values
-from distbench.metrics.communication.traffic import Call, Counted, wire_factor
+from distbench.metrics.communication.traffic import Counted, wire_factor
 from distbench.metrics.profile import WARM_STEPS, one_step, pipeline
 from distbench.metrics.profile.breakdown import parts
 from distbench.metrics.profile.intervals import difference, length, union
@@ -48,17 +48,16 @@ class Timeline:
 def of(session: Session, counted: Counted | None, events: Iterable[Any]) -> Timeline:
     """Timeline of this rank's profiler *events* with the *counted* collectives. A collective call."""
     trace = read(events)
-    calls = counted.calls if counted else None
-    unseen = _unseen(session, trace)
-    profiled = [] if unseen else trace.marks.get("step", [])[WARM_STEPS.get(session.device.type, 0) :]
-    steps = [made(trace, interval, calls or []) for interval in profiled]
+    unseen, warm = _unseen(session, trace), WARM_STEPS.get(session.device.type, 0)
+    profiled = [] if unseen else [*enumerate(trace.marks.get("step", []))][warm:]
+    steps = [made(trace, interval, counted.of(i) if counted else []) for i, interval in profiled]
     compare_ranks(session, trace, steps)
     columns: dict[str, list[float | None]] = {}
     for step in steps:
         for name, value in _numbers(trace, step).items():
             columns.setdefault(name, []).append(value)
-    flags = _agreed(session, _flags(session, steps, calls), columns.get("work_s", []))
-    unknown = Absent(_UNMATCHED if calls is not None else "needs the metric communication")
+    flags = _agreed(session, _flags(session, steps, counted), columns.get("work_s", []))
+    unknown = Absent(_UNMATCHED if counted else "needs the metric communication")
     values: Values = {name: unknown if None in numbers else numbers for name, numbers in columns.items()}
     values |= of_nodes(session, [_transfers(step) for step in steps], trace.compute)
     values |= _of_pipeline(session, values)
@@ -186,9 +185,9 @@ def _rows(trace: Trace, steps: list[Step]) -> list[dict[str, Any]]:
     return rows
 
 
-def _flags(session: Session, steps: list[Step], calls: list[Call] | None) -> list[str]:
+def _flags(session: Session, steps: list[Step], counted: Counted | None) -> list[str]:
     flags = []
-    if any(step.done is None for step in steps) and calls is not None and session.world_size > 1:
+    if any(step.done is None for step in steps) and counted and session.world_size > 1:
         flags.append(_UNMATCHED)
     timed = session.earlier.get("time", [])
     if timed and max(timed) > _OUTLIER * statistics.median(timed):

@@ -88,6 +88,10 @@ class DistributedDataParallel(Replicated):
         return None
 
     @property
+    def cycle(self) -> int:
+        return self.local_sgd_period or 1
+
+    @property
     def card(self) -> Card:
         if self.powersgd_rank:
             return POWERSGD
@@ -166,8 +170,6 @@ class DistributedDataParallel(Replicated):
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:
-        if self.local_sgd_period > 1:
-            return (lossy.between_averages(self.local_sgd_period),)
         uneven = Deviation("states", "whole tensors are assigned to ranks, so their shares are uneven")
         return (uneven,) if self.sharded_optimizer else ()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distbench import optimizers, registry
 from distbench.case import BYTES, Case
-from distbench.strategies.description import ByDesign, Deviation
+from distbench.strategies.description import ByDesign
 
 if TYPE_CHECKING:
     from distbench.strategies.ddp import DistributedDataParallel
@@ -145,15 +145,6 @@ def are_replicas_equal(ddp: DistributedDataParallel, updates: int) -> bool:
     """
     local = updates - ddp.local_sgd_start
     return local <= 0 or (local - 1) % ddp.local_sgd_period == 0
-
-
-def between_averages(period: int) -> Deviation:
-    """Why one step that is counted moves more or less than the mean."""
-    return Deviation(
-        "all_reduce",
-        f"is the counted step's deviation from the mean: replicas are averaged in one step of {period}",
-        either_way=True,
-    )
 
 
 def no_checkpoint(ddp: DistributedDataParallel) -> str:
