@@ -77,7 +77,8 @@ class Done:
     @property
     def wait(self) -> float:
         """Part of ``seconds`` in which the rank waited for others."""
-        return self.seconds - self.transfer
+        # clocks tell nanoseconds: what is below one is rounding
+        return round(self.seconds - self.transfer, 9)
 
     @property
     def moved_from(self) -> float:
