@@ -130,12 +130,10 @@ def test_a_run_of_yesterday_is_a_baseline(run_suite: Callable[..., Finished]) ->
     )
     assert told.returncode == 3, told.stderr
     (case,) = json.loads(told.stdout)["cases"]
-    assert {one["metric"]: one["word"] for one in case["findings"]} == {
-        "tokens_per_s": "inconclusive",
-        "peak_memory": "pass",
-        "comm_bytes": "pass",
-        "comm_calls": "pass",
-    }
+    words = {one["metric"]: one["word"] for one in case["findings"]}
+    # on a busy machine even the memory of two trials can vary too much to pass
+    assert words.pop("peak_memory") in ("pass", "inconclusive")
+    assert words == {"tokens_per_s": "inconclusive", "comm_bytes": "pass", "comm_calls": "pass"}
     for option in (("--env", "A=1"), ("--dry-run",), ("--resume", str(done.folder))):
         refused = call("gate", str(out.parent / "suite.yaml"), "--baseline", str(done.folder), *option)
         assert refused.returncode == 2, option
