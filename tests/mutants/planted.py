@@ -403,8 +403,8 @@ MUTANTS = (
     ),
     Mutant(
         "gradients of a split model stay partial sums",
-        "        if gradient.placements != parameter.placements:",
-        "        if gradient.placements == parameter.placements:",
+        "            parameter.grad = gradient.redistribute(placements=parameter.placements)\n\n",
+        "            gradient._spec = parameter._spec\n\n",
         _in("test_tensor_parallel", "mistakes_in_it"),
     ),
     Mutant(
