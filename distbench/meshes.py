@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Names of dimensions, outermost first, as torchtitan has them: ranks that follow each other differ in the
@@ -72,6 +73,11 @@ class Mesh:
     def data_rank(self, rank: int) -> int:
         """Which part of the samples *rank* has."""
         return self.index(rank, OF_DATA)
+
+
+def asked_by(option: Mapping[Any, int] | Literal["auto"]) -> dict[str, int]:
+    """Sizes that the *option* ``mesh`` of a strategy gives; of all meshes (``auto``) none."""
+    return {} if option == "auto" else dict(option)
 
 
 def every(ranks: int, names: Sequence[str]) -> list[dict[str, int]]:

@@ -97,7 +97,7 @@ class ContextParallel(Strategy):
     @property
     def asked(self) -> dict[str, int]:
         """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
-        return {} if self.mesh == "auto" else dict(self.mesh.items())
+        return meshes.asked_by(self.mesh)
 
     def meshes(self, ranks: int) -> list[Strategy] | None:
         if self.mesh != "auto":

@@ -181,7 +181,7 @@ class FullyShardedDataParallel(Strategy):
     @property
     def sizes(self) -> dict[str, int]:
         """Sizes that the option ``mesh`` gives."""
-        return {} if self.mesh == "auto" else {str(name): size for name, size in self.mesh.items()}
+        return meshes.asked_by(self.mesh)
 
     @property
     def tensor_parallelism(self) -> TensorParallelism:

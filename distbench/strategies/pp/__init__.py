@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from distbench.bounds import Count
 from distbench.case import Case
 from distbench.env import Machine
-from distbench.meshes import Mesh
+from distbench.meshes import Mesh, asked_by
 from distbench.strategies._model_states import state_problem
 from distbench.strategies._offers import not_offered
 from distbench.strategies._pipeline import stages_of, uncut
@@ -143,7 +143,7 @@ class PipelineParallel(Strategy):
     @property
     def asked(self) -> dict[str, int]:
         """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
-        return {} if self.mesh == "auto" else dict(self.mesh.items())
+        return asked_by(self.mesh)
 
     def meshes(self, ranks: int) -> list[Strategy] | None:
         return [replace(self, mesh=mesh) for mesh in every(ranks)] if self.mesh == "auto" else None

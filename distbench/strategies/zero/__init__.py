@@ -204,7 +204,7 @@ class Zero(Strategy):
     @property
     def asked(self) -> dict[str, int]:
         """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
-        return {} if self.mesh == "auto" else dict(self.mesh.items())
+        return meshes.asked_by(self.mesh)
 
     @property
     def tensor_parallelism(self) -> AutoTensorParallelism:
