@@ -195,6 +195,7 @@ def test_traces_are_kept_on_request_and_open_as_chrome_traces(run_suite: RunSuit
     assert {"distbench::forward", "distbench::backward", "distbench::optimizer"} <= names
 
 
+@pytest.mark.deep
 def test_exposed_communication_agrees_with_the_time_that_steps_without_it_save(run_suite: RunSuite) -> None:
     # gradients that are views into the buckets: without them the difference holds copies as well
     finished = run_suite("""
