@@ -110,6 +110,13 @@ def test_other_precisions_and_devices_are_never_held_against_one_another():
     assert chosen(*every).wish.devices == 4
 
 
+def test_the_only_case_of_its_precision_is_told_where_the_others_are():
+    narrow = case("ddp", name="ddp/ws2/mb4/fp32/reduce=fp16", precision=Precision(reduce="fp16"))
+    text = said(*trials(DDP, 1000, 1010, 990), *trials(narrow, 2000, 2010, 1990), precision="fp32")
+    assert "only case in fp32 that can be recommended" in text
+    assert "see also distbench pick RUN --precision 'fp32, reduce fp16'." in text
+
+
 def test_run_of_another_global_batch_are_other_work():
     large = case("ddp", name="ddp/ws2/mb8/fp32", batch=Batch(16, 8, 1))
     choice = chosen(*trials(DDP, 1000), *trials(FSDP, 900), *trials(large, 3000))

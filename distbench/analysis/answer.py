@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ def answer(run: AnalysedRun, wish: Wish | None = None) -> Answer:
         f"{_numbers(choice, pick)}.{_better(choice, pick)}",
         (
             *why,
-            *_lead(choice, pick),
+            *_lead(run.candidates, choice, pick),
             *_fewer(run.candidates, choice, pick),
             *_turns(run.candidates, choice, pick),
             *_price(run, pick),
@@ -148,7 +149,7 @@ def _kind(reason: str) -> str:
     return reason.partition(":")[0]
 
 
-def _lead(choice: Choice, pick: Candidate) -> list[str]:
+def _lead(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[str]:
     """What the pick is tied with, and the next one that it beats."""
     wish, sentences = choice.wish, []
     others = [one.name for one in choice.alike if one is not pick]
@@ -171,13 +172,22 @@ def _lead(choice: Choice, pick: Candidate) -> list[str]:
         against = _against(pick, rest[0], wish.goal)
         sentences.append(f"{against} {rest[0].name}, the next measurably worse case{scope}.")
     elif not others:
-        sentences.append("It is the only case that can be recommended.")
+        sentences.append(_alone(every, pick))
     if pick.speed and pick.speed.half is None:
         sentences.append(
             "No case on this number of devices was measured twice, so the noise is unknown; "
             "set measure.trials to 3 or more."
         )
     return sentences
+
+
+def _alone(every: Sequence[Candidate], pick: Candidate) -> str:
+    place = pick.devices, pick.work
+    others = {one.precision for one in every if (one.devices, one.work) == place} - {pick.precision}
+    if not others:
+        return "It is the only case that can be recommended."
+    see = [f"distbench pick RUN --precision {shlex.quote(other)}" for other in sorted(others)]
+    return f"It is the only case in {pick.precision} that can be recommended; see also {listed(see)}."
 
 
 def _fewer(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[str]:
