@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -323,3 +325,16 @@ def test_stages_that_sleep_wait_as_long_as_their_schedule_says(
         # sends that nobody waits for until the end are no communication until then
         assert found["comm_s"] < (1 - worked + 0.03) * found["profile_step_s"], schedule
         assert record.effective["in_flight"] == record.effective["in_flight_theory"], schedule
+
+
+@pytest.mark.train
+def test_marks_of_waits_keep_no_engine_in_memory() -> None:
+    from distbench.strategies.pp import waits
+    from distbench.strategies.torch_engine.engine import TorchEngine
+
+    engine = TorchEngine.__new__(TorchEngine)
+    waits.mark(engine)
+    freed = weakref.ref(engine)
+    del engine
+    gc.collect()
+    assert freed() is None

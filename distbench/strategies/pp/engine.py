@@ -48,7 +48,7 @@ class PipelineEngine(PartEngine):
         self._logits_are_split = False
         for stage in stages:
             stage.span = lambda part: self.span(part)
-        waits.mark(lambda part: self.span(part))
+        waits.mark(self)
         self._schedule = self._make_schedule()
         self._is_first = any(stage.is_first for stage in stages)
         self._is_last = any(stage.is_last for stage in stages)

@@ -6,22 +6,27 @@ sends only when a rank has nothing else to do: without a mark all of that time w
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import weakref
+from contextlib import nullcontext
 from typing import Any
 
 from torch.distributed.pipelining import schedules
+
+from distbench.strategies.engine import Engine
 
 # all schedules wait by this function, and torch (2.13) has no public place to look at it
 _WAIT = schedules._wait_batch_p2p
 
 
-def mark(span: Callable[[str], AbstractContextManager[Any]]) -> None:
-    """Let all schedules of this process wait in a *span* ``wait``."""
+def mark(engine: Engine) -> None:
+    """Let all schedules of this process wait in the span ``wait`` of *engine*."""
+    # a device may hold only one engine: the next one is built when this one is freed
+    live = weakref.ref(engine)
 
     def waited(work: list[Any]) -> None:
         if work:
-            with span("wait"):
+            there = live()
+            with there.span("wait") if there else nullcontext():
                 _WAIT(work)
 
     schedules._wait_batch_p2p = waited
