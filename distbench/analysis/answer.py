@@ -172,7 +172,7 @@ def _lead(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[s
         against = _against(pick, rest[0], wish.goal)
         sentences.append(f"{against} {rest[0].name}, the next measurably worse case{scope}.")
     elif not others:
-        sentences.append(_alone(every, pick))
+        sentences.append(_alone(every, choice, pick))
     if pick.speed and pick.speed.half is None:
         sentences.append(
             "No case on this number of devices was measured twice, so the noise is unknown; "
@@ -181,12 +181,12 @@ def _lead(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> list[s
     return sentences
 
 
-def _alone(every: Sequence[Candidate], pick: Candidate) -> str:
-    place = pick.devices, pick.work
-    others = {one.precision for one in every if (one.devices, one.work) == place} - {pick.precision}
+def _alone(every: Sequence[Candidate], choice: Choice, pick: Candidate) -> str:
+    precisions = sorted({one.precision for one in every} - {pick.precision})
+    others = [each for each in precisions if choose(every, replace(choice.wish, precision=each)).pick]
     if not others:
         return "It is the only case that can be recommended."
-    see = [f"distbench pick RUN --precision {shlex.quote(other)}" for other in sorted(others)]
+    see = [f"distbench pick RUN --precision {shlex.quote(other)}" for other in others]
     return f"It is the only case in {pick.precision} that can be recommended; see also {listed(see)}."
 
 

@@ -25,6 +25,6 @@ kinds()
 for kind in ("strategies", "metrics"):
     for plugin in registry.built_in(kind).values():
         for module in plugin.early:
-            # a rank that needs what this torch lacks says so itself
+            # whatever one strategy lacks, others must not fail by it; a rank that needs it says so itself
             with suppress(Exception):
                 importlib.import_module(module)
