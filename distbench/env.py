@@ -23,9 +23,13 @@ from distbench.gpu_facts import gpu_facts
 RUN_ID = "DISTBENCH_RUN_ID"
 """Environment variable that every process of a run carries."""
 
+CUPY = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
+"""Distributions that cupy comes in, by the version of CUDA."""
+
 _PACKAGES = (
     *("torch", "torchao", "deepspeed", "transformers", "accelerate", "pytorch-optimizer"),
     *("scikit-learn", "numpy", "safetensors"),
+    *CUPY,
 )
 
 # Exact names only: a prefix such as NCCL_ or TORCH_ guarantees nothing about the value, and dumps of the

@@ -39,17 +39,22 @@ def test_a_version_without_it_is_told_from_when_on_and_where_that_is_said(
         assert "github.com/deepspeedai/DeepSpeed/issues/8489" in problem
 
 
-def test_a_version_that_has_it_is_told_what_it_needs_and_that_there_is_no_engine(tmp_path: Path) -> None:
+def test_a_version_that_has_it_is_told_what_runs_it_or_why_nothing_does(tmp_path: Path) -> None:
     found = problems(tmp_path, "0.19.6")
-    for name in ("onebit-adam", "zero-one-adam", "onebit-lamb"):
-        assert '0.19.6 still has it, and it needs non-CPU devices ("Currently GPU-only")' in found[name]
+    for name, algorithm in {
+        "onebit-adam": "adam",
+        "zero-one-adam": "zero_one_adam",
+        "onebit-lamb": "lamb",
+    }.items():
+        assert f"0.19.6 still has it; use onebit: {{algorithm: {algorithm}}}" in found[name]
     assert "a torch version >= 1.5 and < 2.0" in found["sparse-attention"]
     no_engine = {name for name, problem in found.items() if "distbench has no engine for it" in problem}
-    assert no_engine == found.keys() - {"mics"}
+    assert no_engine == {"sparse-attention"}
 
 
 def test_what_is_alive_and_like_it_is_named(tmp_path: Path) -> None:
     found = problems(tmp_path, "0.19.8")
     assert "fsdp: {sharding: hybrid}" in found["mics"]
     assert "use zero: {mics_shard_size: 2} in an environment with" in found["mics"]
+    assert "use onebit: {algorithm: lamb} in an environment with" in found["onebit-lamb"]
     assert "attention: sliding_window" in found["sparse-attention"]

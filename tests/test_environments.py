@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
 import sys
 import venv
 from collections.abc import Callable, Mapping
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Finished
+from elsewhere import beside, older_deepspeed
 from records import case, info, measured
 
 from distbench.adopt import adopt
@@ -316,17 +315,6 @@ def test_a_configuration_says_where_its_case_was_measured() -> None:
     assert of.strategy == Choice("ddp")
 
 
-def beside(folder: Path) -> Path:
-    """A virtual environment with all that this one has, one package in a version that nothing reads."""
-    site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
-    venv.create(folder, symlinks=True)
-    (site / "ours.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
-    shadow = site / "accelerate-0.0.1.dist-info"
-    shadow.mkdir()
-    (shadow / "METADATA").write_text("Metadata-Version: 2.1\nName: accelerate\nVersion: 0.0.1\n")
-    return folder
-
-
 def lacking(folder: Path, module: str) -> Path:
     """A virtual environment with all that this one has but *module*."""
     (site,) = beside(folder).glob("lib/*/site-packages")
@@ -419,10 +407,7 @@ check: {check}
 def test_mics_of_an_older_deepspeed_trains_the_same_in_groups_of_ranks(
     run_suite: Callable[..., Finished], tmp_path: Path, precision: str
 ) -> None:
-    older = beside(tmp_path / "older")
-    pip = [sys.executable, "-m", "pip", "--python", str(older / "bin" / "python"), "install"]
-    options = ["--no-deps", "--no-build-isolation", "deepspeed==0.19.6"]
-    subprocess.run([*pip, *options], env={**os.environ, "DS_BUILD_OPS": "0"}, check=True)
+    older = older_deepspeed(tmp_path / "older")
     done = run_suite(f"""
 workload: {{transformer: {{dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 64, seq_len: 16}}}}
 batch: {{global_batch_size: 8, gradient_accumulation_steps: 2}}

@@ -20,7 +20,7 @@ from distbench.record.store import new_run_id
 from distbench.registry import PLUGIN_PATH
 from distbench.run import Observer, prepare
 from distbench.run.prepare import Progress
-from distbench.strategies.zero.ops import clear_stale_locks
+from distbench.strategies._deepspeed.ops import clear_stale_locks
 from distbench.suite import load
 
 Command = Callable[..., Done]

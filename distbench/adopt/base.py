@@ -35,6 +35,7 @@ _STRATEGIES = (
 _UNSAID = {
     # torchtitan shards with FSDP2 what it does not spread
     "ep": "experts distributed over ranks that replicate all other parameters",
+    "onebit": "1-bit optimizers, which only DeepSpeed up to 0.19.6 has",
 }
 
 _WHAT_DECAYS = (

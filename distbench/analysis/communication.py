@@ -119,8 +119,15 @@ def moving(record: Record) -> list[dict[str, Any]]:
 
 
 def steps_of(record: Record) -> int:
-    """Number of steps of ranks whose collectives are known, also of those in which nothing moves."""
-    return len({(row["rank"], row["step"]) for row in _placed(record)})
+    """Number of steps of ranks whose collectives are known, also of those in which nothing moves.
+
+    Local steps of 0/1 Adam have no row at all, so that rows alone don't tell.
+    """
+    rows = list(_placed(record))
+    # a profiled step's rows stand in place of the counted one's
+    is_profiled = any(row.get("seconds") is not None for row in rows)
+    of_ranks = record.samples.get("profile_step_s" if is_profiled else "comm_calls", [])
+    return sum(map(len, of_ranks)) or len({(row["rank"], row["step"]) for row in rows})
 
 
 def _placed(record: Record) -> Iterator[dict[str, Any]]:

@@ -131,9 +131,14 @@ class Strategy(ABC):
         return None
 
     @property
+    def settles(self) -> int:
+        """First step, from 0 on, from which its communication repeats: nothing before it is timed."""
+        return self.by_design.since if self.by_design else 0
+
+    @property
     def cycle(self) -> int:
-        """Steps after which its communication repeats, once ``by_design`` has begun: of local SGD those from
-        one average to the next. Timed, counted and profiled steps are whole cycles."""
+        """Steps after which its communication repeats, once it ``settles``: of local SGD those from one
+        average to the next. Timed, counted and profiled steps are whole cycles."""
         return 1
 
     @property

@@ -7,22 +7,19 @@ from typing import Literal
 
 from distbench.case import Case
 from distbench.env import Machine
-from distbench.strategies._deepspeed import LAST, REMOVAL, REMOVED_IN, release
+from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
 from distbench.strategies.base import Refused, Setting, Strategy
 from distbench.strategies.engine import Engine
 
-_COMPRESSED = (
-    'non-CPU devices ("Currently GPU-only"): of its back ends, nccl and mpi import cupy, hccl is for Ascend '
-    "devices, and compressed needs an op, packbits, that exists only for Intel's"
-)
-# by runs and sources of DeepSpeed 0.19.6
 _NEEDS = {
-    "onebit_adam": _COMPRESSED,
-    "zero_one_adam": _COMPRESSED,
-    "onebit_lamb": _COMPRESSED,
+    # by the source of DeepSpeed 0.19.6
     "sparse_attention": 'CUDA, triton 1.0.0 and an old torch ("requires a torch version >= 1.5 and < 2.0")',
 }
+_ONEBIT = "; use onebit: {{algorithm: {}}} in an environment with DeepSpeed up to 0.19.6"
 _INSTEAD = {
+    "onebit_adam": _ONEBIT.format("adam"),
+    "zero_one_adam": _ONEBIT.format("zero_one_adam"),
+    "onebit_lamb": _ONEBIT.format("lamb"),
     "sparse_attention": "; workload: {transformer: {attention: sliding_window}} also skips part of attention",
     "mics": "; use zero: {mics_shard_size: 2} in an environment with DeepSpeed up to 0.19.6, or fsdp: "
     "{sharding: hybrid}, which also shards inside groups and replicates across them",
@@ -31,8 +28,8 @@ _INSTEAD = {
 
 @dataclass(frozen=True)
 class RemovedFromDeepSpeed(Strategy):
-    """Techniques that DeepSpeed removed in 0.19.7: each is planned as unsupported, with the reason; for MiCS,
-    use ``zero``."""
+    """Techniques that DeepSpeed removed in 0.19.7: each is planned as unsupported, with what runs it where an
+    older DeepSpeed is installed."""
 
     engine = "DeepSpeedEngine"
     packages = ("torch", "deepspeed")
@@ -47,7 +44,7 @@ class RemovedFromDeepSpeed(Strategy):
         return self.technique.replace("_", "-")
 
     def problem(self, case: Case, machine: Machine) -> str:
-        version, instead = machine.packages["deepspeed"], _INSTEAD.get(self.technique, "")
+        version, instead = machine.packages["deepspeed"], _INSTEAD[self.technique]
         if release(version) >= REMOVED_IN:
             return (
                 f"{self.technique}: DeepSpeed {version} does not have it; {LAST} was the last version that "

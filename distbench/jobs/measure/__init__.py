@@ -125,15 +125,14 @@ def _parts_of_cycles(section: Measure, cases: Sequence[Case]) -> list[Finding]:
 
 
 def _late(section: Measure, cases: Sequence[Case]) -> list[tuple[Case, int]]:
-    """Cases that train otherwise by design only after the timed window has begun, and from which step on."""
-    made = [(case, _strategy(case).by_design) for case in cases]
-    late = [(case, design.since) for case, design in made if design and design.since > section.warmup]
+    """Cases that communicate as they go on only after the timed window has begun, and from which step on."""
+    late = [(case, step) for case in cases if (step := _strategy(case).settles) > section.warmup]
     return late if section.trials else []
 
 
 def _not_begun(section: Measure, case: Case, since: int) -> Finding:
     message = (
-        f"{case.label} begins to train otherwise at step {since}, so steps before that would be timed; use a "
+        f"{case.label} communicates otherwise before step {since}, so such steps would be timed; use a "
         f"warm-up of {since} or more steps, or let it begin at step {section.warmup} or before"
     )
     return Finding(("measure", "warmup"), message, section.warmup)

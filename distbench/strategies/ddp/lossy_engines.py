@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -22,8 +21,9 @@ from distbench.strategies import ddp
 from distbench.strategies.base import Setting
 from distbench.strategies.ddp.engine import DdpEngine
 from distbench.strategies.ddp.lossy import are_replicas_equal, no_checkpoint
-from distbench.strategies.engine import FullState
+from distbench.strategies.torch_engine.averaging import averaged, of_copies
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name, norm
+from distbench.strategies.torch_engine.unsaved import Unsaved
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class _Waiting(dist.ProcessGroup):
         return work
 
 
-class LossyEngine(DdpEngine):
+class LossyEngine(Unsaved, DdpEngine):
     """DDP with a hook of its own, whose state no checkpoint has."""
 
     def __init__(
@@ -73,17 +73,9 @@ class LossyEngine(DdpEngine):
         hooks = [hook.__qualname__ for hook, _ in self.module._comm_hooks]
         return {**super().effective(), "communication_hook": "+".join(hooks)}
 
-    def save(self, folder: Path) -> None:
-        raise NotImplementedError(no_checkpoint(self._strategy))
-
-    def load(self, folder: Path) -> None:
-        raise NotImplementedError(no_checkpoint(self._strategy))
-
-    def consolidate(self) -> FullState:
-        raise NotImplementedError(no_checkpoint(self._strategy))
-
-    def load_full(self, state: FullState) -> None:
-        raise NotImplementedError(no_checkpoint(self._strategy))
+    @property
+    def no_checkpoint(self) -> str:
+        return no_checkpoint(self._strategy)
 
 
 class PowerSgdEngine(LossyEngine):
@@ -167,31 +159,11 @@ class LocalSgdEngine(LossyEngine):
         return norm(gradient for _, gradient in self.full_gradients())
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return ((name, _mean(own)) for name, own in super().full_gradients())
+        return of_copies(super().full_gradients(), are_equal=False)
 
     def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        own = super().full_state()
-        # a mean of copies that should be equal would hide that they are not
-        return own if self.has_equal_replicas else ((name, _mean(each)) for name, each in own)
+        return of_copies(super().full_state(), are_equal=self.has_equal_replicas)
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
-        parameters = list(self.module.parameters())
-        own = [parameter.detach().clone() for parameter in parameters]
-        _put(parameters, [_mean(each) for each in own])
-        try:
+        with averaged(self.module.parameters()):
             return super().evaluate(judge)
-        finally:
-            _put(parameters, own)
-
-
-def _mean(own: torch.Tensor) -> torch.Tensor:
-    """Mean of *own* over all ranks. A collective call."""
-    total = own.clone()
-    dist.all_reduce(total)
-    return total / dist.get_world_size()
-
-
-@torch.no_grad()
-def _put(parameters: list[nn.Parameter], values: list[torch.Tensor]) -> None:
-    for parameter, value in zip(parameters, values, strict=True):
-        parameter.copy_(value)

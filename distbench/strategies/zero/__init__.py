@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from distbench import meshes
 from distbench.bounds import Bound, Count
 from distbench.case import Case
-from distbench.env import Machine, ops_folder, packages
+from distbench.env import Machine
+from distbench.strategies._deepspeed import OnDeepSpeed, ops
 from distbench.strategies.base import Setting, Strategy
 from distbench.strategies.description import (
     KEEPING,
@@ -29,7 +27,7 @@ from distbench.strategies.description import (
     points,
 )
 from distbench.strategies.engine import Engine
-from distbench.strategies.zero import disk, labels, limits, ops, theory
+from distbench.strategies.zero import disk, labels, limits, theory
 from distbench.strategies.zero.autotp import AutoTensorParallelism
 from distbench.strategies.zero.card import GROUPS, PIPELINE, SPLIT
 from distbench.strategies.zero.card import card as card_of
@@ -48,22 +46,12 @@ _IN_TWO_PARTITIONS = Deviation(
 )
 # more elements than any model has
 _MOST = 2**53
-# what deepspeed.initialize would import in every rank of every trial
-_IMPORTS = (
-    "deepspeed",
-    "deepspeed.module_inject.auto_ep_layer",
-    "deepspeed.runtime.superoffload.superoffload_stage3",
-    "deepspeed.runtime.zero.muon.original_muon",
-    "torch._inductor.compile_fx",
-    "distbench.strategies.zero.engine",
-)
 
 
 @dataclass(frozen=True)
-class Zero(Strategy):
+class Zero(OnDeepSpeed):
     """DeepSpeed ZeRO: optimizer state (1), gradients (2) and parameters (3) sharded over ranks."""
 
-    packages = ("torch", "deepspeed")
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points("the strategy itself", "optimizer_wrapper"),
         **points(SHARDING, "zero_stage", "param_persistence_threshold", "hpz_partition_size"),
@@ -187,9 +175,7 @@ class Zero(Strategy):
 
     @property
     def leftovers(self) -> tuple[str, ...]:
-        # DeepSpeed's CPU backend never unlinks its all-reduce buffers: 66 MiB a rank and trial
-        buffers = "/dev/shm/deepspeed_allreduce_buffer_*_{port}_*"
-        return (buffers, *(disk.leftovers(self.disk) if self.disk else ()))
+        return (*super().leftovers, *(disk.leftovers(self.disk) if self.disk else ()))
 
     @property
     def disk(self) -> str:
@@ -235,46 +221,19 @@ class Zero(Strategy):
         return super().data_rank(rank, ranks) if self.pipeline is None else rank % self.data_ranks(ranks)
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        return limits.problem(self, case, machine) or self._tools_problem(case, machine)
+        return limits.problem(self, case, machine) or self.tools_problem(case, machine)
 
     def imports(self, case: Case) -> tuple[str, ...]:
-        # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
-        builders = ("deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori")
         staged = ("distbench.strategies.zero.staged",) if self.pipeline else ()
-        return (*_IMPORTS, *staged, *(builders if case.device == "cpu" else ()))
-
-    def environment(self, case: Case) -> dict[str, str]:
-        return {
-            # DeepSpeed picks the accelerator by what it can import, not by what was asked for
-            "DS_ACCELERATOR": case.device,
-            "TORCH_EXTENSIONS_DIR": self.extensions_folder(case.device),
-            "DEEPSPEED_LOG_LEVEL": "warning",
-        }
-
-    def extensions_folder(self, device: str) -> str:
-        """Folder of DeepSpeed's built ops, in place of its default, which all environments share."""
-        return str(ops_folder(sys.prefix, packages(), device))
+        return (*super().imports(case), *staged)
 
     def op_builders(self, case: Case) -> list[str]:
-        """DeepSpeed's builders of the C++ ops that *case* uses."""
         return [
-            *(["ShareMemCommBuilder"] if case.device == "cpu" else []),
+            *super().op_builders(case),
             *ops.OF_KERNELS.get(self.optimizer(case)[1], []),
             # which it loads itself
             *(["PinMemoryBuilder", "AsyncIOBuilder"] if "nvme" in self.offloads else []),
         ]
-
-    def _tools_problem(self, case: Case, machine: Machine) -> str | None:
-        folder = ops_folder(machine.prefix, machine.packages, case.device)
-        return ops.tools_problem(self.op_builders(case), folder, machine)
-
-    def prepared(self, case: Case) -> str:
-        builders = self.op_builders(case)
-        return f"DeepSpeed's C++ ops {ops.names(builders)}" if builders else ""
-
-    def prepare(self, case: Case) -> list[str]:
-        # where the ranks look, whichever interpreter this is
-        return ops.provide(self.op_builders(case), Path(os.environ["TORCH_EXTENSIONS_DIR"]))
 
     def optimizer(self, case: Case) -> tuple[str, str]:
         if self.optimizer_kernel == "torch":

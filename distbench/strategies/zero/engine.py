@@ -149,8 +149,12 @@ class ZeroEngine(Engine):
 
     def memory(self) -> dict[str, int]:
         ledger = reading.Ledger(self._setting.device)
-        book(ledger, self._engine, masters.updated(self._engine))
+        self.book(ledger)
         return ledger.bytes
+
+    def book(self, ledger: reading.Ledger) -> None:
+        """Book all that this rank keeps."""
+        book(ledger, self._engine, masters.updated(self._engine))
 
 
 def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
@@ -187,7 +191,8 @@ def started(
     """DeepSpeed's engine around *module*, whose layers are *layers*, by *config*."""
     engine, *_ = deepspeed.initialize(
         model=module,
-        optimizer=_optimizer(strategy, setting, module, layers),
+        # of one that the configuration names it makes its own
+        optimizer=None if "optimizer" in config else _optimizer(strategy, setting, module, layers),
         # it steps it after each update that it takes, and after no other
         lr_scheduler=_scheduler(setting),
         config=config,

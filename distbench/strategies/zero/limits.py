@@ -8,9 +8,9 @@ from distbench import meshes
 from distbench.case import Case
 from distbench.env import Machine
 from distbench.optimizers import Cut
-from distbench.strategies._deepspeed import LAST, REMOVAL, REMOVED_IN, release
+from distbench.strategies._deepspeed import ops
+from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
 from distbench.strategies._model_states import state_problem
-from distbench.strategies.zero import ops
 from distbench.strategies.zero.pipeline import MICRO_BATCHES
 
 if TYPE_CHECKING:

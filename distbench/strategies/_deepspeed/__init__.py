@@ -1,0 +1,68 @@
+"""What every strategy that trains by DeepSpeed's engine needs around it. Without torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from distbench.case import Case
+from distbench.env import Machine, ops_folder, packages
+from distbench.strategies._deepspeed import ops
+from distbench.strategies.base import Strategy
+
+# what deepspeed.initialize would import in every rank of every trial
+_IMPORTS = (
+    "deepspeed",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.runtime.zero.muon.original_muon",
+    "torch._inductor.compile_fx",
+    "distbench.strategies.zero.engine",
+)
+
+
+class OnDeepSpeed(Strategy):
+    """A strategy of DeepSpeed: its environment, its C++ ops, and what it leaves behind."""
+
+    packages: ClassVar[tuple[str, ...]] = ("torch", "deepspeed")
+
+    @property
+    def leftovers(self) -> tuple[str, ...]:
+        # DeepSpeed's CPU backend never unlinks its all-reduce buffers: 66 MiB a rank and trial
+        return ("/dev/shm/deepspeed_allreduce_buffer_*_{port}_*",)
+
+    def imports(self, case: Case) -> tuple[str, ...]:
+        # listing the op builders asks CUDA for its version, so on GPUs the ranks do that themselves
+        builders = ("deepspeed.ops.op_builder.all_ops", "deepspeed.comm.mori")
+        return (*_IMPORTS, *(builders if case.device == "cpu" else ()))
+
+    def environment(self, case: Case) -> dict[str, str]:
+        return {
+            # DeepSpeed picks the accelerator by what it can import, not by what was asked for
+            "DS_ACCELERATOR": case.device,
+            "TORCH_EXTENSIONS_DIR": self.extensions_folder(case.device),
+            "DEEPSPEED_LOG_LEVEL": "warning",
+        }
+
+    def extensions_folder(self, device: str) -> str:
+        """Folder of DeepSpeed's built ops, in place of its default, which all environments share."""
+        return str(ops_folder(sys.prefix, packages(), device))
+
+    def op_builders(self, case: Case) -> list[str]:
+        """DeepSpeed's builders of the C++ ops that *case* uses."""
+        return ["ShareMemCommBuilder"] if case.device == "cpu" else []
+
+    def tools_problem(self, case: Case, machine: Machine) -> str | None:
+        """Why *machine* can't build or load those ops, or None if it can."""
+        folder = ops_folder(machine.prefix, machine.packages, case.device)
+        return ops.tools_problem(self.op_builders(case), folder, machine)
+
+    def prepared(self, case: Case) -> str:
+        builders = self.op_builders(case)
+        return f"DeepSpeed's C++ ops {ops.names(builders)}" if builders else ""
+
+    def prepare(self, case: Case) -> list[str]:
+        # where the ranks look, whichever interpreter this is
+        return ops.provide(self.op_builders(case), Path(os.environ["TORCH_EXTENSIONS_DIR"]))

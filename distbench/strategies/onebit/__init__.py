@@ -1,0 +1,137 @@
+"""``onebit``: optimizers of DeepSpeed, up to 0.19.6, that reduce momentum with one bit per element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from distbench.bounds import Bound, Count
+from distbench.case import Case
+from distbench.env import Machine
+from distbench.strategies._deepspeed import OnDeepSpeed
+from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.description import (
+    PLACE,
+    PORTIONS,
+    SHARDING,
+    TIMING,
+    ByDesign,
+    Card,
+    ExpectedCollective,
+    Meaning,
+    by_operation,
+    points,
+)
+from distbench.strategies.engine import Engine
+from distbench.strategies.onebit import limits, theory
+from distbench.strategies.onebit.card import CARDS
+
+_CLASSES = {
+    "adam": "deepspeed.runtime.fp16.onebit.adam.OnebitAdam",
+    "zero_one_adam": "deepspeed.runtime.fp16.onebit.zoadam.ZeroOneAdam",
+    "lamb": "deepspeed.runtime.fp16.onebit.lamb.OnebitLamb",
+}
+
+
+@dataclass(frozen=True)
+class OneBit(OnDeepSpeed):
+    """1-bit Adam, 0/1 Adam and 1-bit LAMB of DeepSpeed up to 0.19.6: a different training by design."""
+
+    engine = "DeepSpeedEngine"
+    settings: ClassVar[Mapping[str, Meaning]] = {
+        **points("the strategy itself", "optimizer_wrapper"),
+        **points("what is sent in place of whole gradients", "onebit"),
+        **points(SHARDING, "zero_stage"),
+        **points(PORTIONS, "reduce_bucket_size", "allgather_bucket_size"),
+        **points(TIMING, "overlap_comm", "throughput_timer"),
+        **points(PLACE, "offload"),
+    }
+
+    algorithm: Literal["adam", "zero_one_adam", "lamb"] = "adam"
+    """adam: 1-bit Adam (arXiv:2102.02888). zero_one_adam: 0/1 Adam (arXiv:2202.06009). Both need
+    optimizer: adamw. lamb: 1-bit LAMB (arXiv:2104.06069), which needs optimizer: lamb."""
+    freeze_step: Annotated[int, Bound(2)] = 2
+    """Steps before the variance is frozen and compression starts, at least 2: DeepSpeed's freeze_step, and
+    var_freeze_step + 1 of 0/1 Adam, whose defaults of 100000 are for long trainings."""
+    var_update_scaler: Count = 16
+    """zero_one_adam only: number of updates of the variance after which the interval between two of them
+    doubles, until it is frozen. 16 is DeepSpeed's default."""
+    local_steps: Annotated[int, Bound(1, 65_536)] = 1
+    """zero_one_adam only: largest number of steps that ranks train alone between two reductions, a power of
+    2, reached by doubling the interval in each step after the freeze: DeepSpeed's local_step_clipper, with a
+    local_step_scaler of 1."""
+
+    @property
+    def label(self) -> str:
+        name = {"adam": "1bit-adam", "zero_one_adam": "01-adam", "lamb": "1bit-lamb"}[self.algorithm]
+        said = {
+            f"freeze{self.freeze_step}": self.freeze_step != OneBit.freeze_step,
+            f"var{self.var_update_scaler}": self.var_update_scaler != OneBit.var_update_scaler,
+            f"local{self.local_steps}": self.local_steps != OneBit.local_steps,
+        }
+        return "+".join([name, *(word for word, is_said in said.items() if is_said)])
+
+    @property
+    def simplicity(self) -> int:
+        # after DDP's own compression, which needs no older framework beside the current one
+        return 46
+
+    @property
+    def card(self) -> Card:
+        return CARDS[self.algorithm]
+
+    @classmethod
+    def variants(cls) -> tuple[Strategy, ...]:
+        return cls(), cls(algorithm="zero_one_adam"), cls(algorithm="lamb")
+
+    @property
+    def by_design(self) -> ByDesign:
+        # no gradient differs before the first update, which all three leave out
+        return ByDesign(theory.design(self), changes_gradients=False)
+
+    @property
+    def settles(self) -> int:
+        return self.freeze_step + self.local_steps.bit_length() - 1
+
+    @property
+    def cycle(self) -> int:
+        return self.local_steps
+
+    def dimensions(self, ranks: int) -> dict[str, int]:
+        return {"dp_replicate": ranks}
+
+    def problem(self, case: Case, machine: Machine) -> str | None:
+        return limits.problem(self, case, machine) or self.tools_problem(case, machine)
+
+    def imports(self, case: Case) -> tuple[str, ...]:
+        own = ("distbench.strategies.onebit.engine", _CLASSES[self.algorithm].rpartition(".")[0])
+        return (*super().imports(case), *own)
+
+    def optimizer(self, case: Case) -> tuple[str, str]:
+        cls = _CLASSES[self.algorithm]
+        return cls, cls.rpartition(".")[2]
+
+    def expected(self, case: Case) -> dict[str, Any]:
+        own: dict[str, Any] = {
+            "freeze_step": self.freeze_step,
+            "reduced_by": "NcclBackend" if case.device == "cuda" else "GlooBackend",
+        }
+        if self.algorithm == "zero_one_adam":
+            own |= {"var_update_scaler": self.var_update_scaler, "local_steps": self.local_steps}
+        return {f"onebit.{name}": value for name, value in own.items()}
+
+    def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
+        moved = self.collectives_by_dimension(case, parameters)
+        return None if moved is None else by_operation(moved)
+
+    def collectives_by_dimension(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
+        return theory.moved(self, case, parameters)
+
+    def model_states(self, case: Case, parameters: int) -> dict[str, float]:
+        return theory.kept(self, case, parameters)
+
+    def build(self, setting: Setting) -> Engine:
+        from distbench.strategies.onebit.engine import build_onebit
+
+        return build_onebit(self, setting)

@@ -1,0 +1,60 @@
+"""The reduction of DeepSpeed's 1-bit optimizers over gloo: DeepSpeed's own needs cupy and NCCL."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+
+class GlooBackend:
+    """Stands where DeepSpeed's ``CompressedBackend`` does, whose op to pack bits is for Intel's devices.
+
+    The error-compensated reduction of Tang et al. 2021 (arXiv:2102.02888, algorithm 1 and figure 3), with the
+    same collectives: DeepSpeed's ``NcclBackend`` (0.19.6), run on a CPU with numpy in place of cupy, gave
+    the same weights bit by bit.
+    """
+
+    def __init__(self, mpu: object = None) -> None:
+        """Reduce over all ranks; *mpu*, which would name fewer, is ``None`` without model parallelism."""
+        self.size = dist.get_world_size()
+
+    @torch.no_grad()
+    def compressed_allreduce(
+        self, buffer: torch.Tensor, worker_error: torch.Tensor, server_error: torch.Tensor, local_rank: int
+    ) -> torch.Tensor:
+        """Make *buffer* the mean over ranks, in signs and scales, and return it.
+
+        *worker_error* (padded elements) is added before its signs are sent, *server_error* (the part of them
+        of this rank) before those of the mean are; each then has what the signs have lost.
+        """
+        elements = buffer.numel()
+        padding = worker_error.numel() - elements
+        exact = torch.nn.functional.pad(buffer.flatten(), (0, padding)).add_(worker_error)
+        signs, scale = _compressed(exact, worker_error)
+        received = torch.empty_like(signs)
+        dist.all_to_all_single(received, signs)
+        of_ranks = _unpacked(received).view(self.size, -1) * self._gathered(scale).view(-1, 1)
+        signs, scale = _compressed(of_ranks.mean(0).add_(server_error), server_error)
+        of_parts = _unpacked(self._gathered(signs)).view(self.size, -1) * self._gathered(scale).view(-1, 1)
+        return buffer.copy_(of_parts.flatten()[:elements].view_as(buffer))
+
+    def _gathered(self, own: torch.Tensor) -> torch.Tensor:
+        every = own.new_empty(self.size * own.numel())
+        dist.all_gather_into_tensor(every, own)
+        return every
+
+
+def _compressed(exact: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Signs of *exact*, eight in a byte, and their scale; *error* becomes what they lose."""
+    scale = exact.norm() / math.sqrt(exact.numel())
+    signs = exact >= 0
+    error.copy_(exact - torch.where(signs, scale, -scale))
+    return torch.from_numpy(np.packbits(signs.numpy())), scale.view(1)
+
+
+def _unpacked(signs: torch.Tensor) -> torch.Tensor:
+    """1 or -1 for each bit of *signs*."""
+    return torch.from_numpy(np.unpackbits(signs.numpy())).float().mul_(2).sub_(1)

@@ -1,0 +1,78 @@
+"""What DeepSpeed's 1-bit optimizers move and keep, and in what they are another training. Without torch."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from distbench import registry
+from distbench.case import BYTES, Case
+from distbench.strategies._model_states import zero_table
+from distbench.strategies.description import ExpectedCollective
+
+if TYPE_CHECKING:
+    from distbench.strategies.onebit import OneBit
+    from distbench.workloads.base import Workload
+
+_ELEMENT = BYTES["fp32"]
+# moments, and what else has an element for each of the parameters: the variance that 1-bit LAMB goes on to
+# estimate, the updates that 0/1 Adam has yet to send
+_STATES = {"adam": 2, "zero_one_adam": 3, "lamb": 3}
+_NAMES = {"adam": "1-bit Adam", "zero_one_adam": "0/1 Adam", "lamb": "1-bit LAMB"}
+
+
+def design(onebit: OneBit) -> str:
+    """In what *onebit* is another training."""
+    bias = "" if onebit.algorithm == "lamb" else ", has no bias correction"
+    does = f"reduces the momentum from step {onebit.freeze_step} on with 1 bit per element"
+    if onebit.algorithm == "zero_one_adam":
+        alone = f" of {onebit.local_steps} local steps" if onebit.local_steps > 1 else ""
+        does = f"reduces the updates{alone} from step {onebit.freeze_step} on with 1 bit per element"
+    name = _NAMES[onebit.algorithm]
+    return f"{name} skips the first update{bias}, and {does}, adding the error to the next"
+
+
+def padded(elements: int, ranks: int) -> int:
+    """Elements of a buffer of *elements* that *ranks* reduce: each has whole bytes of each part of it.
+
+    As DeepSpeed pads (0.19.6): to a multiple of ranks x lcm(ranks, 8).
+    """
+    unit = ranks * math.lcm(ranks, 8)
+    return math.ceil(elements / unit) * unit
+
+
+def moved(onebit: OneBit, case: Case, parameters: int) -> list[ExpectedCollective] | None:
+    """Collectives of a rank in the mean over steps once it has settled; None: tensors are not known.
+
+    Tang et al. 2021 (arXiv:2102.02888, section 6): of each buffer an all-to-all of 1 bit per element, and an
+    all-gather of as much of what ranks have summed; with each the scales of all ranks. 1-bit LAMB has one
+    buffer for all tensors (Li et al. 2021, arXiv:2104.06069, section 6), the others one for each.
+    """
+    buffers, ranks = _buffers(onebit, case, parameters), case.world_size
+    if buffers is None:
+        return None
+    signs, scales = sum(buffers) / 8, 2 * len(buffers) * ranks * _ELEMENT
+    every = onebit.local_steps
+    over = "dp_replicate"
+    return [
+        ExpectedCollective("all_to_all", signs / every, over, len(buffers) / every),
+        ExpectedCollective("all_gather", (signs + scales) / every, over, 3 * len(buffers) / every),
+    ]
+
+
+def kept(onebit: OneBit, case: Case, parameters: int) -> dict[str, float]:
+    """Bytes of a rank's model states, by kind: DDP's, and the errors of both halves of each reduction."""
+    sizes = zero_table(case, parameters, stored="fp32")
+    elements = sum(_buffers(onebit, case, parameters) or [padded(parameters, case.world_size)])
+    errors = elements + elements / case.world_size
+    sizes["optimizer_state"] = (_STATES[onebit.algorithm] * parameters + errors) * _ELEMENT
+    return sizes
+
+
+def _buffers(onebit: OneBit, case: Case, parameters: int) -> list[int] | None:
+    """Elements of each buffer that is reduced; None: the shapes of the tensors are not known."""
+    if onebit.algorithm == "lamb":
+        return [padded(parameters, case.world_size)]
+    workload: Workload = registry.make("workloads", case.workload)
+    shapes = workload.tensor_shapes()
+    return None if shapes is None else [padded(math.prod(shape), case.world_size) for shape in shapes]
