@@ -15,6 +15,7 @@ from conftest import QUICK, Done, Finished
 from plans import planned
 
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
+from distbench.record.store import Run
 
 Command = Callable[..., Done]
 
@@ -91,6 +92,38 @@ def test_a_model_of_ones_own_that_says_where_it_can_be_split_trains_so(
         *("tp+lp/ws4", "fsdp+tp2/ws4", "pp-gpipe+tp2/ws4"),
     ]
     assert {each["verdict"] for each in judged.values()} <= {EQUIVALENT, ROUNDING}
+
+
+TUNED = """
+workload: {parted: {model: "small:Tuned", length: 32}}
+data: text
+batch: {global_batch_size: 8}
+world_sizes: [2]
+optimizer: {clip_grad_norm: 0.05}
+launcher: {kept: {}}
+strategies: [pp, fsdp: {version: 1}, zero: {stage: 1, mesh: {pp: 2}}]
+measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}
+check: {steps: 2, perturbed: 4, fp64: false}
+"""
+
+
+@pytest.mark.train
+def test_a_model_whose_first_stage_is_frozen_trains_so_or_says_why_not(
+    run_suite: Callable[..., Finished],
+) -> None:
+    done = run_suite(TUNED)
+    assert done.code == 0, done.errors
+    *trained, refused = done.cases.values()
+    assert {each["equivalence"]["verdict"] for each in trained} <= {EQUIVALENT, ROUNDING}
+    assert (refused["label"], refused["status"]) == ("zero1+pp2", "unsupported")
+    assert "pipeline stage 0 has no trained parameter" in refused["reason"]
+    for record in (record for record in Run(done.folder).records() if record.status == "measured"):
+        told = record.effective
+        if record.job.kind == "measure":
+            assert told["dtypes"]["optimizer_state"] == "fp32", "of the stage that has some"
+            assert 0 < told["trained_parameters"] < told["parameters"]
+            for theory in ("comm_bytes_theory", "memory_states_theory"):
+                assert record.absent[theory].startswith("theory assumes that the whole model is trained")
 
 
 def test_a_model_of_ones_own_that_does_not_say_it_is_told_what_to_add(

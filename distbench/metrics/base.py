@@ -47,6 +47,19 @@ def or_absent(number: Callable[[], float]) -> float | Absent:
         return reason
 
 
+def partly_trained(effective: Mapping[str, Any]) -> Absent | None:
+    """Why theory does not hold for a model of which only a part is trained; None if all of it is.
+
+    Args:
+        effective: What the live engine told (``Engine.effective``); one of a plug-in may not tell it.
+    """
+    every = effective["parameters"]
+    trained = effective.get("trained_parameters", every)
+    if trained == every:
+        return None
+    return Absent(f"theory assumes that the whole model is trained, but {trained} of {every} parameters are")
+
+
 @dataclass(frozen=True)
 class Column:
     """One number that a metric gives, described so that a reader needs no plug-in."""

@@ -129,6 +129,7 @@ PLACE = "where the training state lives"
 
 _WORK = {
     "parameters": "different model",
+    "trained_parameters": "different model: other parameters are frozen",
     "trainable_tensors": "different model: other parameters are frozen or tied",
     "global_batch_size": "different number of samples per step",
     "optimizer": "different hyper-parameter",

@@ -43,6 +43,15 @@ class Small(nn.Module):
         pass
 
 
+class Tuned(Small):
+    """Of which only what comes after the first layer is trained, as in fine-tuning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding.requires_grad_(False)
+        self.layers[0].requires_grad_(False)
+
+
 class Gelu(Small):
     """oneDNN's GELU takes and frees memory by its address alone."""
 

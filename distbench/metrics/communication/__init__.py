@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from distbench.case import BYTES
 from distbench.meshes import Mesh
-from distbench.metrics.base import Absent, Metric, Session, TableColumn, TableSpec, Values, alike
+from distbench.metrics.base import (
+    Absent,
+    Metric,
+    Session,
+    TableColumn,
+    TableSpec,
+    Values,
+    alike,
+    partly_trained,
+)
 from distbench.metrics.communication.traffic import WHERE, Call, Counted, Where, not_there
 
 if TYPE_CHECKING:
@@ -150,6 +159,8 @@ def _part(session: Session, steps: list[list[Call]], where: Where) -> list[float
 
 
 def _theory(session: Session) -> list[float | None] | Absent:
+    if partly := partly_trained(session.effective):
+        return partly
     theory = session.strategy.collectives_by_dimension(session.case, session.effective["parameters"])
     if theory is None:
         return Absent(f"{session.case.strategy.name} has no communication model")

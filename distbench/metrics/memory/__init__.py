@@ -11,7 +11,16 @@ from typing import Any
 
 from distbench import optimizers
 from distbench.case import BYTES
-from distbench.metrics.base import Absent, Metric, Session, TableColumn, TableSpec, Values, alike
+from distbench.metrics.base import (
+    Absent,
+    Metric,
+    Session,
+    TableColumn,
+    TableSpec,
+    Values,
+    alike,
+    partly_trained,
+)
 
 KINDS = {
     "parameters": "Parameters of a rank between steps: its shard, if sharded.",
@@ -151,6 +160,8 @@ class Memory(Metric):
 
 def _theory(session: Session) -> float | Absent:
     """Expected model states in total; adds them by kind to the table."""
+    if partly := partly_trained(session.effective):
+        return partly
     case, strategy = session.case, session.strategy
     states_of = functools.partial(strategy.model_states_as_built, effective=session.effective)
     kinds = states_of(case, session.effective["parameters"])

@@ -92,11 +92,14 @@ class ExpertParallelEngine(ReplicatedEngine):
     def effective(self) -> dict[str, Any]:
         own = [p for name, p in self.module.named_parameters() if self._is_of_experts(name)]
         mesh = device_meshes.sizes_of(self._mesh)
-        elsewhere = (mesh["ep"] - 1) * sum(parameter.numel() for parameter in own)
-        settings = super().effective()
+        settings, experts = super().effective(), reading.counts(own)
+        whole = {
+            key: settings[key] + (mesh["ep"] - 1) * experts[key]
+            for key in ("parameters", "trained_parameters")
+        }
         return {
             **settings,
-            "parameters": settings["parameters"] + elsewhere,
+            **whole,
             "mesh": mesh,
             "experts_on_a_rank": len(own[0]),
         }

@@ -17,7 +17,7 @@ from distbench.strategies.base import Setting
 from distbench.strategies.fsdp.fsdp1_shards import Shards
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.modules import prepared_layers
-from distbench.strategies.torch_engine.reading import Ledger, dtype_name, norm
+from distbench.strategies.torch_engine.reading import Ledger, counts, dtype_name, norm
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES, plain_name
 
@@ -43,11 +43,11 @@ class Fsdp1Engine(WrappedEngine):
         module: FullyShardedDataParallel,
         layers: list[nn.Module],
         strategy: fsdp.FullyShardedDataParallel,
-        parameters: int,
+        whole: dict[str, int],
     ) -> None:
         super().__init__(setting, module, layers)
         self._strategy = strategy
-        self._whole = parameters
+        self._whole = whole
 
     def reduce_dtype(self) -> str:
         asked = self.module.mixed_precision.reduce_dtype
@@ -64,8 +64,11 @@ class Fsdp1Engine(WrappedEngine):
         self.module.clip_grad_norm_(limit)
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        # a flat gradient has parts of frozen tensors, too
+        frozen = {plain_name(name) for name, p in self.module.named_parameters() if not p.requires_grad}
         for name, gradient in self._gathered(lambda handle: handle.sharded_grad):
-            yield name, gradient if self._scale == 1 else gradient / self._scale
+            if name not in frozen:
+                yield name, gradient if self._scale == 1 else gradient / self._scale
 
     def full_state(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self._gathered(lambda handle: getattr(handle.flat_param, "_local_shard", handle.flat_param))
@@ -101,7 +104,7 @@ class Fsdp1Engine(WrappedEngine):
     def effective(self) -> dict[str, Any]:
         return {
             **super().effective(),
-            "parameters": self._whole,
+            **self._whole,
             "units": len(self._units),
             "unit_classes": sorted({type(unit.module).__qualname__ for unit in self._units}),
             "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
@@ -150,7 +153,8 @@ def _wrapped(
 ) -> Fsdp1Engine:
     """FSDP1 engine of *module*, of which *shards* makes the tensors that are on the meta device."""
     precision = setting.case.precision
-    parameters = sum(parameter.numel() for parameter in module.parameters())
+    # flat parameters hide what they are made of
+    whole = counts(module.parameters())
     layers = prepared_layers(setting.case, module, setting.workload.layers(module))
     chosen = {id(layer) for layer in layers}
     wrapped = FullyShardedDataParallel(
@@ -167,4 +171,4 @@ def _wrapped(
         device_mesh=strategy.device_mesh(setting) if strategy.sharding == "hybrid" else None,
         use_orig_params=True,
     )
-    return Fsdp1Engine(setting, wrapped, layers, strategy, parameters)
+    return Fsdp1Engine(setting, wrapped, layers, strategy, whole)

@@ -20,11 +20,7 @@ def totals(
 ) -> dict[str, Any]:
     """What the live modules of all ranks of *line* have together. A collective call."""
     recomputed = recomputation.describe_checkpointing(module)["checkpointed_layers"]
-    counts = {
-        "parameters": sum(parameter.numel() for parameter in own.values()),
-        "trainable_tensors": sum(parameter.requires_grad for parameter in own.values()),
-        "checkpointed_layers": recomputed,
-    }
+    counts = {**reading.counts(own.values()), "checkpointed_layers": recomputed}
     if units := len(sharding.units_of(module)):
         counts["units"] = units
     cut = [p for p in own.values() if isinstance(p, DTensor) and "tp" in (p.device_mesh.mesh_dim_names or ())]

@@ -108,8 +108,7 @@ class TorchEngine(Engine):
         return {
             "engine": type(self.live).__qualname__,
             "world_size": dist.get_world_size(),
-            "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
-            "trainable_tensors": sum(p.requires_grad for p in self.module.parameters()),
+            **reading.counts(self.module.parameters()),
             "optimizer": optimizer.describe_optimizer(self.updating),
             "dtypes": {
                 "parameters": reading.dtype_name(p.dtype for p in self.module.parameters()),

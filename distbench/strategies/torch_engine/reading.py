@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -28,6 +28,22 @@ def device_name(tensors: Iterable[torch.Tensor]) -> str | None:
 def dtype_name(dtypes: Iterable[torch.dtype]) -> str:
     """Short name of the dtype, or of all if they are mixed: ``bf16+fp32``."""
     return "+".join(sorted({_DTYPE_NAMES.get(dtype, str(dtype)) for dtype in dtypes}))
+
+
+def counts(
+    parameters: Iterable[torch.Tensor], elements: Callable[[torch.Tensor], int] = torch.Tensor.numel
+) -> dict[str, int]:
+    """How large a model with these *parameters* is, and how much of it is trained.
+
+    *elements* says of one that is cut how many the whole has.
+    """
+    every = list(parameters)
+    trained = [parameter for parameter in every if parameter.requires_grad]
+    return {
+        "parameters": sum(map(elements, every)),
+        "trained_parameters": sum(map(elements, trained)),
+        "trainable_tensors": len(trained),
+    }
 
 
 def full(tensor: torch.Tensor) -> torch.Tensor:

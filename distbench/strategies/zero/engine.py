@@ -100,8 +100,7 @@ class ZeroEngine(Engine):
         return {
             "engine": type(engine).__qualname__,
             "world_size": math.prod(pieces.mesh(engine).values()),
-            "parameters": sum(map(pieces.elements, engine.module.parameters())),
-            "trainable_tensors": sum(p.requires_grad for p in engine.module.parameters()),
+            **reading.counts(engine.module.parameters(), pieces.elements),
             "optimizer": optimizer.describe_optimizer(engine.basic_optimizer),
             "dtypes": {
                 "parameters": reading.dtype_name(p.dtype for p in engine.module.parameters()),

@@ -127,14 +127,9 @@ class StagedEngine(ZeroEngine):
 
     def _counted(self, stage: StageLayer) -> dict[str, Any]:
         """What the live modules of all stages have together, and the schedule's theory."""
-        own, parts = list(self._own().values()), self._engine.micro_batches
-        counts = {
-            "parameters": sum(each.numel() for each in own),
-            "trainable_tensors": sum(each.requires_grad for each in own),
-            "checkpointed_layers": recomputation.describe_checkpointing(self._engine.module)[
-                "checkpointed_layers"
-            ],
-        }
+        parts = self._engine.micro_batches
+        recomputed = recomputation.describe_checkpointing(self._engine.module)["checkpointed_layers"]
+        counts = {**reading.counts(self._own().values()), "checkpointed_layers": recomputed}
         given, stages = self._of_all(counts), range(self._engine.num_stages)
         return {
             **{key: sum(counted[key] for counted in given) for key in counts},
@@ -154,7 +149,7 @@ def build_staged(strategy: Zero, pipeline: Pipeline, setting: Setting) -> Staged
     """Engine of this rank.
 
     Raises:
-        Refused: the workload does not say how it is cut.
+        Refused: the workload does not say how it is cut, or nothing is trained in this rank's stage.
     """
     if (model := setting.workload.stages()) is None:
         raise Refused(uncut(setting.case))
@@ -162,4 +157,10 @@ def build_staged(strategy: Zero, pipeline: Pipeline, setting: Setting) -> Staged
     connect()
     module = pipeline_of(setting, model, pipeline.layers(setting.case))
     (stage,) = module.forward_funcs
+    if strategy.stage and not any(parameter.requires_grad for parameter in module.parameters()):
+        # found with 0.19.8: IndexError: list index out of range
+        raise Refused(
+            f"pipeline stage {module.stage_id} has no trained parameter, and DeepSpeed's ZeRO fails without "
+            f"one; use stage: 0, pp: {{mesh: {{dp_shard: 2}}}}, or fewer pipeline stages"
+        )
     return StagedEngine(setting, started(strategy, setting, config, module, stage.layers), model, stage)
