@@ -354,3 +354,10 @@ def test_a_pipe_in_the_place_of_the_file_stops_no_reader(stored: Run) -> None:
     os.mkfifo(stored.folder / owner.OWNER_FILE)
     assert stored.info().state == "finished"
     assert owner.is_owned(stored.folder), "who can't tell believes what run.json says"
+
+
+def test_a_folder_is_owned_for_its_owner_too_and_only_as_long(stored: Run) -> None:
+    assert not owner.is_owned(stored.folder)
+    with stored.owned():
+        assert owner.is_owned(stored.folder)
+    assert not owner.is_owned(stored.folder)

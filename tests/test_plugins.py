@@ -100,7 +100,6 @@ data: text
 batch: {global_batch_size: 8}
 world_sizes: [2]
 optimizer: {clip_grad_norm: 0.05}
-launcher: {kept: {}}
 strategies: [pp, fsdp: {version: 1}, zero: {stage: 1, mesh: {pp: 2}}]
 measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}
 check: {steps: 2, perturbed: 4, fp64: false}

@@ -29,6 +29,8 @@ _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TRIES, _PAUSE_S = 5, 0.02
 _MOST_BYTES = 1024
 _NAME = re.compile(r"[\w.:-]{1,255}")
+# files that this process has locked: to find that out by trying would take as long as waiting for others
+_own: set[tuple[int, int]] = set()
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,11 @@ def owned(folder: Path, now: str) -> Iterator[Holder | None]:
             raise UsageError(_refusal(folder, _content(descriptor)))
         killed = _content(descriptor)
         _write(descriptor, json.dumps(asdict(Holder(os.getpid(), socket.gethostname(), now))))
+        _own.add(_identity(descriptor))
         try:
             yield killed
         finally:
+            _own.discard(_identity(descriptor))
             _write(descriptor, "")
     finally:
         os.close(descriptor)
@@ -78,7 +82,7 @@ def is_owned(folder: Path) -> bool:
     except (OSError, UsageError):
         return True
     try:
-        return _is_locked(descriptor, fcntl.LOCK_SH, unknown=True)
+        return _identity(descriptor) in _own or _is_locked(descriptor, fcntl.LOCK_SH, unknown=True)
     finally:
         os.close(descriptor)
 
@@ -96,6 +100,11 @@ def _opened(file: Path, flags: int) -> int:
         os.close(descriptor)
         raise UsageError(f"{file}: not a regular file with one name, as distbench makes it; remove it")
     return descriptor
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 def _is_locked(descriptor: int, operation: int, *, unknown: bool = False) -> bool:
