@@ -29,6 +29,7 @@ from distbench.jobs.equivalence.arms import DIFFERS
 from distbench.record.store import Run
 from distbench.strategies.onebit import OneBit
 from distbench.strategies.onebit.theory import padded
+from distbench.strategies.zero import Zero
 from distbench.suite import load
 
 OLDER = Machine("cpu", 8, {"torch": "2.13.0", "deepspeed": "0.19.6"}, has_libaio=False, has_compiler=True)
@@ -120,6 +121,12 @@ def test_the_version_that_is_installed_decides() -> None:
     assert OneBit().problem(of(), OLDER) is None
     told = OneBit().problem(of(), newer)
     assert told and "0.19.8 does not have 1-bit optimizers; 0.19.6 was the last version" in told
+
+
+def test_its_optimizer_is_the_point_of_comparing_it_and_anybody_elses_is_other_work() -> None:
+    for key in ("optimizer.class", "optimizer.kernel"):
+        kinds = [each.description().settings[key].kind for each in (OneBit(), Zero())]
+        assert kinds == ["strategy", "work"]
 
 
 def test_no_step_before_the_compression_is_timed(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from distbench.bounds import Bound, Count
@@ -18,6 +18,7 @@ from distbench.strategies.description import (
     TIMING,
     ByDesign,
     Card,
+    Description,
     ExpectedCollective,
     Meaning,
     by_operation,
@@ -89,6 +90,14 @@ class OneBit(OnDeepSpeed):
     def by_design(self) -> ByDesign:
         # no gradient differs before the first update, which all three leave out
         return ByDesign(theory.design(self), changes_gradients=False)
+
+    def description(self) -> Description:
+        # of this strategy alone: whoever else has another optimizer does other work
+        told, own = (
+            super().description(),
+            points("the optimizer compresses", "optimizer.class", "optimizer.kernel"),
+        )
+        return replace(told, settings={**told.settings, **own})
 
     @property
     def settles(self) -> int:
