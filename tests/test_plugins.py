@@ -100,7 +100,14 @@ data: text
 batch: {global_batch_size: 8}
 world_sizes: [2]
 optimizer: {clip_grad_norm: 0.05}
-strategies: [pp, fsdp: {version: 1}, zero: {stage: 1, mesh: {pp: 2}}]
+launcher: {kept: {oversubscribe: true}}
+strategies:
+  - pp
+  - fsdp: {version: 1}
+  - zero: {stage: 1, mesh: {pp: 2}}
+  - pp: {mesh: {dp_replicate: 2}, micro_batches: 2}
+include: [{strategy: pp+ddp2, world_size: 4}]
+exclude: [{strategy: pp+ddp2, world_size: 2}]
 measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}
 check: {steps: 2, perturbed: 4, fp64: false}
 """
@@ -112,10 +119,11 @@ def test_a_model_whose_first_stage_is_frozen_trains_so_or_says_why_not(
 ) -> None:
     done = run_suite(TUNED)
     assert done.code == 0, done.errors
-    *trained, refused = done.cases.values()
+    *trained, with_zero, with_ddp = done.cases.values()
     assert {each["equivalence"]["verdict"] for each in trained} <= {EQUIVALENT, ROUNDING}
-    assert (refused["label"], refused["status"]) == ("zero1+pp2", "unsupported")
-    assert "pipeline stage 0 has no trained parameter" in refused["reason"]
+    for refused, why in ((with_zero, "DeepSpeed's ZeRO"), (with_ddp, "torch's DDP")):
+        assert refused["status"] == "unsupported"
+        assert f"pipeline stage 0 has no trained parameter, and {why}" in refused["reason"]
     for record in (record for record in Run(done.folder).records() if record.status == "measured"):
         told = record.effective
         if record.job.kind == "measure":

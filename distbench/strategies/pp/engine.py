@@ -158,7 +158,7 @@ def build_pp(strategy: pp.PipelineParallel, setting: Setting) -> PipelineEngine:
     """Engine of this rank, which has no more than its own stages.
 
     Raises:
-        Refused: the workload does not say how it is cut.
+        Refused: the workload does not say how it is cut, or nothing is trained in a stage with replicas.
     """
     if (model := setting.workload.stages()) is None:
         raise Refused(uncut(setting.case))

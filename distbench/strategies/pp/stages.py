@@ -13,7 +13,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.nn.parallel import DistributedDataParallel
 
 from distbench.meshes import OF_DATA
-from distbench.strategies.base import Setting
+from distbench.strategies.base import Refused, Setting
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.pp.line import Line
 from distbench.strategies.torch_engine import sharding, tensor_parallel
@@ -37,7 +37,11 @@ class Part:
 def parts_of(
     setting: Setting, strategy: PipelineParallel, model: Stages, layers: Mapping[int, range], line: Line
 ) -> list[Part]:
-    """Stages of this rank with their weights; *layers* has those of each by its number."""
+    """Stages of this rank with their weights; *layers* has those of each by its number.
+
+    Raises:
+        Refused: nothing is trained in one of which there are to be replicas.
+    """
     workload, mesh = setting.workload, strategy.sizes(setting.world_size)
     whole, made = weights.cast(weights.skeleton(workload), DTYPES[setting.case.precision.master]), []
     if mesh.size("tp") > 1:
@@ -48,6 +52,11 @@ def parts_of(
             sequence, loss = strategy.sequence_parallel, strategy.loss_parallel
             tensor_parallel.split_part(part, workload, line.mesh["tp"], sequence=sequence, loss=loss)
         wrap = _sharded if mesh.size("dp_shard") > 1 else _replicated if mesh.data_ranks > 1 else _alone
+        if wrap is _replicated and not any(each.requires_grad for each in part.parameters()):
+            raise Refused(
+                f"pipeline stage {number} has no trained parameter, and torch's DDP refuses such a module; "
+                f"use mesh: {{dp_shard: {mesh.data_ranks}}} instead of dp_replicate, or fewer pipeline stages"
+            )
         made.append(Part(number, *wrap(setting, strategy, model, part, line)))
     return made
 

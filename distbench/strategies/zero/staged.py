@@ -161,6 +161,6 @@ def build_staged(strategy: Zero, pipeline: Pipeline, setting: Setting) -> Staged
         # found with 0.19.8: IndexError: list index out of range
         raise Refused(
             f"pipeline stage {module.stage_id} has no trained parameter, and DeepSpeed's ZeRO fails without "
-            f"one; use stage: 0, pp: {{mesh: {{dp_shard: 2}}}}, or fewer pipeline stages"
+            "one; use stage: 0, pp: {mesh: {dp_shard: 2}}, or fewer pipeline stages"
         )
     return StagedEngine(setting, started(strategy, setting, config, module, stage.layers), model, stage)
