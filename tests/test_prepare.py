@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import PLUGINS, QUICK, Done
+from conftest import PLUGINS, QUICK, Done, Finished
 
 from distbench import plan, registry
 from distbench.case import Choice, Device
@@ -132,6 +133,21 @@ def test_prepare_builds_what_a_run_then_finds_and_mends_it(distbench: Command, t
     done = distbench("prepare", str(suite), **cache)
     assert (done.returncode, library.stat().st_size) == (0, size), done.stderr
     assert f"{library} was damaged (" in done.stderr
+
+
+@pytest.mark.train
+def test_ranks_take_an_op_that_was_built_as_it_is(
+    run_suite: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSpeed would ask ninja first, and before that, for seconds, what processor this is."""
+    asked, ninja = tmp_path / "asked", tmp_path / "bin" / "ninja"
+    ninja.parent.mkdir()
+    ninja.write_text(f'#!/bin/sh\necho "$WORLD_SIZE" >> {asked}\nexec {shutil.which("ninja")} "$@"\n')
+    ninja.chmod(0o755)
+    monkeypatch.setenv("PATH", str(ninja.parent), prepend=os.pathsep)
+    done = run_suite(QUICK + "strategies: [{zero: {stage: 1, optimizer_kernel: deepspeed}}]\n")
+    assert done.code == 0, done.errors
+    assert set(asked.read_text().split()) == {"1"}, "the process that prepares, and no rank"
 
 
 @pytest.mark.train

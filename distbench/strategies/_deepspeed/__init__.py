@@ -64,5 +64,13 @@ class OnDeepSpeed(Strategy):
         return f"DeepSpeed's C++ ops {ops.names(builders)}" if builders else ""
 
     def prepare(self, case: Case) -> list[str]:
-        # where the ranks look, whichever interpreter this is
-        return ops.provide(self.op_builders(case), Path(os.environ["TORCH_EXTENSIONS_DIR"]))
+        return ops.provide(self.op_builders(case), _extensions())
+
+    def lend_ops(self, case: Case) -> None:
+        """Give DeepSpeed what was prepared, in a rank."""
+        ops.lend(self.op_builders(case), _extensions())
+
+
+def _extensions() -> Path:
+    """Where the ranks look, whichever interpreter this is."""
+    return Path(os.environ["TORCH_EXTENSIONS_DIR"])

@@ -6,7 +6,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from distbench import libraries
@@ -71,6 +73,31 @@ def provide(builders: Sequence[str], folder: Path) -> list[str]:
         # of what was there: ninja builds it anew if it is out of date, which no rank should have to wait for
         load()
     return notes
+
+
+def lend(builders: Sequence[str], folder: Path) -> None:
+    """Give DeepSpeed the ops of *builders* that lie in *folder*, as if it had loaded them.
+
+    Before it loads one, it asks for the flags of a build (py-cpuinfo looks twice for what processor this is,
+    for seconds, in every rank), and ninja whether there is something to build, which preparation has done.
+    """
+    from deepspeed.accelerator import get_accelerator
+
+    for kind in builders:
+        builder, name = get_accelerator().create_op_builder(kind), _NAMES[kind]
+        library = _library(folder, name)
+        if builder is None or not library.is_file() or _is_shipped(name, folder_of("deepspeed")):
+            continue
+        # of a release without such a table, DeepSpeed loads it itself
+        getattr(builder, "_loaded_ops", {})[name] = _module(name, library)
+
+
+def _module(name: str, library: Path) -> ModuleType:
+    spec = spec_from_file_location(name, library)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _check_device(name: str, device: str) -> None:

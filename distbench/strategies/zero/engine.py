@@ -15,6 +15,7 @@ from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from torch import nn
 
 from distbench import optimizers, schedule
+from distbench.case import Case
 from distbench.strategies.base import Setting
 from distbench.strategies.engine import Engine, FullState
 from distbench.strategies.torch_engine import (
@@ -164,7 +165,7 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
 
 def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tuple[Any, list[nn.Module]]:
     """DeepSpeed's engine of this rank by *config*, and the layers of its module."""
-    connect()
+    connect(strategy, setting.case)
     compute = weights.DTYPES[setting.case.precision.compute]
     if strategy.stage == 3:
         module = _sharded(setting, config)
@@ -179,8 +180,10 @@ def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tup
     return started(strategy, setting, config, module, layers), layers
 
 
-def connect() -> None:
+def connect(strategy: Zero, case: Case) -> None:
     """Let DeepSpeed adopt the existing process group; it would assume one rank."""
+    # one of them is loaded with the group
+    strategy.lend_ops(case)
     deepspeed.init_distributed(dist_init_required=False)
 
 

@@ -154,7 +154,7 @@ def build_staged(strategy: Zero, pipeline: Pipeline, setting: Setting) -> Staged
     if (model := setting.workload.stages()) is None:
         raise Refused(uncut(setting.case))
     config = configuration(strategy, setting.case, for_model(strategy, elements(setting.workload)))
-    connect()
+    connect(strategy, setting.case)
     module = pipeline_of(setting, model, pipeline.layers(setting.case))
     (stage,) = module.forward_funcs
     if strategy.stage and not any(parameter.requires_grad for parameter in module.parameters()):
