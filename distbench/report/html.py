@@ -61,6 +61,16 @@ def render(
 
 def static(template: str, **context: Any) -> str:
     """The page that *template* makes of *context*; without a ``script`` in it, it may run none."""
+    without = {"blocks": {}, "packed": {}, "script": "", "script_hashes": "'none'"}
+    style = Markup(_unindented(_TEMPLATES / "report.css"))
+    text = _environment().get_template(template).render(**without | {"style": style} | context)
+    # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """What compiles templates, each once: a run that goes on by rounds writes many pages."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -69,11 +79,7 @@ def static(template: str, **context: Any) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"clip": _clip, "name": _name, "parts": _parts, "json": _json, "linked": _linked}
-    without = {"blocks": {}, "packed": {}, "script": "", "script_hashes": "'none'"}
-    style = Markup(_unindented(_TEMPLATES / "report.css"))
-    text = environment.get_template(template).render(**without | {"style": style} | context)
-    # half a surrogate pair can't be written at all; whatever filter let one pass, the page must be
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return environment
 
 
 def _clip(text: str, limit: int = _LONGEST_TEXT) -> str:
