@@ -8,7 +8,7 @@ READERS = ("test_communication.py", "test_memory.py", "test_parity.py", "test_st
 # many small matrices of equal size: what pads a shard, or lies in two, is less than 1 % of the model
 COMMON = """
 workload:
-  transformer: {dim: 64, depth: 8, heads: 4, kv_heads: 4, ffn_dim: 64, vocab_size: 256, seq_len: 8}
+  transformer: {dim: 96, depth: 4, heads: 4, kv_heads: 4, ffn_dim: 96, vocab_size: 256, seq_len: 8}
 data: text
 batch: {global_batch_size: 8, gradient_accumulation_steps: 2}
 optimizer: {clip_grad_norm: 0.5, weight_decay: 0.1}

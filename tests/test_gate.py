@@ -37,7 +37,7 @@ launcher: kept
 # steps that mostly sleep, and what a machine that others use can tell of them in a few pairs
 PACE = SUITE.replace("tokens_per_s: false", "tokens_per_s: 100%, min_pairs: 3, max_pairs: 6")
 # where processes are what is tested, and not what is made of them
-OWN_PACE = PACE.replace("launcher: kept\n", "")
+OWN_PROCESSES, OWN_PACE = (text.replace("launcher: kept\n", "") for text in (SUITE, PACE))
 STEADY, SLOWER = "SMALL_SLEEPS=0.06", "SMALL_SLEEPS=0.24"
 
 
@@ -197,7 +197,7 @@ def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "repository"
     folder.mkdir()
     shutil.copy(MODELS / "small.py", folder)
-    (folder / "suite.yaml").write_text(OWN_PACE)
+    (folder / "suite.yaml").write_text(OWN_PROCESSES)
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "It trains")
@@ -223,12 +223,15 @@ def gate_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_change_of_code_is_held_against_its_revision(repository: Path) -> None:
     model = repository / "small.py"
-    model.write_text(model.read_text().replace('SMALL_SLEEPS", "0"', 'SMALL_SLEEPS", "0.15"'))
+    model.write_text(
+        model.read_text().replace("in os.environ else logits", "in os.environ else 1.01 * logits")
+    )
     done = gate_in(repository, "--baseline", "main", "--json")
     assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout)
     assert result["baseline"].startswith("main (")
-    assert result["cases"][0]["word"] == "regressed"
+    assert result["cases"][0]["word"] == "invalid"
+    assert "another training" in result["cases"][0]["said"]
     assert git(repository, "worktree", "list").count("\n") == 1, "the checkout is taken away again"
     assert git(repository, "status", "--short", "--untracked-files=no").split() == ["M", "small.py"]
 
@@ -246,7 +249,7 @@ def test_the_suite_of_a_revision_says_what_its_arm_trains(repository: Path) -> N
 
 
 def test_another_python_environment_runs_this_harness(tmp_path: Path) -> None:
-    done = gate(tmp_path, "--baseline", sys.prefix, suite=SUITE.replace("launcher: kept\n", ""))
+    done = gate(tmp_path, "--baseline", sys.prefix, suite=OWN_PROCESSES)
     assert done.code == 0, done.errors
     assert done.result["environment"] == {}
 
@@ -314,7 +317,7 @@ def test_a_stopped_gate_keeps_what_it_has_and_leaves_no_process(tmp_path: Path) 
     assert not [pid for run in runs for pid in alive(run["run_id"])]
 
     made = {file: file.stat().st_mtime_ns for file in tmp_path.glob("out/*/*/trials/*/[01]/record.json")}
-    wider = ("--set", "gate.tokens_per_s=100%", "--set", "gate.max_pairs=6")
+    wider = ("--set", "gate.tokens_per_s=100%", "--set", "gate.max_pairs=3")
     again = call_outside(*arguments, "--resume", result["folder"], *wider)
     assert again.returncode in (0, 3), again.stderr
     assert json.loads(again.stdout)["state"] == "finished"

@@ -125,7 +125,7 @@ BUILT = [
     for name in ("single/ws1", "fsdp/ws2", "fsdp1/ws2", "zero3/ws2")
 ]
 # bytes in fp32 of the matrix's largest unit, a layer (7 matrices and 2 norms), and of its embedding
-LAYER, EMBEDDING = 4 * (7 * 64 * 64 + 2 * 64), 4 * 256 * 64
+LAYER, EMBEDDING = 4 * (7 * 96 * 96 + 2 * 96), 4 * 256 * 96
 
 
 @pytest.mark.parametrize(("run", "name"), BUILT, indirect=["run"])
