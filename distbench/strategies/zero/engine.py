@@ -182,7 +182,7 @@ def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tup
 
 def connect(strategy: Zero, case: Case) -> None:
     """Let DeepSpeed adopt the existing process group; it would assume one rank."""
-    # one of them is loaded with the group
+    # before it: with the group DeepSpeed loads the first of them
     strategy.lend_ops(case)
     deepspeed.init_distributed(dist_init_required=False)
 
