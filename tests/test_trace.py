@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from traces import Events
 
 from distbench.metrics.base import Absent, Session, Trial
 from distbench.metrics.communication import Communication
-from distbench.metrics.communication.traffic import Call, bus_factor, wire_factor
+from distbench.metrics.communication.traffic import Call, Counted, bus_factor, wire_factor
 from distbench.metrics.profile import Profile
 from distbench.metrics.profile.breakdown import PARTS, match, parts
 from distbench.metrics.profile.intervals import difference, intersection, length, union
@@ -242,16 +243,23 @@ def test_without_a_profile_its_numbers_are_absent_and_no_others() -> None:
 
 @dataclass(frozen=True)
 class Placed:
-    """What the numbers of nodes ask of a session."""
+    """What the numbers of nodes, and those of a rank without others, ask of a session."""
 
     nodes: list[int]
+    device: Any = field(default_factory=lambda: SimpleNamespace(type="cpu"))
+    drives: int = 1
+    rank: int = 0
+    world_size: int = 1
+    earlier: dict[str, list[float]] = field(default_factory=dict)
+    effective: dict[str, Any] = field(default_factory=dict)
 
 
 def moved(nodes: list[int], *transfers: tuple[int, float, float]) -> dict[str, Any]:
     """Numbers of a step in which all-reduces of 1 MB over that many nodes ran, from and to these ms."""
     step = [
-        Transfer(Call("all_reduce", "0,1", 2, "float32", 1_000_000, 1, spanned), (begin * MS, end * MS))
+        Transfer(Call("all_reduce", "0,1", 2, "float32", 1_000_000, 1, spanned), ran, ran)
         for spanned, begin, end in transfers
+        if (ran := (begin * MS, end * MS))
     ]
     found = of_nodes(Placed(nodes), [step], [(0, 4 * MS)])  # type: ignore[arg-type]
     return {
@@ -288,8 +296,52 @@ def test_where_nothing_can_move_there_is_no_number_but_a_reason(
     assert {found[f"{where}_{what}"] for what in ("s", "exposed_s", "busbw")} == {reason}
 
 
+def values_of(events: Events, calls: list[Call]) -> dict[str, Any]:
+    """Values of the profiled steps of a rank on a node of its own, which made *calls* in each."""
+    from distbench.metrics.profile import timeline
+
+    session: Any = Placed([0, 1])
+    return dict(timeline.of(session, Counted([calls], []), events.found).values)
+
+
+@pytest.mark.train
+@given(st.lists(st.tuples(*[st.integers(0, 130)] * 4).map(sorted), min_size=1, max_size=6))
+def test_no_part_of_communication_exceeds_its_whole_even_where_it_outlasts_the_step(
+    collectives: list[list[int]],
+) -> None:
+    events = Events().mark("step", 0, 100)
+    calls = []
+    for number, (asked, begin, end, _) in enumerate(sorted(each for each in collectives if each[1] < 100)):
+        events.op("c10d::allreduce_", asked, asked).gloo("all_reduce", begin, end, elements=number + 1)
+        calls.append(Call("all_reduce", "0,1", 2, "float32", 4 * (number + 1), number + 1, nodes=2))
+    for begin, _, _, end in collectives:
+        events.op("aten::mm", begin, end)
+    values = values_of(events, calls)
+    (whole,), (comm,) = values["profile_step_s"], values["comm_s"]
+    assert whole == pytest.approx(100 * MS) and comm <= whole
+    if values["comm_transfer_s"] == [None] or isinstance(values["comm_transfer_s"], Absent):
+        # which collective ran when is not always known
+        return
+    (exposed,), (between,) = values["comm_exposed_s"], values["comm_between_s"]
+    (between_exposed,) = values["comm_between_exposed_s"]
+    rounding = 1e-9
+    assert between_exposed <= min(exposed, between) + rounding
+    assert max(exposed, between) <= comm + rounding
+
+
+@pytest.mark.train
+def test_bandwidth_is_that_of_the_whole_transfer_though_only_a_part_is_in_the_step() -> None:
+    events = Events().mark("step", 0, 100).op("c10d::allreduce_", 90, 91)
+    events.gloo("all_reduce", 95, 105, elements=250_000)
+    values = values_of(events, [Call("all_reduce", "0,1", 2, "float32", 1_000_000, 250_000, nodes=2)])
+    # the clock of these events has steps of 0.256 us
+    of_step = [pytest.approx(5 * MS, abs=1e-6)]
+    assert values["comm_s"] == values["comm_between_s"] == values["comm_between_exposed_s"] == of_step
+    assert values["comm_between_busbw"] == [pytest.approx(1e6 / (10 * MS), rel=1e-3)]
+
+
 def test_a_norm_says_nothing_of_bandwidth() -> None:
-    flag = Transfer(Call("all_reduce", "0,1", 2, "float32", 4, 1, 2), (0, MS))
+    flag = Transfer(Call("all_reduce", "0,1", 2, "float32", 4, 1, 2), (0, MS), (0, MS))
     assert busbw([flag], "between") is None
     assert busbw([flag, replace(flag, call=replace(flag.call, bytes=10**6))], "between") == 1e6 / MS
 

@@ -19,6 +19,9 @@ class Transfer:
 
     call: Call
     interval: Interval
+    """The whole transfer, which may end after the step that it began in."""
+    in_step: Interval
+    """Its part inside the step, as the times of a step are: a part must not exceed its whole."""
 
 
 Step = Sequence[Transfer]
@@ -58,7 +61,7 @@ def _of_each(
 
 
 def _ran(step: Step, where: Where) -> list[Interval]:
-    return union(each.interval for each in step if each.call.where == where)
+    return union(each.in_step for each in step if each.call.where == where)
 
 
 def _exposed(step: Step, where: Where, compute: Intervals) -> list[Interval]:

@@ -136,8 +136,13 @@ def _collectives(step: Step) -> Iterator[one_step.Collective]:
 def _transfers(step: Step) -> list[Transfer] | None:
     if step.done is None:
         return None
+    begin, end = step.interval
     return [
-        Transfer(done.call, (done.moved_from, done.event.end))
+        Transfer(
+            done.call,
+            (done.moved_from, done.event.end),
+            in_step=(max(done.moved_from, begin), min(done.event.end, end)),
+        )
         for done in step.done
         if done.call.group_size > 1
     ]
