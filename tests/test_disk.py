@@ -188,15 +188,11 @@ metrics: [steptime, throughput, memory, disk]
 
 
 @pytest.mark.train
-@pytest.mark.deep
 def test_states_really_lie_on_the_disk_and_nothing_is_left_there(
     run_suite: Callable[..., Finished], tmp_path: Path
 ) -> None:
     finished = run_suite(SUITE.replace("DISK", str(tmp_path / "disk")))
     plain, moved = sorted(Run(finished.folder).records(), key=lambda record: record.case.label)
-    if not detect("cpu").has_libaio:
-        assert moved.reason.endswith("apt-get install libaio-dev; Fedora: libaio-devel)")
-        return
     assert moved.status == "measured", moved.reason
     assert moved.effective["offload"] == {"optimizer": "nvme", "parameters": "nvme"}
     assert moved.effective["on_disk"]["optimizer"] > 8 * moved.effective["parameters"] / 2
@@ -233,8 +229,6 @@ checkpoint: {steps_before: 2, steps_after: 2}
 def test_states_on_the_disk_are_checked_and_resumed_as_all_others_are(
     run_suite: Callable[..., Finished], tmp_path: Path
 ) -> None:
-    if not detect("cpu").has_libaio:
-        return
     suite = JOBS.replace("DISK", str(tmp_path / "disk")).replace("MORE", "prefetch_bucket_size: 0")
     finished = run_suite(suite)
     verdicts = {name: one["equivalence"]["verdict"] for name, one in finished.cases.items()}
@@ -254,8 +248,6 @@ def test_states_on_the_disk_are_checked_and_resumed_as_all_others_are(
 def test_a_model_that_deepspeed_reads_ahead_twice_is_refused_with_what_to_set(
     run_suite: Callable[..., Finished], tmp_path: Path
 ) -> None:
-    if not detect("cpu").has_libaio:
-        return
     suite = JOBS.replace("DISK", str(tmp_path / "disk")).replace(", MORE", "")
     options = ["--only", "*params-nvme", "--set", "measure.trials=1", "--set", "check=null"]
     finished = run_suite(suite, *options, "--set", "checkpoint=null")

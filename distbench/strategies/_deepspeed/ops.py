@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +29,8 @@ _NAMES = {
 """DeepSpeed's builder -> name of the op that it builds, and of its library."""
 _VARIABLES = {name: name.upper() for name in _NAMES.values()} | {"async_io": "AIO"}
 """Op -> what follows ``DS_BUILD_`` in the variable by which DeepSpeed is installed with it."""
+_SHARED = ("pin_memory",)
+"""Ops whose symbols the libraries of other ops need: async_io calls the allocator of pin_memory."""
 GET_LIBAIO = (
     "install it with its header (Debian: apt-get install libaio-dev; Fedora: dnf install libaio-devel)"
 )
@@ -88,6 +92,9 @@ def lend(builders: Sequence[str], folder: Path) -> None:
         library = _library(folder, name)
         if builder is None or not library.is_file() or _is_shipped(name, folder_of("deepspeed")):
             continue
+        if name in _SHARED:
+            # Python opens a library for itself alone; DeepSpeed opens this one for all, too
+            ctypes.CDLL(str(library), mode=os.RTLD_GLOBAL)
         # of a release without such a table, DeepSpeed loads it itself
         getattr(builder, "_loaded_ops", {})[name] = _module(name, library)
 
