@@ -15,7 +15,7 @@ from records import case, info, measured
 from distbench import registry
 from distbench.analysis.run import AnalysedRun
 from distbench.case import Batch, Choice, Precision
-from distbench.env import Machine, detect
+from distbench.env import Machine
 from distbench.metrics.base import Absent, Trial
 from distbench.metrics.disk import Disk
 from distbench.metrics.disk.probe import BLOCK, probe

@@ -18,6 +18,7 @@ from records import info
 
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.verdict import Verdict
+from distbench.case import Precision
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING
 from distbench.jobs.equivalence.verdict import verdicts
 from distbench.record import Record, Status
@@ -98,6 +99,38 @@ def test_without_a_reference_or_a_result_nothing_is_said_of_a_case() -> None:
     assert verdict(trained(rounding)).word == NOT_CHECKED
     crashed = trained(rounding, status=Status.CRASHED, reason="rank 1 in check: no")
     assert verdict(reference(), crashed).sentence == "not checked: crashed: rank 1 in check: no"
+
+
+def in_bf16(record: Record) -> Record:
+    """*record*, as of a reference that computes in bf16."""
+    return dataclasses.replace(
+        record, case=dataclasses.replace(record.case, precision=Precision(compute="bf16"))
+    )
+
+
+def test_a_reference_whose_first_loss_in_16_bits_is_another_one_is_broken_and_nobody_is_blamed() -> None:
+    far = in_bf16(reference(fp64=with_error((0, "loss", ""), 1.0)))
+    for noise in (rounding, with_error((0, "gradient", "layer"), 0.5)):
+        found = verdict(far, trained(noise))
+        assert found.word == NOT_CHECKED
+        assert "its reference is broken: its first loss is 4 in bf16 and" in found.sentence
+        assert "the model computes something else in bf16" in found.sentence
+    # what rounding explains is no reason
+    near = in_bf16(reference(fp64=with_error((0, "loss", ""), 1e-4)))
+    assert verdict(near, trained(rounding)).word == ROUNDING
+
+
+def test_a_reference_that_has_no_gradient_where_more_exact_ones_have_one_is_broken() -> None:
+    whole = in_bf16(reference())
+    rows = [
+        row
+        for row in whole.tables["check_tensors"]
+        if row["training"] == "fp64" or (row["of"], row["tensor"]) != ("gradient", "layer")
+    ]
+    broken = dataclasses.replace(whole, tables={**whole.tables, "check_tensors": rows})
+    found = verdict(broken, trained(rounding))
+    assert found.word == NOT_CHECKED
+    assert "its reference is broken: layer has a gradient in fp64 and none in bf16" in found.sentence
 
 
 def test_another_kernel_and_a_reference_that_is_not_repeatable_are_told() -> None:
@@ -255,6 +288,7 @@ NOT_LOOKED_AT = """
 exclude:
   - {strategy: zero3, workload.user.model: [odd:Unused, odd:Dropout, odd:BatchNorm, odd:NotAMeanForOne]}
   - {strategy: zero3, workload.user.model: small:NotANumber}
+  - {strategy: zero3, workload.user.model: odd:FailsInFp64}
   - {strategy: ddp, workload.user.model: odd:DrawsInForward}
 """
 
@@ -264,7 +298,7 @@ def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Verdicts on models whose training is hard to compare, by model and strategy."""
     models = (
         "Tied Frozen Unused Dropout DrawsInForward BatchNorm ShapesFromData TooLargeForOne TooLargeAtOnce "
-        "NotAMeanForOne"
+        "NotAMeanForOne FailsInFp64"
     )
     named = ", ".join(f"odd:{name}" for name in models.split())
     suite = f"""{ODD}
@@ -282,6 +316,36 @@ strategies: [ddp, {{zero: {{stage: 3}}}}]
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 def test_an_odd_model_is_compared_all_the_same(model: str, strategy: str, odd: dict[str, Any]) -> None:
     assert odd[f"odd:{model} {strategy}"]["verdict"] in (EQUIVALENT, ROUNDING)
+
+
+@pytest.mark.train
+def test_a_model_that_fails_in_fp64_is_checked_without_it(odd: dict[str, Any]) -> None:
+    found = odd["odd:FailsInFp64 ddp"]
+    assert found["verdict"] in (EQUIVALENT, ROUNDING)
+    assert len(found["arms"]) == 2
+    for arm in found["arms"]:
+        (note,) = [note for note in arm["notes"] if "fp64" in note]
+        assert note.startswith(
+            "nothing was trained in fp64, so bounds are wider: the model fails in it (Runt"
+        )
+
+
+@pytest.mark.train
+def test_a_model_that_computes_something_else_in_16_bits_is_what_is_wrong(
+    run_suite: Callable[..., Finished],
+) -> None:
+    suite = f"""{ODD.replace("trials: 0", "trials: 1, warmup: 1, steps: 2, profile_steps: 0")}
+workload: {{user: {{model: "odd:DriftsIn16Bits", length: 32}}}}
+precision: bf16
+strategies: [fsdp]
+"""
+    done = run_suite(suite, "--set", "check.fp32=false")
+    (found,) = told(done).values()
+    assert found["verdict"] == NOT_CHECKED
+    assert all("its reference is broken" in arm["reason"] for arm in found["arms"])
+    # nobody is told to differ from it either
+    (case,) = done.cases.values()
+    assert (case["status"], done.code) == ("measured", 3), done.errors
 
 
 @pytest.mark.train

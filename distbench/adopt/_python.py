@@ -10,42 +10,53 @@ from distbench.case import FLOAT8_MULTIPLE, KEPT_OPERATIONS, TORCH_NAMES, Case
 FLOAT8_IMPORT = "from torchao.float8 import Float8LinearConfig, convert_to_float8_training"
 
 CAST = '''
-class Cast(nn.Module):
-    """Runs a module on copies of its parameters in another dtype; gradients keep the parameters' dtype.
+def compute_in(module, dtype):
+    """Let *module* compute on copies of its parameters in *dtype*; gradients keep the parameters' dtype.
 
-    Wraps each layer and the rest of the model, so that recomputing a layer casts again. torch.autocast
-    would keep some operations in fp32, which the measured case did not.
+    Layers first, then the model, which casts what is in no layer: recomputing a layer casts again.
+    torch.autocast would keep some operations in fp32, which the measured case did not.
     """
+    forward, places = module.forward, list(places_of(module))
 
-    def __init__(self, module, dtype):
-        super().__init__()
-        self.module, self.dtype = module, dtype
-        inner = [name for name, child in module.named_modules() if isinstance(child, Cast)]
-        self.names = [
-            name
-            for name, _ in module.named_parameters()
-            if not any(name.startswith(f"{prefix}.") for prefix in inner)
-        ]
+    @functools.wraps(forward)
+    def computed(*args, **kwargs):
+        args, kwargs = tree_map_only(
+            torch.Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, (args, kwargs)
+        )
+        parameters = [members[name] for members, name in places]
+        copies = {parameter: parameter.to(dtype) for parameter in parameters}
+        try:
+            for (members, name), parameter in zip(places, parameters):
+                members[name] = copies[parameter]
+            return forward(*args, **kwargs)
+        finally:
+            for (members, name), parameter in zip(places, parameters):
+                members[name] = parameter
 
-    def forward(self, *inputs):
-        parameters = {name: self.module.get_parameter(name).to(self.dtype) for name in self.names}
-        cast = tuple(x.to(self.dtype) if x.is_floating_point() else x for x in inputs)
-        return torch.func.functional_call(self.module, parameters, cast)
+    computed.casts = True
+    module.forward = computed
+
+
+def places_of(module):
+    """Places of the parameters in *module*, without those of modules that cast their own."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None and parameter.is_floating_point():
+            yield module._parameters, name
+    for child in module.children():
+        if not getattr(vars(child).get("forward"), "casts", False):
+            yield from places_of(child)
 '''
 
-WRAP_LAYERS = '''
-def wrap_layers(model, layers, wrap):
-    """Replace each of *layers* inside *model* with its wrapped version; return the wrapped layers."""
-    chosen, wrapped = {id(layer) for layer in layers}, []
+RECOMPUTE = '''
+def recompute(layer, **options):
+    """Let *layer* compute its activations again in the backward pass."""
+    forward = layer.forward
 
-    def wrap_one(layer):
-        wrapped.append(wrap(layer))
-        return wrapped[-1]
+    @functools.wraps(forward)
+    def recomputed(*args, **kwargs):
+        return checkpoint(forward, *args, use_reentrant=False, **options, **kwargs)
 
-    apply_activation_checkpointing(
-        model, checkpoint_wrapper_fn=wrap_one, check_fn=lambda layer: id(layer) in chosen
-    )
-    return wrapped
+    layer.forward = recomputed
 '''
 
 _KEEPING = """
@@ -77,24 +88,23 @@ def determinism(case: Case) -> str:
 
 
 def kept(case: Case) -> str:
-    """The operations that ``checkpoint`` keeps the outputs of; empty if it keeps none."""
+    """The operations that ``recomputation`` keeps the outputs of; empty if it keeps none."""
     if case.activation_checkpointing != "selective":
         return ""
     operations = "\n    ".join(f"torch.ops.aten.{name}.default," for name in KEPT_OPERATIONS)
     return _KEEPING.format(operations=operations)
 
 
-def checkpoint(case: Case) -> str:
+def recomputation(case: Case) -> str:
     """Statement by which ``layers`` recompute their activations; empty if they keep them."""
-    wrap = {
+    options = {
         "none": "",
-        "full": "checkpoint_wrapper",
-        "selective": (
-            "lambda layer: checkpoint_wrapper(\n"
-            "    layer, context_fn=partial(create_selective_checkpoint_contexts, KEPT)\n)"
-        ),
+        "full": "",
+        "selective": ", context_fn=partial(create_selective_checkpoint_contexts, KEPT)",
     }[case.activation_checkpointing]
-    return wrap and f"layers = wrap_layers(model, layers, {wrap})  # recompute activations"
+    if case.activation_checkpointing == "none":
+        return ""
+    return f"for layer in layers:\n    recompute(layer{options})"
 
 
 def float8(case: Case) -> str:
@@ -119,14 +129,10 @@ def compiled(case: Case) -> str:
     return f"for layer in layers:\n    layer.forward = torch.compile(layer.forward, mode={case.compile!r})"
 
 
-def checkpoint_imports(case: Case) -> str:
-    """Imports for ``WRAP_LAYERS`` and ``checkpoint``."""
-    own = "" if case.activation_checkpointing == "none" else ", checkpoint_wrapper"
-    module = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
-    return lines(
-        f"from {module} import apply_activation_checkpointing{own}",
-        "from torch.utils.checkpoint import create_selective_checkpoint_contexts" if kept(case) else "",
-    )
+def recomputation_imports(case: Case) -> str:
+    """Imports for ``RECOMPUTE`` and ``recomputation``."""
+    own = ", create_selective_checkpoint_contexts" if kept(case) else ""
+    return f"from torch.utils.checkpoint import checkpoint{own}"
 
 
 def lines(*pieces: str) -> str:

@@ -147,10 +147,11 @@ def _yaml(config: dict[str, Any]) -> str:
 
 
 def _script(measured: Measured) -> str:
-    wraps = measured.case.activation_checkpointing != "none" and not measured.fsdp
+    recomputes = measured.case.activation_checkpointing != "none" and not measured.fsdp
     rate = "" if measured.zero else _optimizer.rate(measured.case.optimizer)
     parts = (
         lines(
+            "import functools" if recomputes else "",
             "import math\n" if "math." in rate else "",
             "from functools import partial\n" if _python.kept(measured.case) else "",
             "" if measured.zero else _optimizer.imports(measured.case.optimizer),
@@ -159,14 +160,14 @@ def _script(measured: Measured) -> str:
             _python.FLOAT8_IMPORT if _python.float8(measured.case) else "",
             f"from accelerate.utils import {', '.join([*_names(measured), 'GradientAccumulationPlugin'])}",
             f"from torch.distributed.fsdp import {_policy_class(measured.fsdp)}" if measured.fsdp else "",
-            _python.checkpoint_imports(measured.case) if wraps else "",
+            _python.recomputation_imports(measured.case) if recomputes else "",
         ),
         _setup(measured),
         rate,
         "" if measured.zero else _optimizer.joined(measured.case.optimizer),
         _python.kept(measured.case),
-        _python.WRAP_LAYERS if wraps else "",
-        _prepare(measured, wraps),
+        _python.RECOMPUTE if recomputes else "",
+        _prepare(measured, recomputes=recomputes),
         _train(measured),
     )
     return "\n\n".join(part.strip("\n") + "\n" for part in parts if part)
@@ -219,12 +220,12 @@ def _arguments(measured: Measured) -> str:
     return lines(f"cpu={case.device == 'cpu'},", f'mixed_precision="{_precision(measured)}",', own)
 
 
-def _prepare(measured: Measured, wraps: bool) -> str:
+def _prepare(measured: Measured, *, recomputes: bool) -> str:
     master, make = _python.cast_to_master(measured.case), _optimizer.make(measured.case)
     if measured.zero:
         master = ""
         make = f"optimizer = DummyOptim(model.parameters())  # configured in {deepspeed_json.FILE}"
-    own = _python.checkpoint(measured.case) if wraps else ""
+    own = _python.recomputation(measured.case) if recomputes else ""
     checkpoint = lines(_python.float8(measured.case), own, _python.compiled(measured.case))
     body = lines(master, checkpoint, make, "return accelerator.prepare(model, optimizer, loader)")
     doc = "Return wrapped model, optimizer and loader; *loader* yields micro-batches of all ranks' data."

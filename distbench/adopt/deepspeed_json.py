@@ -103,8 +103,8 @@ def notes(measured: Measured) -> list[str]:
     sentences = {
         "Build a model that is too large for one device under "
         f'deepspeed.zero.Init(config_dict_or_path="{FILE}").': zero.stage == 3,
-        f"Activation checkpointing ({recomputes}): DeepSpeed leaves it to the model. Wrap each layer in "
-        "torch's checkpoint_wrapper, as --as torch writes it.": recomputes != "none",
+        f"Activation checkpointing ({recomputes}): DeepSpeed leaves it to the model. Let each layer "
+        "run in torch's checkpoint, as --as torch writes it.": recomputes != "none",
         f"torch.compile ({case.compile}): compile each layer in the script, as --as torch writes it.": (
             case.compile != "none"
         ),

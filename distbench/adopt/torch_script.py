@@ -61,20 +61,18 @@ def _alone(measured: Measured) -> bool:
 
 def _script(measured: Measured) -> str:
     case, zero = measured.case, measured.zero
-    casts = _python.casts(measured)
-    wraps = casts or case.activation_checkpointing != "none"
     join = "deepspeed.init_distributed(dist_init_required=False)" if zero else ""
     parts = (
         _python.setup(case, alone=_alone(measured), join=join),
-        _python.CAST if casts else "",
+        _python.CAST if _python.casts(measured) else "",
         _python.kept(case),
-        _python.WRAP_LAYERS if wraps else "",
+        _python.RECOMPUTE if case.activation_checkpointing != "none" else "",
         _optimizer.rate(case.optimizer),
         "" if zero else _optimizer.joined(case.optimizer),
         *(_of_pipeline(measured) if measured.pipeline else _of_whole_model(measured)),
     )
     body = "\n\n".join(part.strip("\n") + "\n" for part in parts if part)
-    return f"{_imports(measured, wraps, body)}\n\n\n{body}"
+    return f"{_imports(measured, body)}\n\n\n{body}"
 
 
 def _of_whole_model(measured: Measured) -> tuple[str, ...]:
@@ -91,6 +89,7 @@ def _of_pipeline(measured: Measured) -> tuple[str, ...]:
 
 _STANDARD = {
     "fnmatch.": "import fnmatch",
+    "functools.": "import functools",
     "inspect.": "import inspect",
     "itertools.": "import itertools",
     "math.": "import math",
@@ -106,17 +105,19 @@ _FOREIGN = {
     "init_device_mesh(": "from torch.distributed.device_mesh import init_device_mesh",
     "convert_to_float8_training(": _python.FLOAT8_IMPORT,
     "PipelineStage": _pipeline.IMPORTS,
+    "tree_map_only(": "from torch.utils._pytree import tree_map_only",
 }
 
 
-def _imports(measured: Measured, wraps: bool, body: str) -> str:
+def _imports(measured: Measured, body: str) -> str:
     """Imports that *body* needs."""
+    case = measured.case
     hooks = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
     standard = lines(*(line for used, line in _STANDARD.items() if used in body))
     foreign = lines(
         "" if measured.zero else _optimizer.imports(measured.case.optimizer),
         *(line for used, line in _FOREIGN.items() if used in body),
-        _python.checkpoint_imports(measured.case) if wraps else "",
+        _python.recomputation_imports(case) if "recompute(" in body else "",
         hooks if measured.ddp and _python.compresses(measured) else "",
         _lossy.imports(measured.ddp) if measured.ddp else "",
         "from torch.distributed.optim import ZeroRedundancyOptimizer" if _is_sharded(measured) else "",
@@ -136,7 +137,7 @@ def _is_sharded(measured: Measured) -> bool:
 def _prepare(measured: Measured) -> str:
     case = measured.case
     float8 = _python.float8(case)
-    checkpoint = lines(_python.checkpoint(case), _python.compiled(case))
+    checkpoint = lines(_python.recomputation(case), _python.compiled(case))
     make = _optimizer.make(case, sharded=_is_sharded(measured))
     if measured.ddp:
         make = lines(make, _lossy.average(measured.ddp))
@@ -167,12 +168,11 @@ def _computing(measured: Measured) -> str:
     """Statements that bring ``model`` to the device and let its ``layers`` compute as the case did."""
     case = measured.case
     to = lines(_python.cast_to_master(case, "device, "), _cut(measured), _python.float8(case))
-    checkpoint = lines(_python.checkpoint(case), _python.compiled(case))
+    checkpoint = lines(_python.recomputation(case), _python.compiled(case))
     if not _python.casts(measured):
         return lines(to, checkpoint)
     compute = _python.dtype(case.precision.compute)
-    layers = f"layers = wrap_layers(model, layers, lambda layer: Cast(layer, {compute}))"
-    return lines(to, layers, f"cast = Cast(model, {compute})", checkpoint, "model = cast")
+    return lines(to, f"for module in [*layers, model]:\n    compute_in(module, {compute})", checkpoint)
 
 
 def _replicate(measured: Measured) -> str:

@@ -64,6 +64,11 @@ class DataParallel(Replicated):
         class DataParallelEngine(WrappedEngine):
             module: nn.DataParallel[nn.Module]
 
+            @property
+            def called(self) -> nn.Module:
+                # the copies have its hooks
+                return self.module.module
+
             def effective(self) -> dict[str, Any]:
                 settings, devices = super().effective(), len(self.module.device_ids)
                 # one process, which sees the rows of one of its devices

@@ -78,12 +78,17 @@ def deterministically(job: Callable[[], T], agreed: Callable[[str], str]) -> tup
     return job(), f"operations without a deterministic form were allowed: {needed}"
 
 
+def lacks_determinism(error: Exception) -> re.Match[str] | None:
+    """The operation that torch has named in *error* as one without a deterministic form, as group 1."""
+    # a compiler wraps what torch raises
+    return _LACKING.search(str(error))
+
+
 def _attempt(job: Callable[[], T]) -> tuple[list[T], str]:
     """Result of *job*, or the operation that it lacks."""
     try:
         return [job()], ""
     except Exception as error:
-        # a compiler wraps what torch raises
-        if lacking := _LACKING.search(str(error)):
+        if lacking := lacks_determinism(error):
             return [], lacking[1]
         raise

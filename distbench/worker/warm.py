@@ -8,7 +8,6 @@ from contextlib import suppress
 
 import safetensors.torch
 import torch._dynamo
-import torch.distributed.algorithms._checkpoint.checkpoint_wrapper
 import torch.distributed.algorithms.ddp_comm_hooks.default_hooks
 import torch.distributed.checkpoint
 import torch.distributed.checkpoint.state_dict

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPES", "Initial", "Move", "apart", "opened", "write_moved"]
 
-_WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_cast_module")
+_WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 
 _CASTS = {
     torch.float64: nn.Module.double,

@@ -105,6 +105,24 @@ class TooLargeAtOnce(Small):
         return super().forward(tokens)
 
 
+class DriftsIn16Bits(Small):
+    """Scales what it gives, in bf16 alone."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(tokens)
+        return logits * 1.5 if logits.dtype == torch.bfloat16 else logits
+
+
+class FailsInFp64(Small):
+    """Casts to fp32 inside, as custom kernels do."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x.float() if x.dtype == torch.float64 else x)
+
+
 def over_letters(module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """The mean over the letters of a batch: each rank has another number of them."""
     labels = batch["labels"].masked_fill(batch["labels"] < 97, -100)

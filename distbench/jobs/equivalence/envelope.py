@@ -25,7 +25,8 @@ LOOSEST = 50.0
 """No limit allows more times the distance of rounding: a looser one would tell nothing apart."""
 
 _EPS32 = float(np.finfo(np.float32).eps)
-_EPS = {"bf16": 2.0**-7, "fp16": 2.0**-10}
+EPSILON = {"bf16": 2.0**-7, "fp16": 2.0**-10}
+"""Distance of 1 from the next number in each dtype of 16 bits."""
 # a family's own variance has the weight of one, the usual variance of the families that of six
 _PRIOR = 6.0
 _USUAL_TENSOR = 0.75
@@ -102,6 +103,10 @@ class Envelope:
         far = t_quantile(1 - false_alarm / families, freedom) * spreads * math.sqrt(1 + 1 / count)
         limits = _MARGIN * np.exp(logs.mean(axis=1) + far)
         return dict(zip(self._families, np.minimum(limits, self.loosest).tolist(), strict=True))
+
+    def scale(self, place: Place) -> float:
+        """Distance of rounding at *place*."""
+        return float(self._scales[self._places.index(place)])
 
     def _spreads(self, logs: np.ndarray) -> tuple[np.ndarray, int]:
         """Standard deviation of *logs* (families, trainings) by family, and its degrees of freedom."""
@@ -183,7 +188,7 @@ class Envelope:
         Buffers are cast to the dtype of the computation by some frameworks and left alone by others.
         """
         if place.family == "buffer":
-            return _EPS.get(self._compute, _EPS32) * self.reference.size(place)
+            return EPSILON.get(self._compute, _EPS32) * self.reference.size(place)
         if place.family == "parameter":
             # what has moved is known as well as the parameter itself
             place = place._replace(step=-1)

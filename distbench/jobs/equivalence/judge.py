@@ -23,6 +23,7 @@ from distbench.jobs.equivalence.arms import (
 )
 from distbench.jobs.equivalence.earlier import EarlierEnvelope
 from distbench.jobs.equivalence.envelope import Envelope
+from distbench.jobs.equivalence.trust import broken
 from distbench.jobs.equivalence.values import Place, Training, trainings
 from distbench.record import Record
 from distbench.schedule import corners
@@ -47,6 +48,7 @@ class Judge:
         self._record, self.case = record, record.case
         named = trainings(record)
         self._exact = named.get("fp64")
+        self._most_exact = next(((name, named[name]) for name in ("fp64", "fp32") if name in named), None)
         self._repeat = named["repeat"]
         perturbed = [training for name, training in named.items() if name.startswith("perturbed ")]
         count, compute = int(record.effective.get("parameters") or 0), record.case.precision.compute
@@ -59,8 +61,16 @@ class Judge:
         left_out = (_EXACT, "fp64") if disproved else (_EXACT,)
         return "; ".join(row["text"] for row in rows if row["training"] not in left_out)
 
+    def broken(self, false_alarm: float) -> str:
+        """Why nothing can be compared with the reference; empty: nothing speaks against it."""
+        if self._most_exact is None:
+            return ""
+        return broken(self.envelope, self.case.precision.compute, *self._most_exact, false_alarm)
+
     def judge(self, record: Record, false_alarm: float) -> Arm:
         """Verdict on the training in *record*."""
+        if broken := self.broken(false_alarm):
+            return arm_of(record, NOT_CHECKED, reason=broken)
         training, reference = trainings(record)["case"], self.envelope.reference
         if (training.is_weighted, training.laws) != (reference.is_weighted, reference.laws):
             return arm_of(record, NOT_CHECKED, reason=_OTHER_VERSION)

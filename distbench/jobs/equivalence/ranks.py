@@ -7,6 +7,7 @@ spread is the envelope of an equivalent case), and in fp64.
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +17,13 @@ from torch import nn
 
 from distbench import optimizers
 from distbench.case import Batch, Case, Precision
+from distbench.clipping import clipped
 from distbench.job import REFERENCE
 from distbench.jobs.equivalence import CheckOptions
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import Engine
 from distbench.trial import Phases, TrialFile
+from distbench.worker.determinism import lacks_determinism
 from distbench.worker.feed import Feed
 from distbench.worker.fingerprints import Fingerprints
 from distbench.worker.perturb import moved, round_gradients
@@ -32,6 +35,8 @@ _SAME: dict[str, float] = {"fp64": 1e-9, "fp32": 1e-5}
 # how many times further than rounding takes the fp64 training something must be to be a cause of its own
 _BEYOND_ROUNDING = 10.0
 _PROBES = 2
+_LONGEST = 300
+"""Characters of what a model says that fails in fp64."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,11 @@ class _Check(Fingerprints):
         *parts* are the numbers of parts into which the cases divide a global batch; *no_fp64* says why fp32
         has to do for what is asked of fp64, if it has: then only its first step is trained.
         """
-        steps, seed = self._plain.steps, self._plain.seed
-        if no_fp64:
-            self._exact, steps = "fp32", 1
-            self._note("exact", f"nothing was trained in fp64: {no_fp64}")
-        self.train(name=self._exact, case=self._exactly(), steps=steps)
+        seed = self._plain.seed
+        if no_fp64 := no_fp64 or self._attempt_fp64():
+            self._exact = "fp32"
+            self._note("exact", f"nothing was trained in fp64, so bounds are wider: {no_fp64}")
+            self.train(name="fp32", case=self._exactly(), steps=1)
         self.train(name="reseeded", case=self._exactly(), steps=1, seed=seed + 1)
         if self._from_exact("reseeded")[0] > _SAME[self._exact]:
             raise Refused(
@@ -111,6 +116,20 @@ class _Check(Fingerprints):
                 case=_in_parts(self._plain.case, parts[number % len(parts)]),
                 rounds=always or number % 2 == 1,
             )
+
+    def _attempt_fp64(self) -> str:
+        """Train in fp64; return why that can't be done, which must not cost the check in other dtypes."""
+        try:
+            self.train(name="fp64", case=self._exactly())
+        except Exception as error:
+            # whatever a model raises that casts inside, or calls what has no fp64
+            if lacks_determinism(error):
+                raise
+            traceback.print_exc()
+            self.curve, self.tensors = [], []
+            told = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+            return f"the model fails in it ({clipped(told, _LONGEST, 'the whole is in the log of the rank')})"
+        return ""
 
     def _train_moved(self, number: int, **changes: Any) -> None:
         """Train from weights that are moved by rounding, with the rows of each batch in another order."""

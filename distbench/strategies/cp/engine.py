@@ -8,7 +8,7 @@ from distbench.strategies import cp
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine import device_meshes
 from distbench.strategies.torch_engine.context_parallel import ContextEngine, Rows
-from distbench.strategies.torch_engine.modules import wrapped
+from distbench.strategies.torch_engine.modules import computing_layers
 from distbench.strategies.torch_engine.replicated import ReplicatedEngine
 from distbench.workloads.weights import DTYPES, loaded
 
@@ -29,7 +29,7 @@ def build_cp(strategy: cp.ContextParallel, setting: Setting) -> ContextParallelE
     master = DTYPES[setting.case.precision.master]
     module = loaded(setting.workload, setting.weights, setting.device, master)
     rows.cut(module)
-    module, layers = wrapped(setting, module)
+    layers = computing_layers(setting, module)
     # all ranks have gradients of their own: those of other rows, or of other positions
     whole = DistributedDataParallel(
         module, device_ids=[setting.device] if setting.device.type == "cuda" else None

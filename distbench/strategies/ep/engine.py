@@ -179,8 +179,8 @@ def build_ep(strategy: ep.ExpertParallel, setting: Setting) -> ExpertParallelEng
     weights.empty(module, setting.device)
     weights.load(module, setting.weights)
     _localise(module, mixture)
-    wrapped, layers = modules.wrapped(setting, module)
-    return ExpertParallelEngine(setting, _reduced(wrapped, setting, names), layers, mesh, names)
+    layers = modules.computing_layers(setting, module)
+    return ExpertParallelEngine(setting, _reduced(module, setting, names), layers, mesh, names)
 
 
 def _spread(module: nn.Module, mixture: Mixture, mesh: DeviceMesh) -> frozenset[str]:

@@ -30,6 +30,11 @@ class PartEngine(TorchEngine):
         self._model, self._line = model, line
         self._tying = Tying(model, self.module, line, ends)
 
+    @property
+    def called(self) -> nn.Module:
+        # the first stage of this rank; nobody calls what holds them all
+        return next(self.module.children())
+
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         own = {
             name: parameter.grad if self._scale == 1 else parameter.grad / self._scale

@@ -17,7 +17,7 @@ from distbench.strategies.base import Refused, Setting
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.pp.line import Line
 from distbench.strategies.torch_engine import sharding, tensor_parallel
-from distbench.strategies.torch_engine.modules import prepared_layers, wrapped
+from distbench.strategies.torch_engine.modules import computing_layers, prepared_layers
 from distbench.workloads import weights
 from distbench.workloads.stages import Stages
 from distbench.workloads.weights import DTYPES
@@ -86,7 +86,8 @@ def _replicated(
 def _alone(
     setting: Setting, _strategy: PipelineParallel, model: Stages, part: nn.Module, _line: Line
 ) -> Wrapped:
-    return wrapped(setting, with_weights(setting, model, part))
+    module = with_weights(setting, model, part)
+    return module, computing_layers(setting, module)
 
 
 def with_weights(setting: Setting, model: Stages, part: nn.Module) -> nn.Module:

@@ -18,7 +18,7 @@ from distbench.files import write_whole
 from distbench.strategies.base import Setting
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.pp.stages import shapes_of, with_weights
-from distbench.strategies.torch_engine.modules import wrapped
+from distbench.strategies.torch_engine.modules import computing_layers
 from distbench.strategies.torch_engine.stagewise import Computed
 from distbench.workloads import weights
 from distbench.workloads.stages import Stages
@@ -68,7 +68,8 @@ def _timed(setting: Setting, model: Stages, samples: int) -> Iterator[float]:
     with torch.random.fork_rng([setting.device] if is_cuda else []), _any_algorithm():
         for number in range(len(model.layers)):
             part = setting.workload.stage(whole, range(number, number + 1))
-            module, _ = wrapped(setting, with_weights(setting, model, part))
+            module = with_weights(setting, model, part)
+            computing_layers(setting, module)
             yield _milliseconds(_passes(setting, model, module, number, samples), is_cuda=is_cuda)
             part.to("meta")
     if is_cuda:

@@ -42,12 +42,17 @@ class TorchEngine(Engine):
         self._scale = self._case.precision.loss_scale or 1.0
         self._divisor = self._accumulation / self._scale
         self._clip = self._case.optimizer.clip_grad_norm
-        self._compute = modules.ComputeProbe(layers or [module])
+        self._compute = modules.ComputeProbe(self.called, layers)
         self._skipped = 0
 
     @property
     def live(self) -> object:
         return self
+
+    @property
+    def called(self) -> nn.Module:
+        """What a forward pass on this rank, or on the first of its devices, calls with rows."""
+        return self.module
 
     def make_optimizer(self, layers: list[nn.Module]) -> torch.optim.Optimizer:
         """What steps the module, whose layers are *layers*."""

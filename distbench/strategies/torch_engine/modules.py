@@ -1,4 +1,4 @@
-"""The module of a rank: loaded, cast, wrapped layer by layer, and read back."""
+"""The module of a rank: loaded, made to compute as its case asks for, and read back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from distbench.case import Case
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.compilation import compile_layers
 from distbench.strategies.torch_engine.float8 import float8_layers
-from distbench.strategies.torch_engine.layers import wrap_layers
+from distbench.strategies.torch_engine.forwards import compute_in
 from distbench.strategies.torch_engine.reading import dtype_name
-from distbench.strategies.torch_engine.recomputation import checkpointed_layers
+from distbench.strategies.torch_engine.recomputation import checkpoint_layers
 from distbench.workloads.weights import DTYPES, loaded
 
 T = TypeVar("T")
@@ -23,76 +24,58 @@ T = TypeVar("T")
 def plain_module(setting: Setting) -> tuple[nn.Module, list[nn.Module]]:
     """Whole module with its weights on the device, in its master dtype, and its layers."""
     master = DTYPES[setting.case.precision.master]
-    return wrapped(setting, loaded(setting.workload, setting.weights, setting.device, master))
+    module = loaded(setting.workload, setting.weights, setting.device, master)
+    return module, computing_layers(setting, module)
 
 
-def wrapped(setting: Setting, module: nn.Module) -> tuple[nn.Module, list[nn.Module]]:
-    """*module*, which is in its master dtype, computing as the case asks for it, and its layers."""
+def computing_layers(setting: Setting, module: nn.Module) -> list[nn.Module]:
+    """Let *module*, which is in its master dtype, compute as the case asks for; return its layers."""
     precision = setting.case.precision
-    layers = setting.workload.layers(module)
-    if precision.compute == precision.master:
-        return module, prepared_layers(setting.case, module, layers)
-    dtype = DTYPES[precision.compute]
-    layers = wrap_layers(module, layers, lambda layer: CastCompute(layer, dtype))
-    return CastCompute(module, dtype), prepared_layers(setting.case, module, layers)
+    layers = float8_layers(setting.case, module, setting.workload.layers(module))
+    if precision.compute != precision.master:
+        # layers before the whole, which casts what is in none of them
+        for part in (*layers, module):
+            compute_in(part, DTYPES[precision.compute])
+    return _recomputing(setting.case, layers)
 
 
 def prepared_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
-    """*layers* inside *module* as *case* asks for them: in float8, recomputing, and compiled with both."""
-    prepared = checkpointed_layers(case, module, float8_layers(case, module, layers))
-    compile_layers(case, prepared)
-    return prepared
+    """*layers* inside *module* as *case* asks for them: in float8, recomputing, and compiled with both.
 
-
-class CastCompute(nn.Module):
-    """Runs a module on copies of its parameters in another dtype; gradients keep the master's.
-
-    What FSDP2's mixed precision does, for strategies that have none of their own: the same
-    compute in the same dtype everywhere, which autocast (it keeps some operations in fp32) is not.
-    It wraps each layer and the rest, so that recomputing a layer casts again.
+    For a module whose framework casts it.
     """
-
-    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self._cast_module = module
-        self._dtype = dtype
-        inner = [name for name, child in module.named_modules() if isinstance(child, CastCompute)]
-        self._names = [
-            name
-            for name, _ in module.named_parameters()
-            if not any(name.startswith(f"{prefix}.") for prefix in inner)
-        ]
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """``module(*inputs)`` computed in the dtype; floating inputs are cast too."""
-        module = self._cast_module
-        parameters = {name: module.get_parameter(name).to(self._dtype) for name in self._names}
-        cast = cast_floats(inputs, self._dtype)
-        result: torch.Tensor = torch.func.functional_call(module, parameters, cast)
-        return result
+    return _recomputing(case, float8_layers(case, module, layers))
 
 
-def cast_floats(inputs: tuple[torch.Tensor, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """*inputs*, those of floating point as *dtype*."""
-    return tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
+def _recomputing(case: Case, layers: list[nn.Module]) -> list[nn.Module]:
+    checkpoint_layers(case, layers)
+    compile_layers(case, layers)
+    return layers
 
 
 class ComputeProbe:
-    """Learns from the first forward pass in which dtype, and on how many rows, a layer computes."""
+    """Learns from the first forward pass in which dtype a layer computes, and on how many rows the module."""
 
-    def __init__(self, layers: list[nn.Module]) -> None:
+    def __init__(self, module: nn.Module, layers: list[nn.Module]) -> None:
         self.dtype: str | None = None
         self.rows: int | None = None
         self.positions: int | None = None
-        """Of each row, where it has any."""
-        self._hook = layers[0].register_forward_hook(self._look)
+        """Of each row, where a layer has any."""
+        self._hooks = [
+            # a layer may have its rows otherwise, as one that takes all positions of all rows as one
+            module.register_forward_pre_hook(self._look_at_rows, with_kwargs=True),
+            (layers or [module])[0].register_forward_hook(self._look_at_layer),
+        ]
 
-    def _look(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        tensor = output[0] if isinstance(output, tuple) else output
+    def _look_at_rows(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.rows = _tensors((args, kwargs))[0].shape[0]
+
+    def _look_at_layer(self, module: nn.Module, args: Any, output: Any) -> None:
+        tensor = next(each for each in _tensors(output) if each.is_floating_point())
         self.dtype = dtype_name([tensor.dtype])
-        self.rows = tensor.shape[0]
         self.positions = tensor.shape[1] if tensor.ndim > 2 else None
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
 
 
 def evaluated(module: nn.Module, judge: Callable[[nn.Module], T]) -> T:
@@ -103,3 +86,7 @@ def evaluated(module: nn.Module, judge: Callable[[nn.Module], T]) -> T:
             return judge(module)
     finally:
         module.train()
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

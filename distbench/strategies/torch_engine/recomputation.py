@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper, checkpoint_wrapper
-from torch.utils.checkpoint import create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from distbench.case import KEPT_OPERATIONS, Case
-from distbench.strategies.torch_engine.layers import wrap_layers
+from distbench.strategies.torch_engine.forwards import Forward, change_forward
 
 _KEPT = [getattr(torch.ops.aten, name).default for name in KEPT_OPERATIONS]
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "selective": {"context_fn": partial(create_selective_checkpoint_contexts, _KEPT)},
+}
+_MARK = "_distbench_recomputes"
+"""Name under which a forward pass says what of it is computed again."""
 
 
-def checkpointed_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
-    """Wrap *layers* inside *module* to recompute what *case* says; return the layers."""
-    if case.activation_checkpointing == "none":
-        return layers
-    return wrap_layers(module, layers, _WRAPPERS[case.activation_checkpointing])
+def checkpoint_layers(case: Case, layers: list[nn.Module]) -> None:
+    """Let *layers* recompute what *case* says."""
+    kind = case.activation_checkpointing
+    if kind != "none":
+        for layer in layers:
+            change_forward(layer, partial(_recomputing, kind=kind))
 
 
 def describe_checkpointing(module: nn.Module) -> dict[str, Any]:
     """What the live module recomputes, and in how many layers; several kinds are joined with ``+``."""
-    wrapped = [layer for layer in module.modules() if isinstance(layer, CheckpointWrapper)]
-    kinds = {"selective" if "context_fn" in layer.checkpoint_fn.keywords else "full" for layer in wrapped}
+    kinds = [kind for layer in module.modules() if (kind := getattr(vars(layer).get("forward"), _MARK, ""))]
     return {
-        "activation_checkpointing": "+".join(sorted(kinds)) or "none",
-        "checkpointed_layers": len(wrapped),
+        "activation_checkpointing": "+".join(sorted(set(kinds))) or "none",
+        "checkpointed_layers": len(kinds),
     }
 
 
-_WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "full": checkpoint_wrapper,
-    "selective": partial(checkpoint_wrapper, context_fn=partial(create_selective_checkpoint_contexts, _KEPT)),
-}
+def _recomputing(forward: Forward, _module: nn.Module, kind: str) -> Forward:
+    # torch.compile takes no context that is looked up in the call
+    run: Any = partial(checkpoint, use_reentrant=False, **_OPTIONS[kind])
+
+    def recomputed(*args: Any, **kwargs: Any) -> Any:
+        return run(forward, *args, **kwargs)
+
+    setattr(recomputed, _MARK, kind)
+    return recomputed

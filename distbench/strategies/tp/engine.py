@@ -7,7 +7,7 @@ from torch import nn
 from distbench.strategies import tp
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine import device_meshes, tensor_parallel
-from distbench.strategies.torch_engine.modules import wrapped
+from distbench.strategies.torch_engine.modules import computing_layers
 from distbench.strategies.torch_engine.split_engine import SplitEngine
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES
@@ -36,4 +36,4 @@ def build_tp(strategy: tp.TensorParallel, setting: Setting) -> TensorParallelEng
     )
     weights.empty(module, setting.device)
     weights.load(module, setting.weights)
-    return TensorParallelEngine(setting, *wrapped(setting, module), strategy)
+    return TensorParallelEngine(setting, module, computing_layers(setting, module), strategy)

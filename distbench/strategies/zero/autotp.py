@@ -14,9 +14,6 @@ from distbench.strategies._tensor_parallel import splits_of, unsplit
 from distbench.strategies.description import ExpectedCollective
 from distbench.workloads.splits import Splits
 
-# what a name has inside where a layer is wrapped to be computed again
-_INSIDE = r"\.(?:_checkpoint_wrapped_module\.)?"
-
 
 @dataclass(frozen=True)
 class AutoTensorParallelism:
@@ -85,4 +82,4 @@ def _spec(kind: str, layers: tuple[str, ...]) -> dict[str, Any]:
 def _pattern(layer: str) -> str:
     """Regular expression of the weights of the layers *layer*, in which ``*`` stands for any number."""
     parts = [r"\d+" if part == "*" else part for part in layer.split(".")]
-    return f"{_INSIDE.join(parts)}\\.weight$"
+    return "\\.".join([*parts, "weight$"])

@@ -21,6 +21,7 @@ from distbench.strategies.engine import Engine, FullState
 from distbench.strategies.torch_engine import (
     compilation,
     float8,
+    forwards,
     modules,
     naming,
     optimizer,
@@ -44,7 +45,7 @@ class ZeroEngine(Engine):
         self._setting = setting
         self._engine = engine
         self._loss = setting.workload.loss
-        self._compute = modules.ComputeProbe(layers or [engine.module])
+        self._compute = modules.ComputeProbe(engine.module, layers)
         self._micro = 0
 
     @property
@@ -174,9 +175,10 @@ def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tup
         module = weights.loaded(setting.workload, setting.weights, setting.device, compute)
     if strategy.tensor_parallelism.devices > 1 and (splits := setting.workload.splits()):
         naming.check(module, setting.workload, (*splits.columns, *splits.rows))
-    # DeepSpeed gives the parameters that dtype, and leaves a batch of floats as it is
-    module.register_forward_pre_hook(lambda _, inputs: modules.cast_floats(inputs, compute))
     layers = modules.prepared_layers(setting.case, module, setting.workload.layers(module))
+    # DeepSpeed gives the parameters that dtype, and leaves a batch of floats as it is
+    for part in (*layers, module):
+        forwards.cast_inputs(part, compute)
     return started(strategy, setting, config, module, layers), layers
 
 

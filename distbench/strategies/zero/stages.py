@@ -10,7 +10,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import nn
 
 from distbench.strategies.base import Setting
-from distbench.strategies.torch_engine import modules
+from distbench.strategies.torch_engine import forwards, modules
 from distbench.strategies.torch_engine.stagewise import Computed
 from distbench.workloads import weights
 from distbench.workloads.stages import Stages
@@ -35,7 +35,7 @@ class StageLayer(nn.Module):
 
     def forward(self, passed: torch.Tensor) -> Any:
         """What the stage gives; DeepSpeed leaves a batch of floats as it is."""
-        return self.module(*modules.cast_floats((passed,), self._compute))
+        return self.module(forwards.cast_floats(passed, self._compute))
 
 
 def pipeline_of(setting: Setting, model: Stages, layers: Sequence[range]) -> PipelineModule:

@@ -1,0 +1,101 @@
+"""Forward passes changed on the object itself: a module keeps its class, attributes, signature and names.
+
+A wrapper of another class would break a model that asks a layer for its class or for an attribute, or passes
+arguments by keyword.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+Forward = Callable[..., Any]
+Change = Callable[[Forward, nn.Module], Forward]
+"""Makes another forward pass of that of a module, with the same arguments."""
+
+T = TypeVar("T")
+
+_CASTS = "_distbench_casts"
+"""Name under which a forward pass says that it casts the parameters of its module."""
+
+
+def change_forward(module: nn.Module, change: Change) -> None:
+    """Let *module* run what *change* makes of its forward pass, which keeps the attributes of the old one."""
+    is_first = "forward" not in vars(module)
+    replicate: Callable[[], nn.Module] = module._replicate_for_data_parallel
+
+    def replicated() -> nn.Module:
+        # nn.DataParallel copies attributes, and this forward pass is that of the module which it copies
+        replica = replicate()
+        if is_first:
+            del vars(replica)["forward"]
+        replica.forward = _changed(replica, change)
+        return replica
+
+    module.forward = _changed(module, change)
+    module._replicate_for_data_parallel = replicated  # type: ignore[method-assign]
+
+
+def cast_floats(inputs: T, dtype: torch.dtype) -> T:
+    """*inputs*, nested as they like, with tensors of floating point in *dtype*."""
+    cast: T = pytree.tree_map_only(
+        torch.Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, inputs
+    )
+    return cast
+
+
+def cast_inputs(module: nn.Module, dtype: torch.dtype) -> None:
+    """Cast inputs of floating point to *dtype* for *module*, whose parameters a framework has in it."""
+    module.register_forward_pre_hook(
+        lambda _, args, kwargs: cast_floats((args, kwargs), dtype), with_kwargs=True
+    )
+
+
+def compute_in(module: nn.Module, dtype: torch.dtype) -> None:
+    """Let *module* compute on copies of its parameters in *dtype*; gradients keep that of the parameters.
+
+    What FSDP2's mixed precision does, for strategies that have none of their own: the same compute in the
+    same dtype everywhere, which autocast (it keeps some operations in fp32) is not. Modules inside *module*
+    that cast already, as layers do so that recomputing one casts again, are left to themselves.
+    """
+    change_forward(module, functools.partial(_casting, dtype=dtype))
+
+
+def _changed(module: nn.Module, change: Change) -> Forward:
+    forward: Forward = module.forward
+    return functools.wraps(forward)(change(forward, module))
+
+
+def _casting(forward: Forward, module: nn.Module, dtype: torch.dtype) -> Forward:
+    places = list(_places(module))
+
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = cast_floats((args, kwargs), dtype)
+        parameters = [members[name] for members, name in places]
+        # of a tied one there is one copy
+        copies = {parameter: parameter.to(dtype) for parameter in parameters}
+        try:
+            for (members, name), parameter in zip(places, parameters, strict=True):
+                members[name] = copies[parameter]
+            return forward(*args, **kwargs)
+        finally:
+            for (members, name), parameter in zip(places, parameters, strict=True):
+                members[name] = parameter
+
+    setattr(computed, _CASTS, True)
+    return computed
+
+
+def _places(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
+    """Places of floating-point parameters in *module*, without those of modules that cast their own."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None and parameter.is_floating_point():
+            yield module._parameters, name
+    for child in module.children():
+        if not getattr(vars(child).get("forward"), _CASTS, False):
+            yield from _places(child)
