@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from records import case
 
-from distbench.case import Choice
+from distbench.case import Choice, Precision
 from distbench.env import Machine
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import DEEPSPEED, Elements, configuration, for_model
@@ -48,6 +48,22 @@ def test_communication_overlaps_where_deepspeed_has_it_so_and_another_choice_is_
     assert Zero(stage=3, overlap_comm=False).label == "zero3"
     problem = Zero(stage=0, overlap_comm=True).problem(case("zero"), MACHINE)
     assert "always reduces gradients after" in str(problem)
+
+
+def test_gradients_are_accumulated_in_fp32_whatever_they_are_computed_in_unless_the_suite_says_bf16() -> None:
+    short = case("zero", precision=Precision(compute="bf16"))
+    for stage in (1, 2, 3):
+        assert configuration(Zero(stage=stage), short, {})["data_types"] == {"grad_accum_dtype": "fp32"}
+        assert Zero(stage=stage).expected(short)["dtypes.gradients"] == "fp32"
+    asked = Zero(stage=2, grad_accum_dtype="bf16")
+    assert asked.label == "zero2+bf16-grads"
+    assert configuration(asked, short, {})["data_types"] == {"grad_accum_dtype": "bf16"}
+    # DeepSpeed refuses another dtype than that of the parameters there
+    assert "data_types" not in configuration(Zero(stage=0), short, {})
+    for zero, of in ((asked, case("zero")), (Zero(stage=0, grad_accum_dtype="bf16"), short)):
+        assert "grad_accum_dtype = bf16 needs stage 1, 2 or 3 and precision: bf16" in str(
+            zero.problem(of, MACHINE)
+        )
 
 
 def test_an_unset_choice_is_the_same_case_as_what_the_stage_makes_of_it() -> None:

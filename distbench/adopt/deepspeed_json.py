@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from distbench import schedule
@@ -47,6 +48,10 @@ def files(measured: Measured) -> dict[str, str]:
         return {}
     sizes = {key: size for key in open_sizes(zero) if (size := measured.size(key)) is not None}
     on_disk = {key: size for key in ON_DISK if type(size := measured.effective.get(key)) is int}
+    accumulated = measured.effective.get("dtypes", {}).get("gradients")
+    if accumulated in ("fp32", "bf16"):
+        # a record from before there was a choice has DeepSpeed's own
+        zero = replace(zero, grad_accum_dtype=accumulated)
     config = configuration(zero, measured.case, {**sizes, **on_disk})
     config["optimizer"] = _optimizer(measured, zero)
     return {FILE: base.as_json(config)}

@@ -14,22 +14,24 @@ def zero_table(
     parameters: int,
     *,
     stored: Dtype,
+    gradients: Dtype | None = None,
     master: Dtype | None = None,
     shards: tuple[float, float, float] = (1, 1, 1),
 ) -> dict[str, float]:
     """Bytes of a rank's model states; gradients as they are after the backward pass.
 
-    *stored* is the dtype of the parameters and of their gradients, *master* that of a second copy
-    which the optimizer updates, and *shards* over how many ranks parameters, gradients, and optimizer
-    states with the master weights are spread. Rajbhandari et al. 2020 (arXiv:1910.02054, figure 1)
-    have 2 + 2 + K bytes an element, K = 12: 4 of master weights and 2 x 4 of Adam's moments. Of an optimizer
-    that keeps less for a matrix it is what it keeps for large ones; whoever knows the shapes counts anew.
+    *stored* is the dtype of the parameters, *gradients* that of their gradients if it is another one,
+    *master* that of a second copy which the optimizer updates, and *shards* over how many ranks parameters,
+    gradients, and optimizer states with the master weights are spread. Rajbhandari et al. 2020
+    (arXiv:1910.02054, figure 1) have 2 + 2 + K bytes an element, K = 12: 4 of master weights and 2 x 4 of
+    Adam's moments. Of an optimizer that keeps less for a matrix it is what it keeps for large ones; whoever
+    knows the shapes counts anew.
     """
     of_parameters, of_gradients, of_optimizer = shards
     state = optimizers.least_bytes(case.optimizer, BYTES[case.precision.optimizer_state])
     return {
         "parameters": parameters * BYTES[stored] / of_parameters,
-        "gradients": parameters * BYTES[stored] / of_gradients,
+        "gradients": parameters * BYTES[gradients or stored] / of_gradients,
         "optimizer_state": parameters * state / of_optimizer,
         "master": parameters * BYTES[master] / of_optimizer if master else 0.0,
     }

@@ -110,6 +110,10 @@ class Zero(OnDeepSpeed):
     """All-gather parameters quantized to 8 bits in stage 3 (qwZ of ZeRO++)."""
     quantized_gradients: bool = field(default=False, metadata={"since": 4})
     """Reduce gradients quantized to 4 bits in stage 3 (qgZ of ZeRO++)."""
+    grad_accum_dtype: Literal["fp32", "bf16"] = field(default="fp32", metadata={"since": 4})
+    """Dtype in which stages 1 to 3 accumulate gradients. fp32: that of the master weights, as every other
+    strategy does. bf16: with precision: bf16, DeepSpeed's own default, which takes half the memory and is not
+    the same work. Stage 0 always accumulates in the dtype of the parameters."""
     mesh: dict[Literal["pp", "tp"], Count] | Literal["auto"] = field(
         default_factory=dict, metadata={"since": 4}
     )
@@ -192,6 +196,10 @@ class Zero(OnDeepSpeed):
         """``mesh`` for those who ask by any name; of all meshes (``auto``) nothing."""
         return meshes.asked_by(self.mesh)
 
+    def accumulates_apart(self, case: Case) -> bool:
+        """Whether gradients of *case* are accumulated in another dtype than they are computed in."""
+        return self.stage > 0 and self.grad_accum_dtype != case.precision.compute
+
     @property
     def tensor_parallelism(self) -> AutoTensorParallelism:
         """How the layers are cut, over one device where they are not."""
@@ -272,7 +280,9 @@ class Zero(OnDeepSpeed):
     def expected(self, case: Case) -> dict[str, Any]:
         places = {"offload.optimizer": self.offload_optimizer, "offload.parameters": self.offload_parameters}
         groups = ("hpz_partition_size", "mics_shard_size")
-        own = {option: size for option in groups if (size := getattr(self, option)) > 1}
+        own: dict[str, Any] = {option: size for option in groups if (size := getattr(self, option)) > 1}
+        if self.accumulates_apart(case):
+            own["dtypes.gradients"] = self.grad_accum_dtype
         sizes = self.dimensions(case.world_size) if self.over.devices > 1 else {}
         of_mesh = {f"mesh.{name}": size for name, size in sizes.items()}
         return places | own | of_mesh | (self.pipeline.expected(case) if self.pipeline else {})

@@ -76,6 +76,7 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
         "bf16": {"enabled": case.precision.compute == "bf16"},
         # 0 would mean a dynamic scale, by which stage 0 divides bf16 gradients that it never multiplied
         "fp16": {"enabled": case.precision.compute == "fp16", "loss_scale": case.precision.loss_scale or 1.0},
+        **_data_types(strategy, case),
         # torch's optimizers, SGD and those under offload too, instead of DeepSpeed's kernels
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
@@ -86,6 +87,13 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
         "zero_optimization": _section(strategy, case, sizes),
         **cut,
     }
+
+
+def _data_types(strategy: Zero, case: Case) -> dict[str, Any]:
+    """DeepSpeed's section ``data_types``; in stage 0 it refuses another dtype than that of the parameters."""
+    if strategy.stage == 0 or case.precision.compute == case.precision.master:
+        return {}
+    return {"data_types": {"grad_accum_dtype": strategy.grad_accum_dtype}}
 
 
 def _section(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[str, Any]:

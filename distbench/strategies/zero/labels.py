@@ -26,6 +26,8 @@ def label(strategy: Zero) -> str:
         name += f"+hpz{strategy.hpz_partition_size}"
     if strategy.mics_shard_size > 1:
         name += f"+mics{strategy.mics_shard_size}"
+    if strategy.grad_accum_dtype != "fp32":
+        name += f"+{strategy.grad_accum_dtype}-grads"
     return name if strategy.optimizer_kernel == "torch" else f"{name}+ds-adam"
 
 

@@ -41,6 +41,9 @@ def _of_options(strategy: Zero, case: Case) -> str | None:
         return f"stage = {strategy.stage}: DeepSpeed can offload parameters only in stage 3"
     if strategy.overlap_comm and strategy.stage == 0:
         return "overlap_comm: in stage 0 DeepSpeed always reduces gradients after the backward pass"
+    if strategy.grad_accum_dtype == "bf16" and (strategy.stage == 0 or case.precision.compute != "bf16"):
+        given = f"stage = {strategy.stage}, precision.compute = {case.precision.compute}"
+        return f"grad_accum_dtype = bf16 needs stage 1, 2 or 3 and precision: bf16, not {given}"
     if strategy.pipeline is None and strategy.micro_batches != MICRO_BATCHES:
         return (
             f"micro_batches = {strategy.micro_batches}: only a pipeline splits micro-batches; set "

@@ -30,9 +30,10 @@ def moved(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCollectiv
     gathered = parameters * BYTES[case.precision.compute]
     if stage == 0:
         return [ExpectedCollective("all_reduce", reduced, "dp_replicate"), *between]
+    summed = "all_reduce" if sums_whole(strategy, case) else "reduce_scatter"
     return [
         ExpectedCollective("all_gather", gathered * (2 * micro if stage == 3 else 1), "dp_shard"),
-        ExpectedCollective("reduce_scatter", reduced * (micro if stage > 1 else 1), "dp_shard"),
+        ExpectedCollective(summed, reduced * (micro if stage > 1 else 1), "dp_shard"),
         *_across(strategy, case, gathered),
         *between,
     ]
@@ -50,6 +51,12 @@ def _across(strategy: Zero, case: Case, gathered: float) -> list[ExpectedCollect
     return [ExpectedCollective("all_reduce", gathered / size, "dp_replicate")]
 
 
+def sums_whole(strategy: Zero, case: Case) -> bool:
+    """Whether DeepSpeed trains *case* by its BF16_Optimizer, a stage 1 that all-reduces whole gradients."""
+    is_apart = case.precision.compute == "bf16" and strategy.accumulates_apart(case)
+    return strategy.stage == 1 and is_apart and strategy.offload_optimizer == "none"
+
+
 def kept(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
     """Bytes of a rank's model states, by kind, which are not on a disk; see ``Strategy.model_states``."""
     stage, ranks, stored = strategy.stage, strategy.data_ranks(case.world_size), case.precision.compute
@@ -61,6 +68,7 @@ def kept(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
         case,
         parameters,
         stored=stored,
+        gradients=strategy.grad_accum_dtype if strategy.accumulates_apart(case) else stored,
         # from stage 1 on DeepSpeed keeps master weights even where they are of the same dtype
         master=case.precision.master if stage or stored != case.precision.master else None,
         shards=(
@@ -70,6 +78,10 @@ def kept(strategy: Zero, case: Case, parameters: int) -> dict[str, float]:
             ranks if stage else 1,
         ),
     )
+    if sums_whole(strategy, case):
+        # a whole buffer to sum in, beside the gradients that the backward pass makes
+        summed = BYTES[strategy.grad_accum_dtype] + BYTES[stored]
+        sizes["gradients"] = float(parameters * summed)
     if strategy.hpz_partition_size > 1:
         # the second copy, which stands from the first use of a layer in a step to the update
         sizes["parameters"] += parameters * BYTES[stored] / strategy.hpz_partition_size
