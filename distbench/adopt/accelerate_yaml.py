@@ -215,6 +215,7 @@ def _arguments(measured: Measured) -> str:
             f"    bucket_cap_mb={asked!r}," if asked else "",
             f"    gradient_as_bucket_view={ddp.gradient_as_bucket_view!r},",
             f"    static_graph={ddp.static_graph!r},",
+            f"    find_unused_parameters={ddp.find_unused_parameters!r},",
             ")],",
         )
     return lines(f"cpu={case.device == 'cpu'},", f'mixed_precision="{_precision(measured)}",', own)

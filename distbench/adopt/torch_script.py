@@ -188,6 +188,7 @@ def _replicate(measured: Measured) -> str:
             bucket_cap_mb={ddp.bucket_cap_asked!r},
             gradient_as_bucket_view={ddp.gradient_as_bucket_view!r},
             static_graph={ddp.static_graph!r},
+            find_unused_parameters={ddp.find_unused_parameters!r},
         )
     """)
     hook = f"model.register_comm_hook(None, default_hooks.{case.precision.reduce}_compress_hook)"

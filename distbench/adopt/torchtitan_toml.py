@@ -81,6 +81,7 @@ def _differs(measured: Measured) -> list[str]:
         "torchtitan sets neither gradient_as_bucket_view nor static_graph of DDP": (
             ddp.gradient_as_bucket_view or ddp.static_graph
         ),
+        "torchtitan does not set find_unused_parameters of DDP": ddp.find_unused_parameters,
     }
     buckets = f"torchtitan's DDP has buckets of 100 MiB, the case of {ddp.bucket_cap_mb:g} MiB"
     return [buckets, *base.applying(sentences)]

@@ -134,7 +134,7 @@ def _arguments(measured: Measured) -> dict[str, Any]:
         if (asked := ddp.bucket_cap_asked) and asked.is_integer():
             arguments["ddp_bucket_cap_mb"] = int(asked)
         arguments["ddp_static_graph"] = ddp.static_graph
-        arguments["ddp_find_unused_parameters"] = False
+        arguments["ddp_find_unused_parameters"] = ddp.find_unused_parameters
         arguments["ddp_broadcast_buffers"] = True
     if fsdp := measured.fsdp:
         config = {**_fsdp.config(measured, fsdp), "cpu_offload": fsdp.cpu_offload}

@@ -40,6 +40,7 @@ class DistributedDataParallel(Replicated):
     settings: ClassVar[Mapping[str, Meaning]] = {
         **points(PORTIONS, "bucket_bytes_cap", "smaller_first_bucket"),
         **points(TIMING, "gradient_as_bucket_view", "static_graph"),
+        **points("which gradients it waits for", "find_unused_parameters"),
         **points(SHARDING, "sharded_optimizer", "updated_tensors", "parameters_as_bucket_view"),
         **points("what is sent in place of whole gradients", "communication_hook", "powersgd", "local_sgd"),
     }
@@ -51,6 +52,9 @@ class DistributedDataParallel(Replicated):
     """Let gradients be views into the buckets: saves one copy of the gradients."""
     static_graph: bool = False
     """Promise that the same parameters are used in every step."""
+    find_unused_parameters: bool = field(default=False, metadata={"since": 4})
+    """Find, by going through the graph of each step, the parameters that its loss does not use: DDP waits for
+    the gradient of every other one. Not with static_graph, which finds them once."""
     sharded_optimizer: bool = field(default=False, metadata={"since": 4})
     """Each rank keeps the optimizer state of some tensors, updates them and broadcasts them: torch's
     ZeroRedundancyOptimizer, ZeRO stage 1."""
@@ -104,6 +108,7 @@ class DistributedDataParallel(Replicated):
         changed = [f"{self.bucket_cap_mb:g}mb"] if self.bucket_cap_asked else []
         changed += ["view"] if self.gradient_as_bucket_view else []
         changed += ["static"] if self.static_graph else []
+        changed += ["unused"] if self.find_unused_parameters else []
         changed += ["zero1"] if self.sharded_optimizer else []
         changed += lossy.words(self) if self.by_design else []
         return "+".join(["ddp", *changed])
@@ -137,6 +142,11 @@ class DistributedDataParallel(Replicated):
                 "DDP's static_graph does not work with gradient accumulation (no_sync): "
                 f"gradient_accumulation_steps = {case.batch.gradient_accumulation_steps}"
             )
+        if self.static_graph and self.find_unused_parameters:
+            return (
+                "DDP's static_graph finds unused parameters in the first step, so find_unused_parameters has "
+                "no effect with it; set one of them"
+            )
         kind, name = optimizers.kind_of(case.optimizer), f"optimizer.name = {case.optimizer.name}"
         if self.sharded_optimizer and kind.rest:
             return (
@@ -166,12 +176,20 @@ class DistributedDataParallel(Replicated):
     def expected(self, case: Case) -> dict[str, Any]:
         if self.by_design:
             return lossy.expected(self)
-        return {"sharded_optimizer": "ZeroRedundancyOptimizer"} if self.sharded_optimizer else {}
+        own: dict[str, Any] = {"find_unused_parameters": True} if self.find_unused_parameters else {}
+        return own | ({"sharded_optimizer": "ZeroRedundancyOptimizer"} if self.sharded_optimizer else {})
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:
         uneven = Deviation("states", "whole tensors are assigned to ranks, so their shares are uneven")
-        return (uneven,) if self.sharded_optimizer else ()
+        known = [uneven] if self.sharded_optimizer else []
+        if self.find_unused_parameters:
+            known.append(
+                Deviation(
+                    "all_reduce", "say which parameters each rank has used", ("find_unused_parameters",)
+                )
+            )
+        return tuple(known)
 
     def build(self, setting: Setting) -> Engine:
         from distbench.strategies.ddp.engine import build_ddp

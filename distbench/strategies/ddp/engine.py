@@ -22,6 +22,11 @@ _REDUCES_IN = {hook: dtype for dtype, hook in _HOOKS.items()} | {default_hooks.a
 class DdpEngine(ReplicatedEngine, WrappedEngine):
     """DDP around the plain module."""
 
+    if_unused = (
+        "set ddp: {find_unused_parameters: true}, or {static_graph: true} if they are the same in every "
+        "step, or freeze them"
+    )
+
     def reduce_dtype(self) -> str:
         # whatever hook is registered now, whoever registered it
         for hook, _ in self.module._comm_hooks:
@@ -39,6 +44,7 @@ class DdpEngine(ReplicatedEngine, WrappedEngine):
             "smaller_first_bucket": self.module.bucket_bytes_cap_default,
             "gradient_as_bucket_view": self.module.gradient_as_bucket_view,
             "static_graph": self.module.static_graph,
+            "find_unused_parameters": self.module.find_unused_parameters,
         }
 
 
@@ -53,6 +59,7 @@ def build_ddp(
         bucket_cap_mb=strategy.bucket_cap_asked,
         gradient_as_bucket_view=strategy.gradient_as_bucket_view,
         static_graph=strategy.static_graph,
+        find_unused_parameters=strategy.find_unused_parameters,
     )
     engine = kind(setting, wrapped, layers)
     precision = setting.case.precision

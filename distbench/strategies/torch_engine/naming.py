@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 
@@ -15,6 +15,8 @@ from distbench.workloads.base import Workload
 
 _SHOWN = 12
 """Names of a model that a message has at most: those most like the wrong one."""
+_LISTED = 4
+"""Names that a list in a message has at most."""
 
 
 def named(module: nn.Module, name: str) -> list[nn.Module]:
@@ -39,3 +41,9 @@ def check(module: nn.Module, workload: Workload, names: Iterable[str]) -> None:
             for name in wrong
         )
     )
+
+
+def listed(names: Sequence[str]) -> str:
+    """*names* with commas, and the number of those that a message has no room for."""
+    left = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {left:,} more" if left > 0 else "")

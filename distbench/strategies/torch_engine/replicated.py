@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from distbench.strategies.base import Refused
 from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.torch_engine.naming import listed
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
+from distbench.workloads.weights import plain_name
+
+# as DDP tells of parameters that the loss of the step before did not depend on, by their numbers
+_UNUSED = re.compile(r"Parameter indices which did not receive grad for rank \d+: (?P<numbers>[\d ]+)")
 
 
 class ReplicatedEngine(TorchEngine):
     """Reduces gradients once a step, by DDP; mixed with engines that say what else there is."""
 
     module: DistributedDataParallel
+    if_unused: ClassVar[str] = "freeze them, or use fsdp or zero"
+    """How to train a model some of whose parameters receive no gradient."""
+
+    def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        try:
+            return super().forward_backward(micro_batch)
+        except RuntimeError as error:
+            if found := _UNUSED.search(str(error)):
+                raise Refused(self._unused([int(number) for number in found["numbers"].split()])) from error
+            raise
 
     def reduce_dtype(self) -> str:
         return dtype_name(p.dtype for p in self.module.parameters())
@@ -31,3 +49,14 @@ class ReplicatedEngine(TorchEngine):
 
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else self.module.no_sync()
+
+    def _unused(self, numbers: list[int]) -> str:
+        """Why DDP does not go on: the parameters *numbers*, as it counts them, received no gradient."""
+        ignored = self.module.parameters_to_ignore
+        parameters = self.module.module.named_parameters()
+        reduced = [name for name, p in parameters if p.requires_grad and name not in ignored]
+        names = [plain_name(reduced[number]) for number in numbers]
+        return (
+            f"torch's DDP waits for gradients, which the loss does not give to {len(names):,} of "
+            f"{len(reduced):,} trained tensors ({listed(names)}); {self.if_unused}"
+        )
