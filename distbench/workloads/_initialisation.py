@@ -97,17 +97,6 @@ class Recorder(TorchDispatchMode):
         return True
 
 
-class Undrawn(TorchDispatchMode):
-    """Draws nothing: tensors keep what their memory happens to hold, and will be loaded."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if getattr(func, "overloadpacket", None) in _DRAWS:
-            return args[0]
-        return func(*args, **(kwargs or {}))
-
-
 def _quantiles(fill: _Operation) -> torch.Tensor:
     """Quantiles (65536,), in fp64, of what *fill* fills a tensor with: the middles of equal shares."""
     packet = fill.function.overloadpacket

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from distbench.workloads._initial import DTYPES, Initial, apart, opened, write, write_moved
-from distbench.workloads._initialisation import Recorder, Undrawn
+from distbench.workloads._initialisation import Recorder
 from distbench.workloads._moves import Move
 
 if TYPE_CHECKING:
@@ -80,14 +80,6 @@ def skeleton(workload: Workload) -> nn.Module:
 def cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """*module*, its floating-point tensors (and no complex ones) in *dtype*."""
     return _CASTS[dtype](module)
-
-
-def undrawn(workload: Workload) -> AbstractContextManager[Any]:
-    """Context in which the constructor of *workload* draws nothing, if it has only what will be filled.
-
-    A module that can't be on the meta device may draw more than parameters and buffers.
-    """
-    return Undrawn() if workload.on_meta else nullcontext()
 
 
 def loaded(

@@ -30,7 +30,7 @@ from distbench.strategies.torch_engine import (
 )
 from distbench.strategies.zero import Zero, checkpoint, gradients, masters, pieces, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model
-from distbench.strategies.zero.groups import sharding
+from distbench.strategies.zero.groups import converter
 from distbench.strategies.zero.memory import book
 from distbench.workloads import weights
 from distbench.workloads.base import Workload
@@ -215,10 +215,19 @@ def elements(workload: Workload) -> Elements:
 
 
 def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
-    """Module with each parameter sharded as it is created, and the weights loaded."""
-    with sharding(config), weights.undrawn(setting.workload):
-        module: nn.Module = setting.workload.module()
+    """Module with each parameter sharded, and the weights loaded; no more than one layer is ever whole.
+
+    But for the host's copy of a module that can't be built on the meta device.
+    """
+    compute, on_meta = weights.DTYPES[setting.case.precision.compute], setting.workload.on_meta
+    module = weights.cast(weights.skeleton(setting.workload), compute)
+    shard = converter(config)
     with weights.opened(setting.weights) as initial, torch.no_grad():
+        make = weights.Maker(module, initial, setting.device)
+        for part in module.modules():
+            if on_meta:
+                make(part)
+            shard(part.parameters(recurse=False))
         for name, parameter in module.named_parameters():
             _fill(parameter, initial, weights.plain_name(name))
         for name, buffer in module.named_buffers():

@@ -1,16 +1,31 @@
-"""The contexts under which DeepSpeed shards parameters as a model makes them, over all ranks or in groups."""
+"""DeepSpeed's sharding of single parameters, over all ranks or in groups."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import deepspeed
 import torch.distributed as dist
 from deepspeed.utils import groups
+from torch import nn
 
 
-def sharding(config: dict[str, Any]) -> Any:
-    """Context in which each new parameter is sharded by *config*."""
+def converter(config: dict[str, Any]) -> Callable[[Iterable[nn.Parameter]], None]:
+    """Function that moves parameters to the device and shards them by *config*, one after another.
+
+    What ``deepspeed.initialize`` does to a model that was built before, and ``deepspeed.zero.Init`` to each
+    module whose constructor has ended. Under that context many constructors fail: they go on with tensors
+    that are sharded already (transformers zeroes the row of a padding token), or copy them.
+    """
+    init = _init(config)
+    # else a linear layer would keep its gathered weight from the forward pass to the backward pass
+    init._enable_mem_efficient_linear()
+    convert: Callable[[Iterable[nn.Parameter]], None] = init._convert_to_zero_parameters
+    return convert
+
+
+def _init(config: dict[str, Any]) -> Any:
     if size := config["zero_optimization"].get("mics_shard_size"):
         # without it a part of DeepSpeed takes all ranks for a group, and hangs (found with 0.19.6)
         group, _ = dist.new_subgroups(size)
