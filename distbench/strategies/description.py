@@ -155,6 +155,8 @@ _WORK = {
     "dtypes.master": "updates weights of a different dtype",
     "dtypes.optimizer_state": "keeps optimizer states in a different dtype",
 }
+REMARKS = "remarks"
+"""Key of ``effective`` that has sentences, which a reader is shown as they are."""
 ENGINE_SETTINGS: Mapping[str, Meaning] = {
     **{key: Meaning("work", why) for key, why in _WORK.items()},
     **points("the strategy itself", "engine"),
@@ -164,6 +166,7 @@ ENGINE_SETTINGS: Mapping[str, Meaning] = {
         "how the same samples are divided", "world_size", "micro_batch_size", "gradient_accumulation_steps"
     ),
     **points("how engines run around compiled code", "graph_breaks"),
+    **points("what nobody would expect of the strategy", REMARKS),
     **points(PLACE, "parameters_on", "optimizer_state_on"),
 }
 """Meaning of the keys of ``effective`` that every engine reports."""

@@ -164,6 +164,7 @@ class Engine(ABC):
         ``clip_grad_norm``, ``loss_scale`` (None where it changes nothing), ``global_batch_size``,
         ``micro_batch_size``, ``gradient_accumulation_steps``, ``activation_checkpointing``; more where
         the strategy has more to say, and ``Strategy.settings`` what that means for a fair comparison.
+        ``remarks``, a list, has a sentence on each thing that a reader would not expect of the strategy.
         Called after steps, never before the first: optimizers make their state in it. In a measured
         trial that is after the timed window, so that it tells nobody where timing begins.
         """

@@ -8,8 +8,10 @@ from distbench.analysis.parity import Difference, PeerGroup
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.text import listed, one_line, short_names
 from distbench.grouping import gathered
+from distbench.record import Record
 from distbench.report.sheet import Cell, Cells, Field, Row, Sheet
 from distbench.report.view import View
+from distbench.strategies.description import REMARKS
 
 _KINDS = {
     "work": "Changes the work",
@@ -43,7 +45,8 @@ class ParityView(View):
     def sheet(self, run: AnalysedRun) -> Sheet:
         compared = [(group, _named(group)) for group in run.parity.comparisons]
         rows = [row for pair in compared for row in _rows(*pair)]
-        return self.made(rows, [note for pair in compared for note in _notes(*pair)])
+        notes = [note for pair in compared for note in _notes(*pair)]
+        return self.made(rows, [*notes, *_remarks(run)])
 
 
 def _named(group: PeerGroup) -> dict[Difference, list[str]]:
@@ -60,7 +63,8 @@ def _named(group: PeerGroup) -> dict[Difference, list[str]]:
 
 def _rows(group: PeerGroup, cases: dict[Difference, list[str]]) -> Iterator[Row]:
     reference = one_line(group.reference.case.name)
-    for difference in sorted(cases, key=lambda each: (list(_KINDS).index(each.kind), each.key)):
+    told = [difference for difference in cases if difference.key != REMARKS]
+    for difference in sorted(told, key=lambda each: (list(_KINDS).index(each.kind), each.key)):
         names = cases[difference]
         shown = names[0] if len(names) == 1 else f"{len(names)} of {len(group.cases)}"
         cells: Cells = {
@@ -76,6 +80,22 @@ def _rows(group: PeerGroup, cases: dict[Difference, list[str]]) -> Iterator[Row]
 
 def _setting(value: str | None) -> Cell:
     return Cell(value, one_line(value or "not reported", _LONGEST))
+
+
+def _remarks(run: AnalysedRun) -> list[str]:
+    """What engines say of themselves, each sentence once."""
+    measured = [row for row in run.cases if row.detail is not None]
+    names = run.names(measured)
+    said = gathered(
+        (one_line(str(remark)), names[row.case.id]) for row in measured for remark in _sentences(row.detail)
+    )
+    return [f"{listed(of, _MOST_NAMES)}: {remark}." for remark, of in said.items()]
+
+
+def _sentences(record: Record | None) -> list[object]:
+    # a foreign record may hold anything
+    remarks = record.effective.get(REMARKS) if record else None
+    return remarks if isinstance(remarks, list) else []
 
 
 def _notes(group: PeerGroup, cases: dict[Difference, list[str]]) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 
 import torch
-from small import Small
+from small import Block, Small
 from torch import nn
 from torch.nn import functional
 
@@ -68,6 +69,34 @@ class Tied(Small):
     def __init__(self) -> None:
         super().__init__()
         self.head.weight = self.embedding.weight
+
+
+class TiedLayers(Small):
+    """Two layers have one matrix, a third has the head's, and the fourth has all to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block(16) for _ in range(4)])
+        self.layers[2].up.weight = self.layers[0].up.weight
+        self.layers[1].spare = self.head
+        self.head.weight = self.embedding.weight
+
+
+class MadeLater(Small):
+    """Goes on with tensors whose modules are made: a row of nothing, and a copy that is trained instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.embedding.weight[0].zero_()
+        self.head.requires_grad_(False)
+        self.copied = copy.deepcopy(self.head).requires_grad_()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.copied(x)
 
 
 class ShapesFromData(Small):

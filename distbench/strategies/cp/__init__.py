@@ -42,7 +42,7 @@ class ContextParallel(Strategy):
     )
     shard_format = TORCH_SHARDS
     settings: ClassVar[Mapping[str, Meaning]] = {
-        **points(SHARDING, "mesh", "positions_per_rank", "units", "placements"),
+        **points(SHARDING, "mesh", "positions_per_rank", "units", "merged_units", "placements"),
         **points(KEEPING, "reshard_after_forward"),
         **points(PORTIONS, "context_parallel"),
     }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from distbench.strategies import cp
 from distbench.strategies.base import Setting
 from distbench.strategies.cp.engine import rows_of
-from distbench.strategies.torch_engine import device_meshes, sharding
-from distbench.strategies.torch_engine.context_parallel import ContextEngine
+from distbench.strategies.torch_engine import construction, device_meshes, sharding
+from distbench.strategies.torch_engine.context_parallel import ContextEngine, Rows
 from distbench.strategies.torch_engine.modules import prepared_layers
 from distbench.strategies.torch_engine.reading import Ledger
 from distbench.workloads import weights
@@ -19,6 +20,10 @@ from distbench.workloads.weights import DTYPES
 
 class ShardedContextEngine(ContextEngine):
     """``fully_shard`` over all ranks, of which some share rows."""
+
+    def __init__(self, setting: Setting, module: nn.Module, layers: list[nn.Module], rows: Rows) -> None:
+        super().__init__(setting, module, layers, rows)
+        self._layers = layers
 
     def reduce_dtype(self) -> str:
         return sharding.reduce_dtype(self.module)
@@ -30,13 +35,17 @@ class ShardedContextEngine(ContextEngine):
         sharding.book(self.module, ledger)
         super().book(ledger)
 
+    def remarks(self) -> list[str]:
+        built = construction.remark(self._setting.workload, "host memory")
+        return [*super().remarks(), *built, *sharding.remarks(self.module, self._layers)]
+
     def effective(self) -> dict[str, Any]:
         units = sharding.units_of(self.module)
         first = next(self.module.parameters())
         assert isinstance(first, DTensor)
         return {
             **super().effective(),
-            "units": len(units),
+            **sharding.describe_units(self.module, self._layers),
             "placements": [str(placement) for placement in first.placements],
             "reshard_after_forward": sharding.resharding(unit for unit in units if unit is not self.module),
         }

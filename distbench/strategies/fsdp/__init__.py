@@ -58,7 +58,9 @@ class FullyShardedDataParallel(Strategy):
 
     early = ("distbench.strategies.fsdp.fsdp2",)
     settings: ClassVar[Mapping[str, Meaning]] = {
-        **points(SHARDING, "units", "unit_classes", "mesh", "placements", "sharding_strategy"),
+        **points(
+            SHARDING, "units", "unit_classes", "merged_units", "mesh", "placements", "sharding_strategy"
+        ),
         **points(SHARDING, "split_tensors", "gathered_parameters"),
         **points(PORTIONS, "sequence_parallel", "loss_parallel"),
         **points(KEEPING, "reshard_after_forward", "reshard_root"),

@@ -15,9 +15,11 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 from distbench.strategies import fsdp
 from distbench.strategies.base import Setting
 from distbench.strategies.fsdp.fsdp1_shards import Shards
+from distbench.strategies.torch_engine import construction
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.modules import prepared_layers
 from distbench.strategies.torch_engine.reading import Ledger, counts, dtype_name, norm
+from distbench.strategies.torch_engine.units import merged, remark, units
 from distbench.workloads import weights
 from distbench.workloads.weights import DTYPES, plain_name
 
@@ -46,7 +48,7 @@ class Fsdp1Engine(WrappedEngine):
         whole: dict[str, int],
     ) -> None:
         super().__init__(setting, module, layers)
-        self._strategy = strategy
+        self._strategy, self._layers = strategy, layers
         self._whole = whole
 
     def reduce_dtype(self) -> str:
@@ -102,15 +104,26 @@ class Fsdp1Engine(WrappedEngine):
         )
 
     def effective(self) -> dict[str, Any]:
+        names = merged(self.module, self._layers, self._wrapped_modules)
         return {
             **super().effective(),
             **self._whole,
             "units": len(self._units),
             "unit_classes": sorted({type(unit.module).__qualname__ for unit in self._units}),
+            **({"merged_units": names} if names else {}),
             "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
             "sharding_strategy": self.module.sharding_strategy.name,
             "cpu_offload": self.module.cpu_offload.offload_params,
         }
+
+    def remarks(self) -> list[str]:
+        built = construction.remark(self._setting.workload, "the memory of its device")
+        return [*super().remarks(), *built, *remark(self.module, self._layers, self._wrapped_modules)]
+
+    @property
+    def _wrapped_modules(self) -> list[nn.Module]:
+        # not what its property "module" gives, which is inside of a recomputed layer
+        return [unit._fsdp_wrapped_module for unit in self._units]
 
     def book(self, ledger: Ledger) -> None:
         """Book the flat parameters with their copies, gathered or in another dtype."""
@@ -135,7 +148,7 @@ def _whole(handle: Any, shard: torch.Tensor) -> torch.Tensor:
 
 
 def build_fsdp1(strategy: fsdp.FullyShardedDataParallel, setting: Setting) -> Fsdp1Engine:
-    """FSDP1 engine of this rank; no more than one unit is ever whole."""
+    """FSDP1 engine of this rank; no more than one unit is ever whole, if it can be on the meta device."""
     master = DTYPES[setting.case.precision.master]
     if not setting.workload.on_meta:
         module = weights.loaded(setting.workload, setting.weights, setting.device, master)
@@ -156,7 +169,7 @@ def _wrapped(
     # flat parameters hide what they are made of
     whole = counts(module.parameters())
     layers = prepared_layers(setting.case, module, setting.workload.layers(module))
-    chosen = {id(layer) for layer in layers}
+    chosen = {id(unit) for unit in units(module, layers)}
     wrapped = FullyShardedDataParallel(
         module,
         sharding_strategy=_STRATEGIES[strategy.sharding],

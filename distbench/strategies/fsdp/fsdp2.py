@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from distbench.meshes import OF_DATA
 from distbench.strategies import fsdp
 from distbench.strategies.base import Setting
-from distbench.strategies.torch_engine import reading, sharding, tensor_parallel
+from distbench.strategies.torch_engine import construction, reading, sharding, tensor_parallel
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.in_backward import InBackwardEngine
 from distbench.strategies.torch_engine.modules import prepared_layers
@@ -34,7 +34,7 @@ class Fsdp2Engine(WrappedEngine):
         strategy: fsdp.FullyShardedDataParallel,
     ) -> None:
         super().__init__(setting, module, layers)
-        self._strategy = strategy
+        self._strategy, self._layers = strategy, layers
 
     def reduce_dtype(self) -> str:
         return sharding.reduce_dtype(self.module)
@@ -49,7 +49,7 @@ class Fsdp2Engine(WrappedEngine):
         assert isinstance(first, DTensor)
         return {
             **super().effective(),
-            "units": len(units),
+            **sharding.describe_units(self.module, self._layers),
             "unit_classes": sorted({type(unit).__qualname__ for unit in units}),
             "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
             "mesh": reading.mesh(first),
@@ -57,6 +57,10 @@ class Fsdp2Engine(WrappedEngine):
             "reshard_after_forward": sharding.resharding(unit for unit in units if unit is not self.module),
             "reshard_root": root is not None and root._reshard_after_forward,
         }
+
+    def remarks(self) -> list[str]:
+        built = construction.remark(self._setting.workload, "host memory")
+        return [*super().remarks(), *built, *sharding.remarks(self.module, self._layers)]
 
     def book(self, ledger: Ledger) -> None:
         sharding.book(self.module, ledger)

@@ -20,7 +20,7 @@ from distbench.strategies.pp import facts, order, timing, waits
 from distbench.strategies.pp.line import Line
 from distbench.strategies.pp.parts import PartEngine
 from distbench.strategies.pp.stages import Part, Stage, parts_of, shapes_of
-from distbench.strategies.torch_engine import modules, reading, tensor_parallel
+from distbench.strategies.torch_engine import modules, reading, sharding, tensor_parallel
 from distbench.strategies.torch_engine.stagewise import Computed, Whole
 from distbench.workloads.stages import Stages
 
@@ -43,7 +43,7 @@ class PipelineEngine(PartEngine):
         first, last = (strategy.order.owner(end, line.size) for end in (0, stages[0].num_stages - 1))
         super().__init__(setting, model, parts, line, (first, last))
         self._last_place = last
-        self._strategy, self._stages = strategy, stages
+        self._strategy, self._stages, self._own_parts = strategy, stages, parts
         self._losses: list[torch.Tensor] = []
         self._logits_are_split = False
         for stage in stages:
@@ -106,6 +106,11 @@ class PipelineEngine(PartEngine):
         has no state. A collective call."""
         every = self._line.every(own)
         return own if own["trainable_tensors"] else next(each for each in every if each["trainable_tensors"])
+
+    def remarks(self) -> list[str]:
+        own = [said for part in self._own_parts for said in sharding.remarks(part.module, part.layers)]
+        said_by_all = (said for of_rank in self._line.every(own) for said in of_rank)
+        return [*super().remarks(), *dict.fromkeys(said_by_all)]
 
     def reduce_dtype(self) -> str | None:
         return facts.reduce_dtype(self._stages)

@@ -133,7 +133,12 @@ class TorchEngine(Engine):
             **float8.describe_float8(self.module),
             "parameters_on": reading.device_name(self.module.parameters()),
             "optimizer_state_on": reading.device_name(optimizer.moments(self.updating)),
+            **({"remarks": remarks} if (remarks := self.remarks()) else {}),
         }
+
+    def remarks(self) -> list[str]:
+        """Sentences on what nobody would expect of the strategy."""
+        return []
 
     def save(self, folder: Path) -> None:
         checkpoint.save(self.module, self._optimizer, folder, optimizer.scheduled_updates(self._scheduler))

@@ -11,12 +11,13 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPoli
 
 from distbench.case import Precision
 from distbench.strategies.torch_engine.reading import Ledger, dtype_name
+from distbench.strategies.torch_engine.units import merged, remark, units
 from distbench.workloads.weights import DTYPES
 
 
 def shard(
     module: nn.Module,
-    layers: Iterable[nn.Module],
+    layers: list[nn.Module],
     mesh: DeviceMesh,
     precision: Precision,
     *,
@@ -25,6 +26,8 @@ def shard(
     offload: OffloadPolicy | None = None,
 ) -> None:
     """Shard *module* over *mesh*, which has one dimension, or copies and shards: each layer, and the rest.
+
+    Layers that share parameters are sharded with the rest.
 
     Args:
         again: Shard the layers again after their forward pass.
@@ -39,7 +42,7 @@ def shard(
         "mp_policy": policy,
         "offload_policy": offload or OffloadPolicy(),
     }
-    for layer in layers:
+    for layer in units(module, layers):
         fully_shard(layer, reshard_after_forward=again, **arguments)
     fully_shard(module, reshard_after_forward=root_again, **arguments)
 
@@ -66,9 +69,22 @@ def reduce_dtype(module: nn.Module) -> str:
     return dtype_name([reduced] if reduced else [p.dtype for p in module.parameters()])
 
 
-def resharding(units: Iterable[nn.Module]) -> list[bool]:
-    """Whether *units* are sharded again after their forward pass: what is true of any of them."""
-    own = [group for unit in units if (group := group_of(unit)) is not None]
+def describe_units(module: nn.Module, layers: list[nn.Module]) -> dict[str, Any]:
+    """How many units the live *module* has, and which of its *layers* are none."""
+    live = units_of(module)
+    names = merged(module, layers, live)
+    return {"units": len(live), **({"merged_units": names} if names else {})}
+
+
+def remarks(module: nn.Module, layers: list[nn.Module]) -> list[str]:
+    """What nobody would expect of the units of the live *module*, whose layers are *layers*."""
+    live = units_of(module)
+    return remark(module, layers, live) if live else []
+
+
+def resharding(of: Iterable[nn.Module]) -> list[bool]:
+    """Whether the units *of* a module are sharded again after their forward pass: what is true of any."""
+    own = [group for unit in of if (group := group_of(unit)) is not None]
     return sorted({bool(group._reshard_after_forward) for group in own})
 
 

@@ -20,6 +20,7 @@ from distbench.strategies.base import Setting
 from distbench.strategies.engine import Engine, FullState
 from distbench.strategies.torch_engine import (
     compilation,
+    construction,
     float8,
     forwards,
     modules,
@@ -122,7 +123,14 @@ class ZeroEngine(Engine):
             "parameters_on": reading.device_name(engine.module.parameters()),
             "optimizer_state_on": reading.device_name(masters.updated(engine)),
             **settings.describe(engine),
+            **({"remarks": remarks} if (remarks := self.remarks()) else {}),
         }
+
+    def remarks(self) -> list[str]:
+        """Sentences on what nobody would expect of the strategy."""
+        if self._engine.zero_optimization_stage() < 3:
+            return []
+        return construction.remark(self._setting.workload, "host memory")
 
     def close(self) -> None:
         self._engine.destroy()
