@@ -129,6 +129,8 @@ def test_a_model_whose_first_stage_is_frozen_trains_so_or_says_why_not(
         if record.job.kind == "measure":
             assert told["dtypes"]["optimizer_state"] == "fp32", "of the stage that has some"
             assert 0 < told["trained_parameters"] < told["parameters"]
+            if record.case.strategy.name != "pp":
+                continue
             for theory in ("comm_bytes_theory", "memory_states_theory"):
                 assert record.absent[theory].startswith("theory assumes that the whole model is trained")
 

@@ -216,6 +216,7 @@ class _Ledger:
     def balance(self) -> Volume:
         self._reduced_whole()
         self._stood_whole()
+        self._ended_early()
         self._scalars()
         self._known_deviations()
         left = {op: size for op, size in self._left.items() if size}
@@ -250,6 +251,15 @@ class _Ledger:
             self._book(
                 "all_gather", -saved, f"{bytes_text(saved)} were already gathered and not gathered again"
             )
+
+    def _ended_early(self) -> None:
+        effective = self._record.effective
+        frozen = effective["parameters"] - effective.get("trained_parameters", effective["parameters"])
+        most = frozen * self._element * self._record.case.batch.gradient_accumulation_steps
+        saved = min(-self._left.get("all_gather", 0.0), most)
+        if saved > 0:
+            text = "of frozen parameters were not gathered for the backward pass, which does not reach them"
+            self._book("all_gather", -saved, f"{bytes_text(saved)} {text}")
 
     def _scalars(self) -> None:
         for op, size in self._sum_by_op(SCALAR).items():

@@ -48,7 +48,7 @@ def or_absent(number: Callable[[], float]) -> float | Absent:
 
 
 def partly_trained(effective: Mapping[str, Any]) -> Absent | None:
-    """Why theory does not hold for a model of which only a part is trained; None if all of it is.
+    """Why a strategy has no theory for a model of which only a part is trained; None if all of it is.
 
     Args:
         effective: What the live engine told (``Engine.effective``); one of a plug-in may not tell it.

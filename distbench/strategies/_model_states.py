@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from distbench import optimizers
 from distbench.case import BYTES, Case, Dtype
 from distbench.env import Machine
@@ -63,6 +65,10 @@ class Replicated(Strategy):
 
     def dimensions(self, ranks: int) -> dict[str, int]:
         return {"dp_replicate": ranks}
+
+    @property
+    def moves_frozen(self) -> Collection[str] | None:
+        return ()
 
     def collectives(self, case: Case, parameters: int) -> dict[str, float] | None:
         return {}

@@ -7,8 +7,8 @@ inside ``build``, so that planning and listing need no torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -124,6 +124,15 @@ class Strategy(ABC):
     def deviations(self) -> tuple[Deviation, ...]:
         """Known reasons why the engine moves or keeps more than ``collectives`` and ``model_states`` say."""
         return ()
+
+    @property
+    def moves_frozen(self) -> Collection[str] | None:
+        """Operations of ``collectives`` that move frozen parameters too; all others move what is trained.
+
+        So theory holds for a model of which only a part is trained: what is kept of frozen parameters is the
+        parameters alone. None: it does not hold.
+        """
+        return None
 
     @property
     def by_design(self) -> ByDesign | None:
@@ -259,6 +268,23 @@ class Strategy(ABC):
         over = several[0] if len(several) == 1 else None
         return None if sizes is None else [ExpectedCollective(op, size, over) for op, size in sizes.items()]
 
+    def collectives_as_built(
+        self, case: Case, effective: Mapping[str, Any]
+    ) -> Sequence[ExpectedCollective] | None:
+        """The same of the live engine with the settings *effective*: only a part of it may be trained."""
+        parameters = effective["parameters"]
+        whole = self.collectives_by_dimension(case, parameters)
+        trained = effective.get("trained_parameters", parameters)
+        if trained == parameters or whole is None:
+            return whole
+        moved = effective.get("reduced_parameters", trained)
+        part = self.collectives_by_dimension(case, moved)
+        if self.moves_frozen is None or part is None:
+            return None
+        pairs = zip(whole, part, strict=True)
+        # how many calls what is trained makes, the model's layers decide
+        return [a if a.op in self.moves_frozen else replace(b, calls=None) for a, b in pairs]
+
     def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Bytes that a rank should read from ``disk`` (``read``) and write there (``written``) in a step.
 
@@ -292,7 +318,15 @@ class Strategy(ABC):
         self, case: Case, parameters: int, effective: Mapping[str, Any]
     ) -> dict[str, float] | None:
         """The same of the live engine whose settings are *effective*: what it found out it knows."""
-        return self.model_states(case, parameters)
+        whole = self.model_states(case, parameters)
+        trained = effective.get("trained_parameters", parameters)
+        if trained == parameters or whole is None:
+            return whole
+        part = self.model_states(case, trained)
+        reduced = self.model_states(case, effective.get("reduced_parameters", trained))
+        if self.moves_frozen is None or part is None or reduced is None:
+            return None
+        return {**part, "parameters": whole["parameters"], "gradients": reduced["gradients"]}
 
 
 PLUGIN_BASE = Strategy

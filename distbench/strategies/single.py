@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -79,6 +79,11 @@ class Single(Replicated):
     @classmethod
     def variants(cls) -> tuple[Strategy, ...]:
         return cls(), cls(optimizer_in_backward=True)
+
+    @property
+    def moves_frozen(self) -> Collection[str] | None:
+        # a formula knows the shapes of what the model has, and not which of them are trained
+        return None if self.optimizer_in_backward else super().moves_frozen
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         reason = _in_backward.problem(case) if self.optimizer_in_backward else None

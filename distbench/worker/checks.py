@@ -19,6 +19,8 @@ from distbench.worker.feed import Feed
 # far above rounding, which hardly differs between ranks, and far below ranks that are not synchronised
 _SAME_NORM = 1e-3
 _NOT_REPORTED = object()
+# settings that a rank which updates nothing can't tell
+_OF_OPTIMIZER = ("optimizer", "dtypes", "optimizer_state_on")
 
 
 class Mismatch(Exception):
@@ -59,6 +61,24 @@ def check_data(feed: Feed, setting: Setting) -> None:
                 f"data: rank {rank} gets the same samples as rank {twin}; "
                 "every rank must get its own part of the global batch"
             )
+
+
+def settings_of(engine: Engine) -> dict[str, Any]:
+    """Effective settings of *engine*, those of its optimizer as a rank tells them that updates something.
+
+    A rank may have no element of what is trained: a shard of frozen parameters alone, or none of the tensors.
+    A collective call.
+    """
+    own = engine.effective()
+    every: list[dict[str, Any]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    of_others = next((each for each in every if _updates(each)), own)
+    return own if _updates(own) else own | {key: of_others[key] for key in _OF_OPTIMIZER if key in of_others}
+
+
+def _updates(effective: dict[str, Any]) -> bool:
+    """Whether the rank with these settings has gradients or optimizer states."""
+    return any(effective.get("dtypes", {}).get(kind) for kind in ("gradients", "optimizer_state"))
 
 
 def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -> None:

@@ -59,6 +59,26 @@ class Frozen(Small):
         self.embedding.requires_grad_(False)
 
 
+class AdaptedBlock(Block):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.requires_grad_(False)
+        self.adapter = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = super().forward(x)
+        return x + self.adapter(x)
+
+
+class Adapted(Small):
+    """Frozen, but for an adapter at the end of each layer: some shards have nothing that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+        self.layers = nn.ModuleList([AdaptedBlock(16), AdaptedBlock(16)])
+
+
 class Unused(Small):
     def __init__(self) -> None:
         super().__init__()

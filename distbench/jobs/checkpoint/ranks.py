@@ -23,6 +23,7 @@ from distbench.jobs.checkpoint import DIRECTLY, WHOLE, CheckpointOptions
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import Engine, FullState
 from distbench.trial import Phases, TrialFile
+from distbench.worker import checks
 from distbench.worker.feed import Feed
 from distbench.worker.trainer import Delivery, Kept, Rows, Step, Trainer, refuse_dropout
 from distbench.workloads import weights
@@ -99,7 +100,7 @@ class _Checkpoints(Kept):
         trainer.train(range(self._options.steps_before), self)
         lacking = _why_not(self._save, engine), _why_not(self._consolidate, engine)
         self._continue(trainer, "continued")
-        self.delivery.effective = engine.effective()
+        self.delivery.effective = checks.settings_of(engine)
         engine.close()
         return lacking
 

@@ -75,7 +75,7 @@ class _Watcher(Watcher):
         setting, options, number = self._setting, self._options, step.number + 1
         if not self.delivery.effective and engine.skipped_steps < number:
             # the optimizer's state exists from here on, and an evaluation would change the settings in use
-            self.delivery.effective = engine.effective()
+            self.delivery.effective = checks.settings_of(engine)
             checks.check_effective(self.delivery.effective, setting, number - engine.skipped_steps)
         self._health.loss(number, step.loss)
         self._health.skipped(number, engine)

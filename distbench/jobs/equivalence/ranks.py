@@ -23,6 +23,7 @@ from distbench.jobs.equivalence import CheckOptions
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import Engine
 from distbench.trial import Phases, TrialFile
+from distbench.worker import checks
 from distbench.worker.determinism import lacks_determinism
 from distbench.worker.feed import Feed
 from distbench.worker.fingerprints import Fingerprints
@@ -150,7 +151,7 @@ class _Check(Fingerprints):
             self.watch(training.name, trainer.engine)
             trainer.train(range(training.steps), self)
         if training.name in ("case", "reference"):
-            self.delivery.effective = trainer.engine.effective()
+            self.delivery.effective = checks.settings_of(trainer.engine)
         trainer.engine.close()
 
     def begins(self, number: int) -> None:

@@ -51,7 +51,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery
     delivery.facts[LOSS_DTYPE] = loop.loss_dtype
     if not torch.equal(drawn, _random_state(setting.device)):
         delivery.facts[DRAWS] = True
-    delivery.effective = engine.effective()
+    delivery.effective = checks.settings_of(engine)
     updates = measure.warmup + measure.steps - engine.skipped_steps
     checks.check_effective(delivery.effective, setting, updates)
     delivery.effective = {**_before_the_window(delivery.effective, trial.case, measure.steps), **data}

@@ -159,11 +159,10 @@ def _part(session: Session, steps: list[list[Call]], where: Where) -> list[float
 
 
 def _theory(session: Session) -> list[float | None] | Absent:
-    if partly := partly_trained(session.effective):
-        return partly
-    theory = session.strategy.collectives_by_dimension(session.case, session.effective["parameters"])
+    theory = session.strategy.collectives_as_built(session.case, session.effective)
     if theory is None:
-        return Absent(f"{session.case.strategy.name} has no communication model")
+        none = Absent(f"{session.case.strategy.name} has no communication model")
+        return partly_trained(session.effective) or none
     if session.rank == 0:
         session.tables["collectives_theory"] = [asdict(each) for each in theory]
     return [float(sum(each.bytes for each in theory))]

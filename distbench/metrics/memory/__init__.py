@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,17 +159,18 @@ class Memory(Metric):
 
 def _theory(session: Session) -> float | Absent:
     """Expected model states in total; adds them by kind to the table."""
-    if partly := partly_trained(session.effective):
-        return partly
     case, strategy = session.case, session.strategy
-    states_of = functools.partial(strategy.model_states_as_built, effective=session.effective)
-    kinds = states_of(case, session.effective["parameters"])
+    effective = session.effective
+    kinds = strategy.model_states_as_built(case, effective["parameters"], effective)
     if kinds is None:
-        return Absent(f"{case.label} has no memory model")
+        return partly_trained(session.effective) or Absent(f"{case.label} has no memory model")
     if optimizers.is_by_shape(case.optimizer):
         # a strategy knows no shapes, but what it keeps of a state of one number for each parameter
         one = dataclasses.replace(case.optimizer, name="sgd", momentum=0.9)
-        alike = states_of(dataclasses.replace(case, optimizer=one), _state_numbers(session))
+        numbers = _state_numbers(session)
+        of_numbers = {**effective, "parameters": numbers, "trained_parameters": numbers}
+        one_each = dataclasses.replace(case, optimizer=one)
+        alike = strategy.model_states_as_built(one_each, numbers, of_numbers)
         kinds = {**kinds, "optimizer_state": (alike or kinds)["optimizer_state"]}
     states = float(sum(kinds.values()))
     session.tables["memory"].append({"phase": "theory", **kinds, "states": states})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -82,6 +82,11 @@ class DistributedDataParallel(Replicated):
             return 25
         # before stage 1 of DeepSpeed, which brings another framework
         return 15 if self.sharded_optimizer else 10
+
+    @property
+    def moves_frozen(self) -> Collection[str] | None:
+        # what replaces whole gradients, and what it keeps, depends on the shapes of the trained ones
+        return None if self.by_design else super().moves_frozen
 
     @property
     def by_design(self) -> ByDesign | None:
@@ -181,7 +186,7 @@ class DistributedDataParallel(Replicated):
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:
-        uneven = Deviation("states", "whole tensors are assigned to ranks, so their shares are uneven")
+        uneven = Deviation("optimizer_state", "tensors are assigned whole, so ranks have uneven shares")
         known = [uneven] if self.sharded_optimizer else []
         if self.find_unused_parameters:
             known.append(

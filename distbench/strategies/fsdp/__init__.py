@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -51,6 +51,11 @@ if TYPE_CHECKING:
 # the more is sharded, and the more groups there are, the more there is to understand
 _SIMPLICITY = {"grad_op": 32, "full": 33, "hybrid": 34}
 
+_UNEVEN = Deviation(
+    "optimizer_state",
+    "shards are cut of frozen and trained parameters alike, so some ranks have more of what is trained",
+)
+
 
 @dataclass(frozen=True)
 class FullyShardedDataParallel(Strategy):
@@ -61,7 +66,7 @@ class FullyShardedDataParallel(Strategy):
         **points(
             SHARDING, "units", "unit_classes", "merged_units", "mesh", "placements", "sharding_strategy"
         ),
-        **points(SHARDING, "split_tensors", "gathered_parameters"),
+        **points(SHARDING, "split_tensors", "gathered_parameters", "reduced_parameters"),
         **points(PORTIONS, "sequence_parallel", "loss_parallel"),
         **points(KEEPING, "reshard_after_forward", "reshard_root"),
         **points(TIMING, "reduce_each_micro_batch"),
@@ -157,7 +162,13 @@ class FullyShardedDataParallel(Strategy):
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:
-        return (Deviation("states", "shards are padded to the same size on every rank"),)
+        padded = Deviation("states", "shards are padded to the same size on every rank")
+        return (padded, _UNEVEN) if self.version == 1 else (padded,)
+
+    @property
+    def moves_frozen(self) -> Collection[str] | None:
+        is_linear = not (self.cuts_layers or self.optimizer_in_backward)
+        return ("all_gather",) if is_linear else None
 
     def wrapped_layers(self, effective: Mapping[str, Any]) -> list[str]:
         if self.version == 1:

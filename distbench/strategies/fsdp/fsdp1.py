@@ -97,11 +97,8 @@ class Fsdp1Engine(WrappedEngine):
         return [unit._handle for unit in self._units if unit._handle is not None]
 
     def standing_whole(self) -> int:
-        return sum(
-            handle.flat_param._unpadded_unsharded_size.numel()
-            for handle in self._handles
-            if handle.uses_sharded_strategy and not handle.needs_unshard()
-        )
+        whole = (each for each in self._handles if each.uses_sharded_strategy and not each.needs_unshard())
+        return sum(map(_elements, whole))
 
     def effective(self) -> dict[str, Any]:
         names = merged(self.module, self._layers, self._wrapped_modules)
@@ -111,6 +108,10 @@ class Fsdp1Engine(WrappedEngine):
             "units": len(self._units),
             "unit_classes": sorted({type(unit.module).__qualname__ for unit in self._units}),
             **({"merged_units": names} if names else {}),
+            # of a unit in which something is trained, all
+            "reduced_parameters": sum(
+                map(_elements, (h for h in self._handles if h.flat_param.requires_grad))
+            ),
             "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
             "sharding_strategy": self.module.sharding_strategy.name,
             "cpu_offload": self.module.cpu_offload.offload_params,
@@ -136,6 +137,11 @@ class Fsdp1Engine(WrappedEngine):
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         reduces = last or self._strategy.reduce_each_micro_batch
         return nullcontext() if reduces else self.module.no_sync()
+
+
+def _elements(handle: Any) -> int:
+    size: int = handle.flat_param._unpadded_unsharded_size.numel()
+    return size
 
 
 def _whole(handle: Any, shard: torch.Tensor) -> torch.Tensor:

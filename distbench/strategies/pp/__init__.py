@@ -235,7 +235,9 @@ class PipelineParallel(Strategy):
         self, case: Case, parameters: int, effective: Mapping[str, Any]
     ) -> dict[str, float] | None:
         model = stages_of(case)
-        return theory.kept(self, case, model, ranges(effective["layers_of_stages"])) if model else None
+        if model is None or effective.get("trained_parameters", parameters) != parameters:
+            return None
+        return theory.kept(self, case, model, ranges(effective["layers_of_stages"]))
 
     @property
     def deviations(self) -> tuple[Deviation, ...]:

@@ -87,7 +87,7 @@ class PipelineEngine(PartEngine):
         return modules.evaluated(Whole(self._setting, self._line.group, between, parts, owners), judge)
 
     def effective(self) -> dict[str, Any]:
-        settings, micro_batches = self._of_trained(super().effective()), self._schedule._n_microbatches
+        settings, micro_batches = super().effective(), self._schedule._n_microbatches
         rows = (self._compute.rows or 0) * micro_batches
         return {
             **settings,
@@ -100,12 +100,6 @@ class PipelineEngine(PartEngine):
             "micro_batch_size": rows,
             "global_batch_size": rows * self._accumulation * self._setting.data_ranks,
         }
-
-    def _of_trained(self, own: dict[str, Any]) -> dict[str, Any]:
-        """The settings of this rank, or of another where nothing of its stages is trained: its optimizer
-        has no state. A collective call."""
-        every = self._line.every(own)
-        return own if own["trainable_tensors"] else next(each for each in every if each["trainable_tensors"])
 
     def remarks(self) -> list[str]:
         own = [said for part in self._own_parts for said in sharding.remarks(part.module, part.layers)]

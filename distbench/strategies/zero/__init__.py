@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -190,6 +190,13 @@ class Zero(OnDeepSpeed):
         if self.stage == 0:
             return ()
         return (_GATHERED_TWICE,) if self.stage == 3 else (_IN_TWO_PARTITIONS,)
+
+    @property
+    def moves_frozen(self) -> Collection[str] | None:
+        if self.over.devices > 1 or self.offloads:
+            return None
+        # up to stage 2 only updated parameters are gathered
+        return ("all_gather",) if self.stage == 3 else ()
 
     @property
     def asked(self) -> dict[str, int]:
