@@ -20,6 +20,10 @@ INTERRUPTED = 130
 """Exit code of a command that Ctrl-C stopped."""
 
 
+class Refused(Exception):
+    """This model, engine or machine can't do what was requested of a rank; the message is the reason."""
+
+
 class DistbenchError(Exception):
     """Base of every error that the command line shows as a message, without a traceback."""
 

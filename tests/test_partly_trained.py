@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from conftest import Finished, run_in
 from records import case
@@ -92,3 +94,19 @@ def test_a_rank_with_nothing_that_is_trained_tells_the_settings_of_one_that_has(
     assert told["optimizer"]["steps"] == finished.record("single")["effective"]["optimizer"]["steps"]
     assert told["optimizer_state_on"] == "cpu"
     assert told["reduced_parameters"] == 2 * LAYER, "of a unit with an adapter all is reduced"
+
+
+@pytest.mark.train
+def test_a_model_of_two_dtypes_is_refused_with_the_names_and_never_cast(
+    run_suite: Callable[..., Finished],
+) -> None:
+    done = run_suite(ADAPTED.replace("odd:Adapted", "odd:TwoDtypes"))
+    assert done.code == 0, done.errors
+    assert len(done.cases) == 7
+    for name, found in done.cases.items():
+        assert found["status"] == "unsupported", name
+        assert found["reason"] == (
+            "the model has parameters of 2 dtypes: 3 in fp32 (embedding.weight, head.weight, ...), 8 in bf16 "
+            "(layers.0.up.weight, layers.0.up.bias, ...); distbench keeps all in precision.master, which "
+            "would make another model of it: construct all in one dtype"
+        )

@@ -254,7 +254,8 @@ class _Ledger:
 
     def _ended_early(self) -> None:
         effective = self._record.effective
-        frozen = effective["parameters"] - effective.get("trained_parameters", effective["parameters"])
+        every = effective.get("parameters", 0)
+        frozen = every - effective.get("trained_parameters", every)
         most = frozen * self._element * self._record.case.batch.gradient_accumulation_steps
         saved = min(-self._left.get("all_gather", 0.0), most)
         if saved > 0:

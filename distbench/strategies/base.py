@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from distbench import optimizers
 from distbench.case import Case
 from distbench.env import Machine
+from distbench.errors import Refused as Refused
 from distbench.strategies.description import (
     ENGINE_SETTINGS,
     ByDesign,
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     import torch
 
     from distbench.workloads.base import Workload
-
-
-class Refused(Exception):
-    """This model, engine or machine can't do what was requested; the message is the reason."""
 
 
 @dataclass(frozen=True)

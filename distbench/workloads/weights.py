@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from distbench.errors import Refused
 from distbench.workloads._initial import DTYPES, Initial, apart, opened, write, write_moved
 from distbench.workloads._initialisation import Recorder
 from distbench.workloads._moves import Move
@@ -37,6 +38,9 @@ _CASTS = {
     torch.bfloat16: nn.Module.bfloat16,
     torch.float16: nn.Module.half,
 }
+
+_LISTED = 2
+"""Names of each dtype that a message has at most."""
 
 Tied = list[list[tuple[nn.Module, str]]]
 """Groups of (module, parameter name) that share one parameter."""
@@ -78,8 +82,31 @@ def skeleton(workload: Workload) -> nn.Module:
 
 
 def cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """*module*, its floating-point tensors (and no complex ones) in *dtype*."""
+    """*module*, its floating-point tensors (and no complex ones) in *dtype*.
+
+    Raises:
+        Refused: its parameters are of several dtypes, so that in one it would be another model.
+    """
+    names: dict[torch.dtype, list[str]] = defaultdict(list)
+    for name, parameter in module.named_parameters():
+        if parameter.is_floating_point():
+            names[parameter.dtype].append(name)
+    if len(names) > 1:
+        raise Refused(_several(names))
     return _CASTS[dtype](module)
+
+
+def _several(names: Mapping[torch.dtype, Sequence[str]]) -> str:
+    """Why a model whose parameters have these *names* by dtype is not trained."""
+    short = {dtype: name for name, dtype in DTYPES.items()}
+    groups = (
+        f"{len(of):,} in {short.get(dtype, dtype)} ({', '.join(of[:_LISTED])}{', ...' * (len(of) > _LISTED)})"
+        for dtype, of in sorted(names.items(), key=lambda group: len(group[1]))
+    )
+    return (
+        f"the model has parameters of {len(names)} dtypes: {', '.join(groups)}; distbench keeps all in "
+        "precision.master, which would make another model of it: construct all in one dtype"
+    )
 
 
 def loaded(

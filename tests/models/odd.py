@@ -79,6 +79,12 @@ class Adapted(Small):
         self.layers = nn.ModuleList([AdaptedBlock(16), AdaptedBlock(16)])
 
 
+class TwoDtypes(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers.to(torch.bfloat16).requires_grad_(False)
+
+
 class Unused(Small):
     def __init__(self) -> None:
         super().__init__()
