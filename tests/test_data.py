@@ -13,18 +13,28 @@ from records import case
 
 from distbench import registry
 from distbench.case import Choice
-from distbench.data.base import Batches, Shape, Source
+from distbench.data.base import IGNORED, Batches, Shape, Source
 from distbench.suite.checking import check
 
 TOKENS = Shape("tokens", 16, 256)
+MASKED = Shape("masked_tokens", 16, 257)
+PAIRS = Shape("pairs", 16, 256, 5)
 FEATURES = Shape("features", 64, 10)
+IMAGES = Shape("images", 20, 10, channels=3)
+SHAPES = {shape.kind: shape for shape in (TOKENS, MASKED, PAIRS, FEATURES, IMAGES)}
+KINDS = {
+    "digits": ("features", "images"),
+    "synthetic": tuple(SHAPES),
+    "text": ("tokens", "masked_tokens", "pairs"),
+    "tokens": ("tokens", "masked_tokens", "pairs"),
+}
+"""Source -> the kinds of rows that it gives, the first of which most tests take."""
 
 NEEDS_TRAIN = {"digits"}
 SOURCES = [
     pytest.param(name, marks=pytest.mark.train if name in NEEDS_TRAIN else ())
     for name in registry.names("data")
 ]
-REQUIRED = {"tokens": {"path": "ids.bin"}}
 
 
 def source(name: str, **options: Any) -> Source:
@@ -43,8 +53,23 @@ def any_source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
     return source(request.param, **options.get(request.param, {}))
 
 
+@pytest.fixture(
+    params=[
+        pytest.param(
+            (name, kind), id=f"{name}-{kind}", marks=pytest.mark.train if name in NEEDS_TRAIN else ()
+        )
+        for name, kinds in KINDS.items()
+        for kind in kinds
+    ]
+)
+def any_rows(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Source, Shape]:
+    name, kind = request.param
+    options = {"path": write_ids(tmp_path / "ids.bin", np.arange(5000) % 256)} if name == "tokens" else {}
+    return source(name, **options), SHAPES[kind]
+
+
 def opened(one: Source, seed: int = 7, batch_size: int = 6) -> tuple[Shape, Batches]:
-    shape = TOKENS if one.kind == "tokens" else FEATURES
+    shape = FEATURES if type(one).__name__ == "Digits" else TOKENS
     assert one.problem(shape) is None
     return shape, one.open(shape, seed, batch_size)
 
@@ -53,25 +78,98 @@ def same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
     return left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
 
 
-def test_rows_have_the_form_that_the_shape_promises(any_source: Source) -> None:
-    shape, batches = opened(any_source)
-    rows = batches(0, range(6))
-    if shape.kind == "features":
-        assert (rows["features"].shape, rows["features"].dtype) == ((6, 64), np.float32)
-        assert (rows["labels"].shape, rows["labels"].dtype) == ((6,), np.int64)
-    else:
-        assert rows["input_ids"].shape == rows["labels"].shape == (6, 16)
-        assert rows["input_ids"].dtype == rows["labels"].dtype == np.int64
-        assert np.array_equal(rows["input_ids"][:, 1:], rows["labels"][:, :-1])
-    assert rows["labels"].min() >= 0
-    assert rows["labels"].max() < shape.classes
+def test_every_source_has_its_kinds_in_these_tests() -> None:
+    assert sorted(KINDS) == registry.names("data")
+
+
+def test_rows_have_the_form_that_the_shape_promises(any_rows: tuple[Source, Shape]) -> None:
+    one, shape = any_rows
+    assert one.problem(shape) is None
+    rows = one.open(shape, 7, 6)(0, range(6))
+    labels = rows["labels"][rows["labels"] != IGNORED]
+    forms = {name: (array.shape, array.dtype.name) for name, array in rows.items()}
+    assert (
+        forms
+        == {
+            "tokens": {"input_ids": ((6, 16), "int64"), "labels": ((6, 16), "int64")},
+            "masked_tokens": {"input_ids": ((6, 16), "int64"), "labels": ((6, 16), "int64")},
+            "pairs": {
+                "input_ids": ((6, 16), "int64"),
+                "decoder_input_ids": ((6, 5), "int64"),
+                "labels": ((6, 5), "int64"),
+            },
+            "features": {"features": ((6, 64), "float32"), "labels": ((6,), "int64")},
+            "images": {"pixel_values": ((6, 3, 20, 20), "float32"), "labels": ((6,), "int64")},
+        }[shape.kind]
+    )
+    assert tuple(rows)[:-1] == shape.inputs
+    assert labels.min() >= 0
+    assert labels.max() < shape.ids
     assert all(array.flags["C_CONTIGUOUS"] for array in rows.values())
 
 
+def test_labels_are_the_tokens_that_follow(any_source: Source) -> None:
+    shape, batches = opened(any_source)
+    if shape.kind == "tokens":
+        rows = batches(0, range(6))
+        assert np.array_equal(rows["input_ids"][:, 1:], rows["labels"][:, :-1])
+
+
+@pytest.mark.parametrize("name", ["text", "synthetic"])
+def test_a_target_goes_on_where_its_source_ends(name: str) -> None:
+    rows = source(name).open(PAIRS, 7, 6)(0, range(6))
+    # the window of the same seed and step, in one piece
+    whole = source(name).open(Shape("tokens", 20, 256), 7, 6)(0, range(6))
+    if name == "text":
+        assert np.array_equal(rows["labels"][:, :-1], rows["decoder_input_ids"][:, 1:])
+    assert np.array_equal(rows["input_ids"], whole["input_ids"][:, :16])
+    assert np.array_equal(rows["decoder_input_ids"], whole["input_ids"][:, 15:])
+    assert np.array_equal(rows["labels"], whole["labels"][:, 15:])
+
+
+@pytest.mark.parametrize("mask", [None, 3])
+def test_as_many_tokens_are_masked_in_each_row_and_the_others_are_seen(mask: int | None) -> None:
+    shape = Shape("masked_tokens", 40, 257, mask=mask)
+    rows = source("text").open(shape, 7, 6)(0, range(6))
+    is_masked = rows["labels"] != IGNORED
+    assert is_masked.sum(axis=1).tolist() == [6] * 6, "15% of 40"
+    assert (rows["input_ids"][is_masked] == (256 if mask is None else mask)).all()
+    whole = np.where(is_masked, rows["labels"], rows["input_ids"])
+    text = source("text").tokens().tobytes()
+    assert all(bytes(row.astype(np.uint8)) in text for row in whole)
+    later = source("text").open(shape, 7, 6)(1, range(6))["labels"] != IGNORED
+    assert not np.array_equal(is_masked, later)
+
+
+def test_a_vocabulary_without_an_id_for_the_mask_is_refused() -> None:
+    problem = str(source("text").problem(Shape("masked_tokens", 16, 256)))
+    assert "a vocabulary of 256, and one id more for the mask; vocab_size (classes) = 256" in problem
+    assert source("text").problem(Shape("masked_tokens", 16, 256, mask=255)) is None
+
+
+@pytest.mark.train
+def test_images_of_digits_are_the_digits_enlarged() -> None:
+    plain = source("digits").open(FEATURES, 1, 6)(0, range(6))
+    images = source("digits").open(Shape("images", 16, 10, channels=2), 1, 6)(0, range(6))
+    assert np.array_equal(images["labels"], plain["labels"])
+    enlarged = plain["features"].reshape(6, 8, 8).repeat(2, axis=1).repeat(2, axis=2)
+    assert all(np.array_equal(images["pixel_values"][:, channel], enlarged) for channel in range(2))
+
+
+@pytest.mark.parametrize("shape", [FEATURES, IMAGES])
+def test_classes_of_synthetic_rows_are_patterns_that_can_be_told_apart(shape: Shape) -> None:
+    batches = source("synthetic").open(shape, 7, 400)
+    seen, fresh = (batches(step, range(400)) for step in (0, 1))
+    values, other = (rows[shape.inputs[0]].reshape(400, -1) for rows in (seen, fresh))
+    means = np.stack([values[seen["labels"] == each].mean(axis=0) for each in range(10)])
+    nearest = ((other[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest == fresh["labels"]).mean() > 0.9
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6])
-def test_the_shares_of_all_ranks_make_the_whole_batch(any_source: Source, ranks: int) -> None:
-    _, batches = opened(any_source)
-    share = 6 // ranks
+def test_the_shares_of_all_ranks_make_the_whole_batch(any_rows: tuple[Source, Shape], ranks: int) -> None:
+    one, shape = any_rows
+    batches, share = one.open(shape, 7, 6), 6 // ranks
     parts = [batches(3, range(rank * share, (rank + 1) * share)) for rank in range(ranks)]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     assert same(joined, batches(3, range(6)))
@@ -93,16 +191,17 @@ def test_other_steps_and_other_seeds_give_other_rows(any_source: Source) -> None
     assert not same(first, other_seed(0, range(6)))
 
 
-def test_a_workload_that_wants_the_other_kind_is_told_which_sources_fit(any_source: Source) -> None:
-    other = FEATURES if any_source.kind == "tokens" else TOKENS
-    problem = str(any_source.problem(other))
-    every = [source(name, **REQUIRED.get(name, {})) for name in registry.names("data")]
-    assert other.kind in problem
-    named = problem.partition("set data to")[2]
-    assert all(
-        (name in named) == (one.kind == other.kind)
-        for name, one in zip(registry.names("data"), every, strict=True)
-    )
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_workload_that_wants_another_kind_is_told_which_sources_fit(name: str, tmp_path: Path) -> None:
+    options = {"path": write_ids(tmp_path / "ids.bin", np.arange(5000) % 256)} if name == "tokens" else {}
+    for kind, shape in SHAPES.items():
+        problem = source(name, **options).problem(shape)
+        assert (problem is None) == (kind in KINDS[name])
+        if problem:
+            named = problem.partition("set data to")[2]
+            assert {each for each in KINDS if each in named} == {
+                each for each, kinds in KINDS.items() if kind in kinds
+            }
 
 
 def test_text_is_the_documentation_that_python_carries() -> None:
@@ -283,6 +382,7 @@ def test_a_file_of_ids_that_has_changed_is_read_again(tmp_path: Path) -> None:
     [
         (Shape("features", 784, 10), "in_features (length) = 784"),
         (Shape("features", 64, 3), "classes = 3"),
+        (Shape("images", 7, 10, channels=1), "image_size = 7"),
     ],
 )
 def test_digits_say_which_shape_they_have(shape: Shape, told: str) -> None:
@@ -315,11 +415,14 @@ def test_the_digits_that_are_held_out_and_the_others_are_all_digits() -> None:
     assert {row.tobytes() for row in both} == {row.tobytes() for row in batches(0, range(1797))["features"]}
 
 
-def test_a_source_is_judged_by_the_same_rows_whatever_the_seed_and_trains_by_it(any_source: Source) -> None:
-    shape, _ = opened(any_source)
-    merit = any_source.merit(shape)
+def test_a_source_is_judged_by_the_same_rows_whatever_the_seed_and_trains_by_it(
+    any_rows: tuple[Source, Shape],
+) -> None:
+    source, shape = any_rows
+    merit = source.merit(shape)
     assert merit and merit.doc.endswith(".")
-    one, other = (any_source.split(shape, seed, 6, 9) for seed in (7, 8))
+    one, other = (source.split(shape, seed, 6, 9) for seed in (7, 8))
+    assert len(one.held_out["labels"]) == 9
     assert same(one.held_out, other.held_out)
     assert not same(one.training(0, range(6)), other.training(0, range(6)))
 

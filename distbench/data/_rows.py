@@ -1,26 +1,37 @@
-"""What sources share: why one can't feed a workload, and windows of a long row of tokens."""
+"""Code that sources share: why one can't feed a workload, rows of tokens, windows of a long row of them."""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from distbench.data.base import Batches, Kind, Shape, Source, Split
+from distbench.data.base import IGNORED, Batches, Kind, Shape, Source, Split
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-_SOURCES: dict[Kind, str] = {"tokens": "text, tokens or synthetic", "features": "digits"}
+OF_TOKENS: tuple[Kind, ...] = ("tokens", "masked_tokens", "pairs")
+"""Kinds of rows that are made of a row of tokens."""
+OF_PICTURES: tuple[Kind, ...] = ("features", "images")
+"""Kinds of rows that are made of numbers with one label."""
+MASKED = 0.15
+"""Share of the tokens of a row that are masked (BERT, arXiv:1810.04805, section 3.1), all by the mask."""
+
+_SOURCES = dict.fromkeys(OF_TOKENS, "text, tokens or synthetic") | dict.fromkeys(
+    OF_PICTURES, "digits or synthetic"
+)
 
 
-def kind_problem(name: str, kind: Kind, shape: Shape) -> str | None:
-    """Why source *name*, which gives *kind*, can't feed *shape*, or None."""
-    if kind == shape.kind:
+def kind_problem(name: str, kinds: Collection[Kind], shape: Shape) -> str | None:
+    """Why source *name*, which gives rows of *kinds*, can't feed *shape*, or None."""
+    if shape.kind in kinds:
         return None
-    return f"{name} provides {kind}, but the workload needs {shape.kind}; set data to {_SOURCES[shape.kind]}"
+    given = " or ".join(kinds) if len(kinds) < 3 else f"{', '.join([*kinds][:-1])} or {[*kinds][-1]}"
+    return f"{name} provides {given}, but the workload needs {shape.kind}; set data to {_SOURCES[shape.kind]}"
 
 
 def file_problem(path: str) -> str | None:
@@ -39,15 +50,72 @@ def file_problem(path: str) -> str | None:
 
 def tokens_problem(what: str, shape: Shape, available: int, largest: int) -> str | None:
     """Why *available* tokens with ids up to *largest* are too few or too many, or None."""
-    if available <= shape.length:
-        return f"{what} has {available} tokens; a sample of length {shape.length} needs {shape.length + 1}"
-    if largest >= shape.classes:
-        return (
-            f"{what} has token ids up to {largest}, so it needs a vocabulary of {largest + 1}; "
-            f"vocab_size (classes) = {shape.classes}"
-        )
-    return None
+    needed = window(shape)
+    if available < needed:
+        length = f"length {shape.length}" + (f" and {shape.target_length}" if shape.kind == "pairs" else "")
+        return f"{what} has {available} tokens; a sample of {length} needs {needed}"
+    if largest < shape.ids:
+        return None
+    mask = ", and one id more for the mask" if shape.ids < shape.classes else ""
+    return (
+        f"{what} has token ids up to {largest}, so it needs a vocabulary of {largest + 1}{mask}; "
+        f"vocab_size (classes) = {shape.classes}"
+    )
 
+
+def window(shape: Shape) -> int:
+    """Tokens, following each other, of which a row of *shape* is made."""
+    return shape.length if shape.kind == "masked_tokens" else shape.length + max(1, shape.target_length)
+
+
+Windows = Callable[[int, range], "np.ndarray"]
+"""``windows(step, rows)`` -> tokens (rows, window)."""
+
+
+def formed(windows: Windows, shape: Shape, seed: int, batch_size: int) -> Batches:
+    """Batches of *shape* of *windows*; what is masked is drawn from (seed, step) for the global batch."""
+    import numpy as np
+
+    def batches(step: int, rows: range) -> dict[str, np.ndarray]:
+        tokens = windows(step, rows).astype(np.int64)
+        if shape.kind == "masked_tokens":
+            order = generator(seed, step, _MASKS).random((batch_size, shape.length))
+            return _masked(tokens, shape, order[rows.start : rows.stop])
+        return _source_and_target(tokens, shape) if shape.kind == "pairs" else pair(tokens)
+
+    return batches
+
+
+def _source_and_target(tokens: np.ndarray, shape: Shape) -> dict[str, np.ndarray]:
+    """First part of each window as source, and the rest as target."""
+    import numpy as np
+
+    # the decoder begins with the last token of the source, so a model needs no token to start with
+    target = pair(tokens[:, shape.length - 1 :])
+    return {
+        "input_ids": np.ascontiguousarray(tokens[:, : shape.length]),
+        "decoder_input_ids": target["input_ids"],
+        "labels": target["labels"],
+    }
+
+
+def _masked(tokens: np.ndarray, shape: Shape, order: np.ndarray) -> dict[str, np.ndarray]:
+    """Input with masked places, and labels there: in each row the first few by *order* (rows, length)."""
+    import numpy as np
+
+    # as many, so that the mean loss of a batch is the mean of those of its parts
+    count = max(1, round(MASKED * shape.length))
+    places = np.argsort(order, axis=1, kind="stable")[:, :count]
+    ids, labels = tokens.copy(), np.full_like(tokens, IGNORED)
+    np.put_along_axis(labels, places, np.take_along_axis(tokens, places, axis=1), axis=1)
+    np.put_along_axis(ids, places, shape.mask_id, axis=1)
+    return {"input_ids": ids, "labels": labels}
+
+
+HELD_OUT_SEED = 2**32 - 1
+"""No suite's seed can be as large, so no step of a training has the rows that it gives."""
+# the stream of random numbers that chooses what is masked, apart from that of a source's own draws
+_MASKS = 1
 
 # share of the tokens that is trained on where the rest is held out
 _KEPT = 0.9
@@ -55,8 +123,6 @@ _KEPT = 0.9
 
 class TokenRow(Source):
     """A source that is one long row of tokens, seen through windows."""
-
-    kind: ClassVar[Kind] = "tokens"
 
     @abstractmethod
     def tokens(self) -> np.ndarray:
@@ -76,18 +142,19 @@ class TokenRow(Source):
         """
         import numpy as np
 
-        tokens = self.tokens()
+        tokens, needed = self.tokens(), window(shape)
         cut = int(len(tokens) * _KEPT)
         tail = tokens[cut:]
-        if min(cut, len(tail)) <= shape.length:
+        if min(cut, len(tail)) < needed:
             raise ValueError(
                 f"{len(tokens)} tokens: their last tenth, which is held out, is too short for one sample of "
-                f"{shape.length + 1}"
+                f"{needed}"
             )
-        count = min(held_out, len(tail) - shape.length)
-        places = np.linspace(0, len(tail) - shape.length - 1, count).astype(np.int64)
-        rows = tail[places[:, None] + np.arange(shape.length + 1)]
-        return Split(_windows(tokens[:cut], shape, seed, batch_size), pair(rows.astype(np.int64)))
+        count = min(held_out, len(tail) - needed + 1)
+        places = np.linspace(0, len(tail) - needed, count).astype(np.int64)
+        rows = tail[places[:, None] + np.arange(needed)]
+        judged = formed(lambda _step, _rows: rows, shape, HELD_OUT_SEED, count)
+        return Split(_windows(tokens[:cut], shape, seed, batch_size), judged(0, range(count)))
 
 
 def _windows(tokens: np.ndarray, shape: Shape, seed: int, batch_size: int) -> Batches:
@@ -98,21 +165,21 @@ def _windows(tokens: np.ndarray, shape: Shape, seed: int, batch_size: int) -> Ba
     """
     import numpy as np
 
-    offsets = np.arange(shape.length + 1)
+    offsets = np.arange(window(shape))
 
-    def batches(step: int, rows: range) -> dict[str, np.ndarray]:
-        places = generator(seed, step).integers(0, len(tokens) - shape.length, batch_size)
-        chosen = places[rows.start : rows.stop, None] + offsets
-        return pair(tokens[chosen].astype(np.int64))
+    def windows(step: int, rows: range) -> np.ndarray:
+        places = generator(seed, step).integers(0, len(tokens) - len(offsets) + 1, batch_size)
+        chosen: np.ndarray = tokens[places[rows.start : rows.stop, None] + offsets]
+        return chosen
 
-    return batches
+    return formed(windows, shape, seed, batch_size)
 
 
-def generator(seed: int, step: int) -> np.random.Generator:
-    """Random numbers of one step, independent of those of any other step or seed."""
+def generator(seed: int, step: int, *more: int) -> np.random.Generator:
+    """Random numbers of one step, and of *more* of it, independent of those of any other step or seed."""
     import numpy as np
 
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, step])))
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, step, *more])))
 
 
 def pair(whole: np.ndarray) -> dict[str, np.ndarray]:

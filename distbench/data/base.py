@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import numpy as np
 
-Kind = Literal["tokens", "features"]
+Kind = Literal["tokens", "masked_tokens", "pairs", "features", "images"]
+
+IGNORED = -100
+"""A label that torch's cross-entropy leaves out (its default ``ignore_index``)."""
 
 Batches = Callable[[int, range], "dict[str, np.ndarray]"]
 """``batches(step, rows)`` -> arrays whose first axis is ``len(rows)``."""
@@ -26,11 +29,52 @@ class Shape:
 
     kind: Kind
     """``tokens``: ``input_ids`` and ``labels`` (rows, length), int64, labels shifted by one.
-    ``features``: ``features`` (rows, length), float32, and ``labels`` (rows,), int64."""
+    ``masked_tokens``: the same arrays, of the same tokens. In as many places of every row ``input_ids`` has
+    ``mask`` and ``labels`` the token; elsewhere ``labels`` is ``IGNORED``.
+    ``pairs``: ``input_ids`` (rows, length), and ``decoder_input_ids`` and ``labels`` (rows, target_length),
+    int64, labels shifted by one.
+    ``features``: ``features`` (rows, length), float32, and ``labels`` (rows,), int64.
+    ``images``: ``pixel_values`` (rows, channels, length, length), float32, and ``labels`` (rows,), int64."""
     length: int
-    """Tokens, or features, a row."""
+    """Tokens, or features, a row; of pairs those of the source; of images the pixels of a side."""
     classes: int
     """Vocabulary size, or number of classes."""
+    target_length: int = 0
+    """Tokens of the target of a pair."""
+    channels: int = 0
+    """Channels of an image."""
+    mask: int | None = None
+    """Id of a masked token; None: the last of the vocabulary, which the data must not have."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Arrays of a batch that a model takes, in the order in which it takes them."""
+        return _INPUTS[self.kind]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a row, of pairs those of both parts; 1 where a row is no sequence."""
+        return 1 if self.kind in ("features", "images") else self.length + self.target_length
+
+    @property
+    def mask_id(self) -> int:
+        """Id of a masked token."""
+        return self.classes - 1 if self.mask is None else self.mask
+
+    @property
+    def ids(self) -> int:
+        """Ids, counted from 0, that the data may have."""
+        has_own = self.kind == "masked_tokens" and self.mask is None
+        return self.classes - 1 if has_own else self.classes
+
+
+_INPUTS: dict[Kind, tuple[str, ...]] = {
+    "tokens": ("input_ids",),
+    "masked_tokens": ("input_ids",),
+    "pairs": ("input_ids", "decoder_input_ids"),
+    "features": ("features",),
+    "images": ("pixel_values",),
+}
 
 
 @dataclass(frozen=True)
@@ -60,11 +104,6 @@ class Split:
 
 class Source(ABC):
     """Where the rows come from."""
-
-    @property
-    @abstractmethod
-    def kind(self) -> Kind:
-        """What its rows are."""
 
     @property
     def is_of_python(self) -> bool:

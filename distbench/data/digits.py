@@ -6,16 +6,16 @@ import functools
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from distbench.data._rows import generator, kind_problem
-from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
+from distbench.data._rows import OF_PICTURES, generator, kind_problem
+from distbench.data.base import Batches, Merit, Shape, Source, Split
 from distbench.env import install_hint
 
 if TYPE_CHECKING:
     import numpy as np
 
-_FEATURES, _CLASSES, _BRIGHTEST = 64, 10, 16
+_SIDE, _CLASSES, _BRIGHTEST = 8, 10, 16
 _HELD_OUT_PART, _SPLIT_SEED = 5, 0
 
 
@@ -23,17 +23,25 @@ _HELD_OUT_PART, _SPLIT_SEED = 5, 0
 class Digits(Source):
     """1,797 handwritten digits of 8 x 8 pixels (UCI, as scikit-learn carries them), scaled to 0..1.
 
+    As images they are enlarged to the size that the model takes, each pixel repeated, and all channels are
+    the same.
+
     Each epoch is a new permutation of all of them; a batch may run over the end of an epoch,
     and one larger than the data over several.
     """
 
-    kind: ClassVar[Kind] = "features"
-
     def problem(self, shape: Shape) -> str | None:
-        if wrong_kind := kind_problem("digits", self.kind, shape):
+        if wrong_kind := kind_problem("digits", OF_PICTURES, shape):
             return wrong_kind
-        if shape.length != _FEATURES:
-            return f"in_features (length) = {shape.length}: a digit has {_FEATURES} features"
+        if shape.kind == "images" and shape.length < _SIDE:
+            return (
+                f"image_size = {shape.length}: a digit has {_SIDE} pixels a side, and is never made smaller"
+            )
+        if shape.kind == "features" and shape.length != _SIDE**2:
+            return (
+                f"in_features (length) = {shape.length}: a digit has {_SIDE**2} features; as images "
+                "(kind: images) digits have any size"
+            )
         if shape.classes < _CLASSES:
             return f"classes = {shape.classes}: there are {_CLASSES} digits"
         if _file() is None:
@@ -42,7 +50,7 @@ class Digits(Source):
         return None
 
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
-        return _epochs(*_table(), seed, batch_size)
+        return _epochs(*_table(), shape, seed, batch_size)
 
     def merit(self, shape: Shape) -> Merit:
         doc = "Share of held-out digits that are recognised; one digit in five is held out, always the same."
@@ -55,8 +63,8 @@ class Digits(Source):
         order = np.random.default_rng(_SPLIT_SEED).permutation(len(labels))
         out, kept = np.split(order, [len(order) // _HELD_OUT_PART])
         out = out[:held_out]
-        training = _epochs(features[kept], labels[kept], seed, batch_size)
-        return Split(training, {"features": features[out], "labels": labels[out]})
+        training = _epochs(features[kept], labels[kept], shape, seed, batch_size)
+        return Split(training, _rows(features[out], labels[out], shape))
 
 
 def _table() -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +77,7 @@ def _table() -> tuple[np.ndarray, np.ndarray]:
     return (table[:, :-1] / _BRIGHTEST).astype(np.float32), np.ascontiguousarray(table[:, -1])
 
 
-def _epochs(features: np.ndarray, labels: np.ndarray, seed: int, batch_size: int) -> Batches:
+def _epochs(features: np.ndarray, labels: np.ndarray, shape: Shape, seed: int, batch_size: int) -> Batches:
     """Batches that go through all rows, in a new order each epoch."""
     import numpy as np
 
@@ -81,9 +89,20 @@ def _epochs(features: np.ndarray, labels: np.ndarray, seed: int, batch_size: int
         first = step * batch_size + rows.start
         places = (divmod(first + row, len(labels)) for row in range(len(rows)))
         chosen = np.array([order(epoch)[place] for epoch, place in places], dtype=np.int64)
-        return {"features": features[chosen], "labels": labels[chosen]}
+        return _rows(features[chosen], labels[chosen], shape)
 
     return batches
+
+
+def _rows(features: np.ndarray, labels: np.ndarray, shape: Shape) -> dict[str, np.ndarray]:
+    """Arrays of *shape* of *features* (rows, 64) and *labels* (rows,)."""
+    import numpy as np
+
+    if shape.kind == "features":
+        return {"features": features, "labels": labels}
+    nearest = np.arange(shape.length) * _SIDE // shape.length
+    images = features.reshape(-1, 1, _SIDE, _SIDE)[:, :, nearest[:, None], nearest]
+    return {"pixel_values": images.repeat(shape.channels, axis=1), "labels": labels}
 
 
 def _file() -> Path | None:

@@ -1,14 +1,15 @@
-"""``synthetic``: tokens of a Markov source whose entropy rate, and so the least possible loss, is known."""
+"""``synthetic``: rows of any kind that are drawn; of tokens the least possible loss is known."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from distbench.bounds import Bound
-from distbench.data._rows import generator, kind_problem, pair, tokens_problem
-from distbench.data.base import Batches, Kind, Merit, Shape, Source, Split
+from distbench.data import _clusters
+from distbench.data._rows import HELD_OUT_SEED, OF_TOKENS, formed, generator, tokens_problem, window
+from distbench.data.base import Batches, Merit, Shape, Source, Split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,52 +17,61 @@ if TYPE_CHECKING:
 _SLOTS = 4096
 # the source keeps states x slots
 MOST_STATES = 1024
-# no suite's seed can be as large, so no step of a training draws these
-_HELD_OUT_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class Synthetic(Source):
-    """A seeded first-order Markov source: no model's mean loss can fall below its entropy rate."""
+    """A seeded source: tokens of a first-order Markov chain, or features or images of classes under noise.
 
-    kind: ClassVar[Kind] = "tokens"
+    No model's mean loss of the next token can fall below the entropy rate of the chain.
+    """
 
     states: Annotated[int | None, Bound(2, MOST_STATES)] = None
-    """Number of different tokens, 2 to 1024; null: the vocabulary, or 1024 of a larger one."""
+    """Number of different tokens, 2 to 1024; null: the vocabulary (without the mask of masked tokens), or
+    1024 of a larger one. Features and images don't read it, nor concentration."""
     concentration: Annotated[float, Bound(0.001, 1000)] = 0.1
     """Dirichlet concentration of each token's successors: the smaller, the more predictable."""
     source_seed: Annotated[int, Bound(0)] = 0
     """Seed of the source itself, apart from the suite's seed that draws samples from it."""
 
     def problem(self, shape: Shape) -> str | None:
-        if wrong_kind := kind_problem("synthetic", self.kind, shape):
-            return wrong_kind
-        if shape.classes < 2:
+        if shape.kind not in OF_TOKENS:
+            return None
+        if shape.ids < 2:
             return f"synthetic needs 2 tokens at least; vocab_size (classes) = {shape.classes}"
         what = "synthetic" if self.states is None else f"states = {self.states}"
-        return tokens_problem(what, shape, shape.length + 1, self._states(shape.classes) - 1)
+        return tokens_problem(what, shape, window(shape), self._states(shape.ids) - 1)
 
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
         import numpy as np
 
-        states = self._states(shape.classes)
+        if shape.kind not in OF_TOKENS:
+            return _clusters.batches_of(shape, seed, self.source_seed)
+        states, needed = self._states(shape.ids), window(shape)
         slots = _slots(states, self.concentration, self.source_seed)
         before = np.cumsum(_stationary(states, self.concentration, self.source_seed))
 
-        def batches(step: int, rows: range) -> dict[str, np.ndarray]:
+        def windows(step: int, rows: range) -> np.ndarray:
             random = generator(seed, step)
             first = np.searchsorted(before, random.random(batch_size)[rows.start : rows.stop], side="right")
-            draws = random.integers(0, _SLOTS, (batch_size, shape.length), dtype=np.int64)
-            return pair(_walks(slots, np.minimum(first, states - 1), draws[rows.start : rows.stop]))
+            draws = random.integers(0, _SLOTS, (batch_size, needed - 1), dtype=np.int64)
+            return _walks(slots, np.minimum(first, states - 1), draws[rows.start : rows.stop])
 
-        return batches
+        return formed(windows, shape, seed, batch_size)
 
     def merit(self, shape: Shape) -> Merit:
+        if shape.kind not in OF_TOKENS:
+            return Merit("accuracy", "", "higher", "Share of fresh rows whose class is found.", of="accuracy")
+        if shape.kind == "masked_tokens":
+            doc = (
+                "Cross-entropy of the masked tokens of fresh samples, in nats; its least value is not known."
+            )
+            return Merit("nats_per_token", "nats/token", "lower", doc)
         doc = "Cross-entropy of fresh samples above the source's entropy rate, in nats a token; 0 is perfect."
         return Merit("excess_nats", "nats/token", "lower", doc, floor=self.entropy_rate(shape.classes))
 
     def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
-        fresh = self.open(shape, _HELD_OUT_SEED, held_out)
+        fresh = self.open(shape, HELD_OUT_SEED, held_out)
         return Split(self.open(shape, seed, batch_size), fresh(0, range(held_out)))
 
     def transitions(self, classes: int) -> np.ndarray:
@@ -86,7 +96,7 @@ class Synthetic(Source):
 
 
 def _walks(slots: np.ndarray, first: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Tokens (rows, length + 1) that start at *first* (rows,) and follow *draws* (rows, length)."""
+    """Tokens (rows, n + 1) that start at *first* (rows,) and follow *draws* (rows, n)."""
     import numpy as np
 
     walks = np.empty((len(first), draws.shape[1] + 1), dtype=np.int64)

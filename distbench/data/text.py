@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distbench.data._rows import TokenRow, file_problem, kind_problem, tokens_problem
+from distbench.data._rows import OF_TOKENS, TokenRow, file_problem, kind_problem, tokens_problem
 from distbench.data.base import Merit, Shape
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Text(TokenRow):
     (pydoc_data.topics), so that nothing is downloaded. It differs between versions of Python."""
 
     def problem(self, shape: Shape) -> str | None:
-        if wrong_kind := kind_problem("text", self.kind, shape):
+        if wrong_kind := kind_problem("text", OF_TOKENS, shape):
             return wrong_kind
         if self.path is None:
             if importlib.util.find_spec("pydoc_data.topics") is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from distbench.data._rows import TokenRow, file_problem, kind_problem, tokens_problem
+from distbench.data._rows import OF_TOKENS, TokenRow, file_problem, kind_problem, tokens_problem
 from distbench.data.base import Merit, Shape
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Tokens(TokenRow):
     """Type of an id in the file, little-endian."""
 
     def problem(self, shape: Shape) -> str | None:
-        if problem := kind_problem("tokens", self.kind, shape) or file_problem(self.path):
+        if problem := kind_problem("tokens", OF_TOKENS, shape) or file_problem(self.path):
             return problem
         what = f"path = {self.path!r}"
         state = Path(self.path).stat()

@@ -203,8 +203,8 @@ def _section(root: str, raw: Raw) -> Raw:
 def _plugin(work: Raw, root: str) -> Raw:
     raw = work.get(root)
     if raw is None:
-        ((workload, _),) = work["workload"].items()
-        raw = {registry.load("workloads", workload).default_data: {}}
+        ((workload, given),) = work["workload"].items()
+        raw = {registry.load("workloads", workload).usual_data(given): {}}
     ((name, options),) = raw.items()
     return {name: {**defaults(registry.load(PLUGIN_ROOTS[root], name)), **options}}
 

@@ -101,8 +101,8 @@ class Suite:
         axes = [*self.axes, *(axis for part in self.include for axis in part.axes)]
         if "data" in self.work or ("workload",) in {axis.path for axis in axes}:
             return self.work
-        (workload,) = self.work["workload"]
-        return {**self.work, "data": {registry.load("workloads", workload).default_data: {}}}
+        ((workload, options),) = self.work["workload"].items()
+        return {**self.work, "data": {registry.load("workloads", workload).usual_data(options): {}}}
 
     @classmethod
     def from_resolved(cls, data: Mapping[str, Any], overrides: Overrides | None = None) -> Suite:

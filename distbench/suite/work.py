@@ -116,7 +116,8 @@ class WorkChecker:
             given.pop("data", None)
         for root in ("workload", "batch", "optimizer", "precision", "data", "scalars"):
             if root == "data" and sections["workload"]:
-                given.setdefault("data", {sections["workload"].instance.default_data: {}})
+                workload = sections["workload"]
+                given.setdefault("data", {workload.instance.usual_data(workload.choice.options): {}})
             sections[root], wrong = self._section(root, given[root]) if root in given else (None, [])
             findings += wrong
         return (None if None in sections.values() else Work(**sections)), findings

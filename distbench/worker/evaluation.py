@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from distbench.data.base import Merit
+from distbench.data.base import IGNORED, Merit
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import Engine
 from distbench.worker.feed import Batch, placed
@@ -52,10 +52,12 @@ class Evaluation:
         outputs: list[Any] = []
         with module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output)):
             self._loss(module, part)
-        logits, labels = outputs[-1] if outputs else None, part["labels"]
+        output = outputs[-1] if outputs else None
+        # a model with a loss of its own returns that beside the logits
+        logits, labels = output[0] if isinstance(output, tuple) else output, part["labels"]
         if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != labels.shape:
-            output = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-            raise Refused(f"the model returns {output}, not logits for labels of shape {tuple(labels.shape)}")
+            found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+            raise Refused(f"the model returns {found}, not logits for labels of shape {tuple(labels.shape)}")
         return sums_over(logits.flatten(0, -2), labels.flatten()).cpu()
 
 
@@ -64,7 +66,7 @@ def sums_over(logits: torch.Tensor, labels: torch.Tensor, at_once: int = AT_ONCE
 
     Args:
         logits: (labels, classes), of any floating dtype
-        labels: (labels,), the right class of each
+        labels: (labels,), the right class of each, or IGNORED, which counts in none of them
         at_once: logits that are made exact together
     """
     sums = logits.new_zeros(3, dtype=torch.float64)
@@ -73,5 +75,5 @@ def sums_over(logits: torch.Tensor, labels: torch.Tensor, at_once: int = AT_ONCE
         exact = part.double()
         sums[0] += functional.cross_entropy(exact, right, reduction="sum")
         sums[1] += (exact.argmax(-1) == right).sum()
-    sums[2] = len(labels)
+    sums[2] = (labels != IGNORED).sum()
     return sums

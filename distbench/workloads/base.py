@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from distbench.data.base import Shape
+from distbench.data.base import IGNORED, Shape
 
 if TYPE_CHECKING:
     import torch
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from distbench.workloads.stages import Stages
 
 
-IGNORED = -100
-"""A label that torch's cross-entropy leaves out (its default ``ignore_index``)."""
-
-
 class Workload(ABC):
     """A model to train. A frozen dataclass: its fields are its options in YAML."""
 
@@ -31,9 +27,14 @@ class Workload(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     """Distributions that must be installed, besides torch."""
     default_data: ClassVar[str] = "text"
-    """The data source when a suite names none."""
+    """The data source when a suite names none, whatever the options."""
     on_meta: ClassVar[bool] = True
     """Whether ``module`` can be built on the meta device (no draw or data access decides its shape)."""
+
+    @classmethod
+    def usual_data(cls, options: Mapping[str, Any]) -> str:  # noqa: ARG003 - for workloads of several kinds
+        """Name the data source when a suite names none, for a workload with these *options*."""
+        return cls.default_data
 
     @property
     @abstractmethod
@@ -47,7 +48,7 @@ class Workload(ABC):
     @property
     def tokens_per_sample(self) -> int:
         """Tokens in one sample (1 where a sample is no sequence)."""
-        return self.shape.length if self.shape.kind == "tokens" else 1
+        return self.shape.tokens
 
     def problem(self) -> str | None:
         """What is impossible about the options (heads that don't divide), or None; asked without torch."""
@@ -125,6 +126,13 @@ class Workload(ABC):
     @abstractmethod
     def module(self) -> nn.Module:
         """Model on the current default device (meta too). Runs in the worker."""
+
+    def pretrained(self) -> nn.Module | None:
+        """Model on the CPU with the weights that every case starts with; None: they are drawn.
+
+        It has the parameters and buffers of ``module``. Runs once, before the cases.
+        """
+        return None
 
     @abstractmethod
     def layers(self, module: nn.Module) -> list[nn.Module]:

@@ -7,14 +7,14 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from distbench.bounds import Count
-from distbench.data.base import Shape
+from distbench.data.base import Kind, Shape
 from distbench.workloads.base import Workload, at_least_fp32, cross_entropy
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class User(Workload):
     """A model of one's own: ``package.module:callable`` returns the nn.Module.
 
     A suite that names a callable is a program: running it runs that code. The module is called
-    with one tensor, ``input_ids`` (rows, length) or ``features`` (rows, length), and returns
-    logits with the classes last. Every rank builds it on the CPU and loads the same weights into it.
+    with the tensors that ``kind`` names, in that order, and returns logits with the classes last.
+    Every rank builds it on the CPU and loads the same weights into it.
     """
 
     on_meta = False
@@ -37,19 +37,36 @@ class User(Workload):
     """``package.module:callable``; called without arguments it returns the nn.Module."""
     loss_function: str | None = None
     """``package.module:callable`` of (module, batch) that returns the mean loss; null: cross-entropy."""
-    kind: Literal["tokens", "features"] = "tokens"
-    """What a sample is: a row of token ids, or a row of numbers with one label."""
+    kind: Kind = "tokens"
+    """What the module is called with: tokens and masked_tokens, input_ids (rows, length); pairs, input_ids
+    (rows, length) and decoder_input_ids (rows, target_length); features, features (rows, length); images,
+    pixel_values (rows, channels, image_size, image_size). The first three have labels of the tokens, -100
+    where nothing is masked; the other two one label a row."""
     length: Count = 128
-    """Tokens, or features, in one sample."""
+    """Tokens, or features, in one sample; of pairs tokens of the source. Images have image_size instead."""
     classes: Count = 256
-    """Vocabulary size, or number of classes."""
+    """Vocabulary size, or number of classes. The last id of masked_tokens stands for what is masked."""
     layer_classes: tuple[str, ...] = ()
     """Classes of the modules to shard and checkpoint one by one; empty: the items of the module's
     largest nn.ModuleList."""
+    target_length: Count | None = field(default=None, metadata={"since": 4})
+    """Tokens of the target of pairs; null: 128."""
+    image_size: Count | None = field(default=None, metadata={"since": 4})
+    """Pixels of a side of images; null: 32."""
+    channels: Count | None = field(default=None, metadata={"since": 4})
+    """Channels of images; null: 3."""
+
+    @classmethod
+    def usual_data(cls, options: Mapping[str, Any]) -> str:
+        """Digits for features and images, text for the others."""
+        return "digits" if options.get("kind") in ("features", "images") else "text"
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.kind, self.length, self.classes)
+        if self.kind == "images":
+            return Shape("images", self.image_size or 32, self.classes, channels=self.channels or 3)
+        target = (self.target_length or 128) if self.kind == "pairs" else 0
+        return Shape(self.kind, self.length, self.classes, target)
 
     def problem(self) -> str | None:
         names = {"model": self.model, "loss_function": self.loss_function}
@@ -57,6 +74,15 @@ class User(Workload):
             f"{option} = {name!r}: {problem}"
             for option, name in names.items()
             if name is not None and (problem := _name_problem(name))
+        ]
+        problems += [
+            f"{option} is of kind: {kind} alone, and kind = {self.kind}; remove it"
+            for option, kind in {
+                "target_length": "pairs",
+                "image_size": "images",
+                "channels": "images",
+            }.items()
+            if getattr(self, option) is not None and self.kind != kind
         ]
         return "; ".join(problems) or None
 
@@ -120,14 +146,14 @@ class User(Workload):
 
     def _cross_entropy(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         labels = batch["labels"]
-        logits = module(batch["input_ids" if self.kind == "tokens" else "features"])
+        logits = module(*(batch[name] for name in self.shape.inputs))
         wanted = (*labels.shape, self.classes)
         if getattr(logits, "shape", None) != wanted:
             returned = tuple(logits.shape) if hasattr(logits, "shape") else type(logits).__name__
             raise ValueError(
                 f"the module of model = {self.model!r} returned {returned} where logits of shape {wanted} "
-                "are needed: (rows, length, classes) for tokens, (rows, classes) for features; "
-                "or set loss_function"
+                "are needed: (rows, length, classes) for tokens and masked_tokens, (rows, target_length, "
+                "classes) for pairs, (rows, classes) for features and images; or set loss_function"
             )
         return cross_entropy(logits, labels)
 

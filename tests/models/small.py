@@ -222,6 +222,39 @@ class LeavesAChildBehind(Small):
             time.sleep(600)
 
 
+class Pictures(nn.Module):
+    """Pictures of three channels and any size in, logits of ten classes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.layers = nn.ModuleList([nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)])
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        x = self.stem(pictures)
+        for layer in self.layers:
+            x = x + layer(torch.relu(x))
+        return self.head(x.amax((2, 3)))
+
+
+class Flat(Pictures):
+    """Pictures of 16 x 16 pixels as rows of numbers."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return super().forward(features.reshape(-1, 3, 16, 16))
+
+
+class Translator(Small):
+    """A mean of the source added to each token of the target."""
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(target) + self.embedding(source).mean(1, keepdim=True)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
 def raises() -> nn.Module:
     raise KeyError("no such weights")
 

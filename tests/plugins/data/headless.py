@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.data.base import Batches, Kind, Shape, Source
+from distbench.data.base import Batches, Shape, Source
 
 IGNORED = -100
 """What torch's cross-entropy leaves out."""
@@ -13,10 +13,6 @@ IGNORED = -100
 @dataclass(frozen=True)
 class Headless(Source):
     """Rows drawn from the seed, the first quarter of which has no labels, as a prompt has none."""
-
-    @property
-    def kind(self) -> Kind:
-        return "tokens"
 
     def problem(self, shape: Shape) -> str | None:
         return None

@@ -5,16 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.data.base import Batches, Kind, Shape, Source
+from distbench.data.base import Batches, Shape, Source
 
 
 @dataclass(frozen=True)
 class Own(Source):
     """Gives every process samples that no other has, whichever it is asked for."""
-
-    @property
-    def kind(self) -> Kind:
-        return "tokens"
 
     def problem(self, shape: Shape) -> str | None:
         return None

@@ -4,16 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distbench.data.base import Batches, Kind, Shape, Source
+from distbench.data.base import Batches, Shape, Source
 
 
 @dataclass(frozen=True)
 class Same(Source):
     """Gives every rank the same rows."""
-
-    @property
-    def kind(self) -> Kind:
-        return "tokens"
 
     def problem(self, shape: Shape) -> str | None:
         return None
