@@ -389,12 +389,47 @@ def test_a_huggingface_model_without_dropout_keeps_what_config_asks_for() -> Non
 
 
 @pytest.mark.train
-def test_a_huggingface_model_that_names_no_layers_says_what_to_do() -> None:
+def test_a_huggingface_model_without_a_list_of_layers_says_what_to_do() -> None:
+    from torch import nn
+
     one = small("huggingface")
     module = one.module()
-    module.model._no_split_modules = None
-    with pytest.raises(ValueError, match=r"LlamaForCausalLM.*layer_classes"):
+    module.model.model.layers = nn.Sequential(*module.model.model.layers)
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM has no nn.ModuleList.*layer_classes"):
         one.layers(module)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("options", "data", "inputs"),
+    [
+        ({"model": "small:Pictures", "kind": "images", "classes": 10, "image_size": 16}, "digits", 1),
+        ({"model": "small:Pictures", "kind": "images", "classes": 10, "image_size": 16}, "synthetic", 1),
+        ({"model": "small:Flat", "kind": "features", "classes": 10, "length": 768}, "synthetic", 1),
+        ({"model": "small:Small", "kind": "masked_tokens", "length": 32, "classes": 256}, "synthetic", 1),
+        ({"model": "small:Translator", "kind": "pairs", "length": 32, "target_length": 9}, "text", 2),
+    ],
+)
+def test_a_user_model_of_every_kind_trains_on_data_that_come_with_distbench(
+    options: dict[str, Any], data: str, inputs: int
+) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    one = workload("user", **options)
+    source = registry.make("data", Choice(data))
+    assert (one.problem(), source.problem(one.shape)) == (None, None)
+    rows = source.open(one.shape, 1, 8)(0, range(8))
+    assert len(rows) == inputs + 1
+    module, batch = one.module(), {name: torch.from_numpy(array) for name, array in rows.items()}
+    optimizer, losses = torch.optim.AdamW(module.parameters(), lr=1e-2), []
+    for _ in range(5):
+        loss = one.loss(module, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] < 2 * math.log(one.shape.classes)
 
 
 @pytest.mark.parametrize(
@@ -405,6 +440,7 @@ def test_a_huggingface_model_that_names_no_layers_says_what_to_do() -> None:
         ({"model": "no_such_module:f"}, "no module no_such_module"),
         ({"model": "json.no_such:f"}, "no module json.no_such"),
         ({"model": "small:Small", "loss_function": "nowhere:f"}, "loss_function = 'nowhere:f'"),
+        ({"model": "small:Small", "image_size": 8}, "image_size is of kind: images alone, and kind = tokens"),
     ],
 )
 def test_impossible_options_of_a_user_model_have_a_name(options: dict[str, Any], told: str) -> None:

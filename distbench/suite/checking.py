@@ -100,6 +100,14 @@ def is_axis(cls: Any, field: str, value: object) -> bool:
     return is_listed and _depth(value) > _hint_depth(_hints(cls)[field])
 
 
+def is_axis_inside(cls: Any, field: str, value: object) -> bool:
+    """Whether *value*, of a key of the mapping in *field*, lists several values of that key."""
+    if not isinstance(value, list) or field not in field_names(cls):
+        return False
+    depths = [_hint_depth(typing.get_args(mapping)[1]) for mapping in _mappings(cls, field)]
+    return bool(depths) and _depth(value) > max(depths)
+
+
 def _depth(value: object) -> int:
     return 1 + max((_depth(item) for item in value), default=0) if isinstance(value, list) else 0
 
@@ -119,9 +127,13 @@ def _hint_depth(hint: object) -> float:
 
 def keys_of(cls: Any, field: str) -> tuple[str, ...]:
     """Keys that a mapping in *field* of a section may have; empty: any, or there is no such field."""
+    return tuple(key for part in _mappings(cls, field) for key in typing.get_args(typing.get_args(part)[0]))
+
+
+def _mappings(cls: Any, field: str) -> list[Any]:
+    """Types of mapping that *field* of a section takes."""
     hint = _hints(cls).get(field)
-    mappings = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is dict]
-    return tuple(key for part in mappings for key in typing.get_args(typing.get_args(part)[0]))
+    return [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is dict]
 
 
 def takes_lists(cls: Any, field: str) -> bool:

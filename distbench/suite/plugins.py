@@ -12,7 +12,7 @@ from distbench import registry
 from distbench.case import Choice
 from distbench.errors import UsageError, did_you_mean
 from distbench.suite import mesh_option
-from distbench.suite.checking import Finding, check, has_defaults, is_axis, to_plain
+from distbench.suite.checking import Finding, check, has_defaults, is_axis, is_axis_inside, to_plain
 from distbench.suite.reading import KeyPath
 
 
@@ -85,7 +85,7 @@ def axes_of(plugin: Choice, kind: str) -> list[Option]:
             for key, values in plugin.options.items()
             if isinstance(values, dict)
             for inner, value in values.items()
-            if is_axis(cls, key, value)
+            if is_axis_inside(cls, key, value)
         ),
     ]
 

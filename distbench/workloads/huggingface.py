@@ -1,90 +1,285 @@
-"""``huggingface``: any causal language model that transformers can build."""
+"""``huggingface``: a model of transformers, for one of four tasks."""
 
 from __future__ import annotations
 
-import ast
 import difflib
-import importlib.util
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from distbench.bounds import Count
-from distbench.data.base import Shape
-from distbench.workloads.base import Workload, cross_entropy
+from distbench.bounds import Bound, Count
+from distbench.data.base import Kind, Shape
+from distbench.errors import did_you_mean
+from distbench.workloads import _hf_source
+from distbench.workloads._hf_files import folder_problem, stored_configuration
+from distbench.workloads.base import Workload, at_least_fp32, cross_entropy
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from distbench.env import Machine
+
+Task = Literal["causal-lm", "masked-lm", "seq2seq", "image-classification"]
+
+_KINDS: dict[Task, Kind] = {
+    "causal-lm": "tokens",
+    "masked-lm": "masked_tokens",
+    "seq2seq": "pairs",
+    "image-classification": "images",
+}
+# options of tokens and of images -> the key of configurations that means the same, and the usual value
+_OF_TOKENS = {"vocab_size": ("vocab_size", 256)}
+_OF_IMAGES = {
+    "image_size": ("image_size", 32),
+    "channels": ("num_channels", 3),
+    "classes": ("num_labels", 10),
+}
+_USUAL_TARGET = 128
+
 
 @dataclass(frozen=True)
 class HuggingFace(Workload):
-    """Any causal LM of transformers from its configuration: random weights, nothing downloaded.
+    """A model of transformers from its configuration, with random weights or those in a local folder.
 
-    Dropout is off unless config turns it on: each strategy would drop something else. Parameters
-    and FLOPs have no formula here; the worker counts the parameters.
+    Nothing is downloaded. Dropout of every kind is off unless a key of config turns it on: each strategy
+    would drop something else. Parameters and FLOPs have no formula here; the worker counts the parameters.
     """
 
     imports = ("transformers",)
     packages = ("transformers",)
 
-    model_type: str
-    """The name transformers has for the architecture: llama, gpt2, qwen2, ..."""
-    vocab_size: Count = 256
-    """Number of token ids."""
+    model_type: str | None = None
+    """The name transformers has for the architecture: llama, gpt2, qwen2, ...; null: that of the
+    configuration in a file or folder."""
+    vocab_size: Count | None = None
+    """Number of token ids; null: that of a configuration in a file or folder, otherwise 256, and 257 for
+    masked-lm, whose last id is the mask."""
     seq_len: Count = 128
-    """Tokens in one sample."""
-    config: dict[str, Any] = field(default_factory=dict)
-    """What differs from the defaults of the architecture's configuration class, by its own names."""
+    """Tokens in one sample; for seq2seq those of the source."""
+    config: dict[str, Any] | str = field(default_factory=dict)
+    """What differs from the defaults of the architecture's configuration class, by its own names; or the path
+    of a config.json, relative to the working directory. Beside from_pretrained, what differs from that of
+    the folder."""
+    task: Task = field(default="causal-lm", metadata={"since": 4})
+    """What the model learns: causal-lm, the next token; masked-lm, the 15% of tokens that are masked, as many
+    in each row; seq2seq, the tokens that follow the source; image-classification, the class of an image."""
+    from_pretrained: str | None = field(default=None, metadata={"since": 4})
+    """Folder of a model, config.json and safetensors, with whose weights every case starts; relative to the
+    working directory. Null: drawn weights."""
+    target_len: Count | None = field(default=None, metadata={"since": 4})
+    """Tokens of the target of seq2seq; null: 128."""
+    mask_token_id: Annotated[int, Bound(0)] | None = field(default=None, metadata={"since": 4})
+    """Id of a masked token of masked-lm; null: the last of the vocabulary, which the data must not have."""
+    image_size: Count | None = field(default=None, metadata={"since": 4})
+    """Pixels of a side of an image; null: that of a configuration in a file or folder, otherwise 32."""
+    channels: Count | None = field(default=None, metadata={"since": 4})
+    """Channels of an image; null: those of a configuration in a file or folder, otherwise 3."""
+    classes: Count | None = field(default=None, metadata={"since": 4})
+    """Classes of images; null: those of a configuration in a file or folder, otherwise 10."""
+
+    @classmethod
+    def usual_data(cls, options: Mapping[str, Any]) -> str:
+        """Digits as images, text for the others."""
+        return "digits" if options.get("task") == "image-classification" else "text"
 
     @property
     def shape(self) -> Shape:
-        return Shape("tokens", self.seq_len, self.vocab_size)
+        made, kind = self._complete(), _KINDS[self.task]
+        if kind == "images":
+            return Shape(kind, made.image_size or 0, made.classes or 0, channels=made.channels or 0)
+        target = (self.target_len or _USUAL_TARGET) if kind == "pairs" else 0
+        return Shape(kind, self.seq_len, made.vocab_size or 0, target, mask=self.mask_token_id)
+
+    def on(self, machine: Machine) -> HuggingFace:
+        """The workload with the configuration of its file or folder, so that a case says what it is of."""
+        return self if self.problem() else self._complete()
 
     def problem(self) -> str | None:
-        problems = []
-        if "vocab_size" in self.config:
-            problems.append(
-                "config: set vocab_size as an option of the workload, which the data is checked against"
-            )
-        types = _causal_lm_types()
-        if types and self.model_type not in types:
-            near = ", ".join(difflib.get_close_matches(self.model_type, types, n=3)) or "llama, gpt2, qwen2"
-            problems.append(
-                f"model_type = {self.model_type!r} is no causal LM of the installed transformers; "
-                f"it has {len(types)}, such as {near}"
-            )
-        return "; ".join(problems) or None
+        try:
+            given = self._given()
+        except ValueError as error:
+            return str(error)
+        return "; ".join([*self._type_problems(given), *self._option_problems()]) or None
 
     def module(self) -> nn.Module:
-        from distbench.workloads._causal_lm import CausalLM, make_config
+        return self._module(None)
 
-        options = {**self.config, "vocab_size": self.vocab_size, "use_cache": False}
-        return CausalLM(make_config(self.model_type, options))
+    def pretrained(self) -> nn.Module | None:
+        return self._module(self.from_pretrained) if self.from_pretrained else None
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
-        from distbench.workloads._causal_lm import blocks
+        from distbench.workloads._hf_model import blocks
 
-        return blocks(module)
+        model: Any = module.model
+        return blocks(model)
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return cross_entropy(module(batch["input_ids"]), batch["labels"])
+        output = module(*(batch[name] for name in self.shape.inputs))
+        if not isinstance(output, tuple):
+            return cross_entropy(output, batch["labels"])
+        logits, balance = output
+        return cross_entropy(logits, batch["labels"]) + at_least_fp32(balance).mean()
+
+    def _module(self, folder: str | None) -> nn.Module:
+        from distbench.workloads import _hf_model
+
+        made = self._complete()
+        sizes = {key: getattr(made, option) for option, (key, _) in self._sizes.items()}
+        config = _hf_model.make_config(
+            self.task, made.model_type or "", made._keys, {**sizes, "use_cache": False}
+        )
+        model = _hf_model.make_model(self.task, config, folder)
+        if self.task != "image-classification":
+            _hf_model.check_positions(model, max(self.seq_len, self.shape.target_length))
+        has_cache = self.task in ("causal-lm", "seq2seq")
+        return _hf_model.Model(model, self.shape.inputs, has_cache=has_cache)
+
+    @property
+    def _sizes(self) -> dict[str, tuple[str, int]]:
+        return _OF_IMAGES if self.task == "image-classification" else _OF_TOKENS
+
+    @property
+    def _keys(self) -> dict[str, Any]:
+        """Keys of ``config``; none where it is a path."""
+        return self.config if isinstance(self.config, dict) else {}
+
+    def _given(self) -> dict[str, Any]:
+        """Keys of the configuration of a file or folder; empty: there is none, or they are in ``config``.
+
+        Raises:
+            ValueError: it can't be read, or the weights beside it can't.
+        """
+        if isinstance(self.config, str):
+            if self.from_pretrained is not None:
+                raise ValueError(
+                    "config is a path, but from_pretrained has a configuration; remove one of them"
+                )
+            return _stored(f"config = {self.config!r}", Path(self.config))
+        if self.from_pretrained is None or "model_type" in self.config:
+            return {}
+        named, folder = f"from_pretrained = {self.from_pretrained!r}", Path(self.from_pretrained)
+        if problem := folder_problem(folder):
+            raise ValueError(f"{named}: {problem}")
+        return _stored(named, folder / "config.json")
+
+    def _complete(self) -> HuggingFace:
+        """The workload with the configuration of its file or folder, and no size left open."""
+        whole = {**self._given(), **self._keys}
+        model_type = self.model_type or whole.get("model_type")
+        sizes = {option: self._size(option, whole) for option in self._sizes}
+        lifted = {"id2label", *(key for key, _ in self._sizes.values())} if "model_type" in whole else set()
+        config = {key: value for key, value in whole.items() if key not in lifted}
+        changes: dict[str, Any] = {"model_type": model_type, "config": config, **sizes}
+        return replace(self, **changes)
+
+    def _size(self, option: str, whole: dict[str, Any]) -> int:
+        """Value of an *option* that the data is checked against, too."""
+        own = getattr(self, option)
+        return self._stored_size(option, whole) if own is None else int(own)
+
+    def _stored_size(self, option: str, whole: dict[str, Any]) -> int:
+        """Value of *option* in the configuration *whole*, or the usual one if that is not whole."""
+        key, usual = self._sizes[option]
+        found: Any = None
+        if option == "classes" and "model_type" in whole:
+            # as transformers: two where the configuration has no labels
+            found = len(whole.get("id2label") or ()) or whole.get("num_labels") or 2
+        elif "model_type" in whole:
+            keys = _hf_source.keys_of(whole["model_type"])
+            found = keys.value(key, whole) if keys else whole.get(key)
+        if isinstance(found, list | tuple) and len(set(found)) == 1:
+            # height and width
+            found = found[0]
+        has_own_mask = self.task == "masked-lm" and self.mask_token_id is None
+        return found if isinstance(found, int) else usual + has_own_mask
+
+    def _type_problems(self, given: dict[str, Any]) -> Iterator[str]:
+        stored = given.get("model_type") or self._keys.get("model_type")
+        model_type = self.model_type or stored
+        if model_type is None:
+            yield (
+                "model_type is missing; name the architecture, or give config: config.json or "
+                "from_pretrained: FOLDER"
+            )
+            return
+        if stored not in (None, model_type):
+            yield f"model_type = {model_type!r}, but the configuration is of {stored!r}; remove model_type"
+            return
+        types = _hf_source.types_for(self.task)
+        if types and model_type not in types:
+            yield f"model_type = {model_type!r} {_other_use(model_type, self.task, types)}"
+            return
+        yield from self._key_problems(model_type)
+        if self.from_pretrained is not None and given:
+            yield from self._weight_problems(model_type, given)
+
+    def _key_problems(self, model_type: str) -> Iterator[str]:
+        """Mistakes in keys of ``config``; one that is whole is as transformers wrote it."""
+        if "model_type" in self._keys:
+            return
+        for option, (key, _) in self._sizes.items():
+            if key in self._keys:
+                yield f"config: set {option} as an option of the workload, which the data is checked against"
+        if self.task == "causal-lm" and self._keys.get("is_decoder") is False:
+            yield "config: is_decoder = false lets a token see later ones; remove it, or use task: masked-lm"
+        keys = _hf_source.keys_of(model_type)
+        names = keys.names if keys else set(self._keys)
+        if unknown := sorted(key for key in self._keys if key not in names and not key.endswith("_token_id")):
+            yield f"config: {model_type} has no {', '.join(unknown)}; {did_you_mean(unknown[0], names)}"
+
+    def _weight_problems(self, model_type: str, given: dict[str, Any]) -> Iterator[str]:
+        """Sizes that are not those of the weights in the folder, whose configuration is *given*."""
+        keys = _hf_source.keys_of(model_type) or _hf_source.Keys(given, {})
+        for key, value in self._keys.items():
+            stored = keys.value(key, given)
+            # by what is no whole number, no weight has its size
+            if type(value) is type(stored) is int and value != stored:
+                yield f"config: {key} = {value}, {self._instead_of(stored)}"
+        for option in self._sizes:
+            value, stored = getattr(self, option), self._stored_size(option, given)
+            if value not in (None, stored):
+                yield f"{option} = {value}, {self._instead_of(stored)}"
+
+    def _instead_of(self, stored: int) -> str:
+        folder = f"from_pretrained = {self.from_pretrained!r}"
+        return f"but the weights of {folder} are of a model with {stored}; remove it"
+
+    def _option_problems(self) -> Iterator[str]:
+        tasks: dict[str, str] = {
+            "target_len": "seq2seq",
+            "mask_token_id": "masked-lm",
+            **dict.fromkeys(_OF_IMAGES, "image-classification"),
+        }
+        for option, task in tasks.items():
+            if getattr(self, option) is not None and self.task != task:
+                yield f"{option} is of task: {task} alone, and task = {self.task}; remove it"
+        if self.task == "image-classification" and self.vocab_size is not None:
+            yield "vocab_size is of tokens, and task = image-classification has none; remove it"
+        sides = {**self._given(), **self._keys}.get("image_size")
+        if isinstance(sides, list) and len(set(sides)) > 1 and self.image_size is None:
+            yield f"the configuration has images of {' x '.join(map(str, sides))}; set image_size of a square"
+        if self.task == "masked-lm" and self.mask_token_id is not None:
+            ids = self._size("vocab_size", {**self._given(), **self._keys})
+            if self.mask_token_id >= ids:
+                yield f"mask_token_id = {self.mask_token_id} is not in a vocabulary of vocab_size = {ids}"
 
 
-def _causal_lm_types() -> list[str]:
-    """Causal LMs of transformers from its source, as importing it imports torch; empty if unreadable."""
-    spec = importlib.util.find_spec("transformers")
-    file = Path(spec.origin).parent / "models/auto/modeling_auto.py" if spec and spec.origin else None
-    if file is None or not file.is_file():
-        return []
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if not isinstance(node, ast.Assign):
-            continue
-        if "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES" in ast.unparse(node.targets[0]):
-            return [
-                str(pair.elts[0].value)
-                for pair in ast.walk(node.value)
-                if isinstance(pair, ast.Tuple) and isinstance(pair.elts[0], ast.Constant)
-            ]
-    return []
+def _stored(named: str, file: Path) -> dict[str, Any]:
+    try:
+        return stored_configuration(file)
+    except ValueError as error:
+        raise ValueError(f"{named}: {error}") from error
+
+
+def _other_use(model_type: str, task: str, types: tuple[str, ...]) -> str:
+    """Tasks that take *model_type*, or names like it that *task* takes."""
+    others = [each for each in _hf_source.TASKS if model_type in _hf_source.types_for(each)]
+    if others:
+        return f"is not for task: {task}; set task: {' or '.join(others)}"
+    near = ", ".join(difflib.get_close_matches(model_type, types, n=3)) or ", ".join(types[:3])
+    return (
+        f"is unknown to the installed transformers as a model for task: {task}; it has {len(types)}, such as "
+        f"{near}; the workload 'user' with loss_function takes any module"
+    )

@@ -64,14 +64,16 @@ def save(workload: Workload, seed: int, file: Path, through: str = "fp32", *, ex
 
     A parameter that its constructor fills with draws, or with one number, each element alike, is drawn from
     the same distribution when it is loaded; any other, and every one if *exact*, is stored as the constructor
-    leaves it. Parameters are rounded through the dtype *through* and kept as fp32: frameworks that make fp32
-    master weights of 16-bit parameters then start from the same numbers as those that do it the other way
-    round.
+    leaves it. All of a workload with weights of its own (``Workload.pretrained``) are stored. Parameters are
+    rounded through the dtype *through* and kept as fp32: frameworks that make fp32 master weights of 16-bit
+    parameters then start from the same numbers as those that do it the other way round.
     """
     torch.manual_seed(seed)
     recorder = Recorder()
-    with torch.device("cpu"), nullcontext() if exact else recorder:
-        module = workload.module()
+    module = workload.pretrained()
+    if module is None:
+        with torch.device("cpu"), nullcontext() if exact else recorder:
+            module = workload.module()
     write(file, tensors_of(module), recorder, seed, through)
 
 

@@ -1,0 +1,80 @@
+"""Configurations and weights of Hugging Face in local files. Without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from distbench.files import content
+
+_MOST = 1 << 24
+_INDEX = "model.safetensors.index.json"
+
+# what says nothing of the model, and what the workload or the suite decides
+_LEFT_OUT = (
+    *(
+        "architectures",
+        "transformers_version",
+        "auto_map",
+        "dtype",
+        "torch_dtype",
+        "use_cache",
+        "return_dict",
+    ),
+    *("output_attentions", "output_hidden_states", "label2id", "is_decoder"),
+)
+
+
+def stored_configuration(file: Path) -> dict[str, Any]:
+    """Keys of a config.json that decide the model, without dropout.
+
+    Raises:
+        ValueError: there is none that can be read, or it is of no model that distbench can train.
+    """
+    try:
+        given = json.loads(content(file, _MOST, follow=True))
+    except FileNotFoundError:
+        raise ValueError(f"no such file (looked in {Path.cwd()})") from None
+    except OSError as error:
+        raise ValueError(f"can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(given, dict) or not isinstance(given.get("model_type"), str):
+        raise ValueError("no configuration of transformers: it has no model_type")
+    if "quantization_config" in given:
+        raise ValueError("its weights are quantized (quantization_config); use the model before quantization")
+    return {key: value for key, value in given.items() if _decides(key, value)}
+
+
+def folder_problem(folder: Path) -> str | None:
+    """Why the weights of a model can't be loaded from *folder*, or None."""
+    if not folder.is_dir():
+        return (
+            f"no such folder (looked in {Path.cwd()}); nothing is downloaded: fetch a model of the hub "
+            "first, with: hf download NAME --local-dir FOLDER"
+        )
+    if not (folder / "config.json").is_file():
+        adapter = " (it has an adapter, whose weights have to be merged into its base)"
+        return f"has no config.json{adapter if (folder / 'adapter_config.json').is_file() else ''}"
+    present = {file.name for file in folder.glob("*.safetensors")}
+    if (folder / _INDEX).is_file():
+        if absent := sorted(_shards(folder / _INDEX) - present):
+            return f"lacks {', '.join(absent)}, which {_INDEX} names"
+        return None
+    if "model.safetensors" in present:
+        return None
+    pickled = " (a .bin file is a pickle, which can run code)" if any(folder.glob("*.bin")) else ""
+    return f"has no model.safetensors and no {_INDEX}, the only weights that are loaded{pickled}"
+
+
+def _shards(index: Path) -> set[str]:
+    try:
+        return set(json.loads(content(index, _MOST, follow=True))["weight_map"].values())
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return {f"a {_INDEX} that can be read"}
+
+
+def _decides(key: str, value: object) -> bool:
+    is_dropout = "drop" in key and isinstance(value, int | float) and not isinstance(value, bool)
+    return not (is_dropout or key in _LEFT_OUT or key.startswith("_"))

@@ -1,0 +1,219 @@
+"""The module behind ``huggingface``: a transformers model that takes tensors and gives logits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+
+from distbench.errors import did_you_mean
+from distbench.workloads._hf_source import ALSO_TAKEN
+from distbench.workloads.base import at_least_fp32
+
+_AUTO = {
+    "causal-lm": transformers.AutoModelForCausalLM,
+    "masked-lm": transformers.AutoModelForMaskedLM,
+    "seq2seq": transformers.AutoModelForSeq2SeqLM,
+    "image-classification": transformers.AutoModelForImageClassification,
+}
+_WITH_CACHE = ("causal-lm", "seq2seq")
+
+
+class Model(nn.Module):
+    """A model with tensors in and out, as every wrapper of a module expects them."""
+
+    def __init__(self, model: PreTrainedModel, inputs: tuple[str, ...], *, has_cache: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._inputs = inputs
+        self._more = {"use_cache": False} if has_cache else {}
+        self._is_balanced = bool(getattr(model.config, "output_router_logits", False))
+        if self._is_balanced:
+            _check_balance(model)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Logits, classes last; if experts are to be balanced, that loss of each row (rows,) beside them."""
+        output = self.model(**dict(zip(self._inputs, inputs, strict=True)), **self._more)
+        logits: torch.Tensor = output.logits
+        if not self._is_balanced:
+            return logits
+        model: Any = self.model
+        balance = row_balance(output.router_logits, len(inputs[0]), model.num_experts_per_tok)
+        return logits, model.router_aux_loss_coef * balance
+
+
+def make_model(task: str, config: PreTrainedConfig, folder: str | None = None) -> PreTrainedModel:
+    """Model for *task* with drawn weights, or with those in *folder*.
+
+    Raises:
+        ValueError: the weights of *folder* are not those of the model.
+    """
+    if folder is None:
+        # from_config draws the weights; only from_pretrained would download any
+        drawn: PreTrainedModel = _AUTO[task].from_config(config, dtype=torch.float32)
+        return drawn
+    model, found = _AUTO[task].from_pretrained(
+        Path(folder),
+        config=config,
+        dtype=torch.float32,
+        local_files_only=True,
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    # transformers would draw what is missing
+    if unlike := [*_names(found["missing_keys"]), *_names(found["mismatched_keys"])]:
+        more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
+        raise ValueError(
+            f"from_pretrained = {folder!r} has no weights, or some of another shape, for "
+            f"{', '.join(unlike[:3])}{more} of {type(model).__name__}; save the whole model of this "
+            "task with save_pretrained, or use another task"
+        )
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _names(keys: Any) -> list[str]:
+    return sorted(key if isinstance(key, str) else str(key[0]) for key in keys)
+
+
+def make_config(
+    task: str, model_type: str, options: dict[str, Any], of_data: dict[str, Any]
+) -> PreTrainedConfig:
+    """Configuration of *model_type* with *options* and what the data decides in place of its defaults.
+
+    Defaults that would spoil a comparison are replaced too: dropout is off, because each strategy
+    would drop something else, a special token outside of the vocabulary is none, and a causal LM sees no
+    later token, whatever it is made of.
+
+    Args:
+        options: Some keys, or with ``model_type`` a whole configuration, as transformers stores it.
+        of_data: Sizes that the data has, too, by the names of configurations; left out where it has none.
+
+    Raises:
+        ValueError: transformers knows no such type, or its configuration no such key (it would
+            take any key without a word).
+    """
+    try:
+        config = AutoConfig.for_model(model_type)
+    except ValueError as error:
+        # what transformers says lists hundreds of names
+        raise ValueError(f"model_type = {model_type!r} is unknown to the installed transformers") from error
+    known = {*config.to_dict(), *config.attribute_map, *ALSO_TAKEN}
+    is_whole = "model_type" in options
+    unknown = [] if is_whole else sorted(set(options) - known)
+    if unknown:
+        hint = did_you_mean(unknown[0], known)
+        raise ValueError(f"config: {model_type} has no {', '.join(unknown)}; {hint}")
+    if "vocab_size" in of_data and "vocab_size" not in known:
+        raise ValueError(
+            f"model_type = {model_type!r} is made of several models and has no vocab_size of its own"
+        )
+    sizes = {key: value for key, value in of_data.items() if key in known}
+    given = {key: value for key, value in options.items() if key != "model_type"}
+    if is_whole:
+        given |= {key: None for key, value in given.items() if _is_outside(key, value, sizes)}
+    neutral = _neutral(config, sizes)
+    if task == "causal-lm" and "is_decoder" in known:
+        neutral["is_decoder"] = True
+    return AutoConfig.for_model(model_type, **{**neutral, **given, **sizes})
+
+
+def check_positions(model: nn.Module, length: int) -> None:
+    """Check that *model* has positions for rows of *length*.
+
+    Raises:
+        ValueError: a table of positions is shorter, which would be an index out of range in a forward pass.
+    """
+    for name, part in model.named_modules():
+        is_table = isinstance(part, nn.Embedding) and ("position" in name or name.endswith("wpe"))
+        if not is_table or "relative" in name:
+            continue
+        # RoBERTa counts positions from the one after that of padding
+        first = 0 if part.padding_idx is None else part.padding_idx + 1
+        if length > part.num_embeddings - first:
+            raise ValueError(
+                f"seq_len or target_len = {length}, but {name} has {part.num_embeddings - first} positions; "
+                "make rows shorter, or set config: max_position_embeddings (n_positions)"
+            )
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """The repeated blocks of *model*: the items of its outermost lists of modules that have parts.
+
+    ``_no_split_modules`` of transformers is for placing a model on devices: it names embeddings as well.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = list(_items(model))
+    if not found:
+        raise ValueError(
+            f"{type(model).__name__} has no nn.ModuleList of layers to shard one by one; use the workload "
+            "'user' with layer_classes, or another model_type"
+        )
+    return found
+
+
+def row_balance(router_logits: tuple[torch.Tensor, ...], rows: int, top_k: int) -> torch.Tensor:
+    """Balancing loss of each row (rows,): transformers' ``load_balancing_loss_func`` of it alone.
+
+    Of a batch it is a product of means, which depends on how the batch is divided; the mean of those of the
+    rows does not.
+
+    Args:
+        router_logits: Of each layer (rows * positions, experts)
+        top_k: Experts that a token is sent to.
+    """
+    shares, chosen = [], []
+    for logits in router_logits:
+        probabilities = at_least_fp32(logits).unflatten(0, (rows, -1)).softmax(-1)
+        sent = torch.zeros_like(probabilities).scatter(-1, probabilities.topk(top_k, dim=-1).indices, 1.0)
+        shares.append(probabilities.mean(1))
+        chosen.append(sent.mean(1))
+    experts = shares[0].shape[-1]
+    balance: torch.Tensor = experts * (torch.stack(chosen).mean(0) * torch.stack(shares).mean(0)).sum(-1)
+    return balance
+
+
+def _check_balance(model: PreTrainedModel) -> None:
+    has_function = hasattr(sys.modules[type(model).__module__], "load_balancing_loss_func")
+    if not (
+        has_function and hasattr(model, "num_experts_per_tok") and hasattr(model, "router_aux_loss_coef")
+    ):
+        raise ValueError(
+            f"config: output_router_logits: the balancing loss of {type(model).__name__} is not the one of "
+            "Mixtral, and no other is known here; set it to false, or use the workload 'user'"
+        )
+
+
+def _items(model: nn.Module) -> Iterator[nn.Module]:
+    for child in model.children():
+        is_list = isinstance(child, nn.ModuleList) and len(child) > 0
+        if is_list and all(any(True for _ in item.children()) for item in child.children()):
+            yield from child.children()
+        else:
+            yield from _items(child)
+
+
+def _neutral(config: PreTrainedConfig, sizes: dict[str, Any]) -> dict[str, Any]:
+    defaults = config.to_dict()
+    noise = {key: 0.0 for key, value in defaults.items() if _is_noise(key) and isinstance(value, float)}
+    return {**noise, **{key: None for key, value in defaults.items() if _is_outside(key, value, sizes)}}
+
+
+def _is_noise(key: str) -> bool:
+    return "drop" in key or "jitter" in key
+
+
+def _is_outside(key: str, value: object, sizes: dict[str, Any]) -> bool:
+    """Whether *value* is the id of a special token that the vocabulary does not have."""
+    return (
+        key.endswith("_token_id") and isinstance(value, int) and value >= sizes.get("vocab_size", value + 1)
+    )
