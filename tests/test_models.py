@@ -239,6 +239,9 @@ def test_a_case_keeps_its_id_where_nothing_is_new_and_has_another_for_another_fi
         "seq_len": 128,
         "config": GROUPED,
     }
+    # which saw later tokens before
+    encoder = planned(published.parent, model_type="bert", config=SMALL).case
+    assert encoder.workload.options["config"] == {**SMALL, "is_decoder": True}
     one = planned(published.parent, config="config.json").case
     published.write_text(json.dumps({**PUBLISHED, "hidden_size": 64}))
     assert planned(published.parent, config="config.json").case.id != one.id

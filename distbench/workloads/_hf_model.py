@@ -83,14 +83,11 @@ def _names(keys: Any) -> list[str]:
     return sorted(key if isinstance(key, str) else str(key[0]) for key in keys)
 
 
-def make_config(
-    task: str, model_type: str, options: dict[str, Any], of_data: dict[str, Any]
-) -> PreTrainedConfig:
+def make_config(model_type: str, options: dict[str, Any], of_data: dict[str, Any]) -> PreTrainedConfig:
     """Configuration of *model_type* with *options* and what the data decides in place of its defaults.
 
     Defaults that would spoil a comparison are replaced too: dropout is off, because each strategy
-    would drop something else, a special token outside of the vocabulary is none, and a causal LM sees no
-    later token, whatever it is made of.
+    would drop something else, and a special token outside of the vocabulary is none.
 
     Args:
         options: Some keys, or with ``model_type`` a whole configuration, as transformers stores it.
@@ -119,10 +116,7 @@ def make_config(
     given = {key: value for key, value in options.items() if key != "model_type"}
     if is_whole:
         given |= {key: None for key, value in given.items() if _is_outside(key, value, sizes)}
-    neutral = _neutral(config, sizes)
-    if task == "causal-lm" and "is_decoder" in known:
-        neutral["is_decoder"] = True
-    return AutoConfig.for_model(model_type, **{**neutral, **given, **sizes})
+    return AutoConfig.for_model(model_type, **{**_neutral(config, sizes), **given, **sizes})
 
 
 def check_positions(model: nn.Module, length: int) -> None:

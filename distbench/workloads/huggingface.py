@@ -127,9 +127,7 @@ class HuggingFace(Workload):
 
         made = self._complete()
         sizes = {key: getattr(made, option) for option, (key, _) in self._sizes.items()}
-        config = _hf_model.make_config(
-            self.task, made.model_type or "", made._keys, {**sizes, "use_cache": False}
-        )
+        config = _hf_model.make_config(made.model_type or "", made._keys, {**sizes, "use_cache": False})
         model = _hf_model.make_model(self.task, config, folder)
         if self.task != "image-classification":
             _hf_model.check_positions(model, max(self.seq_len, self.shape.target_length))
@@ -171,6 +169,9 @@ class HuggingFace(Workload):
         sizes = {option: self._size(option, whole) for option in self._sizes}
         lifted = {"id2label", *(key for key, _ in self._sizes.values())} if "model_type" in whole else set()
         config = {key: value for key, value in whole.items() if key not in lifted}
+        if self.task == "causal-lm" and model_type and _is_encoder(model_type):
+            # in the case, as one without it is another model
+            config.setdefault("is_decoder", True)
         changes: dict[str, Any] = {"model_type": model_type, "config": config, **sizes}
         return replace(self, **changes)
 
@@ -222,7 +223,7 @@ class HuggingFace(Workload):
         for option, (key, _) in self._sizes.items():
             if key in self._keys:
                 yield f"config: set {option} as an option of the workload, which the data is checked against"
-        if self.task == "causal-lm" and self._keys.get("is_decoder") is False:
+        if self.task == "causal-lm" and _is_encoder(model_type) and self._keys.get("is_decoder") is False:
             yield "config: is_decoder = false lets a token see later ones; remove it, or use task: masked-lm"
         keys = _hf_source.keys_of(model_type)
         names = keys.names if keys else set(self._keys)
@@ -271,6 +272,14 @@ def _stored(named: str, file: Path) -> dict[str, Any]:
         return stored_configuration(file)
     except ValueError as error:
         raise ValueError(f"{named}: {error}") from error
+
+
+def _is_encoder(model_type: str) -> bool:
+    """Whether a causal LM of *model_type* sees later tokens unless its configuration says ``is_decoder``."""
+    keys = _hf_source.keys_of(model_type)
+    names = keys.defaults if keys else {}
+    has_masked = "add_cross_attention" in names or model_type in _hf_source.types_for("masked-lm")
+    return "is_decoder" in names and has_masked
 
 
 def _other_use(model_type: str, task: str, types: tuple[str, ...]) -> str:
