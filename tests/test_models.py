@@ -171,9 +171,15 @@ def test_rows_longer_than_the_positions_of_a_model_are_refused(name: str, longes
 
 @pytest.mark.train
 def test_a_list_in_a_configuration_is_its_value_and_no_axis(tmp_path: Path) -> None:
-    item = planned(tmp_path, **FAMILIES["resnet"].options)
-    assert item.case.workload.options["config"] == FAMILIES["resnet"].config
-    assert item.case.data.name == "digits"
+    workloads = [{"huggingface": FAMILIES[name].options} for name in ("resnet", "vit")]
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        f"workload: mlp\nbatch: {{global_batch_size: 8}}\nstrategies: [ddp]\nworld_sizes: [2]\n"
+        f"axes: {json.dumps({'workload': workloads})}\n"
+    )
+    resnet, vit = (item.case for item in make(load(suite), MACHINE).cases)
+    assert resnet.workload.options["config"] == FAMILIES["resnet"].config
+    assert (resnet.data.name, vit.data.name) == ("digits", "digits")
 
 
 PUBLISHED = {

@@ -23,6 +23,16 @@ Batches = Callable[[int, range], "dict[str, np.ndarray]"]
 """``batches(step, rows)`` -> arrays whose first axis is ``len(rows)``."""
 
 
+INPUTS: dict[Kind, tuple[str, ...]] = {
+    "tokens": ("input_ids",),
+    "masked_tokens": ("input_ids",),
+    "pairs": ("input_ids", "decoder_input_ids"),
+    "features": ("features",),
+    "images": ("pixel_values",),
+}
+"""Kind of rows -> arrays of a batch that a model takes, in the order in which it takes them."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """What a workload wants of its data."""
@@ -48,8 +58,8 @@ class Shape:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Arrays of a batch that a model takes, in the order in which it takes them."""
-        return _INPUTS[self.kind]
+        """Arrays of a batch that a model takes, in that order."""
+        return INPUTS[self.kind]
 
     @property
     def tokens(self) -> int:
@@ -66,15 +76,6 @@ class Shape:
         """Ids, counted from 0, that the data may have."""
         has_own = self.kind == "masked_tokens" and self.mask is None
         return self.classes - 1 if has_own else self.classes
-
-
-_INPUTS: dict[Kind, tuple[str, ...]] = {
-    "tokens": ("input_ids",),
-    "masked_tokens": ("input_ids",),
-    "pairs": ("input_ids", "decoder_input_ids"),
-    "features": ("features",),
-    "images": ("pixel_values",),
-}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distbench.bounds import Bound, Count
-from distbench.data.base import Kind, Shape
+from distbench.data.base import INPUTS, Kind, Shape
 from distbench.errors import did_you_mean
 from distbench.workloads import _hf_source
 from distbench.workloads._hf_files import folder_problem, stored_configuration
@@ -116,7 +116,8 @@ class HuggingFace(Workload):
         return blocks(model)
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        output = module(*(batch[name] for name in self.shape.inputs))
+        # not by the shape, which takes time to make in every step
+        output = module(*(batch[name] for name in INPUTS[_KINDS[self.task]]))
         if not isinstance(output, tuple):
             return cross_entropy(output, batch["labels"])
         logits, balance = output
