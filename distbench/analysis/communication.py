@@ -264,8 +264,11 @@ class _Ledger:
 
     def _scalars(self) -> None:
         for op, size in self._sum_by_op(SCALAR).items():
-            if op not in self._theory:
-                self._book(op, size, f"{bytes_text(size)} of norms and flags")
+            expected = self._theory.get(op, 0.0)
+            # theory may have a flag itself, the count of a loss
+            extra = min(size - expected, self._left[op]) if expected <= SCALAR else 0.0
+            if extra > 0:
+                self._book(op, extra, f"{bytes_text(extra)} of norms and flags")
 
     def _known_deviations(self) -> None:
         effective = self._record.effective

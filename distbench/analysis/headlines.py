@@ -25,6 +25,8 @@ from distbench.record.contents import damage_text
 from distbench.units import count_text, number_text
 
 _MOST_FAILURES = 20
+# characters of a sentence that a run says once
+_REMARK = 1000
 ADVICE: dict[str, str] = {
     Status.UNSUPPORTED: "Not a failure: the reason says what this machine is missing.",
     Status.OOM_GPU: "The device ran out of memory. Try a smaller micro-batch with more accumulation, "
@@ -315,7 +317,10 @@ def judged_bad(run: AnalysedRun) -> list[str]:
 
 
 def judgements(run: AnalysedRun, kind: str) -> list[str]:
-    """Verdicts of that *kind*: the good ones in a line for each word, all others in a line of their own."""
+    """Verdicts of that *kind*: the good ones in a line for each word, all others in a line of their own.
+
+    Then each of their remarks once.
+    """
     judged = [(row, row.verdicts[kind]) for row in run.cases if kind in row.verdicts]
     good = [verdict for _, verdict in judged if verdict.gravity == "ok"]
     # what one line says of several cases must be true of each of them
@@ -323,7 +328,13 @@ def judgements(run: AnalysedRun, kind: str) -> list[str]:
     return [
         *(_together(same, len(judged)) for same in groups),
         *(_alone(row, verdict) for row, verdict in judged if verdict.gravity != "ok"),
+        *(one_line(remark, _REMARK) for remark in dict.fromkeys(_remarks(judged))),
     ]
+
+
+def _remarks(judged: Sequence[tuple[CaseSummary, Verdict]]) -> Iterator[str]:
+    for _, verdict in judged:
+        yield from verdict.remarks
 
 
 def _together(verdicts: Sequence[Verdict], judged: int) -> str:

@@ -57,6 +57,8 @@ class Verdict:
     another training by design."""
     by_outcome: bool = False
     """Whether what vouches is how well the training ended, so that it need not be the same in any step."""
+    remarks: tuple[str, ...] = ()
+    """Sentences for people that hold for several cases alike, so that a run says each of them once."""
     extent: tuple[float, str] | None = None
     """How far the case is from its reference, and what that is a fraction of: what several good verdicts of
     one word are summed up by."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench import optimizers
-from distbench.case import Case
+from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.errors import Refused as Refused
+from distbench.meshes import OF_DATA
 from distbench.strategies.description import (
     ENGINE_SETTINGS,
     ByDesign,
@@ -31,6 +32,30 @@ if TYPE_CHECKING:
     import torch
 
     from distbench.workloads.base import Workload
+
+
+Batch = dict[str, "torch.Tensor"]
+"""A micro-batch: its arrays by name, rows first."""
+
+
+@dataclass
+class Step:
+    """The step of a training that runs on this rank, where its loss is a sum and a count."""
+
+    batches: list[Batch] = field(default_factory=list)
+    """Its micro-batches, until their labels are counted."""
+    factor: torch.Tensor | None = None
+    """What a sum is multiplied by, once they are."""
+    is_first: bool = True
+    is_apart: bool = False
+    """Whether ranks communicate nothing in it, counts included."""
+    is_counted: bool = False
+    """Whether a loss was a sum and a count, in this step or before."""
+
+    def begin(self, batches: Sequence[Batch]) -> None:
+        """Begin the step that trains *batches*."""
+        self.is_first = self.is_first and self.factor is None
+        self.batches, self.factor = [*batches], None
 
 
 @dataclass(frozen=True)
@@ -54,6 +79,8 @@ class Setting:
     found: Path | None = None
     """Folder, seen by rank 0, for what one trial of a run finds out for all; it need not exist yet. None:
     there is none."""
+    step: Step = field(default_factory=Step, compare=False)
+    """The step that runs, which a feed begins."""
 
     @property
     def data_ranks(self) -> int:
@@ -281,6 +308,19 @@ class Strategy(ABC):
         pairs = zip(whole, part, strict=True)
         # how many calls what is trained makes, the model's layers decide
         return [a if a.op in self.moves_frozen else replace(b, calls=None) for a, b in pairs]
+
+    def counting(self, ranks: int) -> Sequence[ExpectedCollective]:
+        """Sum over *ranks* of what their losses count, once a step, where a loss is a sum and a count."""
+        if self.data_ranks(ranks) == 1:
+            return ()
+        sizes = {name: size for name, size in self.dimensions(ranks).items() if size > 1}
+        size, stages = BYTES["fp64"], sizes.get("pp", 1)
+        if stages > 1:
+            # only ranks that have the last stage compute a loss
+            over = [name for name in OF_DATA if name in sizes]
+            return [ExpectedCollective("all_reduce", size / stages, name) for name in over]
+        # among all ranks, which are no dimension where there are several
+        return [ExpectedCollective("all_reduce", size, next(iter(sizes)) if len(sizes) == 1 else None)]
 
     def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Bytes that a rank should read from ``disk`` (``read``) and write there (``written``) in a step.

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 ZERO_PAPER = "https://arxiv.org/abs/1910.02054"
 ALL_STATES = "All model states: with Adam in mixed precision 16 bytes per parameter."
+GLOBAL_COUNT = "over the count of the global batch"
+"""Of ``loss_mean``, where the loss of a micro-batch is a sum and a count, and ranks add up their counts."""
 TAKE_IT = "use it if"
 """What a claim is about that says when a strategy is the right one."""
 SPLITS_MODEL = 60
@@ -148,6 +150,7 @@ _WORK = {
     "float8_layers": "multiplies in float8 in other layers",
     "float8_emulated": "emulates float8",
     "loss_scale": "different loss scale",
+    "loss_mean": "another mean: of all that the global batch counts, or of the means of its parts",
     "dtypes": "different dtype",
     "dtypes.compute": "computes in a different dtype",
     "dtypes.gradients": "accumulates gradients in a different dtype",

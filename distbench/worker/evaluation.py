@@ -9,10 +9,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from distbench.data.base import IGNORED, Merit
-from distbench.strategies.base import Refused, Setting
+from distbench.data.base import Merit
+from distbench.strategies.base import Batch, Refused, Setting
 from distbench.strategies.engine import Engine
-from distbench.worker.feed import Batch, placed
+from distbench.worker.feed import placed
+from distbench.workloads.base import counting
 
 AT_ONCE = 2**24
 """Logits in fp64 at a time: 128 MiB, where those of 8,192 tokens over 128,256 classes are 8.4 GB."""
@@ -75,5 +76,5 @@ def sums_over(logits: torch.Tensor, labels: torch.Tensor, at_once: int = AT_ONCE
         exact = part.double()
         sums[0] += functional.cross_entropy(exact, right, reduction="sum")
         sums[1] += (exact.argmax(-1) == right).sum()
-    sums[2] = (labels != IGNORED).sum()
+    sums[2] = counting(labels)
     return sums

@@ -8,9 +8,8 @@ import torch
 
 from distbench import registry
 from distbench.data.base import Batches, Source
-from distbench.strategies.base import Setting
+from distbench.strategies.base import Batch, Setting
 
-Batch = dict[str, torch.Tensor]
 AHEAD = 256 << 20
 """Bytes of host memory that batches which are made ahead take at most."""
 
@@ -50,10 +49,12 @@ class Feed:
         made = self._made.pop(step, None)
         whole = placed(made or self._batches(step, self._rows), self._setting)
         size = len(self._rows) // self._accumulation
-        return [
+        batches = [
             {name: tensor[i * size : (i + 1) * size] for name, tensor in whole.items()}
             for i in range(self._accumulation)
         ]
+        self._setting.step.begin(batches)
+        return batches
 
     def fingerprint(self, step: int, *, of_all: bool = False) -> str:
         """Hash of this rank's rows of *step*, or of those *of_all* ranks, however they divide them."""

@@ -20,6 +20,7 @@ from distbench.strategies.torch_engine import reading
 from distbench.worker.sketch import digests
 from distbench.worker.spikes import Spikes
 from distbench.worker.trainer import not_as_on_rank_0
+from distbench.workloads.base import mean_of
 from distbench.workloads.weights import plain_name
 
 # no layer's gradient should grow to a hundred times its own median
@@ -110,7 +111,7 @@ class Health:
                 plain = _plain(name)
                 hooks.enter_context(part.register_forward_pre_hook(partial(_see_parameters, plain, broken)))
                 hooks.enter_context(part.register_forward_hook(partial(_see_output, plain, broken, first)))
-            loss = self._setting.workload.loss(module, batch)
+            loss = mean_of(self._setting.workload.loss(module, batch))
         if first:
             return first[0]
         if not bool(torch.isfinite(loss)):

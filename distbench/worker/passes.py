@@ -62,6 +62,7 @@ class Loop:
         if name not in ("warmup", "time") and (around := _overridden("around", active, states)):
             self._spans.inner = _observed(session, around)
         self._engine.keeps_gradients = name == "check"
+        self._setting.step.is_apart = name == "unsynced"
         clock = Clock(self._setting.device)
         losses = []
         # all ranks start the window together, so that the first step includes no waiting for set-up

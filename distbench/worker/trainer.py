@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import nn
 
 from distbench import registry
-from distbench.strategies.base import Refused, Setting, Strategy
+from distbench.strategies.base import Batch, Refused, Setting, Strategy
 from distbench.strategies.engine import Engine
 from distbench.worker import checks
-from distbench.worker.feed import Batch, Feed
+from distbench.worker.feed import Feed
 from distbench.worker.sketch import Named, described, digests
 from distbench.worker.spans import Spans
 from distbench.workloads import weights

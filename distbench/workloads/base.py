@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from distbench.data.base import IGNORED, Shape
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from distbench.workloads.splits import Splits
     from distbench.workloads.stages import Stages
 
+Loss: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
+"""The mean loss of a batch, or the sum over what counts in it (labels, say) and their number."""
 
 class Workload(ABC):
     """A model to train. A frozen dataclass: its fields are its options in YAML."""
@@ -139,8 +141,17 @@ class Workload(ABC):
         """Submodules that are sharded and checkpointed one by one."""
 
     @abstractmethod
-    def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Mean loss of *batch*, at least in fp32; *module* may be wrapped, so only call it."""
+    def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> Loss:
+        """Loss of *batch*, at least in fp32; *module* may be wrapped, so only call it.
+
+        A mean, where all parts of a global batch have the same weight. Otherwise the sum and the number of
+        what it sums, which is what ``counted`` gives for *batch*: engines divide by the number of the whole
+        global batch, over all ranks and micro-batches.
+        """
+
+    def counted(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """What a ``loss`` that is a sum counts in *batch*, known before the forward pass: an integer."""
+        return counting(batch["labels"])
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -148,6 +159,22 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     from torch.nn import functional
 
     return functional.cross_entropy(at_least_fp32(logits).flatten(0, -2), labels.flatten())
+
+
+def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum that ``cross_entropy`` is the mean of, and the number of labels that it is over."""
+    from torch.nn import functional
+
+    flat = at_least_fp32(logits).flatten(0, -2)
+    return functional.cross_entropy(flat, labels.flatten(), reduction="sum"), counting(labels)
+
+
+def mean_of(loss: Loss) -> torch.Tensor:
+    """*loss* of a batch as a mean over that batch alone."""
+    if isinstance(loss, tuple):
+        total, count = loss
+        return total / count
+    return loss
 
 
 def counting(labels: torch.Tensor) -> torch.Tensor:

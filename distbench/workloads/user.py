@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from distbench.workloads.base import Loss
+
 
 @dataclass(frozen=True)
 class User(Workload):
@@ -36,7 +38,9 @@ class User(Workload):
     model: str
     """``package.module:callable``; called without arguments it returns the nn.Module."""
     loss_function: str | None = None
-    """``package.module:callable`` of (module, batch) that returns the mean loss; null: cross-entropy."""
+    """``package.module:callable`` of (module, batch) that returns the mean loss, or the sum and the number of
+    what it sums, as two scalar tensors, where rows count unequally; null: cross-entropy. It calls the module
+    and nothing inside of it: each strategy wraps it in its own way."""
     kind: Kind = "tokens"
     """What the module is called with: tokens and masked_tokens, input_ids (rows, length); pairs, input_ids
     (rows, length) and decoder_input_ids (rows, target_length); features, features (rows, length); images,
@@ -56,6 +60,10 @@ class User(Workload):
     channels: Count | None = field(default=None, metadata={"since": 4})
     """Channels of images; null: 3."""
 
+    count_function: str | None = field(default=None, metadata={"since": 4})
+    """``package.module:callable`` of (batch) that returns the number that ``loss_function`` returns beside
+    its sum, known before the forward pass; null: the labels other than -100."""
+
     @classmethod
     def usual_data(cls, options: Mapping[str, Any]) -> str:
         """Digits for features and images, text for the others."""
@@ -69,7 +77,11 @@ class User(Workload):
         return Shape(self.kind, self.length, self.classes, target)
 
     def problem(self) -> str | None:
-        names = {"model": self.model, "loss_function": self.loss_function}
+        names = {
+            "model": self.model,
+            "loss_function": self.loss_function,
+            "count_function": self.count_function,
+        }
         problems = [
             f"{option} = {name!r}: {problem}"
             for option, name in names.items()
@@ -126,23 +138,34 @@ class User(Workload):
             )
         return [part for part in module.modules() if type(part).__name__ in self.layer_classes]
 
-    def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> Loss:
         """Loss of ``loss_function``, or the mean cross-entropy over the last dimension.
 
         Raises:
-            ValueError: the user's loss is no scalar tensor, or the logits don't fit the labels.
+            ValueError: the user's loss is of another form, or the logits don't fit the labels.
         """
         if self.loss_function is None:
             return self._cross_entropy(module, batch)
-        import torch
-
         loss = _callable("loss_function", self.loss_function)(module, batch)
-        if not isinstance(loss, torch.Tensor) or loss.ndim:
-            returned = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        if isinstance(loss, tuple | list) and len(loss) == 2 and _is_scalar(loss[0]):
+            return at_least_fp32(loss[0]), _integer("loss_function", self.loss_function, loss[1])
+        if not _is_scalar(loss):
             raise ValueError(
-                f"loss_function = {self.loss_function!r} returned {returned}; it must return a scalar tensor"
+                f"loss_function = {self.loss_function!r} returned {_form(loss)}; it must return a scalar "
+                "tensor, or two of them: a sum and the number of what it sums"
             )
         return at_least_fp32(loss)
+
+    def counted(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """What ``count_function`` returns, or the number of labels that are not ignored.
+
+        Raises:
+            ValueError: the user's count is no integer.
+        """
+        if self.count_function is None:
+            return super().counted(batch)
+        count = _callable("count_function", self.count_function)(batch)
+        return _integer("count_function", self.count_function, count)
 
     def _cross_entropy(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         labels = batch["labels"]
@@ -156,6 +179,35 @@ class User(Workload):
                 "classes) for pairs, (rows, classes) for features and images; or set loss_function"
             )
         return cross_entropy(logits, labels)
+
+
+def _is_scalar(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.ndim == 0
+
+
+def _integer(option: str, name: str, value: Any) -> torch.Tensor:
+    """The count that the callable *name* of *option* returned, as a scalar tensor of integers.
+
+    Raises:
+        ValueError: it is none.
+    """
+    import torch
+
+    count = torch.tensor(value) if isinstance(value, int) else value
+    if not _is_scalar(count) or count.is_floating_point() or count.is_complex():
+        raise ValueError(f"{option} = {name!r} returned {_form(value)} as a count; it must be an integer")
+    return count.to(torch.int64)
+
+
+def _form(value: Any) -> str:
+    """What *value* is, for the message of an error."""
+    if _is_scalar(value):
+        return f"a scalar of {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {', '.join(map(_form, value)) or 'nothing'}"
+    return f"shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
 
 
 def _name_problem(name: str) -> str | None:

@@ -189,3 +189,14 @@ def in_fp32(module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return functional.cross_entropy(
         module(batch["input_ids"]).float().flatten(0, 1), batch["labels"].flatten()
     )
+
+
+def letters(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return (batch["labels"] >= 97).sum()
+
+
+def sum_over_letters(module: nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same as a sum and a count."""
+    labels = batch["labels"].masked_fill(batch["labels"] < 97, -100)
+    logits = module(batch["input_ids"]).flatten(0, 1)
+    return functional.cross_entropy(logits, labels.flatten(), reduction="sum"), letters(batch)

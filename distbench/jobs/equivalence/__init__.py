@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from distbench.record import Record
 
 
+ADVICE = "advice"
+"""What a remark of a reference is called that says what to do about a difference, once for all cases."""
+
+
 @dataclass(frozen=True)
 class Check:
     """Whether each case is the same training as one process with the whole batch (``--check``)."""

@@ -82,6 +82,8 @@ class Arm:
     """What makes it another training by design; empty: it is not meant to be one."""
     cause: str = ""
     """Why every data-parallel training of this work must differ, if the reference shows it."""
+    advice: str = ""
+    """What can be done about that."""
     notes: tuple[str, ...] = ()
     """Remarks: a different optimizer kernel, a reference that is not deterministic."""
     sights: tuple[Sight, ...] = ()
@@ -138,6 +140,11 @@ class Equivalence:
             return f"{EQUIVALENT} ({self.basis()})"
         parts = (f"{arm.furthest:.2f} of the allowed deviation", self.basis(), self._sight())
         return f"{ROUNDING} ({'; '.join(part for part in parts if part)})"
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What can be done about differences, each sentence once."""
+        return tuple(dict.fromkeys(arm.advice for arm in self.arms if arm.word == DIFFERS and arm.advice))
 
     def basis(self) -> str:
         """The arms that the verdict rests on, and those that it does without."""

@@ -9,7 +9,7 @@ from typing import Any
 from distbench.analysis.loss_deviation import BY_DESIGN
 from distbench.analysis.settings import design_of
 from distbench.grouping import grouped
-from distbench.jobs.equivalence import MOST_STEPS
+from distbench.jobs.equivalence import ADVICE, MOST_STEPS
 from distbench.jobs.equivalence.arms import (
     DIFFERS,
     EQUIVALENT,
@@ -58,7 +58,7 @@ class Judge:
     def cause(self, *, disproved: bool = False) -> str:
         """Why other trainings of this work must differ; *disproved*: one that divides its batches doesn't."""
         rows = self._record.tables.get("check_notes", [])
-        left_out = (_EXACT, "fp64") if disproved else (_EXACT,)
+        left_out = (_EXACT, ADVICE, "fp64") if disproved else (_EXACT, ADVICE)
         return "; ".join(row["text"] for row in rows if row["training"] not in left_out)
 
     def broken(self, false_alarm: float) -> str:
@@ -66,6 +66,12 @@ class Judge:
         if self._most_exact is None:
             return ""
         return broken(self.envelope, self.case.precision.compute, *self._most_exact, false_alarm)
+
+    @property
+    def advice(self) -> str:
+        """What can be done about the cause."""
+        rows = self._record.tables.get("check_notes", [])
+        return "; ".join(row["text"] for row in rows if row["training"] == ADVICE)
 
     def judge(self, record: Record, false_alarm: float) -> Arm:
         """Verdict on the training in *record*."""
@@ -101,6 +107,7 @@ class Judge:
             from_fp64=self._from_exact(training),
             reference_from_fp64=self._from_exact(reference),
             cause=self.cause(),
+            advice=self.advice,
             notes=(*self._notes(record), *remarks),
             sights=self.envelope.sights(false_alarm),
         )

@@ -19,7 +19,7 @@ from distbench import optimizers
 from distbench.case import Batch, Case, Precision
 from distbench.clipping import clipped
 from distbench.job import REFERENCE
-from distbench.jobs.equivalence import CheckOptions
+from distbench.jobs.equivalence import ADVICE, CheckOptions
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import Engine
 from distbench.trial import Phases, TrialFile
@@ -38,6 +38,12 @@ _BEYOND_ROUNDING = 10.0
 _PROBES = 2
 _LONGEST = 300
 """Characters of what a model says that fails in fp64."""
+_SUM_AND_COUNT = (
+    "Where parts of a batch have unequal numbers of labels, as when tokens are masked, let the loss return a "
+    'sum and a count: total = cross_entropy(logits, labels, reduction="sum"); count = (labels != '
+    "-100).sum(); return total, count. A loss that joins rows otherwise allows no equivalent data-parallel "
+    "training"
+)
 
 
 @dataclass(frozen=True)
@@ -181,13 +187,14 @@ class _Check(Fingerprints):
                 "it",
             )
         elif distance > rounding:
-            why = norm or "parts of unequal weight, as when tokens are masked, or a loss that joins rows"
+            why = f"{norm}; " if norm else ""
             self._note(
                 "fp64",
-                f"in {self._exact} the first step changes by {distance:.1e} of itself {split}: the loss of "
-                f"a batch is not the mean of the losses of its parts ({why}), so no data-parallel training "
-                "is equivalent",
+                f"the loss of a batch is not the mean of the losses of its parts ({why}in {self._exact} the "
+                f"first step changes by {distance:.1e} of itself {split})",
             )
+            if not norm:
+                self._note(ADVICE, _SUM_AND_COUNT)
         return parts if max(distance, buffer) <= rounding else [1]
 
     def _note(self, training: str, text: str) -> None:

@@ -88,6 +88,7 @@ def _verdict(arms: list[Arm]) -> Verdict:
         evidence,
         voids=word == DIFFERS,
         vouches=word in (EQUIVALENT, ROUNDING) and has_seen_design,
+        remarks=evidence.advice,
         extent=(evidence.furthest, f"of the allowed deviation ({evidence.basis()})"),
     )
 
@@ -133,7 +134,8 @@ class _Court:
         """*arm* without the cause that a training which divides its batches as well disproves."""
         if not arm.cause:
             return arm
-        return dataclasses.replace(arm, cause=self._judges[_reference(record)].cause(disproved=True))
+        cause = self._judges[_reference(record)].cause(disproved=True)
+        return dataclasses.replace(arm, cause=cause, advice="")
 
 
 def _reference(record: Record) -> str:

@@ -179,7 +179,8 @@ def _notes(checked: Sequence[tuple[CaseSummary, Equivalence]], names: dict[str, 
             + ", ".join(f"{dtype} {FIXED_TOLERANCE[dtype]:.1e}" for dtype in tolerances)
             + "."
         )
-    return [*notes, *(f"{note[0].upper()}{note[1:]}." for note in remarks)]
+    advice = dict.fromkeys(text for _, found in checked for text in found.advice)
+    return [*notes, *(f"{note[0].upper()}{note[1:]}." for note in (*remarks, *advice))]
 
 
 def _trace(checked: Sequence[tuple[CaseSummary, Equivalence]], family: str) -> dict[str, Any]:

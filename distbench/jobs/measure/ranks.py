@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from distbench import registry, schedule
 from distbench.case import Case
@@ -14,6 +15,7 @@ from distbench.jobs.measure import cycle_of, profile_steps
 from distbench.metrics.base import Metric, Pass, Session
 from distbench.metrics.profile import AttentionRan
 from distbench.strategies.base import Setting, Strategy
+from distbench.strategies.description import GLOBAL_COUNT
 from distbench.strategies.engine import Engine
 from distbench.trial import DRAWS, LOSS_DTYPE, Phases, TrialFile
 from distbench.worker import checks
@@ -54,7 +56,9 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery
     delivery.effective = checks.settings_of(engine)
     updates = measure.warmup + measure.steps - engine.skipped_steps
     checks.check_effective(delivery.effective, setting, updates)
-    delivery.effective = {**_before_the_window(delivery.effective, trial.case, measure.steps), **data}
+    delivery.effective = _before_the_window(delivery.effective, trial.case, measure.steps) | data
+    if _on_any_rank(setting.step.is_counted, setting.device):
+        delivery.effective["loss_mean"] = GLOBAL_COUNT
     yield _so_far(loop)
     run_pass("count", cycle_of([trial.case]))
     yield _so_far(loop)
@@ -108,6 +112,13 @@ def _release() -> None:
 def _random_state(device: torch.device) -> torch.Tensor:
     """State of the generator that modules of the model draw from: it moves when they do."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _on_any_rank(own: bool, device: torch.device) -> bool:
+    """Whether *own* is true on any rank: in a pipeline the last stage alone has a loss. A collective call."""
+    flag = torch.tensor(int(own), device=device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+    return bool(flag)
 
 
 def _before_the_window(effective: dict[str, Any], case: Case, steps: int) -> dict[str, Any]:

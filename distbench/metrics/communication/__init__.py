@@ -163,6 +163,8 @@ def _theory(session: Session) -> list[float | None] | Absent:
     if theory is None:
         none = Absent(f"{session.case.strategy.name} has no communication model")
         return partly_trained(session.effective) or none
+    if "loss_mean" in session.effective:
+        theory = [*theory, *session.strategy.counting(session.case.world_size)]
     if session.rank == 0:
         session.tables["collectives_theory"] = [asdict(each) for each in theory]
     return [float(sum(each.bytes for each in theory))]

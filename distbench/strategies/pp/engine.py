@@ -13,6 +13,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
+from distbench.meshes import OF_DATA
 from distbench.strategies import pp
 from distbench.strategies._pipeline import uncut
 from distbench.strategies.base import Refused, Setting
@@ -21,6 +22,7 @@ from distbench.strategies.pp.line import Line
 from distbench.strategies.pp.parts import PartEngine
 from distbench.strategies.pp.stages import Part, Stage, parts_of, shapes_of
 from distbench.strategies.torch_engine import modules, reading, sharding, tensor_parallel
+from distbench.strategies.torch_engine.global_mean import GlobalMean
 from distbench.strategies.torch_engine.stagewise import Computed, Whole
 from distbench.workloads.stages import Stages
 
@@ -43,6 +45,9 @@ class PipelineEngine(PartEngine):
         first, last = (strategy.order.owner(end, line.size) for end in (0, stages[0].num_stages - 1))
         super().__init__(setting, model, parts, line, (first, last))
         self._last_place = last
+        # only ranks that have the last stage compute a loss
+        groups = [line.mesh.get_group(name) for name in OF_DATA if name in (line.mesh.mesh_dim_names or ())]
+        self._loss = GlobalMean(setting, chunks=strategy.micro_batches, groups=groups)
         self._strategy, self._stages, self._own_parts = strategy, stages, parts
         self._losses: list[torch.Tensor] = []
         self._logits_are_split = False

@@ -21,6 +21,7 @@ from distbench.strategies.pp.stages import shapes_of, with_weights
 from distbench.strategies.torch_engine.modules import computing_layers
 from distbench.strategies.torch_engine.stagewise import Computed
 from distbench.workloads import weights
+from distbench.workloads.base import mean_of
 from distbench.workloads.stages import Stages
 
 _WARM, _TIMED = 2, 5
@@ -101,7 +102,7 @@ def _passes(
         output = module(inputs)
         if is_last:
             batch = {model.input: labels, "labels": labels}
-            setting.workload.loss(Computed(output), batch).backward()
+            mean_of(setting.workload.loss(Computed(output), batch)).backward()
         else:
             output.backward(torch.ones_like(output))
 

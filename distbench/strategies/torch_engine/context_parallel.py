@@ -14,6 +14,7 @@ from distbench.strategies._context_parallel import Implementation
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.torch_engine import device_meshes
 from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.torch_engine.global_mean import GlobalMean
 from distbench.strategies.torch_engine.ulysses import Ulysses
 from distbench.workloads.base import Workload, counting
 from distbench.workloads.context import Attend
@@ -69,13 +70,18 @@ class Rows:
         whole: torch.Tensor = collectives.all_gather_tensor(output, 1, self.group)
         return whole.index_select(1, self._order)
 
-    def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Part of this rank in the mean loss of *batch*, times the ranks: the mean over them is that loss."""
+    def loss(self, module: nn.Module, batch: dict[str, torch.Tensor], whole: GlobalMean) -> torch.Tensor:
+        """Part of this rank in the loss of *batch*, times the ranks: the mean over them is that loss.
+
+        *whole* makes of a sum a part of the mean over the global batch.
+        """
         part, name = self.part_of(batch), self.context.labels
         mine, all_ranks = counting(part[name]), counting(batch[name])
         # the mean over no labels is not a number, and 0 times that is none either
         part[name] = part[name].where(mine > 0, 0)
         loss = self.workload.loss(module, part)
+        if isinstance(loss, tuple):
+            return whole.of(loss, part) * ((mine > 0) * self.group.size())
         return loss * (mine.double() * self.group.size() / all_ranks).to(loss)
 
 
@@ -99,7 +105,8 @@ class ContextEngine(TorchEngine):
     def __init__(self, setting: Setting, module: nn.Module, layers: list[nn.Module], rows: Rows) -> None:
         super().__init__(setting, module, layers)
         self._rows = rows
-        self._loss = rows.loss
+        whole = GlobalMean(setting)
+        self._loss = lambda module, batch: rows.loss(module, batch, whole)
 
     def evaluate(self, judge: Callable[[nn.Module], T]) -> T:
         def cut(_module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

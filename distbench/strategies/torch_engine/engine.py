@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench.strategies.base import Setting
+from distbench.strategies.base import Batch, Setting
 from distbench.strategies.engine import Engine, FullState
 from distbench.strategies.torch_engine import (
     checkpoint,
@@ -22,6 +22,7 @@ from distbench.strategies.torch_engine import (
     reading,
     recomputation,
 )
+from distbench.strategies.torch_engine.global_mean import GlobalMean
 from distbench.workloads.weights import plain_name
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ class TorchEngine(Engine):
     def __init__(self, setting: Setting, module: nn.Module, layers: list[nn.Module]) -> None:
         self._setting = setting
         self._case = setting.case
-        self._loss = setting.workload.loss
+        self._loss: Callable[[nn.Module, Batch], torch.Tensor] = GlobalMean(setting)
         self.module = module
         self._optimizer = self.make_optimizer(layers)
         self._scheduler = optimizer.make_scheduler(self._optimizer, self._case.optimizer)

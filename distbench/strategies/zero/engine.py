@@ -29,6 +29,7 @@ from distbench.strategies.torch_engine import (
     reading,
     recomputation,
 )
+from distbench.strategies.torch_engine.global_mean import GlobalMean
 from distbench.strategies.zero import Zero, checkpoint, gradients, masters, pieces, settings
 from distbench.strategies.zero.config import Elements, configuration, for_model
 from distbench.strategies.zero.groups import converter
@@ -45,7 +46,7 @@ class ZeroEngine(Engine):
     def __init__(self, setting: Setting, engine: Any, layers: list[nn.Module]) -> None:
         self._setting = setting
         self._engine = engine
-        self._loss = setting.workload.loss
+        self._loss = GlobalMean(setting)
         self._compute = modules.ComputeProbe(engine.module, layers)
         self._micro = 0
 

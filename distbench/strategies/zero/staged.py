@@ -155,7 +155,7 @@ def build_staged(strategy: Zero, pipeline: Pipeline, setting: Setting) -> Staged
         raise Refused(uncut(setting.case))
     config = configuration(strategy, setting.case, for_model(strategy, elements(setting.workload)))
     connect(strategy, setting.case)
-    module = pipeline_of(setting, model, pipeline.layers(setting.case))
+    module = pipeline_of(setting, model, pipeline.layers(setting.case), pipeline.micro_batches)
     (stage,) = module.forward_funcs
     if strategy.stage and not any(parameter.requires_grad for parameter in module.parameters()):
         # found with 0.19.8: IndexError: list index out of range

@@ -11,6 +11,7 @@ from torch import nn
 
 from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine import forwards, modules
+from distbench.strategies.torch_engine.global_mean import GlobalMean
 from distbench.strategies.torch_engine.stagewise import Computed
 from distbench.workloads import weights
 from distbench.workloads.stages import Stages
@@ -38,16 +39,22 @@ class StageLayer(nn.Module):
         return self.module(forwards.cast_floats(passed, self._compute))
 
 
-def pipeline_of(setting: Setting, model: Stages, layers: Sequence[range]) -> PipelineModule:
-    """DeepSpeed's module, in which this rank has one of the stages with *layers*. A collective call."""
+def pipeline_of(setting: Setting, model: Stages, layers: Sequence[range], chunks: int) -> PipelineModule:
+    """DeepSpeed's module, in which this rank has one of the stages with *layers*. A collective call.
+
+    *chunks* is the number of parts in which a micro-batch passes through it.
+    """
     ends: dict[int, list[str]] = {0: list(model.tied.values()), len(layers) - 1: list(model.tied)}
+    loss = GlobalMean(setting, chunks=chunks)
     module = PipelineModule(
         [_spec(setting, model, own, ends.get(stage, [])) for stage, own in enumerate(layers)],
         num_stages=len(layers),
-        loss_fn=lambda output, labels: _loss(setting, model, output, labels),
+        loss_fn=lambda output, labels: loss(Computed(output), {model.input: labels, "labels": labels}),
         # one of ours is one of its stages
         partition_method="uniform",
     )
+    # only ranks that have the last stage compute it
+    loss.groups = [module.mpu().get_data_parallel_group()]
     _count_once(module, model)
     return module
 
@@ -67,7 +74,3 @@ def _count_once(module: PipelineModule, model: Stages) -> None:
     """
     for name, parameter in module.named_parameters():
         parameter.ds_pipe_replicated = any(name.endswith(f"module.{copy}") for copy in model.tied)
-
-
-def _loss(setting: Setting, model: Stages, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return setting.workload.loss(Computed(output), {model.input: labels, "labels": labels})

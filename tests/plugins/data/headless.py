@@ -14,6 +14,9 @@ IGNORED = -100
 class Headless(Source):
     """Rows drawn from the seed, the first quarter of which has no labels, as a prompt has none."""
 
+    unequal: bool = False
+    """Whether rows have prompts of different lengths, up to all of a row but its last label."""
+
     def problem(self, shape: Shape) -> str | None:
         return None
 
@@ -24,7 +27,13 @@ class Headless(Source):
         def batches(step: int, rows: range) -> dict[str, np.ndarray]:
             drawn = np.stack([row(step, number) for number in rows])
             labels = drawn[:, 1:].copy()
-            labels[:, : shape.length // 4] = IGNORED
+            for labels_of_row, number in zip(labels, rows, strict=True):
+                labels_of_row[: self._prompt(step, number, shape.length)] = IGNORED
             return {"input_ids": drawn[:, :-1].copy(), "labels": labels}
 
         return batches
+
+    def _prompt(self, step: int, number: int, length: int) -> int:
+        if not self.unequal:
+            return length // 4
+        return int(np.random.default_rng([step, number]).integers(length))

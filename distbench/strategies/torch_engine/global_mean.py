@@ -1,0 +1,87 @@
+"""The mean of a loss over the labels of a global batch, for a loss that is a sum and a count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distbench.strategies.base import Batch, Setting
+from distbench.workloads.base import Loss, at_least_fp32
+
+
+class GlobalMean:
+    """The loss of a micro-batch, whose mean over micro-batches and data ranks is that of the global batch.
+
+    A loss that is a mean is left alone. A sum is divided by the count of the global batch and multiplied by
+    the number of parts that engines take the mean over, so that theirs is the sum over that count.
+    """
+
+    def __init__(
+        self, setting: Setting, *, chunks: int = 1, groups: Sequence[dist.ProcessGroup] | None = None
+    ) -> None:
+        """Prepare for the steps that a feed of *setting* announces.
+
+        Args:
+            chunks: Parts into which a pipeline cuts each micro-batch, with a loss of their own.
+            groups: Over which counts are summed, one after another, where not all ranks compute a loss.
+        """
+        self._workload, self._step = setting.workload, setting.step
+        self._data_ranks = setting.data_ranks
+        self._chunks, self.groups = chunks, groups
+        # of all ranks, those that share rows count the same labels
+        self._copies = setting.world_size // setting.data_ranks
+
+    def __call__(self, module: nn.Module, batch: Batch) -> torch.Tensor:
+        """Loss of *batch*; a collective call once a step, if the loss is a sum and a count."""
+        return self.of(self._workload.loss(module, batch), batch)
+
+    def of(self, loss: Loss, batch: Batch) -> torch.Tensor:
+        """The same of a *loss* that the workload has given for *batch*.
+
+        Raises:
+            ValueError: its count is not that of the workload before the forward pass.
+        """
+        if isinstance(loss, torch.Tensor):
+            self._step.batches.clear()
+            return loss
+        total, count = loss
+        factor = self._factor()
+        if count.device.type == "cpu" or self._step.is_first:
+            # on a GPU the host would wait for the count of each micro-batch
+            self._check(int(count), int(self._workload.counted(batch)))
+        return at_least_fp32(total) * factor.to(total.device, torch.float32)
+
+    def _factor(self) -> torch.Tensor:
+        """Number of parts that engines take the mean over, per label of the global batch."""
+        step = self._step
+        if step.batches:
+            counts = [self._workload.counted(batch) for batch in step.batches]
+            parts = len(counts) * self._chunks * self._data_ranks
+            step.factor, step.is_counted = parts / self._over_ranks(torch.stack(counts).sum()), True
+            step.batches.clear()
+        assert step.factor is not None, "a feed announces each step"
+        return step.factor
+
+    def _over_ranks(self, own: torch.Tensor) -> torch.Tensor:
+        if self._data_ranks == 1:
+            return own.double()
+        if self._step.is_apart:
+            return own.double() * self._data_ranks
+        if self.groups is None:
+            dist.all_reduce(own)
+            return own.double() / self._copies
+        for group in self.groups:
+            dist.all_reduce(own, group=group)
+        return own.double()
+
+    def _check(self, found: int, expected: int) -> None:
+        if found != expected:
+            raise ValueError(
+                f"the loss of a micro-batch counts {found}, and Workload.counted says {expected} before the "
+                "forward pass, by default the labels that are not -100; as all ranks need the count of the "
+                "global batch before their first backward pass, give the same count there (workload user: "
+                "count_function)"
+            )
