@@ -23,6 +23,8 @@ SKETCH = tuple(f"s{i:02}" for i in range(16))
 """The columns of a tensor's sketch in the tables ``check_tensors`` and ``checkpoint_tensors``."""
 DRAWS = "draws_random_numbers"
 """Key of a record's environment: true if the model drew random numbers while it trained, as dropout does."""
+NO_DROPOUT = "without_dropout"
+"""Key of a record's environment: which dropout of the model was turned off, in words."""
 LOSS_DTYPE = "loss_dtype"
 """Key of a record's environment: dtype of the loss that the model's micro-batches gave."""
 DETERMINISM = "determinism"

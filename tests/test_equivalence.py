@@ -349,6 +349,13 @@ strategies: [fsdp]
 
 
 @pytest.mark.train
+def test_a_model_with_dropout_is_checked_without_it(odd: dict[str, Any]) -> None:
+    found = odd["odd:Dropout ddp"]
+    assert found["verdict"] in (EQUIVALENT, ROUNDING)
+    assert {arm["without_dropout"] for arm in found["arms"]} == {"drop, p = 0.1"}
+
+
+@pytest.mark.train
 def test_a_reference_that_does_not_fit_is_replaced_by_the_smallest_that_does(
     odd: dict[str, Any],
 ) -> None:
@@ -373,7 +380,6 @@ def test_the_ranks_of_a_reference_decide_alike_what_only_one_of_them_sees(odd: d
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("odd:Dropout ddp", "dropout (drop, p = 0.1)"),
         ("odd:DrawsInForward zero3", "the model draws random numbers while it trains"),
         ("odd:Unused ddp", "find_unused_parameters"),
         ("small:NotANumber ddp", "its reference has no result: the loss of rank 0 was nan at step"),

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Finished
-from evidence import DDP, LOSSES, SINGLE, reference, rounding, trained
+from evidence import DDP, LOSSES, SINGLE, none, reference, rounding, trained
 from records import case, failed, in_bf16, info, measured
 
 from distbench.analysis.answer import answer
-from distbench.analysis.headlines import judged_bad
-from distbench.analysis.loss_deviation import DIFFERS, DISAGREE, SAME, UNKNOWN, Expected
+from distbench.analysis.headlines import judged_bad, judgements
+from distbench.analysis.loss_deviation import DIFFERS, DISAGREE, NOT_COMPARABLE, SAME, UNKNOWN, Expected
 from distbench.analysis.run import AnalysedRun
 from distbench.analysis.timed_losses import timed_losses
 from distbench.analysis.tolerance import BETWEEN_STRATEGIES
@@ -24,7 +24,7 @@ from distbench.case import Batch, Case, Precision
 from distbench.jobs.equivalence.arms import NOT_CHECKED
 from distbench.record import Record, Status
 from distbench.report.terminal import table
-from distbench.trial import DRAWS, LOSS_DTYPE
+from distbench.trial import DRAWS, LOSS_DTYPE, NO_DROPOUT
 
 FSDP, ZERO = case("fsdp"), case("zero")
 WARMUP, STEPS = 3, 10
@@ -188,7 +188,19 @@ def test_a_model_that_draws_random_numbers_is_not_compared() -> None:
     drawing = [
         timed(of, wrong_from(0, i / 10), environment={DRAWS: True}) for i, of in enumerate([SINGLE, DDP])
     ]
-    assert words(*drawing) == {"single": UNKNOWN, "ddp": UNKNOWN}
+    assert words(*drawing) == {"single": NOT_COMPARABLE, "ddp": NOT_COMPARABLE}
+    (line,) = judgements(run_of(*drawing), "losses")
+    assert line.startswith("not comparable: the model draws random numbers") and line.endswith(
+        ": 2 of 2 cases"
+    )
+
+
+def test_timed_losses_with_dropout_are_not_held_against_a_check_without() -> None:
+    bare = [
+        dataclasses.replace(each, environment={NO_DROPOUT: "drop"}) for each in (reference(), trained(none))
+    ]
+    drawing = timed(DDP, wrong_from(0, 0.1), environment={DRAWS: True})
+    assert words(*bare, drawing) == {"ddp": NOT_COMPARABLE}
 
 
 def test_random_numbers_that_only_a_strategy_draws_excuse_nothing() -> None:
@@ -339,7 +351,7 @@ def test_beside_a_check_that_heals_what_it_looks_at_the_timed_losses_are_held_ag
 def test_a_run_in_which_nothing_could_be_checked_does_not_end_like_one_that_was(
     run_suite: Callable[..., Finished],
 ) -> None:
-    suite = SMALL.replace("small:Small", "odd:Dropout").replace("trials: 1", "trials: 0")
+    suite = SMALL.replace("small:Small", "odd:DrawsInForward").replace("trials: 1", "trials: 0")
     finished = run_suite(f"{suite}check: {{steps: 1, perturbed: 4}}\nstrategies: [ddp]\n")
     assert finished.code == 3
     assert "none of 1 case could be judged: not checked" in finished.errors

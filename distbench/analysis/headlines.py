@@ -8,7 +8,7 @@ from distbench.analysis import border, environments, idle
 from distbench.analysis.candidates import noises
 from distbench.analysis.choice import SAME_MEMORY, Candidate
 from distbench.analysis.communication import EXPLAINED, volume
-from distbench.analysis.loss_deviation import BY_DESIGN
+from distbench.analysis.loss_deviation import BY_DESIGN, NOT_COMPARABLE
 from distbench.analysis.ranks import STRAGGLER
 from distbench.analysis.rounds import set_aside
 from distbench.analysis.run import AnalysedRun
@@ -317,19 +317,24 @@ def judged_bad(run: AnalysedRun) -> list[str]:
 
 
 def judgements(run: AnalysedRun, kind: str) -> list[str]:
-    """Verdicts of that *kind*: the good ones in a line for each word, all others in a line of their own.
+    """Verdicts of that *kind*: in a line for each word, but for bad ones and the like a line for each case.
 
     Then each of their remarks once.
     """
     judged = [(row, row.verdicts[kind]) for row in run.cases if kind in row.verdicts]
-    good = [verdict for _, verdict in judged if verdict.gravity == "ok"]
+    alike = [verdict for _, verdict in judged if _is_alike(verdict)]
     # what one line says of several cases must be true of each of them
-    groups = grouped(good, lambda verdict: (verdict.word, verdict.extent and verdict.extent[1])).values()
+    groups = grouped(alike, lambda verdict: (verdict.word, verdict.extent and verdict.extent[1])).values()
     return [
         *(_together(same, len(judged)) for same in groups),
-        *(_alone(row, verdict) for row, verdict in judged if verdict.gravity != "ok"),
+        *(_alone(row, verdict) for row, verdict in judged if not _is_alike(verdict)),
         *(one_line(remark, _REMARK) for remark in dict.fromkeys(_remarks(judged))),
     ]
+
+
+def _is_alike(verdict: Verdict) -> bool:
+    """Whether one line says the same of several cases: good ones, and those of a model that draws."""
+    return verdict.gravity == "ok" or verdict.word == NOT_COMPARABLE
 
 
 def _remarks(judged: Sequence[tuple[CaseSummary, Verdict]]) -> Iterator[str]:

@@ -15,6 +15,8 @@ DIFFERS = "another training"
 DISAGREE = "cases disagree"
 """Word of all of several cases of which none can be named as the odd one."""
 UNKNOWN = "not compared"
+NOT_COMPARABLE = "not comparable"
+"""Word of a case whose model draws random numbers while it trains, whatever its strategy."""
 BY_DESIGN = "differs by design"
 """Word of a case that is beyond rounding only from the step on in which its strategy begins to differ."""
 BLURRED = "not told apart"
@@ -85,7 +87,7 @@ class TimedLosses:
     def sentence(self) -> str:
         """The finding with what it rests on."""
         worst = self.worst
-        if self.word in (UNKNOWN, BLURRED) or worst is None:
+        if self.word in (UNKNOWN, NOT_COMPARABLE, BLURRED) or worst is None:
             return f"{self.word}: {self.reason}"
         if self.word == BY_DESIGN:
             return (

@@ -23,14 +23,24 @@ from types import MappingProxyType
 
 import numpy as np
 
-from distbench.analysis.loss_deviation import DISAGREE, SAME, UNKNOWN, Expected, TimedLosses
+from distbench.analysis.loss_deviation import (
+    DISAGREE,
+    NOT_COMPARABLE,
+    SAME,
+    UNKNOWN,
+    Expected,
+    TimedLosses,
+)
 from distbench.analysis.timed_trials import Timed
 from distbench.case import CHOICES
 from distbench.grouping import grouped
 from distbench.record import Record, Status
 from distbench.strategies.base import SINGLE
 
-_DRAWS = "the model draws random numbers while it trains, other ones on every rank"
+_DRAWS = (
+    "the model draws random numbers while it trains, as dropout does, and which row gets which of them "
+    "depends on how rows are divided among ranks"
+)
 _NO_MEAN = (
     "the loss of a batch may not be the mean over its parts (masked tokens, batch norm), or it is a mistake; "
     "--check tells"
@@ -60,7 +70,7 @@ def _of_peers(peers: Sequence[Timed], expected: Mapping[str, Expected]) -> dict[
     """Findings on the cases of one work: by what is vouched for, and of those within it by each other."""
     # what only some of them draw, or draw beside a reference that draws nothing, is not the model's
     if all(timed.draws for timed in peers) and not any(timed.case.id in expected for timed in peers):
-        return {timed.case.id: TimedLosses(UNKNOWN, _DRAWS) for timed in peers}
+        return {timed.case.id: TimedLosses(NOT_COMPARABLE, _DRAWS) for timed in peers}
     found: dict[str, TimedLosses] = {}
     known = [timed for timed in peers if timed.curves]
     vouched = {

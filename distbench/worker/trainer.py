@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distbench import registry
-from distbench.strategies.base import Batch, Refused, Setting, Strategy
+from distbench.strategies.base import Batch, Setting, Strategy
 from distbench.strategies.engine import Engine
 from distbench.worker import checks
 from distbench.worker.feed import Feed
@@ -224,14 +224,3 @@ def first_not_finite(losses: Iterable[tuple[int, float]]) -> dict[str, Any] | No
 def modules_of(setting: Setting) -> dict[str, nn.Module]:
     """Modules of the model by name; their parameters take no memory."""
     return dict(weights.skeleton(setting.workload).named_modules())
-
-
-def refuse_dropout(setting: Setting) -> None:
-    """Raise Refused if the model has dropout."""
-    for name, module in modules_of(setting).items():
-        probability = getattr(module, "p", None)
-        if "Dropout" in type(module).__name__ and isinstance(probability, float) and probability > 0:
-            raise Refused(
-                f"dropout ({name}, p = {probability:g}) draws different numbers on every rank, so nothing "
-                "can be compared; set p to 0 for this job"
-            )

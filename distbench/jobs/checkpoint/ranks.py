@@ -22,10 +22,11 @@ from distbench.files import whole
 from distbench.jobs.checkpoint import DIRECTLY, WHOLE, CheckpointOptions
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import Engine, FullState
-from distbench.trial import Phases, TrialFile
+from distbench.trial import NO_DROPOUT, Phases, TrialFile
 from distbench.worker import checks
+from distbench.worker.dropout import without_dropout
 from distbench.worker.feed import Feed
-from distbench.worker.trainer import Delivery, Kept, Rows, Step, Trainer, refuse_dropout
+from distbench.worker.trainer import Delivery, Kept, Rows, Step, Trainer
 from distbench.workloads import weights
 
 Load = Callable[[Engine], None]
@@ -39,14 +40,17 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
         Mismatch: the engine is not the requested one.
         OSError: a checkpoint could not be written.
     """
-    refuse_dropout(setting)
+    # the states of generators are in no checkpoint that another strategy resumes from
+    setting, dropped = without_dropout(setting)
     options = trial.job.options_as(CheckpointOptions)
     job = _Checkpoints(trial, setting, phases)
     if options.role == "case":
         job.own()
     if options.source:
         job.exchanged()
-    return job.delivered("checkpoint", parts=job.parts)
+    delivery = job.delivered("checkpoint", parts=job.parts)
+    delivery.facts |= {NO_DROPOUT: dropped} if dropped else {}
+    return delivery
 
 
 class _Checkpoints(Kept):

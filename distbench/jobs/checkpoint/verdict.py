@@ -21,12 +21,13 @@ from functools import partial
 from typing import Any
 
 from distbench import optimizers
+from distbench.analysis.text import one_line
 from distbench.analysis.verdict import Gravity, Verdict
 from distbench.case import Case
 from distbench.grouping import grouped
 from distbench.jobs.checkpoint import DIRECTLY, WHOLE
 from distbench.record import Record, Row, Status
-from distbench.trial import SKETCH, law_of
+from distbench.trial import NO_DROPOUT, SKETCH, law_of
 
 Tensors = dict[str, Row]
 """Fingerprints by the names of tensors."""
@@ -136,6 +137,8 @@ class Resumption:
     continuations: tuple[Continuation, ...]
     failures: tuple[str, ...]
     """How its failed trials ended."""
+    without_dropout: str = ""
+    """Which dropout of the model was turned off; empty: none."""
 
     @property
     def verdict(self) -> Verdict:
@@ -143,7 +146,11 @@ class Resumption:
         tried = [each for each in self.continuations if each.word != "lacking"]
         words = [each.word for each in tried] + ["failed"] * bool(self.failures)
         word = max(words, key=list(_GRAVITY).index, default="lacking")
-        return Verdict("checkpoint", word, _GRAVITY[word], self._sentence(word, tried), self)
+        dropped = one_line(self.without_dropout)
+        remarks = (
+            (f"Resumed without dropout ({dropped}), whose draws no checkpoint holds",) if dropped else ()
+        )
+        return Verdict("checkpoint", word, _GRAVITY[word], self._sentence(word, tried), self, remarks=remarks)
 
     def _sentence(self, word: str, tried: Sequence[Continuation]) -> str:
         if word == "failed":
@@ -173,6 +180,7 @@ def resumptions(records: Sequence[Record]) -> dict[str, Resumption]:
             case_id,
             tuple(resumed.get(case_id, ())),
             tuple(f"{record.status}: {record.reason}" for record in own if record.status.is_failure),
+            next((text for record in own if (text := str(record.environment.get(NO_DROPOUT) or ""))), ""),
         )
         for case_id, own in grouped(records, _about).items()
     }

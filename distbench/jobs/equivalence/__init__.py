@@ -50,6 +50,9 @@ class Check:
     shows there."""
     fp64: bool = True
     """Train each reference in fp64 as well, which anchors the scale, where the device has room for that."""
+    dropout: Literal["off", "refuse"] = "off"
+    """off: a model with dropout is checked without it, and the verdict says so: ranks drop other elements
+    than one process. refuse: it is not checked."""
     work: Literal["auto", "full"] = "auto"
     """auto: where the check of a case would take more than ``minutes`` by prediction, it is made on reduced
     work: the same strategy, options and batch, with shorter rows, fewer layers and fewer token ids."""
@@ -72,6 +75,8 @@ class CheckOptions(Options):
     """Of a reference: the numbers of parts in which the cases compute a global batch."""
     fp64: bool = True
     """Of a reference: whether it is trained in fp64 as well where that fits."""
+    dropout: str = "off"
+    """What becomes of dropout: ``off`` or ``refuse``."""
     work: str = ""
     """How the work is reduced, in words; empty: it is not."""
     asked: str = ""
@@ -126,6 +131,7 @@ class Equivalence(Kind):
                     of=case.id,
                     reference=reference.id,
                     steps=_steps(section, case),
+                    dropout=section.dropout,
                     arm=armed.optimizer.name,
                     precision="" if armed.precision == case.precision else armed.precision.compute,
                     work=work.text if work else "",

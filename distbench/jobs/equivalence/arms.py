@@ -80,6 +80,8 @@ class Arm:
     """The same of the reference: what rounding costs."""
     design: str = ""
     """What makes it another training by design; empty: it is not meant to be one."""
+    without_dropout: str = ""
+    """Which dropout of the model was turned off; empty: none."""
     cause: str = ""
     """Why every data-parallel training of this work must differ, if the reference shows it."""
     advice: str = ""
@@ -142,15 +144,23 @@ class Equivalence:
         return f"{ROUNDING} ({'; '.join(part for part in parts if part)})"
 
     @property
-    def advice(self) -> tuple[str, ...]:
-        """What can be done about differences, each sentence once."""
-        return tuple(dict.fromkeys(arm.advice for arm in self.arms if arm.word == DIFFERS and arm.advice))
+    def remarks(self) -> tuple[str, ...]:
+        """What holds for several cases: dropout that was turned off, and what to do about differences."""
+        dropped = [arm.without_dropout for arm in self.arms if arm.without_dropout]
+        said = [
+            f"Checked without dropout ({one_line(text)}): what it drops depends on how rows are divided "
+            "among ranks"
+            for text in dropped
+        ]
+        said += [arm.advice for arm in self.arms if arm.word == DIFFERS and arm.advice]
+        return tuple(dict.fromkeys(said))
 
     def basis(self) -> str:
         """The arms that the verdict rests on, and those that it does without."""
         rests = self._listed(self.checked)
         without = self._listed([arm for arm in self.arms if not arm.counts])
-        return (f"{rests}, without {without}" if without else rests) + _reduced(self.checked)
+        dropped = ", without dropout" if any(arm.without_dropout for arm in self.checked) else ""
+        return (f"{rests}, without {without}" if without else rests) + dropped + _reduced(self.checked)
 
     def _listed(self, arms: Sequence[Arm]) -> str:
         """The names of *arms*, those of one dtype together."""

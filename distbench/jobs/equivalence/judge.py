@@ -28,7 +28,7 @@ from distbench.jobs.equivalence.values import Place, Training, trainings
 from distbench.record import Record
 from distbench.schedule import corners
 from distbench.strategies.description import ByDesign
-from distbench.trial import DETERMINISM, STRICT
+from distbench.trial import DETERMINISM, NO_DROPOUT, STRICT
 
 # of a remark that is no cause of a difference
 _EXACT = "exact"
@@ -106,6 +106,7 @@ class Judge:
             design=design.why if design else "",
             from_fp64=self._from_exact(training),
             reference_from_fp64=self._from_exact(reference),
+            without_dropout=str(record.environment.get(NO_DROPOUT) or ""),
             cause=self.cause(),
             advice=self.advice,
             notes=(*self._notes(record), *remarks),

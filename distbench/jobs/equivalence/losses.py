@@ -12,6 +12,7 @@ from distbench.jobs.equivalence import Check
 from distbench.jobs.equivalence.envelope import EPSILON
 from distbench.jobs.equivalence.judge import Judge
 from distbench.record import Record, Status
+from distbench.trial import NO_DROPOUT
 
 # of the largest distance so far of the reference's perturbed trainings: one more of them came to 2.5 at most,
 # and the timed pass takes other kernels, which round elsewhere and more often (docs/equivalence.md)
@@ -29,7 +30,8 @@ def expected_losses(records: Sequence[Record]) -> dict[str, Expected]:
     references = {
         record.job.provides: record
         for record in records
-        if record.job.provides and record.status is Status.MEASURED
+        # timed trials train with the dropout that a check leaves out
+        if record.job.provides and record.status is Status.MEASURED and NO_DROPOUT not in record.environment
     }
     curves = {
         provided: _expected(record) for provided, record in references.items() if not _is_broken(record)

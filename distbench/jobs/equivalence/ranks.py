@@ -22,14 +22,15 @@ from distbench.job import REFERENCE
 from distbench.jobs.equivalence import ADVICE, CheckOptions
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import Engine
-from distbench.trial import Phases, TrialFile
+from distbench.trial import NO_DROPOUT, Phases, TrialFile
 from distbench.worker import checks
 from distbench.worker.determinism import lacks_determinism
+from distbench.worker.dropout import refuse_dropout, without_dropout
 from distbench.worker.feed import Feed
 from distbench.worker.fingerprints import Fingerprints
 from distbench.worker.perturb import moved, round_gradients
 from distbench.worker.room import lacking_for_fp64
-from distbench.worker.trainer import Delivery, Trainer, modules_of, refuse_dropout
+from distbench.worker.trainer import Delivery, Trainer, modules_of
 
 # far above the rounding of the dtype, far below any other difference
 _SAME: dict[str, float] = {"fp64": 1e-9, "fp32": 1e-5}
@@ -70,8 +71,11 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
         Refused: the model draws random numbers while it trains, or its state can't be gathered.
         Mismatch: the engine is not the requested one.
     """
-    refuse_dropout(setting)
-    options = trial.job.options_as(CheckOptions)
+    options, dropped = trial.job.options_as(CheckOptions), ""
+    if options.dropout == "refuse":
+        refuse_dropout(setting)
+    else:
+        setting, dropped = without_dropout(setting)
     plain = Training("case", options.steps, setting.case, setting.weights, seed=setting.case.seed)
     check = _Check(setting, phases, plain)
     try:
@@ -83,7 +87,9 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
     except NotImplementedError as error:
         # raised by an engine for what it can't gather
         raise Refused(str(error)) from error
-    return check.delivered("check", replicas=check.replicas, notes=check.notes)
+    delivery = check.delivered("check", replicas=check.replicas, notes=check.notes)
+    delivery.facts |= {NO_DROPOUT: dropped} if dropped else {}
+    return delivery
 
 
 class _Check(Fingerprints):
@@ -109,8 +115,9 @@ class _Check(Fingerprints):
         self.train(name="reseeded", case=self._exactly(), steps=1, seed=seed + 1)
         if self._from_exact("reseeded")[0] > _SAME[self._exact]:
             raise Refused(
-                "the model draws random numbers while it trains (the first step depends on the seed): every "
-                "rank draws different ones, so nothing can be compared; turn that off"
+                "the model draws random numbers while it trains (the first step depends on the seed), not by "
+                "dropout that its modules or their config show: which row gets which of them depends on how "
+                "rows are divided among ranks, so nothing can be compared; turn that off"
             )
         parts = self._parts(parts)
         always = bool(optimizers.kind_of(self._plain.case.optimizer).computes_in)

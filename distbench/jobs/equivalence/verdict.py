@@ -88,7 +88,7 @@ def _verdict(arms: list[Arm]) -> Verdict:
         evidence,
         voids=word == DIFFERS,
         vouches=word in (EQUIVALENT, ROUNDING) and has_seen_design,
-        remarks=evidence.advice,
+        remarks=evidence.remarks,
         extent=(evidence.furthest, f"of the allowed deviation ({evidence.basis()})"),
     )
 

@@ -179,8 +179,8 @@ def _notes(checked: Sequence[tuple[CaseSummary, Equivalence]], names: dict[str, 
             + ", ".join(f"{dtype} {FIXED_TOLERANCE[dtype]:.1e}" for dtype in tolerances)
             + "."
         )
-    advice = dict.fromkeys(text for _, found in checked for text in found.advice)
-    return [*notes, *(f"{note[0].upper()}{note[1:]}." for note in (*remarks, *advice))]
+    said = dict.fromkeys(text for _, found in checked for text in found.remarks)
+    return [*notes, *(f"{note[0].upper()}{note[1:]}." for note in (*remarks, *said))]
 
 
 def _trace(checked: Sequence[tuple[CaseSummary, Equivalence]], family: str) -> dict[str, Any]:

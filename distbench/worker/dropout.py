@@ -1,0 +1,100 @@
+"""Dropout of a model: where it is, and the same model without it."""
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from distbench.strategies.base import Refused, Setting
+from distbench.workloads import weights
+
+
+@dataclass(frozen=True)
+class _Probability:
+    """A probability with which a module drops something."""
+
+    place: str
+    owner: Any
+    """The module, or its configuration."""
+    key: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.place}, p = {self.value:g}"
+
+
+def without_dropout(setting: Setting) -> tuple[Setting, str]:
+    """*setting* with a model that drops nothing, and what that has been turned off; empty: nothing.
+
+    Ranks have rows of their own, so that what each drops is not what one process would.
+    """
+    found = list(_probabilities(weights.skeleton(setting.workload)))
+    if not found:
+        return setting, ""
+    workload = copy.copy(setting.workload)
+    make = setting.workload.module
+
+    def module() -> nn.Module:
+        made = make()
+        for each in _probabilities(made):
+            # a configuration may be frozen; whether the model still draws is found out in its first step
+            with suppress(AttributeError):
+                setattr(each.owner, each.key, 0.0)
+        return made
+
+    # a workload is frozen, and this one is nobody else's
+    object.__setattr__(workload, "module", module)
+    return dataclasses.replace(setting, workload=workload), _text(found)
+
+
+def refuse_dropout(setting: Setting) -> None:
+    """Raise Refused if the model has dropout."""
+    if found := list(_probabilities(weights.skeleton(setting.workload))):
+        raise Refused(
+            f"dropout ({_text(found)}) drops other elements of a row where rows are divided otherwise among "
+            "ranks, so nothing can be compared; check: {dropout: off} checks the model without it"
+        )
+
+
+def _text(found: list[_Probability]) -> str:
+    return str(found[0]) + (f", and {len(found) - 1} more" if len(found) > 1 else "")
+
+
+def _probabilities(module: nn.Module) -> Iterator[_Probability]:
+    """Probabilities above 0 in *module*: of modules that drop, and of functions that are told of them."""
+    configurations: dict[int, tuple[str, Any]] = {}
+    for name, part in module.named_modules():
+        drops = any(word in type(part).__name__ for word in ("Drop", "StochasticDepth"))
+        for key, value in _dropping(part, *(["p"] if drops else [])):
+            yield _Probability(name if key == "p" else _within(name, key), part, key, value)
+        for of, config in _configurations(getattr(part, "config", None), _within(name, "config")):
+            configurations.setdefault(id(config), (of, config))
+    for of, config in configurations.values():
+        for key, value in _dropping(config):
+            yield _Probability(_within(of, key), config, key, value)
+
+
+def _dropping(owner: Any, *keys: str) -> list[tuple[str, float]]:
+    """Attributes of *owner*, those *keys* and all named after dropping, that are a probability above 0."""
+    return [
+        (key, value)
+        for key, value in vars(owner).items()
+        if (key in keys or "drop" in key.lower()) and isinstance(value, float) and 0 < value <= 1
+    ]
+
+
+def _configurations(config: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """*config*, if it is an object with attributes, and those of its parts."""
+    if not type(config).__name__.endswith("Config"):
+        return
+    yield place, config
+    for key, value in vars(config).items():
+        yield from _configurations(value, f"{place}.{key}")
+
+
+def _within(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key

@@ -1,0 +1,115 @@
+"""Dropout is turned off where trainings are compared, by whatever way a model drops."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import Finished, run_in
+from records import case
+
+from distbench.case import Choice
+from distbench.jobs.equivalence.arms import NOT_CHECKED
+from distbench.workloads.user import User
+
+
+def attention() -> Any:
+    from torch import nn
+
+    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True)
+
+
+def recurrent() -> Any:
+    from torch import nn
+
+    class Last(nn.LSTM):
+        def forward(self, rows: Any) -> Any:
+            return super().forward(rows)[0]
+
+    return Last(8, 8, num_layers=2, dropout=0.5)
+
+
+def attribute() -> Any:
+    from torch import nn
+    from torch.nn import functional
+
+    class Paths(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop_prob = 0.5
+
+        def forward(self, rows: Any) -> Any:
+            return functional.dropout(rows, self.drop_prob, self.training)
+
+    return Paths()
+
+
+def configured() -> Any:
+    from torch import nn
+    from torch.nn import functional
+
+    class Config(SimpleNamespace):
+        pass
+
+    class Configured(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = Config(text=Config(attention_dropout=0.5))
+
+        def forward(self, rows: Any) -> Any:
+            return functional.dropout(rows, self.config.text.attention_dropout, self.training)
+
+    return Configured()
+
+
+WAYS = {"attention": 4, "recurrent": 1, "attribute": 1, "configured": 1}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_drops_nothing_once_its_dropout_is_off(way: str, tmp_path: Path) -> None:
+    import torch
+
+    from distbench.strategies.base import Setting
+    from distbench.worker.dropout import without_dropout
+
+    of = dataclasses.replace(case("ddp"), workload=Choice("user", {"model": f"test_dropout:{way}"}))
+    workload, rows = User(f"test_dropout:{way}"), torch.randn(4, 6, 8)
+    setting = Setting(of, workload, tmp_path, torch.device("cpu"), 0, 1, tmp_path)
+    off, told = without_dropout(setting)
+    assert told.endswith(f", and {WAYS[way] - 1} more" if WAYS[way] > 1 else ", p = 0.5")
+    dropping, bare = workload.module(), off.workload.module()
+    assert not torch.equal(dropping(rows), dropping(rows))
+    assert torch.equal(bare(rows), bare(rows))
+    # the workload of others keeps its own
+    assert without_dropout(setting)[1] == told
+
+
+CHECKED = """
+workload: {user: {model: "odd:Dropout", length: 16}}
+data: text
+batch: {global_batch_size: 4}
+measure: {trials: 0}
+world_sizes: [2]
+strategies: [ddp]
+"""
+
+
+@pytest.mark.train
+def test_a_suite_can_refuse_to_check_a_model_with_dropout(run_suite: Callable[..., Finished]) -> None:
+    done = run_suite(f"{CHECKED}check: {{dropout: refuse, steps: 2, perturbed: 4}}")
+    (found,) = [each["equivalence"] for each in done.cases.values()]
+    assert found["verdict"] == NOT_CHECKED
+    assert all("dropout (drop, p = 0.1)" in arm["reason"] for arm in found["arms"])
+    assert all("check: {dropout: off}" in arm["reason"] for arm in found["arms"])
+
+
+@pytest.mark.train
+def test_a_model_with_dropout_resumes_without_it(tmp_path: Path) -> None:
+    done = run_in(tmp_path, f"{CHECKED}checkpoint: {{steps_before: 2, steps_after: 2}}")
+    assert done.code == 0, done.errors
+    assert {each["verdict"] for each in done.checkpoints} == {"same"}
