@@ -304,6 +304,14 @@ class Case:
         text = json.dumps(decides, sort_keys=True, separators=(",", ":"), default=deciding)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
+    @property
+    def parts_matter(self) -> bool:
+        """Whether the workload is declared to be another training for each division of a batch into parts.
+
+        BatchNorm takes the statistics of one micro-batch of one rank there.
+        """
+        return self.workload.options.get("batch_norm") == "per_rank"
+
     def matches(self, glob: str) -> bool:
         """Whether the label, the name, or the first parts of the name match *glob*: ``ddp``, ``*/ws2``."""
         whole = any(fnmatch.fnmatchcase(text, glob) for text in (self.name, self.label))

@@ -404,6 +404,7 @@ strategies: [ddp]
         assert all("is not the mean of the losses of its parts" in arm["cause"] for arm in found["arms"])
     statistics = "batch norm in norm takes its statistics from the rows of one rank"
     assert all(statistics in arm["cause"] for arm in norm["arms"])
+    assert all("batch_norm: per_rank" in arm["advice"] for arm in norm["arms"])
     assert all("return total, count" in arm["advice"] for arm in mask["arms"])
 
 

@@ -20,7 +20,7 @@ from distbench.analysis.timed_losses import timed_losses
 from distbench.analysis.tolerance import BETWEEN_STRATEGIES
 from distbench.analysis.unchecked import unchecked
 from distbench.analysis.verdict import Verdict
-from distbench.case import Batch, Case, Precision
+from distbench.case import Batch, Case, Choice, Precision
 from distbench.jobs.equivalence.arms import NOT_CHECKED
 from distbench.record import Record, Status
 from distbench.report.terminal import table
@@ -182,6 +182,18 @@ def test_a_loss_that_is_no_mean_over_parts_of_the_batch_is_not_called_a_mistake_
     four = dataclasses.replace(case("ddp", 4), label="on-four", batch=Batch(8, 2, 1))
     alone = words(timed(DDP, rounded(1)), timed(four, wrong_from(0, 0.02)))
     assert alone == {"ddp": UNKNOWN, "on-four": UNKNOWN}
+
+
+def test_where_parts_matter_other_divisions_are_no_evidence() -> None:
+    declared = Choice("user", {"model": "m:M", "batch_norm": "per_rank"})
+    one, two = (dataclasses.replace(each, workload=declared) for each in (SINGLE, DDP))
+    whole = dataclasses.replace(one, batch=Batch(8, 8, 1))
+    halves = dataclasses.replace(two, batch=Batch(8, 4, 1))
+    found = words(timed(whole, rounded(1)), timed(halves, wrong_from(0, 0.02)))
+    assert set(found.values()) <= {UNKNOWN, SAME}
+    other = dataclasses.replace(halves, label="other", name="other/ws2")
+    wrong = dataclasses.replace(other, strategy=Choice("fsdp"))
+    assert DISAGREE in words(timed(halves, rounded(1)), timed(wrong, wrong_from(0, 0.02))).values()
 
 
 def test_a_model_that_draws_random_numbers_is_not_compared() -> None:

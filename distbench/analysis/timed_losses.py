@@ -17,7 +17,7 @@ Cases of the same work differ only in how it is divided and kept (``CHOICES`` an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -61,9 +61,15 @@ def timed_losses(
     by_case = grouped(measured, lambda record: record.case_id)
     cases = [Timed(mine, moved.get(case_id, ())) for case_id, mine in by_case.items()]
     found: dict[str, TimedLosses] = {}
-    for peers in grouped(cases, lambda timed: timed.case.work((*CHOICES, "world_size"))).values():
+    for peers in grouped(cases, _training_of).values():
         found |= _of_peers(peers, expected)
     return found
+
+
+def _training_of(timed: Timed) -> Hashable:
+    """What two cases have alike whose trainings are the same."""
+    case = timed.case
+    return case.work((*CHOICES, "world_size")), timed.parts if case.parts_matter else 0
 
 
 def _of_peers(peers: Sequence[Timed], expected: Mapping[str, Expected]) -> dict[str, TimedLosses]:

@@ -18,6 +18,7 @@ def unsupported(case: Case, strategy: Strategy, workload: Workload, machine: Mac
     return (
         _missing(strategy.packages, machine, install_hint("train"))
         or _missing([*workload.packages, *optimizers.kind_of(case.optimizer).packages], machine)
+        or workload.lacking(case.device)
         or _no_code(case, machine)
         or _no_dtype(case, machine)
         or _no_float8(case, machine, workload.tokens_per_sample * case.batch.micro_batch_size)

@@ -47,6 +47,14 @@ def reference_of(case: Case) -> Case:
     return trusted(case, Choice(SINGLE), 1, Batch(size, size, 1))
 
 
+def reference_in_parts(case: Case) -> Case:
+    """Reference of *case* that computes a global batch in the same parts, where these matter."""
+    if not case.parts_matter:
+        return reference_of(case)
+    batch = dataclasses.replace(case.batch, gradient_accumulation_steps=case.batch.parts)
+    return trusted(case, Choice(SINGLE), 1, batch)
+
+
 def trusted(like: Case, strategy: Choice, world_size: int, batch: Batch, *, recomputes: bool = False) -> Case:
     """The training of *like* with *strategy*, one of torch's own, and its batch divided as *batch*.
 

@@ -24,7 +24,9 @@ class Feed:
         size = case.batch.global_batch_size
         self._batches = batches or source.open(setting.workload.shape, case.seed, size)
         if order is not None:
-            self._batches = _reordered(self._batches, size, order)
+            # where it matters which rows are together, they stay together
+            block = case.batch.micro_batch_size if case.parts_matter else size
+            self._batches = _reordered(self._batches, size, order, block)
         self._setting = setting
         self._accumulation = case.batch.gradient_accumulation_steps
         # one process may drive several devices (nn.DataParallel); it then gets the rows of all of them
@@ -80,9 +82,13 @@ def _on(device: torch.device, array: np.ndarray) -> torch.Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def _reordered(batches: Batches, size: int, seed: int) -> Batches:
+def _reordered(batches: Batches, size: int, seed: int, block: int) -> Batches:
+    """*batches* of *size* rows in a random order within each *block* of them, drawn by *seed*."""
+
     def reordered(step: int, rows: range) -> dict[str, np.ndarray]:
-        order = np.random.default_rng([seed, step]).permutation(size)[rows.start : rows.stop]
+        draws = np.random.default_rng([seed, step])
+        within = [start + draws.permutation(block) for start in range(0, size, block)]
+        order = np.concatenate(within)[rows.start : rows.stop]
         return {name: array[order] for name, array in batches(step, range(size)).items()}
 
     return reordered

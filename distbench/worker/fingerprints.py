@@ -11,7 +11,7 @@ from distbench.strategies.engine import Engine
 from distbench.worker.moves import Moves
 from distbench.worker.sketch import Named
 from distbench.worker.trainer import Kept, Rows, Step, exhaust, not_as_on_rank_0
-from distbench.workloads import weights
+from distbench.workloads import batch_norm, weights
 
 
 class Fingerprints(Kept):
@@ -25,6 +25,11 @@ class Fingerprints(Kept):
         self.replicas: Rows = []
         """Of each training the first copy on another rank that is not that of rank 0."""
         self.notes: Rows = []
+        norms = batch_norm.layers(weights.skeleton(setting.workload)) if setting.case.parts_matter else {}
+        self._differ = {
+            f"{name}.{buffer}" for name, norm in norms.items() for buffer, _ in norm.named_buffers()
+        }
+        """Buffers of which each rank has its own by design."""
 
     def watch(self, training: str, engine: Engine) -> None:
         """Watch from now on the *training* of *engine*, which has not taken any step."""
@@ -87,10 +92,18 @@ class Fingerprints(Kept):
         }
         # whole numbers are constants, or count calls, of which accumulation makes more
         return {
-            name: buffer for name, buffer in real.items() if buffer.is_floating_point() and buffer.numel()
+            name: buffer
+            for name, buffer in real.items()
+            if buffer.is_floating_point() and buffer.numel() and name not in self._differ
         }
 
 
 def _has_buffers(setting: Setting) -> bool:
     """Whether the model has any buffer."""
     return next(weights.skeleton(setting.workload).buffers(), None) is not None
+
+
+def _of_batch_norm(setting: Setting) -> set[str]:
+    """Names of the buffers of BatchNorm in the model."""
+    norms = batch_norm.layers(weights.skeleton(setting.workload))
+    return {f"{name}.{buffer}" for name, norm in norms.items() for buffer, _ in norm.named_buffers()}

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from distbench import registry
 from distbench.strategies.base import Batch, Setting, Strategy
@@ -22,7 +21,6 @@ from distbench.worker import checks
 from distbench.worker.feed import Feed
 from distbench.worker.sketch import Named, described, digests
 from distbench.worker.spans import Spans
-from distbench.workloads import weights
 
 Rows = list[dict[str, Any]]
 
@@ -219,8 +217,3 @@ def first_not_finite(losses: Iterable[tuple[int, float]]) -> dict[str, Any] | No
         if not math.isfinite(loss):
             return {"step": step, "value": str(loss)}
     return None
-
-
-def modules_of(setting: Setting) -> dict[str, nn.Module]:
-    """Modules of the model by name; their parameters take no memory."""
-    return dict(weights.skeleton(setting.workload).named_modules())

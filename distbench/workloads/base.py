@@ -56,6 +56,10 @@ class Workload(ABC):
         """What is impossible about the options (heads that don't divide), or None; asked without torch."""
         return None
 
+    def lacking(self, device: str) -> str | None:
+        """Why the options can't be had on a kind of *device* (``cpu``, ``cuda``), or None."""
+        return None
+
     def parameters(self) -> int | None:
         """Number of trainable parameters by formula, or None if there is no formula."""
         return None
@@ -190,5 +194,5 @@ def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 PLUGIN_BASE = Workload
-HELPERS = ("context", "hashing", "mixture", "shapes", "splits", "stages", "weights")
+HELPERS = ("batch_norm", "context", "hashing", "mixture", "shapes", "splits", "stages", "weights")
 """Modules of this room that are shared code and no plug-ins."""

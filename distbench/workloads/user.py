@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from distbench.bounds import Count
 from distbench.data.base import Kind, Shape
 from distbench.workloads.base import Workload, at_least_fp32, cross_entropy
+from distbench.workloads.batch_norm import Statistics, lacking, with_statistics
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +64,11 @@ class User(Workload):
     count_function: str | None = field(default=None, metadata={"since": 4})
     """``package.module:callable`` of (batch) that returns the number that ``loss_function`` returns beside
     its sum, known before the forward pass; null: the labels other than -100."""
+    batch_norm: Statistics | None = field(default=None, metadata={"since": 4})
+    """Statistics of BatchNorm where ranks have rows of their own. per_rank: meant to be those of the rows
+    that a rank has at a time, so trainings are compared with one process that divides the batch as they do.
+    sync: those of all ranks, by torch's SyncBatchNorm, on GPUs. null: as the model is, compared with one
+    process that has the whole batch."""
 
     @classmethod
     def usual_data(cls, options: Mapping[str, Any]) -> str:
@@ -98,6 +104,9 @@ class User(Workload):
         ]
         return "; ".join(problems) or None
 
+    def lacking(self, device: str) -> str | None:
+        return lacking(self.batch_norm, device)
+
     def module(self) -> nn.Module:
         """User's module.
 
@@ -116,7 +125,7 @@ class User(Workload):
             raise ValueError(
                 f"model = {self.model!r} returned {type(module).__name__}; it must return an nn.Module"
             )
-        return module
+        return with_statistics(module, self.batch_norm)
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
         """Modules of ``layer_classes``, or the items of the largest nn.ModuleList.

@@ -37,6 +37,12 @@ class BatchNorm(Small):
         return self.norm(logits.flatten(0, 1)).view_as(logits)
 
 
+class Synchronised(BatchNorm):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.SyncBatchNorm(256)
+
+
 class Keeping(Small):
     """Keeps the running mean of what it has seen, and takes it off what it sees next."""
 

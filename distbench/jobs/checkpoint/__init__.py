@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -106,7 +106,7 @@ class Checkpoints(Kind):
         grows linearly with the cases, and a fault has one name.
         """
         # the same training, on any number of devices and by any means
-        groups = grouped(cases, lambda case: case.work((*CHOICES, "world_size")))
+        groups = grouped(cases, _training_of)
         return [task for group in groups.values() for task in _star(section, group)]
 
     def steps(self, task: Task, measure: Measure) -> int:
@@ -123,6 +123,11 @@ class Checkpoints(Kind):
         from distbench.jobs.checkpoint.verdict import continuations
 
         return {"checkpoints": [continuation.to_json() for continuation in continuations(records)]}
+
+
+def _training_of(case: Case) -> Hashable:
+    """What two cases have alike whose trainings are the same."""
+    return case.work((*CHOICES, "world_size")), case.batch.parts if case.parts_matter else 0
 
 
 def _star(checkpoint: Checkpoint, cases: Sequence[Case]) -> list[Task]:

@@ -17,7 +17,7 @@ from distbench.job import REFERENCE, Job, Options
 from distbench.jobs.base import STEP, TRAINING, Kind, training_tables
 from distbench.jobs.equivalence.cost import Work, reduced, seconds_of
 from distbench.metrics.base import TableColumn, TableSpec
-from distbench.plan.tasks import Task, reference_of, trusted
+from distbench.plan.tasks import Task, reference_in_parts, trusted
 from distbench.schedule import corners
 from distbench.strategies.base import SHARDED, SINGLE, Strategy
 from distbench.units import count_text, duration_text
@@ -125,7 +125,7 @@ class Equivalence(Kind):
             again = in_fp32(case) if work else None
             for full in arms:
                 armed = dataclasses.replace(full, workload=work.choice) if work else full
-                reference = reference_of(armed)
+                reference = reference_in_parts(armed)
                 options = CheckOptions(
                     role="case",
                     of=case.id,
@@ -234,6 +234,8 @@ def _reference(
 ) -> Task:
     size = reference.batch.global_batch_size
     alike = [case for case in cases if case.batch.global_batch_size == size]
+    if reference.parts_matter:
+        alike = [case for case in alike if case.batch.parts == reference.batch.parts]
     parts = sorted({case.batch.parts for case in alike})
     own = dataclasses.replace(
         options, role=REFERENCE, perturbed=check.perturbed, parts=parts, fp64=check.fp64
@@ -246,6 +248,8 @@ def _reference(
             share = size // world_size
             part = math.gcd(share, micro)
             cut = Batch(size, part, share // part)
+            if reference.parts_matter and part != micro:
+                continue
             smaller.append(trusted(reference, Choice(SHARDED), world_size, cut, recomputes=True))
     instead = (
         case for case in smaller if case.id != reference.id and not _strategy(case).problem(case, machine)

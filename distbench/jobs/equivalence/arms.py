@@ -19,6 +19,11 @@ ROUNDING = "equivalent within rounding"
 DIFFERS = "differs"
 NOT_CHECKED = "not checked"
 
+PER_RANK = (
+    "Differs by design in the BatchNorm statistics (batch_norm: per_rank): each case is compared with one "
+    "process that divides the batch into the same parts; running statistics are those of each rank, and not "
+    "compared"
+)
 MISSING, NO_NUMBER = "is missing", "is no number"
 FIXED_TOLERANCE = {"fp64": 1e-7, "fp32": 1.3e-6, "bf16": 1.6e-2, "fp16": 1e-3}
 """``torch.testing.assert_close``'s relative tolerances, shown next to the measured envelope only."""
@@ -80,6 +85,8 @@ class Arm:
     """The same of the reference: what rounding costs."""
     design: str = ""
     """What makes it another training by design; empty: it is not meant to be one."""
+    in_parts: int = 0
+    """Into how many parts its reference divides a batch as well, since these matter; 0: they do not."""
     without_dropout: str = ""
     """Which dropout of the model was turned off; empty: none."""
     cause: str = ""
@@ -145,13 +152,15 @@ class Equivalence:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What holds for several cases: dropout that was turned off, and what to do about differences."""
+        """What holds for several cases: what was trained otherwise, and what to do about differences."""
         dropped = [arm.without_dropout for arm in self.arms if arm.without_dropout]
         said = [
             f"Checked without dropout ({one_line(text)}): what it drops depends on how rows are divided "
             "among ranks"
             for text in dropped
         ]
+        if any(arm.in_parts for arm in self.checked):
+            said.append(PER_RANK)
         said += [arm.advice for arm in self.arms if arm.word == DIFFERS and arm.advice]
         return tuple(dict.fromkeys(said))
 
@@ -159,8 +168,11 @@ class Equivalence:
         """The arms that the verdict rests on, and those that it does without."""
         rests = self._listed(self.checked)
         without = self._listed([arm for arm in self.arms if not arm.counts])
+        parts = ", in equal parts" if any(arm.in_parts for arm in self.checked) else ""
         dropped = ", without dropout" if any(arm.without_dropout for arm in self.checked) else ""
-        return (f"{rests}, without {without}" if without else rests) + dropped + _reduced(self.checked)
+        return (
+            (f"{rests}, without {without}" if without else rests) + parts + dropped + _reduced(self.checked)
+        )
 
     def _listed(self, arms: Sequence[Arm]) -> str:
         """The names of *arms*, those of one dtype together."""

@@ -106,6 +106,7 @@ class Judge:
             design=design.why if design else "",
             from_fp64=self._from_exact(training),
             reference_from_fp64=self._from_exact(reference),
+            in_parts=record.case.batch.parts if record.case.parts_matter else 0,
             without_dropout=str(record.environment.get(NO_DROPOUT) or ""),
             cause=self.cause(),
             advice=self.advice,

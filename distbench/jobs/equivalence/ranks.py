@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch.distributed as dist
-from torch import nn
 
 from distbench import optimizers
 from distbench.case import Batch, Case, Precision
@@ -30,7 +29,8 @@ from distbench.worker.feed import Feed
 from distbench.worker.fingerprints import Fingerprints
 from distbench.worker.perturb import moved, round_gradients
 from distbench.worker.room import lacking_for_fp64
-from distbench.worker.trainer import Delivery, Trainer, modules_of
+from distbench.worker.trainer import Delivery, Trainer
+from distbench.workloads import batch_norm, weights
 
 # far above the rounding of the dtype, far below any other difference
 _SAME: dict[str, float] = {"fp64": 1e-9, "fp32": 1e-5}
@@ -44,6 +44,13 @@ _SUM_AND_COUNT = (
     'sum and a count: total = cross_entropy(logits, labels, reduction="sum"); count = (labels != '
     "-100).sum(); return total, count. A loss that joins rows otherwise allows no equivalent data-parallel "
     "training"
+)
+
+
+_PER_RANK = (
+    "Where statistics of the rows of one rank are meant, as people train models with BatchNorm, declare it: "
+    "workload: {user: {batch_norm: per_rank}} compares each case with one process that divides the batch as "
+    "it does; batch_norm: sync takes those of all ranks (GPUs)"
 )
 
 
@@ -176,6 +183,9 @@ class _Check(Fingerprints):
 
     def _parts(self, parts: list[int]) -> list[int]:
         """Those *parts* that change a step only by rounding."""
+        if self._plain.case.parts_matter:
+            # other ones would be another training
+            return [self._plain.case.batch.parts]
         most = max(parts)
         if most == 1:
             return [1]
@@ -200,8 +210,7 @@ class _Check(Fingerprints):
                 f"the loss of a batch is not the mean of the losses of its parts ({why}in {self._exact} the "
                 f"first step changes by {distance:.1e} of itself {split})",
             )
-            if not norm:
-                self._note(ADVICE, _SUM_AND_COUNT)
+            self._note(ADVICE, _PER_RANK if norm else _SUM_AND_COUNT)
         return parts if max(distance, buffer) <= rounding else [1]
 
     def _note(self, training: str, text: str) -> None:
@@ -264,7 +273,8 @@ def _in_parts(case: Case, parts: int) -> Case:
 
 def _batch_norm(setting: Setting) -> str:
     """What the model's first batch norm does, if it has one."""
-    for name, module in modules_of(setting).items():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            return f"batch norm in {name} takes its statistics from the rows of one rank"
+    for name, layer in batch_norm.layers(weights.skeleton(setting.workload)).items():
+        if batch_norm.is_synchronised(layer):
+            return f"batch norm in {name} takes its statistics from one micro-batch of all ranks"
+        return f"batch norm in {name} takes its statistics from the rows of one rank"
     return ""

@@ -10,12 +10,13 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from distbench.case import Case
-from distbench.strategies.base import Setting
+from distbench.strategies.base import Refused, Setting
 from distbench.strategies.torch_engine.compilation import compile_layers
 from distbench.strategies.torch_engine.float8 import float8_layers
 from distbench.strategies.torch_engine.forwards import compute_in
 from distbench.strategies.torch_engine.reading import dtype_name
 from distbench.strategies.torch_engine.recomputation import checkpoint_layers
+from distbench.workloads import batch_norm
 from distbench.workloads.weights import DTYPES, loaded
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ def plain_module(setting: Setting) -> tuple[nn.Module, list[nn.Module]]:
 def computing_layers(setting: Setting, module: nn.Module) -> list[nn.Module]:
     """Let *module*, which is in its master dtype, compute as the case asks for; return its layers."""
     precision = setting.case.precision
-    layers = float8_layers(setting.case, module, setting.workload.layers(module))
+    layers = _converted(setting.case, module, setting.workload.layers(module))
     if precision.compute != precision.master:
         # layers before the whole, which casts what is in none of them
         for part in (*layers, module):
@@ -44,7 +45,20 @@ def prepared_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> l
 
     For a module whose framework casts it.
     """
-    return _recomputing(case, float8_layers(case, module, layers))
+    return _recomputing(case, _converted(case, module, layers))
+
+
+def _converted(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
+    """*layers* inside *module*, in float8 if *case* asks for that.
+
+    Raises:
+        Refused: the module has layers that its device can't compute, or none to convert.
+    """
+    if case.device == "cpu" and any(map(batch_norm.is_synchronised, module.modules())):
+        raise Refused(
+            f"{batch_norm.ON_GPUS}, and the model has one; use nn.BatchNorm, and batch_norm: per_rank"
+        )
+    return float8_layers(case, module, layers)
 
 
 def _recomputing(case: Case, layers: list[nn.Module]) -> list[nn.Module]:

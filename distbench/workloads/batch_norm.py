@@ -1,0 +1,42 @@
+"""Whose rows the statistics of BatchNorm are of, where several ranks have rows of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Statistics = Literal["per_rank", "sync"]
+"""per_rank: of the rows that a rank has at a time, as people train. sync: of those of all ranks."""
+ON_GPUS = "torch's SyncBatchNorm runs on GPUs only"
+
+
+def lacking(statistics: Statistics | None, device: str) -> str | None:
+    """Why *statistics* can't be had on a kind of *device*; None: they can."""
+    if statistics == "sync" and device == "cpu":
+        return f"batch_norm: sync: {ON_GPUS}; use batch_norm: per_rank"
+    return None
+
+
+def with_statistics(module: nn.Module, statistics: Statistics | None) -> nn.Module:
+    """*module*, whose BatchNorm layers take those *statistics*."""
+    from torch import nn
+
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module) if statistics == "sync" else module
+    return converted
+
+
+def layers(module: nn.Module) -> dict[str, nn.Module]:
+    """BatchNorm layers of *module* by name."""
+    from torch import nn
+
+    norms = nn.modules.batchnorm._BatchNorm
+    return {name: part for name, part in module.named_modules() if isinstance(part, norms)}
+
+
+def is_synchronised(layer: nn.Module) -> bool:
+    """Whether a BatchNorm *layer* takes its statistics over ranks."""
+    from torch import nn
+
+    return isinstance(layer, nn.SyncBatchNorm)

@@ -1,0 +1,56 @@
+"""BatchNorm whose statistics are meant to be those of one rank, and of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Finished
+from plans import planned
+
+from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+
+
+def suite(options: str, model: str = "odd:BatchNorm") -> str:
+    return f"""
+workload: {{user: {{model: "{model}", length: 16, {options}}}}}
+data: text
+batch: {{global_batch_size: 8, micro_batch_size: 2}}
+world_sizes: [2]
+"""
+
+
+@pytest.mark.train
+def test_per_rank_statistics_are_compared_in_the_same_parts_and_mistakes_are_found(
+    run_suite: Callable[..., Finished],
+) -> None:
+    done = run_suite(f"""{suite("batch_norm: per_rank")}
+measure: {{trials: 0}}
+check: {{steps: 2, perturbed: 4, fp64: false}}
+strategies: [{{planted: {{bug: [none, summed, same-samples]}}}}]
+""")
+    found = done.found("planted")
+    assert found.pop("none") in (EQUIVALENT, ROUNDING)
+    assert found == {"summed": DIFFERS, "same-samples": DIFFERS}
+    ((honest, *_),) = [each["equivalence"]["arms"] for name, each in done.cases.items() if "-none/" in name]
+    assert honest["in_parts"] == 4 and honest["reference"].startswith("reference/single/ws1/mb2/")
+
+
+def test_statistics_of_all_ranks_are_refused_on_cpus_before_launch(tmp_path: Path) -> None:
+    workload = '{user: {model: "json:loads", batch_norm: sync}}'
+    item = planned(tmp_path, "ddp: {}", 2, workload=workload, data="text", batch="{global_batch_size: 8}")
+    assert item.problem == (
+        "batch_norm: sync: torch's SyncBatchNorm runs on GPUs only; use batch_norm: per_rank"
+    )
+
+
+@pytest.mark.train
+def test_a_model_with_its_own_synchronised_layers_is_refused_on_cpus(
+    run_suite: Callable[..., Finished],
+) -> None:
+    shape = suite("length: 16", "odd:Synchronised").replace("length: 16, length: 16", "length: 16")
+    done = run_suite(f"{shape}measure: {{warmup: 1, steps: 1, trials: 1}}\nstrategies: [ddp]\n")
+    (case,) = done.cases.values()
+    assert case["status"] == "unsupported"
+    assert case["reason"].startswith("torch's SyncBatchNorm runs on GPUs only, and the model has one")
