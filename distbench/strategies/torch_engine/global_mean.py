@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distbench.strategies.base import Batch, Setting
+from distbench.strategies.torch_engine import loss_errors
 from distbench.workloads.base import Loss, at_least_fp32
 
 
@@ -35,8 +36,19 @@ class GlobalMean:
         self._copies = setting.world_size // setting.data_ranks
 
     def __call__(self, module: nn.Module, batch: Batch) -> torch.Tensor:
-        """Loss of *batch*; a collective call once a step, if the loss is a sum and a count."""
-        return self.of(self._workload.loss(module, batch), batch)
+        """Loss of *batch*; a collective call once a step, if the loss is a sum and a count.
+
+        Raises:
+            Refused: the loss function uses parts of the module that are there only while it is called.
+        """
+        try:
+            loss = self._workload.loss(module, batch)
+        except Exception as error:
+            # user code: whatever it raises may come of that
+            if reason := loss_errors.explained(error, module):
+                raise reason from error
+            raise
+        return self.of(loss, batch)
 
     def of(self, loss: Loss, batch: Batch) -> torch.Tensor:
         """The same of a *loss* that the workload has given for *batch*.

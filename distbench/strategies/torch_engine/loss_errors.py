@@ -1,0 +1,59 @@
+"""Errors of a loss function that uses more of a module than its call."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+
+from torch import nn
+
+from distbench.strategies.base import Refused
+from distbench.workloads.weights import plain_name
+
+_CALLS = ("__call__", "_wrapped_call_impl", "_call_impl", "forward")
+_MISSING = re.compile(r"object has no attribute '(\w+)'")
+_LIBRARIES = ("distbench", "torch", "deepspeed")
+
+
+def explained(error: Exception, module: nn.Module) -> Refused | None:
+    """The reason of *error*, if a loss function used parts of *module* outside of its forward pass.
+
+    A wrapper has other attributes than what it wraps, and sharded parameters are whole only while the wrapper
+    is called. None: the error is of the forward pass, or of something else in the function.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    called = [frame.f_locals.get("self") if frame.f_code.co_name in _CALLS else None for frame in frames]
+    if any(owner is module for owner in called):
+        return None
+    parts = {id(part) for part in module.modules()}
+    inside = next((i for i, owner in enumerate(called) if id(owner) in parts), len(frames))
+    own = [frame for frame in frames[:inside] if not _is_of_library(frame)]
+    used = _hidden(error, module) or _named(own, module)
+    if not own or not (used or inside < len(frames)):
+        return None
+    place = f"{own[-1].f_code.co_filename.rpartition('/')[2]}:{own[-1].f_lineno}"
+    what = " and ".join(used) or "a part"
+    return Refused(
+        f"the loss function uses {what} of the module beside calling it ({place}), and a strategy that wraps "
+        "or shards the module makes it whole only while it is called; compute the loss, or what the function "
+        "needs for it, in the module's forward, and only call module(...)"
+    )
+
+
+def _hidden(error: Exception, module: nn.Module) -> list[str]:
+    """The attribute that *module* lacks by *error*, and what it wraps has."""
+    wrapped = getattr(module, "module", None)
+    missing = _MISSING.search(str(error)) if isinstance(error, AttributeError) else None
+    return [missing[1]] if missing and wrapped is not None and hasattr(wrapped, missing[1]) else []
+
+
+def _named(frames: Sequence[FrameType], module: nn.Module) -> list[str]:
+    """Parts of *module* that the code in *frames* names."""
+    names = {plain_name(name).partition(".")[0] for name, _ in module.named_modules() if name} - {"module"}
+    return sorted(names.intersection(name for frame in frames for name in frame.f_code.co_names))
+
+
+def _is_of_library(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _LIBRARIES
