@@ -9,6 +9,7 @@ import pytest
 
 from distbench.case import Measure, Optimizer
 from distbench.errors import SuiteError
+from distbench.plan import make
 from distbench.suite import Overrides, Suite, load
 
 MINIMAL = """\
@@ -115,6 +116,10 @@ MISTAKES = [
     ("batchh: 3", "mine.yaml:4: batchh = 3: unknown key; did you mean 'batch'?"),
     ("measure: {stepz: 10}", "mine.yaml:4: measure.stepz = 10: unknown key; did you mean 'steps'?"),
     ("measure: {steps: '10'}", "mine.yaml:4: measure.steps = '10': expected a whole number"),
+    ("measure: {steps: 10.5}", "mine.yaml:4: measure.steps = 10.5: expected a whole number"),
+    ("measure: {steps: 1e-1}", "mine.yaml:4: measure.steps = 0.1: expected a whole number"),
+    ("measure: {steps: 1e9}", "mine.yaml:4: measure.steps = 1000000000.0: must be at most 1000000"),
+    ("world_sizes: [1.5]", "mine.yaml:4: world_sizes[0] = 1.5: expected a whole number, 1 or more"),
     ("measure: {steps: 0}", "mine.yaml:4: measure.steps = 0: must be at least 1"),
     (
         "measure: {order: random}",
@@ -283,6 +288,36 @@ def test_set_changes_a_field_and_reaches_into_what_was_only_named(write):
     assert suite.work["workload"] == {"transformer": {"depth": 2}}
     assert suite.work["precision"] == {"compute": "bf16"}
     assert labels(suite) == ["fsdp"]
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "wanted"),
+    [
+        ("strategies", "[{zero: {stage: 2, reduce_bucket_size: 5e8}}]", "reduce_bucket_size: 500000000"),
+        ("strategies", "[{zero: {stage: 2, reduce_bucket_size: [5e8, 2e5]}}]", "reduce_bucket_size: 200000"),
+        ("strategies", "[{fsdp: {mesh: {dp_shard: 2.0, tp: 1e0}}}]", "dp_shard: 2}"),
+        ("strategies[0].ddp.bucket_cap_mb", "2.5e1", "bucket_cap_mb: 25"),
+        ("workload.transformer.seq_len", "[64, 1.28e2]", "seq_len: 128"),
+        ("batch.global_batch_size", "1.6E+1", "global_batch_size: 16"),
+        ("axes", "{batch.global_batch_size: [8e0]}", "global_batch_size: 8,"),
+        ("measure.steps", "1e1", "steps: 10"),
+        ("seed", "1.7e1", "seed: 17"),
+        ("world_sizes", "[2e0]", "world_size: 2"),
+        ("threads", "2.0", "threads: 2"),
+    ],
+)
+def test_a_whole_number_may_be_written_as_any_number(write, key, given, wanted):
+    by_option = load(write(MINIMAL), Overrides(set=[f"{key}={given}"]))
+    assert wanted in told(by_option)
+    if "." not in key:
+        kept = "".join(line for line in MINIMAL.splitlines(True) if not line.startswith(f"{key}:"))
+        assert told(load(write(f"{kept}{key}: {given}\n"))) == told(by_option)
+
+
+def told(suite: Suite) -> str:
+    """Everything that decides the cases of *suite*, and how it is measured, as a text."""
+    cases = [item.case for item in make(suite).cases]
+    return json.dumps([[case.to_json() for case in cases], vars(suite.measure)]).replace('"', "")
 
 
 def test_set_reaches_into_a_list_by_number(write):

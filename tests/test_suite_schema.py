@@ -19,6 +19,7 @@ SUITES = sorted(
 )
 GOOD = [
     "precision: [fp32, {compute: bf16}]\n",
+    "measure: {steps: 1e1}\nworld_sizes: [2e0]\nseed: 1.7e1\n",
     "optimizer: {betas: [[0.8, 0.9], [0.9, 0.99]], lr: [0.1, 0.01]}\nthreads: [1, auto]\n",
     "axes: {batch.micro_batch_size: [1, 2], data: [text, {synthetic: {states: [4, 8]}}]}\n",
     "include: [{strategy: ddp, world_size: 1, precision: bf16}]\nexclude: [{world_size: [2, 4]}]\n",

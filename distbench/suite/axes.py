@@ -178,11 +178,12 @@ def sizes(raw: Any, path: KeyPath, findings: list[Finding]) -> tuple[int, ...]:
         findings.append(Finding(path, message, raw))
         return ()
     valid: list[int] = []
-    for i, size in enumerate(raw):
+    for i, given in enumerate(raw):
+        size = int(given) if isinstance(given, float) and given.is_integer() else given
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MOST_RANKS:
-            findings.append(Finding((*path, i), "expected a whole number, 1 or more", size))
+            findings.append(Finding((*path, i), "expected a whole number, 1 or more", given))
         elif size in valid:
-            findings.append(Finding((*path, i), "duplicate", size))
+            findings.append(Finding((*path, i), "duplicate", given))
         else:
             valid.append(size)
     if not raw:

@@ -1,7 +1,8 @@
 """Checks mappings against dataclasses, with messages for people.
 
-Types are checked by pydantic in strict mode on JSON: ``"10"`` is not a number, 1 is not a boolean. Unknown
-keys, bounds and the wording are distbench's.
+Types are checked by pydantic in strict mode on JSON: ``"10"`` is not a number, 1 is not a boolean. A whole
+number may be written as YAML reads any number: ``5e8`` is a float there. Unknown keys, bounds and the wording
+are distbench's.
 """
 
 from __future__ import annotations
@@ -179,12 +180,37 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 
 def _validated(cls: Any, raw: Mapping[str, Any], path: KeyPath) -> tuple[Any, list[Finding]]:
+    value, errors = _parsed(cls, raw)
+    if whole := [place for error in errors if (place := _whole_place(error, raw))]:
+        raw = functools.reduce(_with_integer, whole, raw)
+        value, errors = _parsed(cls, raw)
+    return value, _in_words(errors, raw, path)
+
+
+def _parsed(cls: Any, raw: Mapping[str, Any]) -> tuple[Any, list[ErrorDetails]]:
     from pydantic import ValidationError
 
     try:
         return _adapter(cls).validate_json(json.dumps(raw), strict=True), []
     except ValidationError as error:
-        return None, _in_words(error.errors(include_url=False), raw, path)
+        return None, error.errors(include_url=False)
+
+
+def _whole_place(error: ErrorDetails, raw: Mapping[str, Any]) -> KeyPath | None:
+    """Place of a float that is whole where an integer is expected, or None."""
+    place, value = _place(error, raw)
+    is_whole = isinstance(value, float) and value.is_integer()
+    return place if is_whole and error["type"] == "int_type" else None
+
+
+def _with_integer(raw: Any, place: KeyPath) -> Any:
+    """A copy of *raw* with an integer at *place*."""
+    if not place:
+        return int(raw)
+    part, *inside = place
+    copy: Any = raw.copy()
+    copy[part] = _with_integer(copy[part], tuple(inside))
+    return copy
 
 
 def _in_words(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: KeyPath) -> list[Finding]:

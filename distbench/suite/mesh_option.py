@@ -39,4 +39,4 @@ def with_owners(finding: Finding, cls: type) -> Finding:
 
 
 def _is_one(size: object) -> bool:
-    return type(size) is int and size == 1
+    return size == 1 and not isinstance(size, bool)
