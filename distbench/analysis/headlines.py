@@ -20,7 +20,7 @@ from distbench.gpu_facts import lowered
 from distbench.grouping import gathered, grouped
 from distbench.metrics.steptime.drift import are_unsettled
 from distbench.metrics.telemetry import EFFECT
-from distbench.record import Status, round_text
+from distbench.record import NOT_LAUNCHED, Status, round_text
 from distbench.record.contents import damage_text
 from distbench.units import count_text, number_text
 
@@ -88,29 +88,62 @@ def _lowered(run: AnalysedRun) -> Iterator[str]:
 
 def failures(run: AnalysedRun) -> list[str]:
     """Cases that failed, wholly or in part, and those that can't run here, with why."""
+    sentences = _of_the_model(run)
     no_failures = (Status.UNSUPPORTED, Status.CANCELLED)
     bad = [row for row in run.cases if row.failed and row.worst not in no_failures]
-    sentences = [f"{_failure_title(row)}: {one_line(row.reason)}" for row in bad[:_MOST_FAILURES]]
-    if len(bad) > _MOST_FAILURES:
-        sentences.append(f"{len(bad) - _MOST_FAILURES} more cases failed; the report lists them all.")
+    others = [row for row in bad if row.measured or not (row.failure and row.failure.user_error)]
+    alike = grouped(others, lambda row: (_failure_title(row), row.reason))
+    sentences += [
+        f"{title[0]}: {listed([one_line(row.case.name) for row in rows])}{title[1]}: {one_line(reason)}"
+        for (title, reason), rows in [*alike.items()][:_MOST_FAILURES]
+    ]
+    if more := sum(len(rows) for rows in [*alike.values()][_MOST_FAILURES:]):
+        sentences.append(f"{more} more cases failed; the report lists them all.")
     if stopped := [one_line(row.case.name) for row in run.cases if row.worst == Status.CANCELLED]:
         sentences.append(f"Stopped before the end of a trial: {listed(stopped)}.")
     unsupported = [row for row in run.cases if row.status == Status.UNSUPPORTED]
     return sentences + [
-        f"Unsupported here: {listed([one_line(row.case.name) for row in same])}: {one_line(reason)}"
+        _unlaunched(one_line(reason), listed([one_line(row.case.name) for row in same]))
         for reason, same in grouped(unsupported, lambda row: row.reason).items()
     ]
 
 
-def _failure_title(row: CaseSummary) -> str:
-    """What failed and how: ``Failed: ddp/ws2: crashed, rank 1 in time``."""
-    name, failure = one_line(row.case.name), row.failure
+def _of_the_model(run: AnalysedRun) -> list[str]:
+    """Errors of the user's model, each once, with the trials of any kind that ended in it."""
+    partly = {row.case.id for row in run.cases if row.measured}
+    failed = [
+        record
+        for record in run.records
+        if record.failure and record.failure.user_error and record.case_id not in partly
+    ]
+    return [
+        f"Failed: {listed([*dict.fromkeys(one_line(record.case.name) for record in same)])}: {status}: "
+        f"{one_line(error)}"
+        for (status, error), same in grouped(
+            failed, lambda record: (record.status, record.failure.user_error if record.failure else "")
+        ).items()
+    ]
+
+
+def _unlaunched(reason: str, names: str) -> str:
+    if not reason.startswith(NOT_LAUNCHED):
+        return f"Unsupported here: {names}: {reason}"
+    why = reason.removeprefix(f"{NOT_LAUNCHED}: ").replace("this one", "these")
+    return (
+        f"Not launched: {names}: {why}. Correct the model, then go on with: "
+        "distbench run --resume RUN --retry-failed"
+    )
+
+
+def _failure_title(row: CaseSummary) -> tuple[str, str]:
+    """What stands before and after the name: ``Failed``, ``: crashed, rank 1 in time``."""
+    failure = row.failure
     if row.measured:
-        return f"Partly failed: {name}"
+        return "Partly failed", ""
     # most reasons begin with the rank
     is_new = failure and failure.rank is not None and not row.reason.startswith("rank ")
     where = f", rank {failure.rank} in {failure.phase}" if failure and is_new else ""
-    return f"Failed: {name}: {row.status}{where}"
+    return "Failed", f": {row.status}{where}"
 
 
 def _where(rows: list[CaseSummary], groups: list[list[CaseSummary]]) -> str:
@@ -327,7 +360,7 @@ def judgements(run: AnalysedRun, kind: str) -> list[str]:
     groups = grouped(alike, lambda verdict: (verdict.word, verdict.extent and verdict.extent[1])).values()
     return [
         *(_together(same, len(judged)) for same in groups),
-        *(_alone(row, verdict) for row, verdict in judged if not _is_alike(verdict)),
+        *_by_sentence([(row, verdict) for row, verdict in judged if not _is_alike(verdict)]),
         *(one_line(remark, _REMARK) for remark in dict.fromkeys(_remarks(judged))),
     ]
 
@@ -358,6 +391,8 @@ def _extent_text(size: float, of_what: str) -> str:
     )
 
 
-def _alone(row: CaseSummary, verdict: Verdict) -> str:
-    ignored = "; not compared" if verdict.voids else ""
-    return f"{one_line(row.case.name)}: {one_line(verdict.sentence)}{ignored}"
+def _by_sentence(judged: Sequence[tuple[CaseSummary, Verdict]]) -> Iterator[str]:
+    for same in grouped(judged, lambda pair: (pair[1].sentence, pair[1].voids)).values():
+        names = listed([one_line(row.case.name) for row, _ in same])
+        verdict = same[0][1]
+        yield f"{names}: {one_line(verdict.sentence)}{'; not compared' if verdict.voids else ''}"

@@ -18,6 +18,8 @@ class Told(Observer):
 
     def __init__(self, *tell: Callable[[Event], None], forewarning: Callable[[], str] | None = None) -> None:
         self._tell, self._forewarning = tell, forewarning
+        self._user_errors: set[str] = set()
+        """Those of the user's model that were told."""
 
     def note(self, text: str) -> None:
         """Tell the note."""
@@ -46,11 +48,19 @@ class Told(Observer):
                 _what(record),
                 seconds=record.wall_s,
                 status=str(record.status),
-                reason=record.reason,
+                reason=self._reason(record),
                 noise=record.degraded,
                 failed=record.status.is_failure,
             )
         )
+
+    def _reason(self, record: Record) -> str:
+        """Why *record* has failed; the message of a user's model is told once."""
+        failure = record.failure
+        if failure is None or failure.user_error not in self._user_errors:
+            self._user_errors |= {failure.user_error} if failure and failure.user_error else set()
+            return record.reason
+        return record.reason.replace(failure.user_error, f"{failure.user_place}, as before")
 
     def _event(self, event: Event) -> None:
         for tell in self._tell:

@@ -35,6 +35,8 @@ MOST_BYTES = 32 << 20
 """Of a JSON file of a run or a gate: records have some 20 KB, the cases of ``run.json`` some 1.5 KB each."""
 NO_REFERENCE = "its reference has no result"
 """How the reason of a trial begins that was not launched, because what it would be compared with failed."""
+NOT_LAUNCHED = "not launched"
+"""How the reason of a trial begins that was not launched, because the user's model raises in any trial."""
 NODE_LOST = "node"
 """``Failure.phase`` of a trial that lost a node."""
 
@@ -117,6 +119,14 @@ class Failure:
     """The last lines of that rank's log, or of every rank's."""
     steps: dict[str, str] = field(default_factory=dict)
     """Rank -> last sign of life, e.g. ``time 7``."""
+    user_error: str = ""
+    """The exception that came out of the user's own code, with its type, file and line; empty: of none, or
+    not known, as in records of earlier versions."""
+
+    @property
+    def user_place(self) -> str:
+        """``user_error`` without its message: ``RuntimeError at mymodel.py:12``."""
+        return self.user_error.partition(": ")[0]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from distbench.analysis.run import AnalysedRun
 from distbench.analysis.summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
 from distbench.analysis.text import one_line, parts
 from distbench.grouping import grouped
-from distbench.record import Status
+from distbench.record import NOT_LAUNCHED, Status
 from distbench.report.sheet import Cell, Field, Row, Sheet
 from distbench.report.tone import Tone
 from distbench.report.view import CASE, case_cells, measured_cell
@@ -71,7 +71,7 @@ def spread_text(row: CaseSummary, column: str, text: Callable[[float], str], dig
 def _row(row: CaseSummary, mark: str, group: str) -> Row:
     name = (one_line(row.case.label) or "unnamed") + mark
     if not row.measured:
-        ended = one_line(f"{row.status}: {row.reason}" if row.reason else row.status)
+        ended = one_line(_ended(row))
         return Row({**case_cells(row.case, name), "status": row.status}, group, ended)
     speed = measured_cell(row, THROUGHPUT)
     return Row(
@@ -84,6 +84,14 @@ def _row(row: CaseSummary, mark: str, group: str) -> Row:
         },
         group,
     )
+
+
+def _ended(row: CaseSummary) -> str:
+    if row.reason.startswith(NOT_LAUNCHED):
+        return row.reason
+    # the message of the user's model stands below, once
+    why = (row.failure.user_place if row.failure else "") or row.reason
+    return f"{row.status}: {why}" if why else row.status
 
 
 def _tone(row: CaseSummary, pick: Candidate | None) -> Tone:

@@ -29,6 +29,7 @@ from distbench.run.launch import launch_for, missing_nodes, trial_file
 from distbench.run.ledger import Ledger
 from distbench.run.prepare import Preparation, metric_item, strategy_item, weights_item
 from distbench.run.room import Room
+from distbench.run.user_errors import UserErrors
 from distbench.run.watch import Ending, Watch
 from distbench.suite import Suite
 from distbench.trial import interim_file, result_file
@@ -49,10 +50,11 @@ class Bench:
         stop: StopRequest,
         place: Place,
         ledger: Ledger,
+        user_errors: UserErrors | None = None,
     ) -> None:
         self._run, self._run_id, self._suite, self._place = run, run.info().run_id, suite, place
         self._observer, self._site, self._stop = observer, site, stop
-        self._ledger = ledger
+        self._ledger, self._user_errors = ledger, user_errors
         self._planned: list[Task] = []
         self._room = Room(run, lambda: len(ledger.missing(self._planned)))
         self._metrics: dict[str, Metric] = {
@@ -72,11 +74,14 @@ class Bench:
         place: Place = HERE,
         *,
         retry_failed: bool = False,
+        user_errors: UserErrors | None = None,
     ) -> Iterator[Bench]:
         """Start a session in the folder of *run*, which leaves no process behind.
 
         Args:
             retry_failed: Make trials of earlier sessions again that failed for whatever reason.
+            user_errors: Decides which trials would repeat an error of the user's model and are not launched;
+                None: all are.
 
         Raises:
             RecordError: ``run.json`` can't be read.
@@ -86,7 +91,7 @@ class Bench:
         ledger = Ledger(run, retry_failed=retry_failed)
         site = registry.make("launchers", suite.launcher).open(run.info().run_id)
         try:
-            yield cls(run, suite, observer, site, stop, place, ledger)
+            yield cls(run, suite, observer, site, stop, place, ledger, user_errors)
         finally:
             site.close()
             shutil.rmtree(run.folder / "scratch", ignore_errors=True)
@@ -205,6 +210,8 @@ class Bench:
             return self._record(task, mishap.ending_of(error), started, time.monotonic() - began)
 
     def _launched(self, task: Task) -> Record:
+        if self._user_errors and (reason := self._user_errors.why_not(task)):
+            return self._unlaunched(task, Status.UNSUPPORTED, reason)
         if reason := self._ledger.why_not(task):
             return self._unlaunched(task, Status.UNSUPPORTED, f"{NO_REFERENCE}: {reason}")
         if problem := self._preparation_problem(task.case):
@@ -228,6 +235,8 @@ class Bench:
             record = self._record(task, ending, record.started, record.wall_s)
             self._run.write_record(record)
         self._ledger.remember(record)
+        if self._user_errors:
+            self._user_errors.remember(record)
         folder = self._folder(task)
         for rank in range(task.case.world_size):
             # the record now contains all of it in a tenth of the size

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from distbench.plan import Task
-from distbench.record import NO_REFERENCE, NODE_LOST, Attempt, Record, Status
+from distbench.record import NO_REFERENCE, NODE_LOST, NOT_LAUNCHED, Attempt, Record, Status
 from distbench.record.contents import Damaged
 from distbench.record.store import Run
 
@@ -53,7 +53,9 @@ class Ledger:
         self._known[record.key] = _Entry(record.status, record.reason, lost, record.attempts_so_far)
         provided = record.job.provides
         if provided and self._references.get(provided) != "":
-            self._references[provided] = record.reason
+            # the message of the user's model is told where it failed
+            place = record.failure.user_place if record.failure else ""
+            self._references[provided] = place or record.reason
 
     def status(self, task: Task) -> Status | None:
         """How *task* has ended; None if it has not run, or can't be read."""
@@ -114,6 +116,8 @@ class Ledger:
         if status is Status.OOM_HOST and not self._retry_failed:
             # a smaller case has run in its place
             return all(self.status(other) in _NOT_RUN for other in islice(task.candidates(), 1, None))
+        if status is Status.UNSUPPORTED and self._known[task.key].reason.startswith(NOT_LAUNCHED):
+            return True
         if status in _OF_THE_MACHINE or self._known[task.key].lost_its_node:
             return True
         return self._retry_failed and status.is_failure

@@ -82,12 +82,26 @@ def reason_of(failure: dict[str, Any]) -> str:
     if "types" in failure:
         if "Refused" in failure["types"]:
             return str(failure["message"])
-        return f"rank {rank} in {phase}: {failure['types'][0]}: {_told(failure)}"
+        return f"rank {rank} in {phase}: {_raised(failure)}"
     code = failure["code"]
     told = f"rank {rank} in {phase}: {ending(code)} before it wrote its result"
     if code in FULL:
         return f"{told}, {UNWRITABLE}: {os.strerror(code)}"
     return f"{told}: {killed_text(failure['memory'])}" if code == -signal.SIGKILL else told
+
+
+def user_error(failure: dict[str, Any]) -> str:
+    """The exception of *failure* with its line in the user's own code; empty: it is of something else.
+
+    Where memory ends is no mistake of the line that asks for it.
+    """
+    is_mistake = bool(failure.get("user_line")) and classify(failure) is Status.CRASHED
+    return _raised(failure) if is_mistake else ""
+
+
+def _raised(failure: dict[str, Any]) -> str:
+    at = f" at {line}" if (line := failure.get("user_line")) else ""
+    return f"{failure['types'][0]}{at}: {_told(failure)}"
 
 
 def _told(failure: dict[str, Any]) -> str:

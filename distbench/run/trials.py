@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from distbench.record.submitted import Request
 from distbench.run.bench import Bench, to_build
 from distbench.run.control import Observer, Pace, Stopped, StopRequest
 from distbench.run.deadline import Deadline
+from distbench.run.user_errors import UserErrors
 from distbench.suite import Suite, of_text
 from distbench.suite.reading import read_text
 from distbench.units import count_text
@@ -82,7 +83,7 @@ class Execution:
                 observer.note(f"the last session was killed: {killed}")
             info = self._written(self.info, "running")
             try:
-                with Bench.opened(self.run, self.suite, observer, stop, retry_failed=retry_failed) as bench:
+                with self._bench(observer, stop, retry_failed=retry_failed) as bench:
                     todo = bench.begin(self.plan)
                     if bench.machine:
                         info = self._written(replace(info, machine=dict(bench.machine)), "running")
@@ -94,6 +95,15 @@ class Execution:
                 raise
             self._written(info, "interrupted" if stop.ends else "finished")
         return stop.by
+
+    def _bench(
+        self, observer: Observer, stop: StopRequest, *, retry_failed: bool
+    ) -> AbstractContextManager[Bench]:
+        # those of this session: the user may have corrected what failed in an earlier one
+        errors = UserErrors()
+        return Bench.opened(
+            self.run, self.suite, observer, stop, retry_failed=retry_failed, user_errors=errors
+        )
 
     def _make_all(
         self, bench: Bench, todo: list[Task], observer: Observer, stop: StopRequest, more: More | None

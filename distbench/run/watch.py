@@ -20,7 +20,7 @@ from distbench.record import NODE_LOST, Failure, Status
 from distbench.run import blame
 from distbench.run.blame import Blame
 from distbench.run.control import StopRequest
-from distbench.run.reasons import classify, is_symptom, killed_text, out_of_memory, reason_of
+from distbench.run.reasons import classify, is_symptom, killed_text, out_of_memory, reason_of, user_error
 from distbench.trial import (
     Sign,
     error_file,
@@ -163,11 +163,8 @@ class Watch:
             # ranks elsewhere tell of the connections that went with it, at times before it is known here
             return self._lost_ending(self._lost)
         first = min(causes or failures, key=lambda failure: failure["at"])
-        return Ending(
-            classify(first),
-            reason_of(first),
-            self._failure_of(first["rank"], first["phase"], first.get("traceback", "")),
-        )
+        told = self._failure_of(first["rank"], first["phase"], first.get("traceback", ""))
+        return Ending(classify(first), reason_of(first), replace(told, user_error=user_error(first)))
 
     def _reported(self, rank: int) -> dict[str, Any] | None:
         """Failure of *rank*, or None if it has not failed."""

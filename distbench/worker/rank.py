@@ -40,6 +40,7 @@ from distbench.trial import (
 from distbench.worker.determinism import Agreement, deterministically
 from distbench.worker.rendezvous import connect, join
 from distbench.worker.trainer import Delivery
+from distbench.worker.user_code import user_line
 from distbench.workloads.base import Workload
 
 # kernels that scaled dot-product attention may choose from; the flags apply to CPUs too
@@ -68,6 +69,7 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
     phases = Phases(progress)
     # known also of a rank that fails, once it is
     place: dict[str, Any] = {}
+    trial: TrialFile | None = None
     try:
         trial = TrialFile.read(file)
         results = _results(trial, folder, rank, phases, listener, place)
@@ -77,6 +79,7 @@ def run_rank(file: Path, listener: int | None = None) -> NoReturn:
     except BaseException as error:
         # the edge of the process: whatever a framework or a user's model raises is written to a file
         told = _describe(error, phases.current, log_file(folder, rank))
+        told["user_line"] = user_line(error, trial.case.workload) if trial else ""
         code = _report(error_file(folder, rank), {**told, **place})
         with suppress(OSError):
             traceback.print_exc()

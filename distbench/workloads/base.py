@@ -60,6 +60,14 @@ class Workload(ABC):
         """Why the options can't be had on a kind of *device* (``cpu``, ``cuda``), or None."""
         return None
 
+    def user_modules(self) -> tuple[str, ...]:
+        """Names of modules with code of the user's own, for whose lines an error is searched.
+
+        Of a plug-in its own module; none of a workload that distbench brings along.
+        """
+        module = type(self).__module__
+        return () if module.startswith("distbench.") else (module,)
+
     def parameters(self) -> int | None:
         """Number of trainable parameters by formula, or None if there is no formula."""
         return None

@@ -107,6 +107,10 @@ class User(Workload):
     def lacking(self, device: str) -> str | None:
         return lacking(self.batch_norm, device)
 
+    def user_modules(self) -> tuple[str, ...]:
+        names = [self.model, self.loss_function or self.model]
+        return (*super().user_modules(), *dict.fromkeys(re.split(r"[.:]", name)[0] for name in names))
+
     def module(self) -> nn.Module:
         """User's module.
 

@@ -206,3 +206,25 @@ def sum_over_letters(module: nn.Module, batch: dict[str, torch.Tensor]) -> tuple
     labels = batch["labels"].masked_fill(batch["labels"] < 97, -100)
     logits = module(batch["input_ids"]).flatten(0, 1)
     return functional.cross_entropy(logits, labels.flatten(), reduction="sum"), letters(batch)
+
+
+class OwnMistake(Small):
+    """Views what does not lie in one piece, until it is corrected."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        half = tokens[:, : tokens.shape[1] // 2]
+        if "CORRECTED" not in os.environ:
+            half.view(-1)
+        return super().forward(tokens)
+
+
+def of_the_bare_module(module: Small, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """A loss that reads an attribute which DDP's wrapper does not have."""
+    module.head  # noqa: B018
+    return in_fp32(module, batch)
+
+
+class NoConstructor(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(16, self.width)

@@ -19,7 +19,7 @@ from distbench.jobs.equivalence.arms import (
     Equivalence,
 )
 from distbench.jobs.equivalence.judge import Judge, arm_of
-from distbench.record import NO_REFERENCE, Record, Status
+from distbench.record import NO_REFERENCE, NOT_LAUNCHED, Record, Status
 
 # from the best to the worst: the worst arm decides
 _GRAVITY: dict[str, Gravity] = {
@@ -123,7 +123,7 @@ class _Court:
     def _unchecked(self, record: Record, *, is_again: bool) -> Arm:
         """Arm of a training without a result; *is_again*: in fp32, which nobody asked for."""
         if record.status is Status.UNSUPPORTED:
-            waited = record.reason.startswith(NO_REFERENCE)
+            waited = record.reason.startswith((NO_REFERENCE, NOT_LAUNCHED))
             too_large = is_again and _reference(record) in self._too_large
             return arm_of(record, NOT_CHECKED, reason=record.reason, can_run=waited and not too_large)
         # where the longer dtype does not fit, it can't run here

@@ -1,0 +1,90 @@
+"""The line of the user's own code in which an exception was raised."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from distbench import registry
+from distbench.case import Choice
+
+_LIBRARIES = ("distbench", "torch", "deepspeed", "transformers")
+"""Packages that may lie beside a user's model, as a checkout or on Python's path."""
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+@dataclass(frozen=True)
+class _Root:
+    """Where the files of a user's module are."""
+
+    folder: Path
+    base: Path
+    """The folder that its name is relative to."""
+
+
+def user_line(error: BaseException, workload: Choice) -> str:
+    """Innermost ``file.py:line`` of the user's code of *workload* that *error* came through; empty: none."""
+    try:
+        modules = registry.make("workloads", workload).user_modules()
+    except Exception:
+        # a plug-in that can't be made has no module to look in, and may be what the error is about
+        return ""
+    roots = [root for name in modules if (root := _root(name))]
+    places = (place for each in _chain(error) for place in _places(each))
+    return next((line for file, number in places if (line := _line(file, number, roots))), "")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield *error*, then what it was raised from or meanwhile."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+
+
+def _places(error: BaseException) -> Iterator[tuple[Path, int]]:
+    """Yield file and line of each frame of *error*, the innermost first."""
+    if isinstance(error, SyntaxError) and error.filename:
+        yield Path(error.filename), error.lineno or 1
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        yield Path(frame.filename), frame.lineno or 1
+
+
+def _root(name: str) -> _Root | None:
+    """Where the files of the module *name* are, whether or not it could be imported."""
+    spec = sys.modules[name].__spec__ if name in sys.modules else importlib.util.find_spec(name)
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        folder = Path(next(iter(spec.submodule_search_locations))).resolve()
+        return _Root(folder, folder.parent)
+    if not spec.origin or not Path(spec.origin).is_file():
+        return None
+    file = Path(spec.origin).resolve()
+    # modules beside it are the user's as well, unless all that is installed is
+    return _Root(file if file.parent.name in _INSTALLED else file.parent, file.parent)
+
+
+def _line(file: Path, number: int, roots: Iterable[_Root]) -> str:
+    # code that torch.compile makes has no file
+    if not file.is_file() or _is_of_a_library(file := file.resolve()):
+        return ""
+    for root in roots:
+        if file.is_relative_to(root.folder) and not {*file.relative_to(root.folder).parts} & {*_INSTALLED}:
+            return f"{file.relative_to(root.base)}:{number}"
+    return ""
+
+
+def _is_of_a_library(file: Path) -> bool:
+    loaded = (sys.modules.get(name) for name in _LIBRARIES)
+    folders = [Path(module.__file__).parent for module in loaded if module and module.__file__]
+    return any(
+        file.is_relative_to(folder.resolve()) for folder in [*folders, Path(sysconfig.get_path("stdlib"))]
+    )

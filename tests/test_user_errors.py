@@ -1,0 +1,199 @@
+"""An exception of the user's own model: its file and line, told once, and no trial that only repeats it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MODELS, QUICK, Finished, call
+from records import case, failed, job_of, measured
+
+from distbench.case import Batch, Case, Choice, Precision
+from distbench.plan import Task
+from distbench.record import NOT_LAUNCHED, Record, Status
+from distbench.record.store import Run
+from distbench.run.user_errors import UserErrors
+
+BF16 = Precision(compute="bf16")
+ERROR = "RuntimeError at mine.py:7: no view"
+
+
+def of(name: str, micro: int = 4, world_size: int = 2, **changes: Any) -> Case:
+    return case(name, world_size, batch=Batch(micro * world_size, micro, 1), **changes)
+
+
+def raised(by: Case, error: str = ERROR, step: str = "warmup 0") -> Record:
+    return failed(by, f"rank 1 in warmup: {error}", user_error=error, steps={"1": step})
+
+
+SINGLE = of("single", world_size=1)
+REPEATED = [
+    ("single alone, as nothing is wrapped or cast", [raised(SINGLE)], of("fsdp")),
+    ("ddp and another strategy", [raised(of("ddp")), raised(of("zero"))], of("fsdp")),
+    ("any number of rows, as it came with two", [raised(SINGLE), raised(of("ddp", 8))], of("zero", 2)),
+    ("bf16, in two ways to cast", [raised(of("ddp", precision=BF16)), raised(of("fsdp", precision=BF16))],
+     of("zero", precision=BF16)),
+    ("before anything ran", [raised(SINGLE, step="build")], of("fsdp")),
+]  # fmt: skip
+TRIED = [
+    ("nothing failed", [], of("fsdp")),
+    ("ddp alone: a wrapper may lack what is read", [raised(of("ddp"))], of("single")),
+    ("two that shard: a parameter is a part", [raised(of("fsdp")), raised(of("zero"))], of("ddp")),
+    ("another message", [raised(of("ddp")), raised(of("zero"), "TypeError at mine.py:7: no")], of("fsdp")),
+    ("another number of rows", [raised(SINGLE)], of("ddp", 8)),
+    ("one rank, as a line may be of others", [raised(of("ddp")), raised(of("zero"))], SINGLE),
+    ("bf16: single and ddp cast alike", [raised(replace(SINGLE, precision=BF16)),
+     raised(of("ddp", precision=BF16))], of("fsdp", precision=BF16)),
+    ("another precision", [raised(SINGLE)], of("fsdp", precision=BF16)),
+    ("another model", [raised(SINGLE)], of("ddp", workload=Choice("mlp"))),
+    ("compiled", [raised(SINGLE)], of("ddp", compile="default")),
+    ("a later step", [raised(SINGLE, step="warmup 1")], of("fsdp")),
+    ("one was measured", [raised(SINGLE), measured(of("zero"))], of("fsdp")),
+    ("ranks that share rows", [raised(SINGLE)], case("tp", 2, batch=Batch(4, 4, 1))),
+    ("not the user's code", [failed(SINGLE, steps={"1": "warmup 0"})], of("fsdp")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("why", "records", "next_case"), REPEATED)
+def test_a_trial_that_can_only_repeat_the_error_is_not_launched(
+    why: str, records: list[Record], next_case: Case
+) -> None:
+    reason = decided(records).why_not(Task(next_case))
+    assert reason.startswith(f"{NOT_LAUNCHED}: RuntimeError at mine.py:7 ended {records[0].case.name}"), why
+    # its check trains it as well
+    assert decided(records).why_not(Task(next_case, job=job_of("check", role="case"))) == reason
+
+
+@pytest.mark.parametrize(("why", "records", "next_case"), TRIED)
+def test_a_trial_that_may_go_otherwise_is_launched(why: str, records: list[Record], next_case: Case) -> None:
+    assert decided(records).why_not(Task(next_case)) == "", why
+
+
+def test_what_only_a_check_raises_stops_no_timed_trial() -> None:
+    check = job_of("check", role="reference")
+    in_check = replace(raised(SINGLE, step="check 0"), job=check)
+    assert decided([in_check]).why_not(Task(of("fsdp"), job=check)).startswith(NOT_LAUNCHED)
+    assert decided([in_check]).why_not(Task(of("fsdp"))) == ""
+
+
+def decided(records: list[Record]) -> UserErrors:
+    errors = UserErrors()
+    for record in records:
+        errors.remember(record)
+    return errors
+
+
+MINE = """\
+import json
+
+class Model:
+    def __init__(self, text):
+        self.read = lambda: json.loads(text)
+
+def build():
+    Model("{").read()
+
+def meant():
+    try:
+        build()
+    except ValueError:
+        raise KeyError("no weights") from None
+
+def of_a_library():
+    return len
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [("build", "mine.py:5"), ("meant", "mine.py:14"), ("of_a_library", "")],
+    ids=["a library raises", "raised instead", "not in the user's code"],
+)
+@pytest.mark.parametrize("form", ["module", "package", "plain module of installed ones"])
+def test_the_line_is_the_innermost_of_the_users_own_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: str, line: str, form: str
+) -> None:
+    user_line = user_code()
+    folder = tmp_path / ("site-packages" if form.startswith("plain") else "src")
+    file = folder / "own" / "mine.py" if form == "package" else folder / "mine.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(MINE)
+    (folder / "beside.py").write_text("")
+    monkeypatch.syspath_prepend(str(folder))
+    name = "own.mine" if form == "package" else "mine"
+    module = importlib.import_module(name)
+    try:
+        with pytest.raises(Exception) as caught:
+            getattr(module, make)()()
+        wanted = f"own/{line}" if form == "package" and line else line
+        assert user_line(caught.value, Choice("user", {"model": f"{name}:{make}"})) == wanted
+        assert user_line(caught.value, Choice("transformer")) == "", "the model is distbench's"
+    finally:
+        for loaded in (name, name.partition(".")[0]):
+            importlib.sys.modules.pop(loaded, None)  # type: ignore[attr-defined]
+
+
+def test_a_file_that_is_no_python_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "unfinished.py").write_text("import json\n\ndef build(:\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SyntaxError) as caught:
+        importlib.import_module("unfinished")
+    choice = Choice("user", {"model": "unfinished:build"})
+    assert user_code()(caught.value, choice) == "unfinished.py:3"
+
+
+def user_code() -> Callable[[BaseException, Choice], str]:
+    from distbench.worker.user_code import user_line
+
+    return user_line
+
+
+def line_of(model: str, text: str) -> str:
+    """``odd.py:N``, where *text* is in the class or function *model*."""
+    lines = (MODELS / "odd.py").read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if model in line.split("(")[0])
+    return f"odd.py:{next(n for n, line in enumerate(lines, 1) if n > first and text in line)}"
+
+
+EQUIVALENT = {"equivalent", "equivalent within rounding"}
+SUITE = QUICK.replace("small:Small", "odd:OwnMistake").replace("global_batch", "per_device_batch") + (
+    "strategies: [single, ddp]\noptimizer: sgd\ncheck: {steps: 1, perturbed: 4, fp64: false}\n"
+)
+
+
+@pytest.mark.train
+def test_the_error_of_a_model_is_told_once_and_resume_goes_on_after_its_correction(
+    run_suite: Callable[..., Finished],
+) -> None:
+    finished = run_suite(SUITE)
+    place = f"RuntimeError at {line_of('OwnMistake', 'half.view')}"
+    statuses = {name.partition("/")[0]: each["status"] for name, each in finished.cases.items()}
+    assert statuses == {"single": "crashed", "ddp": "unsupported"}
+    launched = [record for record in Run(finished.folder).records() if record.wall_s]
+    # a reference of the check for each number of rows, and the first timed trial
+    assert [record.case.strategy.name for record in launched] == ["single"] * 3
+    assert {record.failure.user_place for record in launched if record.failure} == {place}
+    assert finished.errors.count("view size is not compatible") == 1, finished.errors
+    shown = " ".join(call("show", str(finished.folder)).stdout.split())
+    assert shown.count("view size is not compatible") == 1
+    assert place in shown.partition("Failed: ")[2]
+    assert "Correct the model, then go on with: distbench run --resume RUN --retry-failed" in shown
+
+    resume = ["run", "--resume", str(finished.folder), "--retry-failed", "--json"]
+    mended = json.loads(call(*resume, CORRECTED="1").stdout)
+    assert {each["status"] for each in mended["cases"]} == {"measured"}
+    assert {each["equivalence"]["verdict"] for each in mended["cases"]} <= EQUIVALENT
+
+
+@pytest.mark.train
+def test_an_error_under_one_wrapper_leaves_the_others_alone(run_suite: Callable[..., Finished]) -> None:
+    loss = 'small:Small", loss_function: "odd:of_the_bare_module"'
+    finished = run_suite(QUICK.replace('small:Small"', loss) + "strategies: [ddp, fsdp]\n")
+    record = finished.record("ddp")
+    assert record["failure"]["user_error"].startswith(f"AttributeError at {line_of('of_the_bare', '.head')}")
+    assert (record["status"], finished.record("fsdp")["status"]) == (Status.CRASHED, Status.MEASURED)
