@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MODELS, QUICK, Finished, call
+from conftest import MODELS, QUICK, Finished, call, call_outside
 from records import case, failed, job_of, measured
 
 from distbench.case import Batch, Case, Choice, Precision
@@ -197,3 +197,52 @@ def test_an_error_under_one_wrapper_leaves_the_others_alone(run_suite: Callable[
     record = finished.record("ddp")
     assert record["failure"]["user_error"].startswith(f"AttributeError at {line_of('of_the_bare', '.head')}")
     assert (record["status"], finished.record("fsdp")["status"]) == (Status.CRASHED, Status.MEASURED)
+
+
+PLANNED = f"""
+workload:
+  - user: {{model: "small:Small", length: 32}}
+  - user: {{model: ["odd:LooksAtItsWeights", "odd:OwnMistaek", "odd:NoConstructor", "odd:in_fp32"]}}
+  - user: {{model: "small:Small", loss_function: "odd:los", length: 32}}
+strategies: [ddp]
+{QUICK.partition("data: text")[2]}"""
+
+
+@pytest.mark.train
+def test_a_plan_tells_what_is_wrong_with_each_callable(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(PLANNED)
+    done = call_outside("plan", str(tmp_path / "suite.yaml"))
+    odd = MODELS / "odd.py"
+    wanted = [
+        f"model = 'odd:OwnMistaek': {odd} has no OwnMistaek; did you mean 'OwnMistake'? Allowed: ",
+        "model = 'odd:NoConstructor' raised AttributeError: 'NoConstructor' object has no attribute 'width' "
+        f"({line_of('NoConstructor', 'self.width')})",
+        "model = 'odd:in_fp32' raised TypeError: in_fp32() missing 2 required positional arguments",
+        f"loss_function = 'odd:los': {odd} has no los; ",
+    ]
+    found = [line for line in done.stderr.splitlines() if "workload.user: " in line]
+    assert (done.returncode, len(found)) == (2, len(wanted)), done.stderr
+    for said, line in zip(wanted, found, strict=True):
+        assert f"suite.yaml:2: workload.user: {said}" in line
+
+
+@pytest.mark.train
+def test_a_plan_takes_a_model_that_works_and_one_that_looks_at_its_numbers(tmp_path: Path) -> None:
+    models = '["small:Small", "odd:LooksAtItsWeights"]'
+    (tmp_path / "suite.yaml").write_text(QUICK.replace('"small:Small"', models) + "strategies: [ddp]\n")
+    done = call_outside("plan", str(tmp_path / "suite.yaml"))
+    assert done.returncode == 0, done.stderr
+    assert "importing small:Small, odd:LooksAtItsWeights: ready" in done.stderr
+
+
+@pytest.mark.train
+def test_a_run_launches_nothing_of_a_model_that_can_not_be_constructed(
+    run_suite: Callable[..., Finished],
+) -> None:
+    text = QUICK.replace("small:Small", "odd:NoConstructor") + "precision: [fp32, bf16]\nstrategies: [ddp]\n"
+    finished = run_suite(text)
+    assert {each["status"] for each in finished.cases.values()} == {"prepare_failed"}
+    assert finished.errors.count("has no attribute 'width'") == 1, finished.errors
+    shown = " ".join(call("show", str(finished.folder)).stdout.split())
+    assert shown.count("has no attribute 'width'") == 1, shown
+    assert f"({line_of('NoConstructor', 'self.width')})" in shown

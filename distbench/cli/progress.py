@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from distbench.cli.display import displayed
 from distbench.job import MEASURE, kind_of
 from distbench.plan import Task
-from distbench.record import Record, round_text
+from distbench.record import Record, Status, round_text
 from distbench.record.progress import Event, Journal
 from distbench.run import Observer
 
@@ -18,8 +18,8 @@ class Told(Observer):
 
     def __init__(self, *tell: Callable[[Event], None], forewarning: Callable[[], str] | None = None) -> None:
         self._tell, self._forewarning = tell, forewarning
-        self._user_errors: set[str] = set()
-        """Those of the user's model that were told."""
+        self._told: set[str] = set()
+        """Errors in which many trials may end, and that are told once."""
 
     def note(self, text: str) -> None:
         """Tell the note."""
@@ -55,12 +55,15 @@ class Told(Observer):
         )
 
     def _reason(self, record: Record) -> str:
-        """Why *record* has failed; the message of a user's model is told once."""
-        failure = record.failure
-        if failure is None or failure.user_error not in self._user_errors:
-            self._user_errors |= {failure.user_error} if failure and failure.user_error else set()
+        """Why *record* has failed, in full for the first of those that ended alike."""
+        error = record.failure.user_error if record.failure else ""
+        if record.status is Status.PREPARE_FAILED:
+            error = record.reason
+        if not error or error not in self._told:
+            self._told.add(error)
             return record.reason
-        return record.reason.replace(failure.user_error, f"{failure.user_place}, as before")
+        place = record.failure.user_place if record.failure else error.partition(": ")[0]
+        return record.reason.replace(error, f"{place}, as before")
 
     def _event(self, event: Event) -> None:
         for tell in self._tell:

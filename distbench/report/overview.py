@@ -87,9 +87,11 @@ def _row(row: CaseSummary, mark: str, group: str) -> Row:
 
 
 def _ended(row: CaseSummary) -> str:
+    """How *row* ended; what many cases may have in common stands below the table, once."""
     if row.reason.startswith(NOT_LAUNCHED):
-        return row.reason
-    # the message of the user's model stands below, once
+        return NOT_LAUNCHED
+    if row.status == Status.PREPARE_FAILED:
+        return f"{row.status}: {row.reason.partition(': ')[0]}"
     why = (row.failure.user_place if row.failure else "") or row.reason
     return f"{row.status}: {why}" if why else row.status
 

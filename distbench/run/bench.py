@@ -221,7 +221,8 @@ class Bench:
     def _preparation_problem(self, case: Case) -> str | None:
         """What could not be built for *case*, or None."""
         items, failed = ("preparation", strategy_item(case), weights_item(case)), self._unprepared
-        return next((f"{item}: {failed[item]}" for item in items if item in failed), None)
+        # without the key of the weights: those of each precision fail alike
+        return next((f"{item.partition(' (')[0]}: {failed[item]}" for item in items if item in failed), None)
 
     def _store(self, task: Task, record: Record) -> Record:
         """Store *record*, or how that failed; return what is stored."""

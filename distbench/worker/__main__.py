@@ -5,6 +5,7 @@ agent [PID]                  the agent of a run on a node; it ends with process 
 rank TRIAL_FILE              one rank, placed by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 examine FILE                 one rank of an examination, placed as those of a trial
 prepare FILE                 build C++ ops and initial weights
+construct FILE               construct models of the user's own, and write what is wrong with them
 export FILE                  send curves to an experiment tracker
 """
 
@@ -42,6 +43,10 @@ def main(arguments: list[str]) -> None:
         from distbench.worker.prepare import prepare
 
         prepare(Path(rest[0]))
+    elif command == "construct":
+        from distbench.worker.construct import construct
+
+        construct(Path(rest[0]))
     elif command == "export":
         from distbench.worker.export import export
 

@@ -13,6 +13,7 @@ from distbench.clipping import clipped
 from distbench.decode import decoded
 from distbench.preparation import Event, Item, note_event, read_items
 from distbench.worker.build_errors import reason
+from distbench.worker.user_code import user_line
 
 # characters of a reason, which may be the whole output of a compiler
 _LONGEST = 4_000
@@ -31,8 +32,14 @@ def _built(item: Item) -> Event:
     except Exception as error:
         # a failed build is a result for the cases that need it; the others continue
         traceback.print_exc()
-        why = clipped(reason(error), _LONGEST, "the whole is in the log of the preparation")
+        why = clipped(_why(error, item), _LONGEST, "the whole is in the log of the preparation")
         return Event(item.name, ended=True, failed=why)
+
+
+def _why(error: Exception, item: Item) -> str:
+    workload = decoded(Case, item.data, item.name).workload if item.kind == "weights" else None
+    line = user_line(error, workload) if workload else ""
+    return f"{reason(error)} ({line})" if line else reason(error)
 
 
 def _build(item: Item) -> list[str]:

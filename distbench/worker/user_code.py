@@ -39,6 +39,12 @@ def user_line(error: BaseException, workload: Choice) -> str:
     return next((line for file, number in places if (line := _line(file, number, roots))), "")
 
 
+def located(error: Exception, workload: Choice) -> str:
+    """The message of *error* with the line of the user's code that it came through."""
+    line = user_line(error, workload)
+    return f"{error} ({line})" if line else str(error)
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield *error*, then what it was raised from or meanwhile."""
     seen: set[int] = set()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distbench.bounds import Count
 from distbench.data.base import Kind, Shape
+from distbench.errors import did_you_mean
 from distbench.workloads.base import Workload, at_least_fp32, cross_entropy
 from distbench.workloads.batch_norm import Statistics, lacking, with_statistics
 
@@ -119,6 +120,9 @@ class User(Workload):
         """
         from torch import nn
 
+        if self.loss_function is not None:
+            # a name that is misspelled is found before anything is built
+            _callable("loss_function", self.loss_function)
         make = _callable("model", self.model)
         try:
             module = make()
@@ -255,10 +259,25 @@ def _callable(option: str, name: str) -> Callable[..., Any]:
     """
     module_name, _, path = name.partition(":")
     try:
-        named: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module_name))
+        named: Any = importlib.import_module(module_name)
     except Exception as error:
         # user code runs on import: whatever it raises is reported with the option that named it
         raise ValueError(f"{option} = {name!r} can't be imported: {type(error).__name__}: {error}") from error
+    for attribute in path.split("."):
+        if not hasattr(named, attribute):
+            raise ValueError(f"{option} = {name!r}: {_lacking(named, attribute, module_name)}")
+        named = getattr(named, attribute)
     if not callable(named):
         raise ValueError(f"{option} = {name!r} is a {type(named).__name__}; it must be callable")
     return named  # type: ignore[no-any-return]
+
+
+def _lacking(named: Any, attribute: str, module: str) -> str:
+    """That *named*, from the file of *module*, has no *attribute*, and what it has."""
+    where = getattr(named, "__file__", None) or getattr(named, "__name__", repr(named))
+    own = [
+        each
+        for each, value in vars(named).items()
+        if callable(value) and getattr(value, "__module__", None) == module
+    ]
+    return f"{where} has no {attribute}" + (f"; {did_you_mean(attribute, own)}" if own else "")

@@ -228,3 +228,11 @@ class NoConstructor(Small):
     def __init__(self) -> None:
         super().__init__()
         self.gate = nn.Linear(16, self.width)
+
+
+class LooksAtItsWeights(Small):
+    """Can't be constructed without memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        assert self.head.weight.abs().max().item() > 0

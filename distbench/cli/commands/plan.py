@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,22 +14,24 @@ from typing import Annotated, Any
 import typer
 
 from distbench import env, registry
-from distbench.case import Limits
+from distbench.case import Choice, Limits
 from distbench.cli import handing, options
 from distbench.cli.estimating import short_trials
 from distbench.cli.expecting import Expected
 from distbench.cli.options import flag
 from distbench.cli.output import columns, say, say_json, wrapped
+from distbench.cli.progress import observer
 from distbench.cli.stopping import ended
 from distbench.cli.unforeseen import later, later_texts
 from distbench.env import Machine
-from distbench.errors import UsageError
+from distbench.errors import SuiteError, UsageError
 from distbench.grouping import grouped
 from distbench.job import MEASURE, kind_of
 from distbench.plan import Plan, Planned, machine_of, make
 from distbench.plan.deadlines import limits_of_all, prepare_limit
 from distbench.plan.environments import with_environments
 from distbench.run import launch_for
+from distbench.run.user_models import UntriedError, problems, user_models
 from distbench.suite import Suite, load
 from distbench.units import ABSENT, count_text, duration_text
 
@@ -61,7 +64,7 @@ def plan(
 ) -> int:
     """Show what a run would do, and how long it takes.
 
-    Nothing is launched without --estimate.
+    Nothing is launched without --estimate. A model of your own is constructed once, in a process of its own.
     """
     if on and estimate:
         raise UsageError("--estimate runs trials here, and --on elsewhere; leave one of them out")
@@ -72,6 +75,7 @@ def plan(
         return 0
     machine = with_environments(loaded, machine_of(loaded))
     planned = make(loaded, machine)
+    _try_models(loaded, planned, quiet=as_json)
     expected = Expected.from_runs(planned, loaded, out)
     if estimate and expected.unknown:
         short = short_trials(loaded, expected.unknown, out, context.obj)
@@ -126,6 +130,38 @@ def plan(
     else:
         say("\n--commands shows what would be launched.")
     return _code(expected)
+
+
+def _try_models(suite: Suite, planned: Plan, *, quiet: bool) -> None:
+    """Construct the models of the user's own once, which takes the import of torch.
+
+    Raises:
+        SuiteError: one can't be imported or constructed.
+    """
+    models = user_models([item.case for item in planned.cases])
+    found = _tried(models, quiet=quiet) if models else []
+    if wrong := [(model, problem) for model, problem in zip(models, found, strict=False) if problem]:
+        raise SuiteError(
+            [suite.places.mistake(("workload", model.name), problem) for model, problem in wrong]
+        )
+
+
+def _tried(models: Sequence[Choice], *, quiet: bool) -> list[str]:
+    """What is wrong with each of *models*; nothing where they can't be tried, which is said."""
+    names = ", ".join(dict.fromkeys(str(each.options.get("model", each.name)) for each in models))
+    with observer(quiet=quiet) as watcher:
+        if not env.is_installed("torch"):
+            watcher.note(f"{names}: not imported, as torch is not installed here")
+            return []
+        began, item = time.monotonic(), f"importing {names}"
+        watcher.item_started(item, 0, 1)
+        try:
+            found = problems(models)
+        except UntriedError as error:
+            watcher.note(f"{names}: not tried: {error}")
+            return []
+        watcher.item_ended(item, 0, 1, time.monotonic() - began, failed=any(found))
+        return found
 
 
 def _code(expected: Expected) -> int:
