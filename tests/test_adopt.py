@@ -855,6 +855,13 @@ def test_the_script_that_is_written_on_request_trains_as_it_stands(
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.train
+@pytest.mark.parametrize("launches", [2, pytest.param(20, marks=pytest.mark.deep)])
+def test_the_script_that_is_written_on_request_ends_each_time(launches: int, tmp_path: Path) -> None:
+    adopted = adopt("torch", of("ddp", device="cpu"), {}, with_script=True)
+    assert [launched(adopted, tmp_path).count("update ") for _ in range(launches)] == [10] * launches
+
+
 def trained(record: Record, format_: str, folder: Path) -> list[float]:
     """Return the losses of a training of the case of *record* with what is adopted in a format."""
     shutil.copy(MODELS / "adopted_train.py", folder / "train.py")

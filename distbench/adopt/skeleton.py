@@ -10,6 +10,9 @@ FILE = "train.py"
 _TEXT = '''\
 """A training script around {functions}: it runs as it stands. Replace build_model, batches and loss_of."""
 
+import os
+import sys
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -50,7 +53,12 @@ def main():
         if rank == 0:
             print(f"update {{update}}: loss of this rank {{loss.item():.4f}}", flush=True)
     if dist.is_initialized():
-        dist.destroy_process_group()
+        # no rank may leave while another still communicates with it
+        dist.barrier()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # an interpreter that exits normally after gloo's teardown sometimes aborts: atexit is left out
+        os._exit(0)
 
 
 if __name__ == "__main__":
