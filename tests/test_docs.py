@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,5 +104,28 @@ def test_a_link_on_a_page_leads_to_a_file(page: Path) -> None:
 
 def test_the_readme_is_read_in_three_minutes_and_has_one_command_for_each_job() -> None:
     readme = (ROOT / "README.md").read_text()
-    assert len(readme.splitlines()) <= 150
+    assert len(readme.splitlines()) <= 180
     assert re.findall(r"^<!-- command: (\w+) -->$", readme, re.MULTILINE) == ["run", "test"]
+
+
+@pytest.mark.train
+def test_the_readmes_model_of_ones_own_is_initialised_planned_and_run(tmp_path: Path) -> None:
+    section = (ROOT / "README.md").read_text().partition("## Your own model")[2].partition("\n## ")[0]
+    (model,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    (commands_,) = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    assert sum(bool(line) for line in model.splitlines()) == 12
+    (tmp_path / "mymodel.py").write_text(model)
+    init, plan, run = (shlex.split(each)[1:] for each in commands_.split(" && "))
+    short = ["--only", "ddp/ws2", "--set", "measure={warmup: 1, steps: 2, trials: 1}", "--set", "check=false"]
+    for arguments in (init, plan, [*run, *short, "--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "distbench", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert [case["status"] for case in json.loads(done.stdout)["cases"]] == ["measured"]
+    assert "classes: 256" in (tmp_path / "mine.yaml").read_text()

@@ -30,10 +30,68 @@ def test_what_init_writes_can_be_planned_and_says_what_was_asked_for(command, tm
 
 
 def test_a_model_of_ones_own_is_named_in_the_suite(command, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parent / "models")
+    monkeypatch.chdir(Path(__file__).parent / "models")
     file = tmp_path / "mine.yaml"
-    assert command("init", str(file), "--model", "json:loads")[0] == 0
-    assert load(file).work["workload"]["user"]["model"] == "json:loads"
+    assert command("init", str(file), "--model", "small:Small")[0] == 0
+    assert load(file).work["workload"]["user"]["model"] == "small:Small"
+
+
+MODELS = """
+from torch import nn
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(1000, 8), nn.Linear(8, 999)
+        self.positions = nn.Embedding(64, 8)
+
+    def forward(self, tokens):
+        import torch
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        if tokens.shape[1] > 64:
+            raise ValueError("too long")
+        return self.head(self.embedding(tokens) + self.positions(places))
+
+class Numbers(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+class ReturnsItsLoss(Words):
+    def forward(self, tokens, labels):
+        return nn.functional.cross_entropy(super().forward(tokens).flatten(0, 1), labels.flatten())
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("model", "shape", "said"),
+    [
+        ("Words", ("tokens", 64, 999), "was seen to take"),
+        pytest.param("Numbers", ("features", 64, 10), "was seen to take", marks=pytest.mark.deep),
+        pytest.param("ReturnsItsLoss", ("tokens", 128, 256), "loss_function", marks=pytest.mark.deep),
+    ],
+)
+def test_the_shape_of_a_model_of_ones_own_is_that_of_its_forward_pass(
+    command, tmp_path, monkeypatch, model, shape, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "initmodels.py").write_text(MODELS)
+    code, _, errors = command("init", "mine.yaml", "--model", f"initmodels:{model}", "--devices", "1,2")
+    assert code == 0, errors
+    user = load(tmp_path / "mine.yaml").work["workload"]["user"]
+    assert (user["kind"], user["length"], user["classes"]) == shape
+    assert said in " ".join((tmp_path / "mine.yaml").read_text().split())
+    assert ("set kind, length and classes yourself" in errors) == (said == "loss_function")
+
+
+@pytest.mark.train
+@pytest.mark.deep
+def test_a_model_that_can_not_be_imported_writes_nothing(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "initmodels.py").write_text(MODELS)
+    code, _, errors = command("init", "mine.yaml", "--model", "initmodels:Word")
+    assert (code, "has no Word; did you mean 'Words'?" in errors) == (2, True)
+    assert not (tmp_path / "mine.yaml").exists()
 
 
 def test_without_a_terminal_the_defaults_are_taken_and_said(tmp_path):
@@ -75,6 +133,7 @@ def test_on_a_terminal_it_asks_until_the_answer_is_one(tmp_path):
     [
         (["--goal", "speed"], "--goal = 'speed': Allowed: gate, memory"),
         (["--model", "gpt2-smal"], "did you mean 'gpt2-small'?"),
+        (["--model", "llama"], "{huggingface: {model_type: llama}}"),
         (["--devices", "0"], "--devices = '0': expected numbers from 1 on"),
     ],
 )

@@ -8,9 +8,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from distbench import registry
 from distbench.case import Case, Choice
+from distbench.env import is_installed
 from distbench.interpreter import python_path
 from distbench.processes import ending
 from distbench.record.store import write_json
@@ -26,12 +29,24 @@ def user_models(cases: Sequence[Case]) -> list[Choice]:
     return [each for each in choices.values() if registry.make("workloads", each).user_modules()]
 
 
-def problems(models: Sequence[Choice]) -> list[str]:
-    """What is wrong with the constructor of each of *models*; empty: nothing, or it can't be told here.
+@dataclass(frozen=True)
+class Constructed:
+    """What came of the construction of a model."""
+
+    problem: str
+    """What is wrong with it; empty: nothing."""
+    shape: dict[str, Any]
+    """``kind``, ``length`` and ``classes`` that a forward pass was seen to take; empty: none was found."""
+
+
+def constructed(models: Sequence[Choice]) -> list[Constructed]:
+    """What comes of each of *models*, constructed once in another process.
 
     Raises:
-        UntriedError: the process that constructs them did not end as it should.
+        UntriedError: there is no torch here, or the process that constructs them did not end as it should.
     """
+    if not is_installed("torch"):
+        raise UntriedError("torch is not installed here")
     with temporary_folder() as scratch:
         file = scratch / "models.json"
         write_json(file, [dataclasses.asdict(each) for each in models])
@@ -48,8 +63,8 @@ def problems(models: Sequence[Choice]) -> list[str]:
             raise UntriedError(f"their constructors took more than {duration_text(_LIMIT_S)}") from error
         if done.returncode:
             raise UntriedError(f"the process that constructed them {ending(done.returncode)}")
-        told: list[str] = json.loads(file.with_suffix(".problems").read_text())
-        return told
+        told = json.loads(file.with_suffix(".constructed").read_text())
+        return [Constructed(**each) for each in told]
 
 
 class UntriedError(Exception):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from distbench import registry
 from distbench.errors import did_you_mean
@@ -62,14 +64,24 @@ class Answers:
     goal: Goal
     device: str
     """cpu or cuda: where the suite is written, which decides the precision that it begins with."""
+    shape: Mapping[str, Any] | None = None
+    """``kind``, ``length`` and ``classes`` that a forward pass of an own model was seen to take; empty: none
+    was found; None: nobody tried."""
+
+
+def is_own(model: str) -> bool:
+    """Whether the *model* of an answer is one of the user's own."""
+    return ":" in model
 
 
 def model_problem(model: str) -> str | None:
     """What is wrong with the *model* of an answer, or None."""
-    if ":" in model or model in _presets():
+    if is_own(model) or model in _presets():
         return None
     return (
-        f"neither a preset nor package.module:callable of your own model; {did_you_mean(model, _presets())}"
+        f"not a preset of the transformer; {did_you_mean(model, _presets())}. A model of your own is a "
+        "callable of a file here: mymodel:MyModel of mymodel.py. One of Hugging Face's is a workload: "
+        f"{{huggingface: {{model_type: {model}}}}} (distbench list workloads huggingface)"
     )
 
 
@@ -83,7 +95,7 @@ def text(answers: Answers, file: str) -> str:
     goal = answers.goal
     parts = [
         _head(goal, file),
-        _workload(answers.model),
+        _own(answers) if is_own(answers.model) else _workload(answers.model),
         _batch(answers),
         "# distbench list strategies shows the options of each.",
         "strategies:",
@@ -111,17 +123,40 @@ description: {QUESTIONS[goal]}
 """
 
 
-def _workload(model: str) -> str:
-    if ":" in model:
-        return f"""\
-# Called without arguments it returns the nn.Module. length: tokens of a sample; classes: its vocabulary.
+NO_SHAPE = (
+    "it takes neither tokens nor numbers (rows, length) alone, or returns no logits: set kind, length and "
+    "classes yourself, and loss_function, a package.module:callable of (module, batch) that returns the mean "
+    "loss"
+)
+_TOKENS: dict[str, Any] = {"kind": "tokens", "length": 128, "classes": 256}
+_DIGITS = """\
+# Images of 8 x 8 numbers in 10 classes, of scikit-learn; data of your own is a plug-in (docs/plugins.md).
+data: digits
+"""
+
+
+def _own(answers: Answers) -> str:
+    shape = answers.shape or _TOKENS
+    told = {True: "as a forward pass of it was seen to take and give", False: NO_SHAPE}
+    tried = "not tried: check them" if answers.shape is None else told[bool(answers.shape)]
+    head = (
+        "Called without arguments it returns the nn.Module. kind: tokens, or features with one label each; "
+        f"length: of a sample; classes: its vocabulary, or labels; {tried}. layer_classes: [Block] names the "
+        "modules to shard and checkpoint one by one, by default the items of the largest nn.ModuleList."
+    )
+    lines = "\n".join(f"# {line}" for line in textwrap.wrap(head, 108))
+    return f"""\
+{lines}
 workload:
   user:
-    model: {json.dumps(model)}
-    kind: tokens # or features, with one label each
-    length: 128
-    classes: 256
-"""
+    model: {json.dumps(answers.model)}
+    kind: {shape["kind"]}
+    length: {shape["length"]}
+    classes: {shape["classes"]}
+{_DIGITS if shape["kind"] == "features" else ""}"""
+
+
+def _workload(model: str) -> str:
     return f"""\
 # A decoder-only transformer; distbench list workloads shows its options. Your own model:
 #   workload: {{user: {{model: "package.module:callable"}}}}

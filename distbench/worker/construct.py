@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from distbench import registry
 from distbench.case import Choice
@@ -17,27 +19,31 @@ from distbench.worker.user_code import located
 from distbench.workloads.base import Workload
 
 _LONGEST = 2_000
+_ROWS = 2
+_LENGTHS = (128, 64, 32, 16)
 
 
 def construct(file: Path) -> None:
-    """Construct each of the workloads in *file*, and write beside it what is wrong with each."""
+    """Construct each of the workloads in *file*, and write beside it what came of each."""
     choices = [decoded(Choice, each, str(file)) for each in json.loads(file.read_text())]
-    write_whole(file.with_suffix(".problems"), json.dumps([_problem(choice) for choice in choices]))
+    write_whole(file.with_suffix(".constructed"), json.dumps([_constructed(choice) for choice in choices]))
 
 
-def _problem(choice: Choice) -> str:
-    """What is wrong with the model of *choice*; empty: nothing."""
+def _constructed(choice: Choice) -> dict[str, Any]:
+    """What is wrong with the model of *choice* (empty: nothing), and the shape that it was seen to take."""
     try:
         workload: Workload = registry.make("workloads", choice)
-        workload.layers(_module(workload))
+        module = _module(workload)
+        workload.layers(module)
     except Exception as error:
         # user code: whatever it raises is the answer
         traceback.print_exc()
-        return clipped(located(error, choice), _LONGEST, "distbench run has the whole in its log")
-    return ""
+        told = clipped(located(error, choice), _LONGEST, "distbench run has the whole in its log")
+        return {"problem": told, "shape": {}}
+    return {"problem": "", "shape": _shape(module)}
 
 
-def _module(workload: Workload) -> torch.nn.Module:
+def _module(workload: Workload) -> nn.Module:
     """The module, without its memory where the constructor allows that."""
     try:
         with torch.device("meta"):
@@ -45,3 +51,30 @@ def _module(workload: Workload) -> torch.nn.Module:
     except Exception:
         # one that looks at its numbers; a mistake is raised again
         return workload.module()
+
+
+def _shape(module: nn.Module) -> dict[str, Any]:
+    """``kind``, ``length`` and ``classes`` by which one forward pass gives logits; empty: none did."""
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    for length in _LENGTHS:
+        logits = _output(module, torch.zeros(_ROWS, length, dtype=torch.long, device=device))
+        if logits is not None and logits.ndim == 3 and logits.shape[:2] == (_ROWS, length):
+            return {"kind": "tokens", "length": length, "classes": logits.shape[2]}
+    first = next((part for part in module.modules() if isinstance(part, nn.Linear)), None)
+    if first is None:
+        return {}
+    logits = _output(module, torch.zeros(_ROWS, first.in_features, device=device))
+    if logits is not None and logits.ndim == 2 and len(logits) == _ROWS:
+        return {"kind": "features", "length": first.in_features, "classes": logits.shape[1]}
+    return {}
+
+
+@torch.no_grad()
+def _output(module: nn.Module, inputs: torch.Tensor) -> torch.Tensor | None:
+    """What *module* makes of *inputs*; None: it does not take them, or returns no tensor."""
+    try:
+        output = module(inputs)
+    except Exception:
+        # user code, of which this asks whether it takes such inputs
+        return None
+    return output if isinstance(output, torch.Tensor) else None

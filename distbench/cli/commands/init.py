@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from typing import Annotated
 import typer
 
 from distbench import env
+from distbench.case import Choice
 from distbench.cli.options import argument, counts, option, parsed
 from distbench.cli.output import note, say
+from distbench.cli.own_models import constructed_models
 from distbench.errors import UsageError, did_you_mean
 from distbench.files import write_whole, writing
 from distbench.suite import of_text, template
@@ -38,6 +41,8 @@ def init(
         raise UsageError(f"{file}: exists, and is left as it is; name another file: distbench init FILE")
     given = {"model": model, "devices": devices, "goal": goal}
     answers = _answers({**_asked(given), **{key: value for key, value in given.items() if value}})
+    if template.is_own(answers.model):
+        answers = _with_shape(answers)
     suite = template.text(answers, shlex.quote(str(file)))
     # what is written is a suite, whatever was answered
     of_text(suite, file=str(file))
@@ -45,6 +50,21 @@ def init(
         write_whole(file, suite)
     say(f"{file}: written. See what it would run with: distbench plan {shlex.quote(str(file))}")
     return 0
+
+
+def _with_shape(answers: template.Answers) -> template.Answers:
+    """*answers* with the shape that a forward pass of the user's own model was seen to take.
+
+    Raises:
+        UsageError: it can't be imported or constructed.
+    """
+    for found in constructed_models([Choice("user", {"model": answers.model})]):
+        if found.problem:
+            raise UsageError(f"--model: {found.problem}")
+        if not found.shape:
+            note(f"{answers.model}: {template.NO_SHAPE}")
+        return dataclasses.replace(answers, shape=found.shape)
+    return answers
 
 
 def _asked(given: dict[str, str]) -> dict[str, str]:

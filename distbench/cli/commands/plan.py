@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,13 +13,13 @@ from typing import Annotated, Any
 import typer
 
 from distbench import env, registry
-from distbench.case import Choice, Limits
+from distbench.case import Limits
 from distbench.cli import handing, options
 from distbench.cli.estimating import short_trials
 from distbench.cli.expecting import Expected
 from distbench.cli.options import flag
 from distbench.cli.output import columns, say, say_json, wrapped
-from distbench.cli.progress import observer
+from distbench.cli.own_models import constructed_models
 from distbench.cli.stopping import ended
 from distbench.cli.unforeseen import later, later_texts
 from distbench.env import Machine
@@ -31,7 +30,7 @@ from distbench.plan import Plan, Planned, machine_of, make
 from distbench.plan.deadlines import limits_of_all, prepare_limit
 from distbench.plan.environments import with_environments
 from distbench.run import launch_for
-from distbench.run.user_models import UntriedError, problems, user_models
+from distbench.run.user_models import user_models
 from distbench.suite import Suite, load
 from distbench.units import ABSENT, count_text, duration_text
 
@@ -139,29 +138,14 @@ def _try_models(suite: Suite, planned: Plan, *, quiet: bool) -> None:
         SuiteError: one can't be imported or constructed.
     """
     models = user_models([item.case for item in planned.cases])
-    found = _tried(models, quiet=quiet) if models else []
-    if wrong := [(model, problem) for model, problem in zip(models, found, strict=False) if problem]:
-        raise SuiteError(
-            [suite.places.mistake(("workload", model.name), problem) for model, problem in wrong]
-        )
-
-
-def _tried(models: Sequence[Choice], *, quiet: bool) -> list[str]:
-    """What is wrong with each of *models*; nothing where they can't be tried, which is said."""
-    names = ", ".join(dict.fromkeys(str(each.options.get("model", each.name)) for each in models))
-    with observer(quiet=quiet) as watcher:
-        if not env.is_installed("torch"):
-            watcher.note(f"{names}: not imported, as torch is not installed here")
-            return []
-        began, item = time.monotonic(), f"importing {names}"
-        watcher.item_started(item, 0, 1)
-        try:
-            found = problems(models)
-        except UntriedError as error:
-            watcher.note(f"{names}: not tried: {error}")
-            return []
-        watcher.item_ended(item, 0, 1, time.monotonic() - began, failed=any(found))
-        return found
+    found = constructed_models(models, quiet=quiet) if models else []
+    wrong = [
+        suite.places.mistake(("workload", model.name), each.problem)
+        for model, each in zip(models, found, strict=False)
+        if each.problem
+    ]
+    if wrong:
+        raise SuiteError(wrong)
 
 
 def _code(expected: Expected) -> int:
