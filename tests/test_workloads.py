@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from conftest import MODELS
-from records import case
 
 from distbench import registry
 from distbench.case import Choice
@@ -34,7 +33,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "transformer": {"dim": 32, "depth": 2, "ffn_dim": 48},
     "user": {"model": "small:Small"},
 }
-COUNTED = ["mlp", "transformer"]
 
 
 def workload(name: str, **options: Any) -> Workload:
@@ -189,40 +187,6 @@ def test_a_window_remains_the_same_part_of_a_shorter_row() -> None:
     cut = workload("transformer", seq_len=512, attention="sliding_window", window=128)
     assert [sizes["window"] * 4 for sizes in cut.smaller()] == [sizes["seq_len"] for sizes in cut.smaller()]
     assert all("window" not in sizes for sizes in workload("transformer", seq_len=512).smaller())
-
-
-@pytest.mark.train
-@pytest.mark.parametrize("name", COUNTED)
-def test_the_flops_are_near_those_that_torch_counts(name: str) -> None:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode
-
-    one = workload(name)
-    module, batch = one.module(), random_batch(one, rows=2)
-    # torch's counter does not know the CPU's fused attention
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        one.loss(module, batch).backward()
-    assert counter.get_total_flops() / 2 == pytest.approx(one.flops_per_sample(), rel=0.03)
-
-
-@pytest.mark.train
-@pytest.mark.parametrize("name", ["transformer", "mlp"])
-def test_what_is_computed_again_is_what_torch_counts_more_with_checkpointed_layers(name: str) -> None:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from distbench.strategies.torch_engine.recomputation import checkpointed_layers
-
-    one = workload(name)
-    batch, counts = random_batch(one, rows=2), {}
-    for kind in ("none", "selective", "full"):
-        module = one.module()
-        checkpointed_layers(case("single", activation_checkpointing=kind), module, one.layers(module))
-        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-            one.loss(module, batch).backward()
-        counts[kind] = counter.get_total_flops() / 2
-    assert counts["full"] - counts["none"] == pytest.approx(one.recomputed_flops_per_sample(), rel=0.03)
-    assert counts["selective"] == counts["none"]
 
 
 def test_an_mlp_takes_six_flops_a_weight() -> None:

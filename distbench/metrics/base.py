@@ -177,9 +177,11 @@ class Trial:
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rows that metrics left in the ranks (each has its ``rank``), and those of samplers."""
     flops_per_sample: int | None = None
-    """Model FLOPs of forward and backward for one sample by the workload's formula; None: it has none."""
+    """Model FLOPs of forward and backward for one sample, by formula or counted; None: unknown."""
     recomputed_flops_per_sample: int | None = None
-    """Those that activation checkpointing computes again, if it is on; None: the workload does not say."""
+    """Those that activation checkpointing computes again; None: unknown."""
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Column -> why rank 0 gave no number."""
     window: tuple[float, float] = (0.0, 0.0)
     """``clock.now()`` when the first rank began the ``time`` pass and when the last had ended it."""
     effective: dict[str, Any] = field(default_factory=dict)

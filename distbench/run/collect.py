@@ -45,12 +45,14 @@ def collect(
         return dataclasses.replace(ended, columns=columns, tables=sampled)
     delivered = [rank for rank in ranks if rank is not None]
     workload: Workload = registry.make("workloads", ended.case.workload)
+    samples = _samples(delivered)
     trial = Trial(
         case=ended.case,
         tokens_per_sample=workload.tokens_per_sample,
-        flops_per_sample=workload.flops_per_sample(),
-        recomputed_flops_per_sample=workload.recomputed_flops_per_sample(),
-        samples=_samples(delivered),
+        flops_per_sample=_whole_number(samples, "flops_per_sample"),
+        recomputed_flops_per_sample=_whole_number(samples, "recomputed_flops_per_sample"),
+        samples=samples,
+        absent=delivered[0]["absent"],
         phases={"launch": [rank["began"] - launched for rank in delivered], **_phases(delivered)},
         tables={**_tables(delivered), **sampled},
         window=(min(rank["window"][0] for rank in delivered), max(rank["window"][1] for rank in delivered)),
@@ -105,6 +107,11 @@ def _devices(ranks: list[dict[str, Any] | None], folder: Path) -> list[RankDevic
 def _samples(ranks: list[dict[str, Any]]) -> Samples:
     names = {name for rank in ranks for name in rank["samples"]}
     return {name: [rank["samples"].get(name, []) for rank in ranks] for name in sorted(names)}
+
+
+def _whole_number(samples: Samples, name: str) -> int | None:
+    """The number *name* of rank 0, or None if it gave none."""
+    return next((int(number) for number in samples.get(name, [[]])[0] if number is not None), None)
 
 
 def _values(

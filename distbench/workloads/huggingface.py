@@ -44,7 +44,7 @@ class HuggingFace(Workload):
     """A model of transformers from its configuration, with random weights or those in a local folder.
 
     Nothing is downloaded. Dropout of every kind is off unless a key of config turns it on: each strategy
-    would drop something else. Parameters and FLOPs have no formula here; the worker counts the parameters.
+    would drop something else. Parameters and FLOPs have no formula here; the ranks count both.
     """
 
     imports = ("transformers",)

@@ -42,8 +42,26 @@ class Measuring(Kind):
             "equal shares, so the mean over ranks is the mean over the batch.",
             per_step=True,
         ),
+        Column(
+            "flops_per_sample",
+            "",
+            None,
+            "first",
+            "Model FLOPs of a forward and a backward pass of one sample: by the workload's formula (PaLM, "
+            "arXiv 2204.02311, appendix B), else as torch's FlopCounterMode counts them of tensors without "
+            "memory. Both count matrix products, convolutions and attention alone, without recomputation and "
+            "without a causal discount. A frozen parameter has no gradient, and so no FLOPs for it.",
+        ),
+        Column(
+            "recomputed_flops_per_sample",
+            "",
+            None,
+            "first",
+            "Part of flops_per_sample that activation checkpointing computes again: by the workload's "
+            "formula, else counted in the same way with the layers checkpointed.",
+        ),
     )
-    phases: ClassVar[tuple[str, ...]] = get_args(Pass)
+    phases: ClassVar[tuple[str, ...]] = (*get_args(Pass), "flops")
     order: ClassVar[int] = 100
 
     def tasks(self, section: Measure, cases: Sequence[Case], machine: Machine) -> Iterator[Task]:

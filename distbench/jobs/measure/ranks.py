@@ -20,6 +20,7 @@ from distbench.strategies.engine import Engine
 from distbench.trial import DRAWS, LOSS_DTYPE, Phases, TrialFile
 from distbench.worker import checks
 from distbench.worker.feed import Feed
+from distbench.worker.flops import flops_of
 from distbench.worker.passes import Loop
 from distbench.worker.trainer import Delivery, first_not_finite
 
@@ -71,6 +72,20 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Iterator[Delivery
     yield _so_far(loop)
     run_pass("unsynced", measure.unsynced_steps)
     yield _so_far(loop)
+    with phases.phase("flops"):
+        _book_flops(setting, delivery)
+    yield _so_far(loop)
+
+
+def _book_flops(setting: Setting, delivery: Delivery) -> None:
+    """Add the FLOPs of a sample to *delivery*. A collective call."""
+    flops = flops_of(setting)
+    named = {"flops_per_sample": flops.model, "recomputed_flops_per_sample": flops.again}
+    for name, number in named.items():
+        if number is None:
+            delivery.absent[name] = flops.unknown
+        else:
+            delivery.samples[name] = [number]
 
 
 def _built(

@@ -9,7 +9,7 @@ from distbench.metrics.base import Absent, Metric, Session, Trial, Values, alike
 from distbench.metrics.utilisation.peaks import published
 
 _MODEL = (
-    "model FLOPs: forward and backward by the workload's formula (PaLM, arXiv 2204.02311, appendix B: no "
+    "model FLOPs: those of forward and backward (flops_per_sample; PaLM, arXiv 2204.02311, appendix B: no "
     "recomputation, no causal discount)"
 )
 
@@ -33,10 +33,10 @@ class Utilisation(Metric):
         *alike("", "higher", "first")(
             mfu=f"Model FLOPs utilisation: {_MODEL}, a second, over the devices' published dense peak in the "
             "dtype of the computation (peak_flops).",
-            hfu="Hardware FLOPs utilisation: as mfu, plus what activation_checkpointing: full computes "
-            "again: the forward pass of the layers, by the workload's formula; head and embedding are not "
-            "among them, so it is less than llm-foundry's 4/3 of the model FLOPs. selective keeps every "
-            "matrix product and attention, so it computes no model FLOP again.",
+            hfu="Hardware FLOPs utilisation: as mfu, plus what activation_checkpointing computes again "
+            "(recomputed_flops_per_sample). full: the forward pass of the layers; head and embedding are not "
+            "among them, so it is less than llm-foundry's 4/3 of the model FLOPs. selective keeps the matrix "
+            "products and attention of a transformer, so it computes none of its FLOPs again.",
         ),
         *alike("FLOP/s", None, "first")(
             peak_flops="Published dense peak of one device in the dtype of the computation; the record's "
@@ -70,7 +70,7 @@ class Utilisation(Metric):
     def summary(self, trial: Trial) -> dict[str, float | Absent]:
         flops = trial.flops_per_sample
         if flops is None:
-            raise Absent(f"workload {trial.case.workload.name} has no FLOP formula")
+            raise Absent(trial.absent.get("flops_per_sample", "flops_per_sample is unknown"))
         samples = trial.case.batch.global_batch_size / trial.slowest_mean("step_s")
         rate = samples * flops / trial.case.world_size
         peak, matmul = _smallest(trial, "peak_flops"), _smallest(trial, "matmul_flops")
@@ -86,11 +86,12 @@ class Utilisation(Metric):
 
 def _with_recomputation(mfu: float | Absent, flops: int, trial: Trial) -> float | Absent:
     """*mfu*, which counts *flops* per sample, with what activation checkpointing computes again."""
-    if isinstance(mfu, Absent) or trial.case.activation_checkpointing != "full":
+    if isinstance(mfu, Absent) or trial.case.activation_checkpointing == "none":
         return mfu
     again = trial.recomputed_flops_per_sample
     if again is None:
-        return Absent(f"workload {trial.case.workload.name} does not say what its layers compute again")
+        why = "recomputed_flops_per_sample is unknown"
+        return Absent(trial.absent.get("recomputed_flops_per_sample", why))
     return mfu * (1 + again / flops)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -11,13 +9,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from distbench.files import write_whole
 from distbench.strategies.base import Setting
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.pp.stages import shapes_of, with_weights
+from distbench.strategies.torch_engine.findings import found_once
 from distbench.strategies.torch_engine.modules import computing_layers
 from distbench.strategies.torch_engine.stagewise import Computed
 from distbench.workloads import weights
@@ -34,31 +31,14 @@ def layer_ms(setting: Setting, strategy: PipelineParallel, model: Stages) -> lis
     the median of several. Rank 0 times them, while the others wait, once for all trials of the run: what it
     finds it keeps. A collective call.
     """
-    told = [_found(setting, model, setting.case.batch.micro_batch_size // strategy.micro_batches)]
-    dist.broadcast_object_list(told, src=0)
-    return told[0]
-
-
-def _found(setting: Setting, model: Stages, samples: int) -> list[float]:
-    """What rank 0 finds, or has found in an earlier trial of the run; nothing on the other ranks."""
-    if setting.rank:
-        return []
-    file = setting.found and setting.found / f"layers-{_key(setting, samples)}.json"
-    if file and file.is_file():
-        return list(json.loads(file.read_text()))
-    found = [round(ms, 4) for ms in _timed(setting, model, samples)]
-    if file:
-        file.parent.mkdir(exist_ok=True)
-        write_whole(file, json.dumps(found))
-    return found
-
-
-def _key(setting: Setting, samples: int) -> str:
-    """What decides how long a layer takes."""
-    case = setting.case
+    case, samples = setting.case, setting.case.batch.micro_batch_size // strategy.micro_batches
     decides = [case.workload.name, case.workload.options, samples, asdict(case.precision)]
     decides += [case.activation_checkpointing, case.device, case.threads, case.environment]
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]
+
+    def find() -> list[float]:
+        return [round(ms, 4) for ms in _timed(setting, model, samples)]
+
+    return [float(ms) for ms in found_once(setting, "layers", decides, find)]
 
 
 def _timed(setting: Setting, model: Stages, samples: int) -> Iterator[float]:

@@ -1,0 +1,202 @@
+"""FLOPs of any model: torch's ``FlopCounterMode`` over a forward and a backward pass of fake tensors.
+
+They have shapes and no memory, so nothing is computed. A product counts two FLOPs per multiplication and
+addition, a convolution and attention likewise; nothing is taken off for causal masking, and attention counts
+as the products that it is (with a fused kernel the counter would add the scores that its backward pass makes
+again). The gradient of a frozen parameter is computed by nobody, and so not counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from distbench import registry
+from distbench.case import Case
+from distbench.data.base import Source
+from distbench.strategies.base import Setting
+from distbench.strategies.torch_engine.findings import found_once
+from distbench.strategies.torch_engine.recomputation import checkpoint_layers
+from distbench.units import list_text
+from distbench.workloads import weights
+from distbench.workloads.base import Workload, mean_of
+
+_ROWS = 2
+"""Samples of the pass: a single one is a special case to batch normalisation."""
+_LONGEST = 300
+"""Characters of a reason."""
+_GROUPED = torch.ops.aten._grouped_mm
+_OPERATORS = ("aten", "prims", "prim")
+"""Namespaces of torch's own operators; nobody but its author knows the work of any other."""
+_PRODUCTS = re.compile(
+    r"(^|_)(mm|bmm|addmm|addbmm|baddbmm|mv|addmv|dot|trilinear|conv\w*|attention\w*|rnn\w*|fft\w*|cdist\w*"
+    r"|linalg\w*|cholesky\w*|solve\w*|sparse\w*)(_|$)"
+)
+"""Names of torch's operators that multiply matrices, where the counter has no formula."""
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Model FLOPs of one sample; None where they are unknown."""
+
+    model: int | None
+    """Of a forward and a backward pass."""
+    again: int | None
+    """Of what activation checkpointing computes again."""
+    unknown: str = ""
+    """Why ``model``, or else ``again``, is None."""
+
+
+def flops_of(setting: Setting) -> Flops:
+    """FLOPs of a sample of the case, by the formulas of its workload, or counted. A collective call."""
+    workload, recomputes = setting.workload, setting.case.activation_checkpointing
+    model = workload.flops_per_sample()
+    # what ``selective`` keeps is all that the formulas count
+    again = workload.recomputed_flops_per_sample() if recomputes == "full" else 0
+    if model is not None and again is not None:
+        return Flops(model, again)
+    case = setting.case
+    decides = [case.workload.name, case.workload.options, case.data.name, case.data.options]
+    decides += [recomputes, case.device, case.environment]
+    found = found_once(setting, "flops", decides, lambda: asdict(counted(case, workload, setting.device)))
+    flops = Flops(**found)
+    return flops if model is None else Flops(model, flops.again, flops.unknown)
+
+
+def counted(case: Case, workload: Workload, device: torch.device) -> Flops:
+    """FLOPs of a sample of *case* as torch counts them, of fake tensors on *device*."""
+    try:
+        model = _count(case, workload, device, checkpoints=False)
+        recomputes = case.activation_checkpointing != "none"
+        return Flops(model, _count(case, workload, device, checkpoints=True) - model if recomputes else 0)
+    except _UncountedError as error:
+        return Flops(None, None, str(error))
+    except Exception as error:
+        # a model of anybody's, run in a way that its author did not foresee
+        said = (str(error).strip().splitlines() or [""])[0][:_LONGEST]
+        why = f"FLOPs can't be counted: on tensors without values the model raised {type(error).__name__}"
+        return Flops(None, None, f"{why}: {said}" if said else why)
+
+
+def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints: bool) -> int:
+    """FLOPs of a sample, with those of what *case* computes again if it *checkpoints*.
+
+    Raises:
+        _UncountedError: the model runs operators whose work is unknown.
+    """
+    source: Source = registry.make("data", case.data)
+    rows = source.open(workload.shape, case.seed, _ROWS)(0, range(_ROWS))
+    module = weights.skeleton(workload)
+    if checkpoints:
+        checkpoint_layers(case, workload.layers(module))
+    # what a model keeps beside its parameters and buffers is real
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        _make_fake(module, device)
+        batch = {
+            name: torch.empty(array.shape, dtype=torch.from_numpy(array[:0]).dtype, device=device)
+            for name, array in rows.items()
+        }
+        counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
+        with _as_products(), _Uncounted(counter.flop_registry) as uncounted, counter:
+            mean_of(workload.loss(module, batch)).backward()
+    if uncounted.names:
+        raise _UncountedError(sorted(uncounted.names))
+    return round(counter.get_total_flops() / _ROWS)
+
+
+@contextmanager
+def _as_products() -> Iterator[None]:
+    """Context in which attention and recurrent layers run as the matrix products that they are."""
+    libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
+    were = [library.enabled for library in libraries]
+    for library in libraries:
+        library.enabled = False
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        for library, was in zip(libraries, were, strict=True):
+            library.enabled = was
+
+
+def _make_fake(module: nn.Module, device: torch.device) -> None:
+    """Put fake tensors on *device* in the place of those of *module*; a tied one is made once."""
+    made: dict[int, torch.Tensor] = {}
+    for part in module.modules():
+        for tensors in (part._parameters, part._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None:
+                    continue
+                if id(tensor) not in made:
+                    fake = torch.empty_like(tensor, device=device)
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    made[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
+                tensors[name] = made[id(tensor)]  # type: ignore[assignment]
+
+
+class _UncountedError(Exception):
+    """A model runs operators whose work is unknown."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(
+            f"FLOPs can't be counted: torch's FlopCounterMode does not know the work of {list_text(names)}; "
+            "give it a formula with torch.utils.flop_counter.register_flop_formula where the model is defined"
+        )
+
+
+class _Uncounted(TorchDispatchMode):
+    """Notes the operators that multiply and that a counter has no formula for."""
+
+    def __init__(self, known: Any) -> None:
+        super().__init__()
+        self._known = known
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        packet = func._overloadpacket
+        if packet not in self._known:
+            namespace, _, name = str(func.name()).partition(".")[0].partition("::")
+            if namespace not in _OPERATORS or _PRODUCTS.search(name):
+                self.names.add(f"{namespace}::{name}")
+        if packet is _GROUPED:
+            # torch 2.13 has shapes of it for bf16 alone, and kernels for other dtypes too
+            return _grouped(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _grouped(
+    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, **__: Any
+) -> torch.Tensor:
+    """Output of a product by groups, whose rows, columns or inner dimension ends at *offs*."""
+    groups = [] if offs is None or a.ndim != b.ndim else [len(offs)]
+    stacked = [len(a)] if a.ndim == b.ndim == 3 else groups
+    return a.new_empty(*stacked, a.shape[-2], b.shape[-1])
+
+
+def _grouped_flops(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
+    """Of a product by groups: a row is multiplied with the matrix of its group alone."""
+    stacked = a[0] if len(a) == len(b) == 3 else 1
+    return 2 * stacked * a[-2] * a[-1] * b[-1]
+
+
+def _vector_flops(a: torch.Size, *_: Any, **__: Any) -> int:
+    return 2 * prod(a)
+
+
+_FORMULAS: dict[Any, Any] = {
+    _GROUPED: _grouped_flops,
+    torch.ops.aten.mv: _vector_flops,
+    torch.ops.aten.dot: _vector_flops,
+    torch.ops.aten.vdot: _vector_flops,
+}
