@@ -9,6 +9,7 @@ from distbench import optimizers, registry
 from distbench.case import BYTES, Case
 from distbench.optimizers import KINDS, Kind
 from distbench.strategies._offers import not_offered
+from distbench.strategies._pipeline import stages_of
 
 if TYPE_CHECKING:
     from distbench.workloads.base import Workload
@@ -73,7 +74,7 @@ def largest_tensor(case: Case) -> int | None:
 
 def largest_layer(case: Case, parameters: int) -> int | None:
     """Bytes of those of its largest layer, or of the rest of its *parameters*; None: it does not say."""
-    stages = _workload(case).stages()
+    stages = stages_of(case)
     if stages is None:
         return None
     return max(*stages.layers, parameters - sum(stages.layers)) * BYTES[case.precision.master]

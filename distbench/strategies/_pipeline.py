@@ -13,15 +13,22 @@ from distbench.workloads.stages import Stages
 
 
 def stages_of(case: Case) -> Stages | None:
-    """How the model of *case* can be split between its layers, or None if its workload does not say."""
-    workload: Workload = registry.make("workloads", case.workload)
-    return workload.stages()
+    """How the model of *case* can be split between its layers, or None: ``uncut`` says why."""
+    model = _declared(case)
+    return None if model is None or model.never else model
 
 
 def uncut(case: Case) -> str:
-    """Why a workload that says nothing of stages can't be trained in a pipeline."""
+    """Why a workload that says nothing of stages, or that there are none, can't be trained in a pipeline."""
+    if (model := _declared(case)) and model.never:
+        return f"pipeline parallelism: {model.never}"
     parts = "its layers in the order in which they run, and what passes from one to the next"
     return undeclared(case, "pipeline parallelism", parts, "stages() and stage()", "transformer or mlp")
+
+
+def _declared(case: Case) -> Stages | None:
+    workload: Workload = registry.make("workloads", case.workload)
+    return workload.stages()
 
 
 def too_many_stages(layers: int, stages: int) -> str:

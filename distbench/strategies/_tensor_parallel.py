@@ -49,6 +49,8 @@ class TensorParallelism:
             return unsplit(case)
         if reason := splits.problem(self.devices):
             return f"tensor parallelism over {self.devices} devices: {reason}"
+        if self.sequence and splits.sequence:
+            return f"sequence_parallel: {splits.sequence}; use sequence_parallel: false"
         if self.sequence and splits.positions % self.devices:
             return (
                 f"sequence_parallel: seq_len = {splits.positions} is not divisible by {self.devices} "

@@ -13,7 +13,10 @@ from distbench.data.base import INPUTS, Kind, Shape
 from distbench.errors import did_you_mean
 from distbench.workloads import _hf_source
 from distbench.workloads._hf_files import folder_problem, stored_configuration
-from distbench.workloads.base import Workload, at_least_fp32, cross_entropy
+from distbench.workloads._planned import Planned
+from distbench.workloads.base import at_least_fp32, cross_entropy
+from distbench.workloads.splits import Splits
+from distbench.workloads.stages import Stages
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +43,7 @@ _USUAL_TARGET = 128
 
 
 @dataclass(frozen=True)
-class HuggingFace(Workload):
+class HuggingFace(Planned):
     """A model of transformers from its configuration, with random weights or those in a local folder.
 
     Nothing is downloaded. Dropout of every kind is off unless a key of config turns it on: each strategy
@@ -108,6 +111,23 @@ class HuggingFace(Workload):
 
     def pretrained(self) -> nn.Module | None:
         return self._module(self.from_pretrained) if self.from_pretrained else None
+
+    def splits(self) -> Splits | None:
+        # the plans of transformers are those of decoders
+        return super().splits() if self.task == "causal-lm" else None
+
+    def stages(self) -> Stages | None:
+        return super().stages() if self.task == "causal-lm" else None
+
+    def plans(self, module: nn.Module) -> dict[str, Any]:
+        from distbench.workloads._huggingface_plans import plans
+
+        return plans(module)
+
+    def stage(self, module: nn.Module, layers: range) -> nn.Module:
+        from distbench.workloads._huggingface_plans import CausalLMStage
+
+        return CausalLMStage(module.model, layers)
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
         from distbench.workloads._hf_model import blocks

@@ -55,6 +55,11 @@ class Splits:
     """Which of ``counts`` may be larger than it need be: that of the vocabulary; empty: none."""
     never: str = ""
     """Why this model can't be split over any number of devices; empty: it can."""
+    partial: tuple[str, ...] = ()
+    """Modules with parameters that every device has whole, and runs over its part of the heads alone: norms
+    of queries and keys. Their gradients are summed over the devices."""
+    sequence: str = ""
+    """Why what is between its layers can't be split by position; empty: it can."""
 
     def problem(self, devices: int) -> str | None:
         """Why the model can't be split over that many *devices*, or None if it can."""

@@ -29,6 +29,8 @@ class Stages:
     plain module's only one."""
     tied_parameters: int = 0
     """Parameters that both have."""
+    never: str = ""
+    """Why this model can't be cut between its layers; empty: it can."""
 
     @property
     def numbers_between(self) -> int:

@@ -6,13 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from distbench import meshes, registry
+from distbench import meshes
 from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
 from distbench.strategies import _in_backward
 from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import unfused
+from distbench.strategies._pipeline import stages_of
 from distbench.strategies._tensor_parallel import TensorParallelism
 from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
 from distbench.strategies.description import (
@@ -46,7 +47,6 @@ from distbench.strategies.fsdp.mesh import (
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from distbench.workloads.base import Workload
 
 # the more is sharded, and the more groups there are, the more there is to understand
 _SIMPLICITY = {"grad_op": 32, "full": 33, "hybrid": 34}
@@ -268,8 +268,7 @@ class FullyShardedDataParallel(Strategy):
 
     def _units(self, case: Case) -> int | None:
         """Units that are gathered one by one: the layers and the rest; None: not known without the model."""
-        workload: Workload = registry.make("workloads", case.workload)
-        model = workload.stages() if self.version == 2 else None
+        model = stages_of(case) if self.version == 2 else None
         return len(model.layers) + 1 if model else None
 
     def build(self, setting: Setting) -> Engine:

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from distbench.meshes import OF_DATA
 from distbench.strategies import pp
-from distbench.strategies._pipeline import uncut
+from distbench.strategies._pipeline import stages_of, uncut
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.pp import facts, order, timing, waits
 from distbench.strategies.pp.line import Line
@@ -164,7 +164,7 @@ def build_pp(strategy: pp.PipelineParallel, setting: Setting) -> PipelineEngine:
     Raises:
         Refused: the workload does not say how it is cut, or nothing is trained in a stage with replicas.
     """
-    if (model := setting.workload.stages()) is None:
+    if (model := stages_of(setting.case)) is None:
         raise Refused(uncut(setting.case))
     mesh = strategy.sizes(setting.world_size)
     line, ranks = Line.of(mesh, setting.device), mesh.size("pp")

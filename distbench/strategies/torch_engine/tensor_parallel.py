@@ -5,15 +5,14 @@ Every parameter becomes a DTensor of the mesh, so that norms and optimizers trea
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
-    PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
@@ -49,7 +48,7 @@ def check(module: nn.Module, workload: Workload) -> None:
     """
     splits = _splits(workload)
     ends = (splits.table, splits.head)
-    named = (*ends, *splits.columns, *splits.rows, *splits.whole, *splits.entered)
+    named = (*ends, *splits.columns, *splits.rows, *splits.whole, *splits.partial, *splits.entered)
     naming.check(module, workload, named)
 
 
@@ -73,7 +72,8 @@ def split_part(
         **{name: ColwiseParallel() for name in splits.columns},
         **{name: RowwiseParallel(output_layouts=between) for name in splits.rows},
         **{name: SequenceParallel() if sequence else _Whole() for name in splits.whole},
-        **{name: _entered(module, name, between) for name in splits.entered if naming.named(module, name)},
+        **{name: _Partial() for name in splits.partial},
+        **{name: _Entered(between) for name in splits.entered},
     }
     plan = {name: style for name, style in plan.items() if naming.named(module, name)}
     # nothing has a value yet that the first rank could send to the others
@@ -117,11 +117,37 @@ def _as_local(_module: nn.Module, output: Any, _mesh: DeviceMesh) -> Any:
     return output.to_local()
 
 
-def _entered(module: nn.Module, name: str, between: Placement) -> PrepareModuleInput:
-    """Makes the first input of the modules *name* whole once, for all layers inside that share it."""
-    first = naming.named(module, name)[0]
-    others = len(inspect.signature(first.forward).parameters) - 1
-    untouched = (None,) * others
-    return PrepareModuleInput(
-        input_layouts=(between, *untouched), desired_input_layouts=(Replicate(), *untouched)
-    )
+class _Partial(ParallelStyle):
+    """A norm over each head, of which a rank has some: its gradients are sums over the ranks."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        enter: Any = _as_shards
+        return distribute_module(module, device_mesh, input_fn=enter, output_fn=_as_local)
+
+
+def _as_shards(_module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
+    # which dimension has the heads does not matter to a norm over the last one
+    return tuple(DTensor.from_local(x, mesh, (Shard(x.ndim - 2),), run_check=False) for x in inputs)
+
+
+class _Entered(ParallelStyle):
+    """A module whose first input is made whole once, for all layers inside that share it."""
+
+    def __init__(self, between: Placement) -> None:
+        super().__init__()
+        self._between = between
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def enter(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+            # torch's own PrepareModuleInput has to know whether a model names its arguments
+            if inputs:
+                return (self._whole(inputs[0], device_mesh), *inputs[1:]), named
+            (name, first), *others = named.items()
+            return inputs, {name: self._whole(first, device_mesh), **dict(others)}
+
+        module.register_forward_pre_hook(enter, with_kwargs=True)
+        return module
+
+    def _whole(self, x: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+        entered = DTensor.from_local(x, mesh, (self._between,), run_check=False)
+        return entered.redistribute(placements=(Replicate(),))

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
-from distbench.strategies._pipeline import bubble, in_flight, uncut
+from distbench.strategies._pipeline import bubble, in_flight, stages_of, uncut
 from distbench.strategies.base import Refused, Setting
 from distbench.strategies.engine import FullState
 from distbench.strategies.torch_engine import gathering, modules, optimizer, reading, recomputation
@@ -151,7 +151,7 @@ def build_staged(strategy: Zero, pipeline: Pipeline, setting: Setting) -> Staged
     Raises:
         Refused: the workload does not say how it is cut, or nothing is trained in this rank's stage.
     """
-    if (model := setting.workload.stages()) is None:
+    if (model := stages_of(setting.case)) is None:
         raise Refused(uncut(setting.case))
     config = configuration(strategy, setting.case, for_model(strategy, elements(setting.workload)))
     connect(strategy, setting.case)

@@ -1,0 +1,59 @@
+"""Lists the modules of a model that has plans; also a process of its own, which answers a question."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from distbench import registry
+from distbench.case import Choice
+from distbench.workloads import weights
+from distbench.workloads._layouts import Layout
+
+if TYPE_CHECKING:
+    from distbench.workloads._planned import Planned
+
+
+def read(request: str) -> Layout:
+    """Layout of the model of the workload that *request* names, as JSON of a ``Choice``."""
+    workload: Planned = registry.make("workloads", Choice(**json.loads(request)))
+    module = weights.skeleton(workload)
+    names = {id(part): name for name, part in module.named_modules()}
+    shapes: dict[str, tuple[int, ...]] = {}
+    first: dict[int, str] = {}
+    tied = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if known := first.get(id(parameter)):
+            tied[name] = known
+        else:
+            first[id(parameter)], shapes[name] = name, tuple(parameter.shape)
+    plans = workload.plans(module)
+    return Layout(
+        parameters=shapes,
+        tied=tied,
+        linear=tuple(name for name, part in module.named_modules() if type(part) is nn.Linear),
+        embeddings=tuple(name for name, part in module.named_modules() if _is_plain(part)),
+        layers=tuple(names[id(layer)] for layer in workload.layers(module)),
+        **plans,
+    )
+
+
+def _is_plain(part: nn.Module) -> bool:
+    """Whether *part* is an embedding of which each row is only looked up."""
+    if type(part) is not nn.Embedding:
+        return False
+    return part.padding_idx is None and part.max_norm is None and not part.scale_grad_by_freq
+
+
+def main() -> None:
+    """Answer the question on the standard input: the last line that is printed is a layout, as JSON."""
+    # what a user's module or a configuration raises ends the process, and its last line is the reason
+    sys.stdout.write(f"{json.dumps(asdict(read(sys.stdin.read())))}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Names and sizes of the modules of a model, looked up for a process that has no torch.
+
+That takes seconds, of another process, so the answer is kept in distbench's cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distbench.case import Choice
+from distbench.decode import decoded
+from distbench.env import cache_folder, packages
+from distbench.errors import InfrastructureError, RecordError
+from distbench.files import content, write_whole
+from distbench.interpreter import python_path
+
+_FORMAT = 1
+"""Of the files in the cache."""
+_READER = "distbench.workloads._layout_reader"
+_LIMIT_S = 300.0
+_LONGEST = 300
+"""Characters of a reason."""
+_MOST_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A model as its modules' names and sizes; names of layers have their numbers."""
+
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shape of each parameter, a tied one under its first name."""
+    tied: dict[str, str] = field(default_factory=dict)
+    """Other name of a tied parameter -> its first one."""
+    linear: tuple[str, ...] = ()
+    """Plain linear layers."""
+    embeddings: tuple[str, ...] = ()
+    """Plain embeddings, of which no row is special."""
+    layers: tuple[str, ...] = ()
+    """In the order in which they run."""
+    tensor_plan: dict[str, str] = field(default_factory=dict)
+    """Module (``*`` stands for any number) -> how it is cut, in the words of transformers."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """What a number of devices has to divide besides the sizes of layers, by the option's name."""
+    options: dict[str, int] = field(default_factory=dict)
+    """Option that sets a size of layers -> that size."""
+    ends: tuple[str, ...] = ()
+    """The modules with parameters before and after the layers in a pipeline: the first, and the others."""
+    unsplit: str = ""
+    """Why the model can't be split inside its layers; empty: its plan says how."""
+    uncut: str = ""
+    """Why it can't be cut between its layers; empty: its plan says where."""
+    sequence: str = ""
+    """Why what is between its layers can't be split by position; empty: it can."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of the parameter *name*, which may be tied."""
+        return self.parameters[self.tied.get(name, name)]
+
+
+def layout_of(workload: Choice) -> Layout:
+    """Layout of the model of *workload*; one that can't be read has the reason in place of its plans."""
+    return _read(json.dumps(asdict(workload), sort_keys=True))
+
+
+@functools.cache
+def _read(request: str) -> Layout:
+    if "torch" in sys.modules:
+        # a rank: it has what it takes, and is about to build the model anyway
+        from distbench.workloads import _layout_reader
+
+        return _layout_reader.read(request)
+    file = _file(request)
+    if file and (known := _kept(file)):
+        return known
+    told, why = _asked(request)
+    if why:
+        return Layout(unsplit=why, uncut=why)
+    if file:
+        # a cache that can't be written costs seconds, not the plan
+        with suppress(OSError, InfrastructureError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, told)
+    return decoded(Layout, json.loads(told), _READER)
+
+
+def _file(request: str) -> Path | None:
+    """File in which the answer is kept; None: it depends on files that may change."""
+    options: Mapping[str, Any] = json.loads(request)["options"]
+    if "model" in options or any(isinstance(each, str) and Path(each).exists() for each in options.values()):
+        return None
+    decides = json.dumps([_FORMAT, request, packages()], sort_keys=True)
+    return cache_folder() / "layouts" / f"{hashlib.sha256(decides.encode()).hexdigest()[:16]}.json"
+
+
+def _kept(file: Path) -> Layout | None:
+    with suppress(OSError, ValueError, RecordError):
+        return decoded(Layout, json.loads(content(file, _MOST_BYTES)), str(file))
+    return None
+
+
+def _asked(request: str) -> tuple[str, str]:
+    """What another process tells, as JSON, or else why there is nothing."""
+    environment = {**os.environ, "PYTHONPATH": python_path(None)}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", _READER],
+            input=request,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LIMIT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", f"the modules of the model can't be listed: {error}"
+    *_, last = done.stdout.strip().splitlines() or [""]
+    if done.returncode == 0:
+        return last, ""
+    *_, said = done.stderr.strip().splitlines() or [""]
+    return "", f"the modules of the model can't be listed: {said[:_LONGEST]}"

@@ -1,0 +1,34 @@
+"""Workloads whose models have plans of how they are split, in the words of transformers. Without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from distbench.case import Choice
+from distbench.workloads import _plans
+from distbench.workloads._layouts import layout_of
+from distbench.workloads.base import Workload
+from distbench.workloads.splits import Splits
+from distbench.workloads.stages import Stages
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Planned(Workload):
+    """A workload whose plans are looked up in its model."""
+
+    def plans(self, module: nn.Module) -> dict[str, Any]:
+        """Fields of ``Layout`` that say how *module*, on the meta device if it can be there, is split."""
+        raise NotImplementedError
+
+    def splits(self) -> Splits | None:
+        return _plans.splits(layout_of(self._choice()), self.shape)
+
+    def stages(self) -> Stages | None:
+        return _plans.stages(layout_of(self._choice()), self.shape)
+
+    def _choice(self) -> Choice:
+        options = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return Choice(type(self).__module__.rpartition(".")[2], options)
