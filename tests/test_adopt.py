@@ -281,6 +281,12 @@ def test_what_would_quietly_become_another_training_on_cpus_is_refused(format_: 
         adopt(format_, of("fsdp", device="cpu"), {})
 
 
+def test_a_loss_that_is_a_sum_and_a_count_is_in_no_format() -> None:
+    mean = {"loss_mean": "over the count of the global batch"}
+    assert formats_for(Measured.of(ALL["ddp"], {}))
+    assert formats_for(Measured.of(ALL["ddp"], mean)) == []
+
+
 def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each() -> None:
     scaled = Precision("fp16", "fp32", "fp32", "fp32", 64.0)
     one = of("pp", 2, "cpu", batch=Batch(12, 4, 3), precision=scaled)

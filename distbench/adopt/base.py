@@ -234,6 +234,9 @@ def problems(measured: Measured) -> list[str]:
     sentences = {
         f"optimizer.name = {spec.name} is {what(spec)}, which DeepSpeed's file can't name; pass it to "
         "deepspeed.initialize yourself": measured.zero and foreign,
+        "its loss is a sum and a count, and no format divides by the count of the global batch yet": (
+            "loss_mean" in measured.effective
+        ),
         "no format supports DeepSpeed's PipelineModule yet": (measured.zero and measured.zero.pipeline),
         "MiCS needs DeepSpeed up to 0.19.6 and a model built under deepspeed.zero.MiCS_Init, which no format "
         "can express; fsdp: {sharding: hybrid} also shards inside groups": (
