@@ -14,9 +14,10 @@ from distbench.case import TORCH_NAMES, Optimizer, Precision
 FILE = "torchtitan.toml"
 
 _NOTES = (
-    "Uses the keys of torchtitan 0.2.2 (torchtitan/config/job_config.py). distbench's tests do not run "
-    "torchtitan's parser, so this file has never been loaded by torchtitan. From 0.3 on, torchtitan is "
-    "configured in Python with the same names.",
+    "Uses the keys of torchtitan 0.2.2 (torchtitan/config/job_config.py), whose parser has read files like "
+    "this one; no training was started with them. torchtitan 0.3 does not read it: it is configured in "
+    "Python, some keys are gone (disable_loss_parallel, context_parallel_rotate_method), and it divides "
+    "gradients otherwise.",
     "Add your own [model], data and sequence length: torchtitan trains its own models, not the case's.",
     "torchtitan sums the loss over tokens and divides by their number in the global batch: equal to the case "
     "if every sample has the same number of tokens.",
