@@ -183,8 +183,8 @@ class Precision:
     """Dtype of the parameters that the optimizer updates."""
     optimizer_state: Dtype = "fp32"
     """Dtype of the optimizer's moments."""
-    loss_scale: Positive | None = None
-    """Constant loss scale, only for fp16, where it is 1024 by default (null: none); a step whose gradients
+    loss_scale: Positive | Literal["dynamic"] | None = None
+    """Loss scale, only for fp16: a constant, by default 1024 (null: none), or dynamic. A step whose gradients
     overflow is skipped."""
     matmul: Literal["highest", "high"] = field(default="highest", metadata={"since": 4})
     """How matrices of fp32 are multiplied (torch.set_float32_matmul_precision); high: as TF32 on GPUs that
@@ -197,6 +197,21 @@ class Precision:
     float8_emulated: bool = field(default=False, metadata={"since": 4})
     """Round to float8 and multiply in fp32, on any device: to check a training where no GPU knows float8.
     Such a case is not timed."""
+
+    initial_scale_power: Annotated[int, Bound(0, 32)] = field(default=16, metadata={"since": 4})
+    """A dynamic loss scale begins with 2 to this power, and is halved when gradients overflow."""
+    loss_scale_window: Count = field(default=1000, metadata={"since": 4})
+    """Steps in a row without an overflow after which a dynamic loss scale is doubled."""
+
+    @property
+    def is_scaled_dynamically(self) -> bool:
+        """Whether the loss scale follows the gradients."""
+        return self.loss_scale == "dynamic"
+
+    @property
+    def first_loss_scale(self) -> float | None:
+        """Loss scale of the first step; None: losses are not scaled."""
+        return 2.0**self.initial_scale_power if self.loss_scale == "dynamic" else self.loss_scale
 
     @property
     def label(self) -> str:

@@ -184,7 +184,7 @@ def train(measured: Measured) -> str:
     """Training loop of a plain torch case."""
     case = measured.case
     number = case.batch.gradient_accumulation_steps
-    divisor = number / (case.precision.loss_scale or 1.0)
+    divisor = number / (case.precision.first_loss_scale or 1.0)
     backward = "loss.backward()" if divisor == 1 else f"(loss / {divisor:g}).backward()"
     if case.precision.loss_scale:
         backward = (

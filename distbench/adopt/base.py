@@ -255,7 +255,11 @@ def problems(measured: Measured) -> list[str]:
 def fixed_loss_scale(measured: Measured, tool: str) -> dict[str, bool]:
     """That *tool* can't scale losses as the case did, and whether the case scaled them."""
     precision = measured.case.precision
-    problem = f"{tool} scales fp16 losses dynamically, the case by a constant ({precision.loss_scale!r})"
+    if precision.is_scaled_dynamically:
+        own = f"window of {precision.loss_scale_window} steps from {precision.first_loss_scale:g} on"
+        problem = f"{tool} takes no window or first value of a dynamic loss scale; the case had a {own}"
+    else:
+        problem = f"{tool} scales fp16 losses dynamically, the case by a constant ({precision.loss_scale!r})"
     return {problem: precision.compute == "fp16" and not measured.zero}
 
 

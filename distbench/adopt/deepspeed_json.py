@@ -72,6 +72,7 @@ def differs(measured: Measured, *, with_schedule: bool = False) -> list[str]:
     ]
     starts_late = zero.stage == 0 and case.precision.compute in ("bf16", "fp16")
     scale = case.precision.loss_scale or 1.0
+    factor = "engine.optimizer.loss_scale" if scale == "dynamic" else f"{scale:g}"
     is_cpu_adam = zero.optimizer_kernel == "deepspeed" and case.device == "cpu"
     sentences = {
         f"the case's learning rate follows {schedule.text(case.optimizer)}, which none of DeepSpeed's own "
@@ -84,7 +85,7 @@ def differs(measured: Measured, *, with_schedule: bool = False) -> list[str]:
         "it. From this file the first update is 0.7x as large": starts_late,
         "in stage 0 with fp16 DeepSpeed (observed with 0.19.8) divides the gradients by the loss scale, but "
         "never multiplies the loss by it, so that updates are too small by the scale; the measured case "
-        f"multiplied it. Call engine.backward(loss * {scale:g})": zero.stage == 0 and scale != 1,
+        f"multiplied it. Call engine.backward(loss * {factor})": zero.stage == 0 and scale != 1,
         "the case used DeepSpeedCPUAdam, which a configuration selects only with offload; "
         "this file gives FusedAdam, the same algorithm with different rounding": is_cpu_adam
         and zero.offload_optimizer == "none",

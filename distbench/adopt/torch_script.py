@@ -36,7 +36,9 @@ def problems(measured: Measured) -> list[str]:
     unknown = f"how the layers of the plug-in workload {one_line(name)} are split is not in the record"
     is_foreign = name not in registry.built_in("workloads")
     no_scale = "the script's pipeline does not support a loss scale"
+    dynamic = "the script supports only a constant loss scale, not a dynamic one"
     sentences = {
+        dynamic: measured.case.precision.is_scaled_dynamically and not measured.zero,
         unknown: is_foreign and (measured.cut or pipeline),
         no_scale: pipeline and measured.case.precision.loss_scale,
     }

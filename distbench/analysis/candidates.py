@@ -155,7 +155,8 @@ def _precision(precision: Precision) -> str:
         if getattr(precision, name) != getattr(usual, name):
             words.append(f"{name} {getattr(precision, name)}")
     if precision.loss_scale is not None:
-        words.append(f"loss scale {number_text(precision.loss_scale)}")
+        scale = precision.loss_scale
+        words.append(f"loss scale {scale if isinstance(scale, str) else number_text(scale)}")
     return ", ".join(words)
 
 

@@ -41,7 +41,7 @@ def problem(case: Case, *, on_rows: bool = False) -> str | None:
         )
     if scale is not None:
         return (
-            f"precision.loss_scale = {scale:g}: whether to skip a step is known only when all gradients are, "
+            f"precision.loss_scale = {scale}: whether to skip a step is known only when all gradients are, "
             f"after {OPTION} has updated; use precision: bf16, {plain}"
         )
     if reason := _undivided(kind):

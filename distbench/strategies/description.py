@@ -150,6 +150,7 @@ _WORK = {
     "float8_layers": "multiplies in float8 in other layers",
     "float8_emulated": "emulates float8",
     "loss_scale": "different loss scale",
+    "loss_scale_window": "raises a dynamic loss scale after a different number of steps",
     "loss_mean": "another mean: of all that the global batch counts, or of the means of its parts",
     "dtypes": "different dtype",
     "dtypes.compute": "computes in a different dtype",

@@ -190,6 +190,11 @@ def _of_parts(value: Precision) -> list[Finding]:
     if value.compute != "fp16" and value.loss_scale is not None:
         message = f"only fp16 has a loss scale, but precision.compute is {value.compute}"
         return [Finding(("precision", "loss_scale"), message, value.loss_scale, ("compute", "loss_scale"))]
+    usual = Precision()
+    for name in ("initial_scale_power", "loss_scale_window"):
+        if getattr(value, name) != getattr(usual, name) and not value.is_scaled_dynamically:
+            message = f"only a dynamic loss scale has {name}; set loss_scale: dynamic"
+            return [Finding(("precision", name), message, getattr(value, name), (name, "loss_scale"))]
     if value.float8 != "none" and value.compute != "bf16":
         message = f"float8 needs compute: bf16 for all that is not in float8, not {value.compute}"
         return [Finding(("precision", "float8"), message, value.float8, ("compute", "float8"))]

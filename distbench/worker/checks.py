@@ -90,6 +90,7 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
     strategy: Strategy = registry.make("strategies", case.strategy)
     optimizer, kernel = strategy.optimizer(case)
     keeps_state = optimizers.keeps_state(case.optimizer)
+    dynamic = case.precision.is_scaled_dynamically
     expected: dict[str, Any] = {
         "world_size": case.world_size,
         "global_batch_size": case.batch.global_batch_size,
@@ -100,6 +101,7 @@ def check_effective(effective: dict[str, Any], setting: Setting, updates: int) -
         "clip_grad_norm": case.optimizer.clip_grad_norm,
         # a scale of 1 changes nothing
         "loss_scale": None if case.precision.loss_scale == 1 else case.precision.loss_scale,
+        **({"loss_scale_window": case.precision.loss_scale_window} if dynamic else {}),
         "dtypes.compute": case.precision.compute,
         "dtypes.reduce": case.precision.reduce,
         "dtypes.master": case.precision.master,

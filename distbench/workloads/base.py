@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Loss: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
 """The mean loss of a batch, or the sum over what counts in it (labels, say) and their number."""
 
+
 class Workload(ABC):
     """A model to train. A frozen dataclass: its fields are its options in YAML."""
 

@@ -80,7 +80,7 @@ def _lossy_problem(ddp: DistributedDataParallel, case: Case) -> str | None:
         )
     if precision.loss_scale is not None:
         return (
-            f"precision.loss_scale = {precision.loss_scale:g}: with {what}, an overflow on one rank does not "
+            f"precision.loss_scale = {precision.loss_scale}: with {what}, an overflow on one rank does not "
             "make all ranks skip the step; use precision: bf16"
         )
     if kind.rest or kind.is_compiled:

@@ -23,6 +23,7 @@ from distbench.strategies.torch_engine import (
     recomputation,
 )
 from distbench.strategies.torch_engine.global_mean import GlobalMean
+from distbench.strategies.torch_engine.loss_scale import LossScale
 from distbench.workloads.weights import plain_name
 
 T = TypeVar("T")
@@ -40,8 +41,7 @@ class TorchEngine(Engine):
         self._scheduler = optimizer.make_scheduler(self._optimizer, self._case.optimizer)
         self._accumulation = self._case.batch.gradient_accumulation_steps
         self._micro = 0
-        self._scale = self._case.precision.loss_scale or 1.0
-        self._divisor = self._accumulation / self._scale
+        self._loss_scale = LossScale(self._case.precision)
         self._clip = self._case.optimizer.clip_grad_norm
         self._compute = modules.ComputeProbe(self.called, layers)
         self._skipped = 0
@@ -49,6 +49,14 @@ class TorchEngine(Engine):
     @property
     def live(self) -> object:
         return self
+
+    @property
+    def _scale(self) -> float:
+        return self._loss_scale.value
+
+    @property
+    def _divisor(self) -> float:
+        return self._accumulation / self._scale
 
     @property
     def called(self) -> nn.Module:
@@ -78,9 +86,12 @@ class TorchEngine(Engine):
     def step(self) -> None:
         self._micro = 0
         with self.span("optimizer"):
-            if self._case.precision.loss_scale and not self._unscale():
-                self._skipped += 1
-                return
+            if self._case.precision.loss_scale:
+                is_fine = self._unscale()
+                self._loss_scale.update(overflowed=not is_fine)
+                if not is_fine:
+                    self._skipped += 1
+                    return
             if self._clip is not None:
                 self.clip(self._clip)
             self._optimizer.step()
@@ -124,7 +135,7 @@ class TorchEngine(Engine):
                 "master": reading.dtype_name(p.dtype for p in optimizer.optimized(self.updating)),
                 "optimizer_state": optimizer.state_dtype(self.updating),
             },
-            "loss_scale": reading.effective_scale(self._accumulation / self._divisor),
+            **self._loss_scale.describe(),
             "clip_grad_norm": self._clip,
             "global_batch_size": (self._compute.rows or 0) * self._accumulation * self._setting.data_ranks,
             "micro_batch_size": self._compute.rows,
@@ -142,12 +153,14 @@ class TorchEngine(Engine):
         return []
 
     def save(self, folder: Path) -> None:
+        self._require_constant_scale()
         checkpoint.save(self.module, self._optimizer, folder, optimizer.scheduled_updates(self._scheduler))
 
     def load(self, folder: Path) -> None:
         optimizer.schedule_from(self._scheduler, checkpoint.load(self.module, self._optimizer, folder))
 
     def consolidate(self) -> FullState:
+        self._require_constant_scale()
         return FullState(
             reading.on_host(self.full_state()),
             self.buffers(),
@@ -192,6 +205,10 @@ class TorchEngine(Engine):
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         """Context of a micro-batch; only after the *last* do gradients need reducing."""
         return nullcontext()
+
+    def _require_constant_scale(self) -> None:
+        if self._case.precision.is_scaled_dynamically:
+            raise NotImplementedError("checkpoints do not have the state of a dynamic loss scale")
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self.module.parameters() if p.grad is not None]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.case import Case
+from distbench.case import Case, Precision
 from distbench.strategies.zero import Zero
 
 DEEPSPEED = {
@@ -74,8 +74,7 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
         "gradient_clipping": case.optimizer.clip_grad_norm or 0.0,
         "communication_data_type": case.precision.reduce,
         "bf16": {"enabled": case.precision.compute == "bf16"},
-        # 0 would mean a dynamic scale, by which stage 0 divides bf16 gradients that it never multiplied
-        "fp16": {"enabled": case.precision.compute == "fp16", "loss_scale": case.precision.loss_scale or 1.0},
+        "fp16": _fp16(case.precision),
         **_data_types(strategy, case),
         # torch's optimizers, SGD and those under offload too, instead of DeepSpeed's kernels
         "zero_allow_untested_optimizer": True,
@@ -86,6 +85,23 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
         "steps_per_print": None,
         "zero_optimization": _section(strategy, case, sizes),
         **cut,
+    }
+
+
+def _fp16(precision: Precision) -> dict[str, Any]:
+    """DeepSpeed's section ``fp16``."""
+    enabled = {"enabled": precision.compute == "fp16"}
+    if not precision.is_scaled_dynamically:
+        # 0 would mean a dynamic scale, by which stage 0 divides bf16 gradients that it never multiplied
+        return {**enabled, "loss_scale": precision.first_loss_scale or 1.0}
+    return {
+        **enabled,
+        "loss_scale": 0,
+        "initial_scale_power": precision.initial_scale_power,
+        "loss_scale_window": precision.loss_scale_window,
+        # with DeepSpeed's default, 2, the first overflow would not lower the scale
+        "hysteresis": 1,
+        "min_loss_scale": 1,
     }
 
 

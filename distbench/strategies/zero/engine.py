@@ -114,7 +114,7 @@ class ZeroEngine(Engine):
                 "master": reading.dtype_name(p.dtype for p in masters.updated(engine)),
                 "optimizer_state": optimizer.state_dtype(engine.basic_optimizer),
             },
-            "loss_scale": reading.effective_scale(gradients.loss_scale(engine)),
+            **gradients.describe_scale(engine),
             "clip_grad_norm": engine.gradient_clipping() or None,
             "micro_batch_size": self._compute.rows,
             "gradient_accumulation_steps": engine.gradient_accumulation_steps(),

@@ -17,6 +17,14 @@ def loss_scale(engine: Any) -> float:
     return float(getattr(engine.optimizer, "loss_scale", 1.0))
 
 
+def describe_scale(engine: Any) -> dict[str, float | str | None]:
+    """Loss scale of the live engine, as ``effective`` reports it."""
+    scaler: Any = getattr(engine.optimizer, "loss_scaler", None)
+    if getattr(scaler, "dynamic", False):
+        return {"loss_scale": "dynamic", "loss_scale_window": int(scaler.scale_window)}
+    return {"loss_scale": reading.effective_scale(loss_scale(engine))}
+
+
 def scaled(engine: Any, loss: torch.Tensor) -> torch.Tensor:
     """*loss* as ``engine.backward`` must get it, so that the gradients have the loss scale in them.
 
