@@ -35,11 +35,13 @@ def problems(measured: Measured) -> list[str]:
     name, pipeline = measured.case.workload.name, measured.pipeline
     unknown = f"how the layers of the plug-in workload {one_line(name)} are split is not in the record"
     is_foreign = name not in registry.built_in("workloads")
+    by_plan = "the script can't split a model of transformers by the plans of its configuration"
     no_scale = "the script's pipeline does not support a loss scale"
     dynamic = "the script supports only a constant loss scale, not a dynamic one"
     sentences = {
         dynamic: measured.case.precision.is_scaled_dynamically and not measured.zero,
         unknown: is_foreign and (measured.cut or pipeline),
+        by_plan: name == "huggingface" and (measured.cut or pipeline),
         no_scale: pipeline and measured.case.precision.loss_scale,
     }
     return base.applying(sentences)

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from distbench.workloads.splits import Splits
 
 
+# tried with blocks compiled after they were split, as torchtitan does: tp fails, and fsdp with mesh: {tp: 2}
+# trains with a gradient of the embedding that is 0.6 of it off
+_UNCOMPILED = (
+    "compile is not supported with tensor parallelism: with torch 2.13 the backward pass of compiled layers "
+    "that are split fails ('Tensor' object has no attribute '_local_tensor') or gives wrong gradients; use "
+    "compile: false"
+)
+
+
 @dataclass(frozen=True)
 class TensorParallelism:
     """How the layers of a case are split across *devices* that process the same samples."""
@@ -56,6 +65,8 @@ class TensorParallelism:
                 f"sequence_parallel: seq_len = {splits.positions} is not divisible by {self.devices} "
                 f"devices; use seq_len: {multiples_text(self.devices, splits.positions)}"
             )
+        if case.compile != "none":
+            return _UNCOMPILED
         return unfused(case) or not_offered(case, "tensor parallelism")
 
     def parameters(self, case: Case, parameters: int) -> int:

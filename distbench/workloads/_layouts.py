@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import json
 import os
 import subprocess
@@ -76,9 +77,8 @@ def layout_of(workload: Choice) -> Layout:
 def _read(request: str) -> Layout:
     if "torch" in sys.modules:
         # a rank: it has what it takes, and is about to build the model anyway
-        from distbench.workloads import _layout_reader
-
-        return _layout_reader.read(request)
+        layout: Layout = importlib.import_module(_READER).read(request)
+        return layout
     file = _file(request)
     if file and (known := _kept(file)):
         return known

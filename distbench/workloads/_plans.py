@@ -84,7 +84,8 @@ def _misfits(layout: Layout) -> Iterator[str]:
     plan = {name: style for name, style in layout.tensor_plan.items() if style not in _KNOWN}
     if plan:
         other = list_text([f"{name} ({style})" for name, style in plan.items()])
-        yield f"distbench does not split {other} of its plan; it splits what is {list_text(_KNOWN)}"
+        only = f"only what is {list_text(_KNOWN)}"
+        yield f"distbench does not split {other} of its plan, {only}; use pp, fsdp or zero"
         return
     plain = {TABLE: layout.embeddings, HEAD: layout.linear, COLUMNS: layout.linear, ROWS: layout.linear}
     for style, kind in plain.items():

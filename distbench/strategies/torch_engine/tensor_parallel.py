@@ -149,5 +149,8 @@ class _Entered(ParallelStyle):
         return module
 
     def _whole(self, x: torch.Tensor, mesh: DeviceMesh) -> DTensor:
-        entered = DTensor.from_local(x, mesh, (self._between,), run_check=False)
+        # under sequence parallelism the norm before it gives a DTensor
+        entered = (
+            x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, (self._between,), run_check=False)
+        )
         return entered.redistribute(placements=(Replicate(),))
