@@ -22,8 +22,6 @@ class Family:
     """Other options of the workload."""
     has_batch_norm: bool = False
     """Whether what it computes of a row depends on the other rows of the batch."""
-    fp64: bool = True
-    """Whether torch can compute it in fp64."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -42,7 +40,6 @@ FAMILIES = {
         {**GROUPED, "num_local_experts": 4, "output_router_logits": True, "router_aux_loss_coef": 0.1},
         ("MixtralDecoderLayer",) * 2,
         more=_SHORT,
-        fp64=False,
     ),
     "bert": Family("bert", SMALL, ("BertLayer",) * 2, "masked-lm", _SHORT),
     "roberta": Family("roberta", SMALL, ("RobertaLayer",) * 2, "masked-lm", _SHORT),
@@ -59,6 +56,7 @@ FAMILIES = {
         {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
         ("ResNetStage",) * 2,
         "image-classification",
+        (("batch_norm", "per_rank"),),
         has_batch_norm=True,
     ),
 }

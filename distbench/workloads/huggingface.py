@@ -15,6 +15,7 @@ from distbench.workloads import _hf_source
 from distbench.workloads._hf_files import folder_problem, stored_configuration
 from distbench.workloads._planned import Planned
 from distbench.workloads.base import at_least_fp32, cross_entropy
+from distbench.workloads.batch_norm import Statistics, lacking, with_statistics
 from distbench.workloads.splits import Splits
 from distbench.workloads.stages import Stages
 
@@ -81,6 +82,11 @@ class HuggingFace(Planned):
     """Channels of an image; null: those of a configuration in a file or folder, otherwise 3."""
     classes: Count | None = field(default=None, metadata={"since": 4})
     """Classes of images; null: those of a configuration in a file or folder, otherwise 10."""
+    batch_norm: Statistics | None = field(default=None, metadata={"since": 4})
+    """Statistics of BatchNorm where ranks have rows of their own. per_rank: meant to be those of the rows
+    that a rank has at a time, so trainings are compared with one process that divides the batch as they do.
+    sync: those of all ranks, by torch's SyncBatchNorm, on GPUs. null: as the model is, compared with one
+    process that has the whole batch."""
 
     @classmethod
     def usual_data(cls, options: Mapping[str, Any]) -> str:
@@ -105,6 +111,9 @@ class HuggingFace(Planned):
         except ValueError as error:
             return str(error)
         return "; ".join([*self._type_problems(given), *self._option_problems()]) or None
+
+    def lacking(self, device: str) -> str | None:
+        return lacking(self.batch_norm, device)
 
     def module(self) -> nn.Module:
         return self._module(None)
@@ -153,7 +162,8 @@ class HuggingFace(Planned):
         if self.task != "image-classification":
             _hf_model.check_positions(model, max(self.seq_len, self.shape.target_length))
         has_cache = self.task in ("causal-lm", "seq2seq")
-        return _hf_model.Model(model, self.shape.inputs, has_cache=has_cache)
+        whole = _hf_model.Model(model, self.shape.inputs, has_cache=has_cache)
+        return with_statistics(whole, self.batch_norm)
 
     @property
     def _sizes(self) -> dict[str, tuple[str, int]]:

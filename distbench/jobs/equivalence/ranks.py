@@ -49,8 +49,8 @@ _SUM_AND_COUNT = (
 
 _PER_RANK = (
     "Where statistics of the rows of one rank are meant, as people train models with BatchNorm, declare it: "
-    "workload: {user: {batch_norm: per_rank}} compares each case with one process that divides the batch as "
-    "it does; batch_norm: sync takes those of all ranks (GPUs)"
+    "batch_norm: per_rank, an option of the workload, compares each case with one process that divides the "
+    "batch as it does; batch_norm: sync takes those of all ranks (GPUs)"
 )
 
 
