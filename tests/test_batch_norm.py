@@ -46,11 +46,18 @@ def test_statistics_of_all_ranks_are_refused_on_cpus_before_launch(tmp_path: Pat
 
 
 @pytest.mark.train
-def test_a_model_with_its_own_synchronised_layers_is_refused_on_cpus(
-    run_suite: Callable[..., Finished],
+@pytest.mark.parametrize(
+    ("model", "precision", "told"),
+    [
+        ("Synchronised", "fp32", "torch's SyncBatchNorm runs on GPUs only, and the model has one"),
+        ("BatchNorm", "bf16", "norm is a BatchNorm whose weights are in bf16 and whose running statistics"),
+    ],
+)
+def test_layers_that_cpus_can_not_compute_are_refused(
+    run_suite: Callable[..., Finished], model: str, precision: str, told: str
 ) -> None:
-    shape = suite("length: 16", "odd:Synchronised").replace("length: 16, length: 16", "length: 16")
-    done = run_suite(f"{shape}measure: {{warmup: 1, steps: 1, trials: 1}}\nstrategies: [ddp]\n")
-    (case,) = done.cases.values()
+    shape = suite("length: 16", f"odd:{model}").replace("length: 16, length: 16", "length: 16")
+    more = f"precision: {precision}\nmeasure: {{warmup: 1, steps: 1, trials: 1}}\nstrategies: [ddp]\n"
+    (case,) = run_suite(f"{shape}{more}").cases.values()
     assert case["status"] == "unsupported"
-    assert case["reason"].startswith("torch's SyncBatchNorm runs on GPUs only, and the model has one")
+    assert case["reason"].startswith(told)

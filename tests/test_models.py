@@ -456,5 +456,9 @@ def test_a_family_is_the_same_training_under_every_strategy(
 ) -> None:
     finished = checked(grid, name, precision)
     (case,) = [case for case in finished.cases.values() if case["label"] == label]
+    if FAMILIES[name].has_batch_norm and precision == "bf16":
+        assert case["status"] == "unsupported"
+        assert "is a BatchNorm whose weights are in bf16" in case["reason"]
+        return
     assert case["status"] == "measured", case["reason"]
     assert case["equivalence"]["verdict"] in ("equivalent", "equivalent within rounding")

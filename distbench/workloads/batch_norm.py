@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Statistics = Literal["per_rank", "sync"]
-"""per_rank: meant to be those of the rows that a rank has at a time, as people train. sync: those of all ranks."""
+"""per_rank: of the rows that a rank has at a time, which is meant so. sync: of the rows of all ranks."""
 ON_GPUS = "torch's SyncBatchNorm runs on GPUs only"
 
 

@@ -83,8 +83,8 @@ def skeleton(workload: Workload) -> nn.Module:
         return workload.module()
 
 
-def cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """*module*, its floating-point tensors (and no complex ones) in *dtype*.
+def cast(module: nn.Module, dtype: torch.dtype, buffers: torch.dtype | None = None) -> nn.Module:
+    """*module*, its floating-point tensors (and no complex ones) in *dtype*, or its *buffers* in another one.
 
     Raises:
         Refused: its parameters are of several dtypes, so that in one it would be another model.
@@ -95,7 +95,12 @@ def cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
             names[parameter.dtype].append(name)
     if len(names) > 1:
         raise Refused(_several(names))
-    return _CASTS[dtype](module)
+    whole = _CASTS[buffers or dtype](module)
+    if buffers not in (None, dtype):
+        for parameter in whole.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(dtype)
+    return whole
 
 
 def _several(names: Mapping[torch.dtype, Sequence[str]]) -> str:
@@ -112,10 +117,14 @@ def _several(names: Mapping[torch.dtype, Sequence[str]]) -> str:
 
 
 def loaded(
-    workload: Workload, file: Path, device: torch.device, dtype: torch.dtype = torch.float32
+    workload: Workload,
+    file: Path,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    buffers: torch.dtype | None = None,
 ) -> nn.Module:
-    """Whole module on *device* with the weights of *file*, its floating-point tensors in *dtype*."""
-    module = cast(skeleton(workload), dtype)
+    """Whole module on *device* with the weights of *file*, its tensors as ``cast`` has them."""
+    module = cast(skeleton(workload), dtype, buffers)
     if workload.on_meta:
         empty(module, device)
     else:

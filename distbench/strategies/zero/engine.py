@@ -176,12 +176,12 @@ def build_zero(strategy: Zero, setting: Setting) -> ZeroEngine:
 def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tuple[Any, list[nn.Module]]:
     """DeepSpeed's engine of this rank by *config*, and the layers of its module."""
     connect(strategy, setting.case)
-    compute = weights.DTYPES[setting.case.precision.compute]
+    compute, master = dtypes(setting.case)
     if strategy.stage == 3:
         module = _sharded(setting, config)
     else:
         # DeepSpeed makes it of this dtype, and master weights of that; the weights were rounded through it
-        module = weights.loaded(setting.workload, setting.weights, setting.device, compute)
+        module = weights.loaded(setting.workload, setting.weights, setting.device, compute, buffers=master)
     if strategy.tensor_parallelism.devices > 1 and (splits := setting.workload.splits()):
         naming.check(module, setting.workload, (*splits.columns, *splits.rows))
     layers = modules.prepared_layers(setting.case, module, setting.workload.layers(module))
@@ -189,6 +189,11 @@ def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tup
     for part in (*layers, module):
         forwards.cast_inputs(part, compute)
     return started(strategy, setting, config, module, layers), layers
+
+
+def dtypes(case: Case) -> tuple[torch.dtype, torch.dtype]:
+    """Dtype of the parameters of *case*, and that of its buffers, which DeepSpeed leaves as they are."""
+    return weights.DTYPES[case.precision.compute], weights.DTYPES[case.precision.master]
 
 
 def connect(strategy: Zero, case: Case) -> None:
@@ -228,8 +233,8 @@ def _sharded(setting: Setting, config: dict[str, Any]) -> nn.Module:
 
     But for the host's copy of a module that can't be built on the meta device.
     """
-    compute, on_meta = weights.DTYPES[setting.case.precision.compute], setting.workload.on_meta
-    module = weights.cast(weights.skeleton(setting.workload), compute)
+    (compute, master), on_meta = dtypes(setting.case), setting.workload.on_meta
+    module = weights.cast(weights.skeleton(setting.workload), compute, buffers=master)
     shard = converter(config)
     with weights.opened(setting.weights) as initial, torch.no_grad():
         make = weights.Maker(module, initial, setting.device)

@@ -13,6 +13,7 @@ from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine import forwards, modules
 from distbench.strategies.torch_engine.global_mean import GlobalMean
 from distbench.strategies.torch_engine.stagewise import Computed
+from distbench.strategies.zero.engine import dtypes
 from distbench.workloads import weights
 from distbench.workloads.stages import Stages
 
@@ -25,9 +26,10 @@ class StageLayer(nn.Module):
 
     def __init__(self, setting: Setting, model: Stages, own: range) -> None:
         super().__init__()
-        workload, self._compute = setting.workload, weights.DTYPES[setting.case.precision.compute]
+        workload, (self._compute, master) = setting.workload, dtypes(setting.case)
         # DeepSpeed makes it of this dtype, and master weights of that; the weights were rounded through it
-        part = workload.stage(weights.cast(weights.skeleton(workload), self._compute), own)
+        whole = weights.cast(weights.skeleton(workload), self._compute, buffers=master)
+        part = workload.stage(whole, own)
         part = part.to_empty(device=setting.device) if workload.on_meta else part.to(setting.device)
         weights.load_part(part, setting.weights, model.tied)
         self.layers = modules.prepared_layers(setting.case, part, workload.layers(part))
