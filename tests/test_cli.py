@@ -220,7 +220,8 @@ def test_list_shows_options_with_default_and_doc_in_the_words_of_a_suite(command
     assert "workloads" not in output
     everything = command("list")[1]
     assert 'preset: tiny, moe-tiny, gpt2-small, 1b, 3b, 8b, 70b, auto; default: "tiny"' in everything
-    assert "model_type: text; required" in everything
+    assert "model: text; required" in everything
+    assert "model_type: text or null; default: null" in everything
     for word in ("None", "Literal", "Optional", "Union", "tuple", "()", "dict["):
         assert word not in everything
 

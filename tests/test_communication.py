@@ -109,7 +109,11 @@ def test_the_bytes_of_every_strategy_are_the_textbooks_or_have_a_known_cause(
 
 def test_a_reader_sees_that_zero_2_communicates_as_ddp_does(swept: dict[str, Record]) -> None:
     whole = {record.case.label for record in swept.values() if (v := volume(record)) and v.reduces_whole}
-    assert {label.removesuffix("+offload") for label in whole} == {"zero1", "zero2"}
+    # by theory stage 1 in bf16 is DeepSpeed's BF16_Optimizer, which all-reduces whole gradients
+    in_bf16 = {record.case.precision.compute for record in swept.values()} == {"bf16"}
+    assert {label.removesuffix("+offload") for label in whole} == (
+        {"zero2"} if in_bf16 else {"zero1", "zero2"}
+    )
 
 
 def test_what_was_asked_for_and_what_ran_stand_side_by_side(swept: dict[str, Record]) -> None:

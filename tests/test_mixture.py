@@ -205,13 +205,13 @@ def test_the_work_of_experts_is_what_torch_counts(top_k: int) -> None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    from distbench.strategies.torch_engine.recomputation import checkpointed_layers
+    from distbench.strategies.torch_engine.recomputation import checkpoint_layers
 
     one, counts = model(top_k=top_k), {}
     for kind in ("none", "full"):
         module = one.module()
         assert sum(parameter.numel() for parameter in module.parameters()) == one.parameters()
-        checkpointed_layers(case("single", activation_checkpointing=kind), module, one.layers(module))
+        checkpoint_layers(case("single", activation_checkpointing=kind), one.layers(module))
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
             one.loss(module, batch(2)).backward()
         counts[kind] = counter.get_total_flops() / 2

@@ -46,7 +46,7 @@ def of(strategy: Strategy, world_size: int, **changes: Any) -> Case:
         ({"batch": Batch(8, 2, 4)}, "gradient_accumulation_steps = 4: .* use larger micro-batches"),
         (
             {"precision": Precision("fp16", "fp16", loss_scale=1024.0)},
-            "loss_scale = 1024: .* use precision: bf16",
+            "loss_scale = 1024.0: .* use precision: bf16",
         ),
         (
             {"optimizer": Optimizer(name="lamb", kernel="loop")},

@@ -53,13 +53,16 @@ def test_the_page_of_strategies_says_what_the_cards_say(strategy):
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_bytes_per_parameter_on_a_card_are_those_of_the_theory(stage, ranks):
-    zero = registry.built_in("strategies")["zero"](stage=stage)
-    (keeps,) = (claim.text for claim in zero.card.claims if claim.aspect == "keeps")
-    formula = re.search(r"precision ([0-9+/ ]*?(?:ranks)?) bytes", keeps)
+    zero = registry.built_in("strategies")["zero"]
+    (keeps,) = (claim.text for claim in zero(stage=stage).card.claims if claim.aspect == "keeps")
+    paper = re.search(r"precision ([0-9+/ ]*?(?:ranks)?) bytes", keeps)[1]
+    sums = re.search(r"takes ([0-9/ ]*(?:ranks)?) more", keeps)[1] if stage else "0"
     # DeepSpeed's stage 1 keeps whole gradients, as the paper's does, only to add others to them
     of = case("zero", ranks, precision=MIXED, batch=Batch(16 * ranks, 8, 2))
-    states = zero.model_states(of, 1000)
-    assert sum(states.values()) / 1000 == pytest.approx(eval(formula[1].replace("ranks", str(ranks))))
+    lean = zero(stage=stage, grad_accum_dtype="bf16" if stage else "fp32")
+    for built, formula in ((lean, paper), (zero(stage=stage), f"{paper} + {sums}")):
+        bytes_each = sum(built.model_states(of, 1000).values()) / 1000
+        assert bytes_each == pytest.approx(eval(formula.replace("ranks", str(ranks))))
 
 
 def moved(name: str, **options: object) -> float:

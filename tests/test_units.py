@@ -1,80 +1,36 @@
-"""Models that can't be sharded as they are declared or constructed: shared parameters, late tensors."""
+"""Numbers for people."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from conftest import Finished
 
-from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from distbench.record.store import Run
-
-SMALL = """
-batch: {global_batch_size: 8}
-world_sizes: [2]
-measure: {warmup: 1, steps: 1, trials: 1, profile_steps: 0}
-check: {steps: 2, perturbed: 4}
-"""
-BERT = f"""{SMALL}
-workload:
-  huggingface:
-    model_type: bert
-    seq_len: 16
-    config: {{hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 64}}
-strategies: [fsdp: {{version: [1, 2]}}, zero: {{stage: 3}}]
-activation_checkpointing: full
-"""
-TIED = f"""{SMALL}
-workload: {{user: {{model: "odd:TiedLayers", length: 16}}}}
-strategies:
-  - fsdp: {{version: [1, 2], sharding: [full, grad_op]}}
-  - fsdp: {{reshard_root: true}}
-  - zero: {{stage: 3}}
-axes: {{precision: [fp32, bf16], activation_checkpointing: [none, full]}}
-"""
-LATER = f"""{SMALL}
-workload: {{user: {{model: "odd:MadeLater", length: 16}}}}
-strategies: [zero: {{stage: 3}}]
-"""
+from distbench.errors import did_you_mean
+from distbench.units import bytes_text, duration_text, number_text, value_text
 
 
-@pytest.mark.train
-def test_a_layer_with_a_tied_embedding_is_sharded_with_the_rest(run_suite: Callable[..., Finished]) -> None:
-    done = run_suite(BERT)
-    assert done.code == 0, done.errors
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
-    told = {r.case.label: r.effective for r in Run(done.folder).records() if r.job.kind == "measure"}
-    assert set(told) == {"fsdp1", "fsdp", "zero3"}
-    for label in ("fsdp1", "fsdp"):
-        assert told[label]["merged_units"] == ["model.bert.embeddings"]
-        assert told[label]["units"] == 3, "two layers and the rest"
-        assert told[label]["checkpointed_layers"] == 3
-        (why,) = told[label]["remarks"]
-        assert "a parameter (model.bert.embeddings.word_embeddings.weight)" in why
-    assert "remarks" not in told["zero3"], "built on the meta device, of which DeepSpeed shards any tensor"
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (50 * 2**20, "50.0 MiB"), (141 * 2**30, "141 GiB")],
+)
+def test_bytes_have_a_binary_prefix_and_three_digits(value: float, text: str) -> None:
+    assert bytes_text(value) == text
 
 
-@pytest.mark.train
-@pytest.mark.deep
-def test_layers_that_share_a_parameter_are_sharded_with_the_rest(run_suite: Callable[..., Finished]) -> None:
-    done = run_suite(TIED)
-    assert done.code == 0, done.errors
-    assert len(done.verdicts) == 6 * 4
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
-    records = [r for r in Run(done.folder).records() if r.job.kind == "measure" and "fsdp" in r.case.label]
-    found = {(r.case.label, tuple(r.effective["merged_units"]), r.effective["units"]) for r in records}
-    assert {names for _, names, _ in found} == {("layers.0", "layers.1", "layers.2")}
-    assert {units for *_, units in found} == {2}
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0123, "12.3 ms"), (4.25, "4.25 s"), (59.99, "60 s"), (245, "4 min 05 s"), (7800, "2 h 10 min")],
+)
+def test_durations_are_said_as_people_say_them(value: float, text: str) -> None:
+    assert duration_text(value) == text
 
 
-@pytest.mark.train
-def test_zero_3_shards_what_a_constructor_makes_of_tensors_that_exist(
-    run_suite: Callable[..., Finished],
-) -> None:
-    done = run_suite(LATER)
-    assert done.code == 0, done.errors
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
-    (record,) = (r for r in Run(done.folder).records() if r.job.kind == "measure")
-    assert record.effective["trained_parameters"] < record.effective["parameters"]
-    assert "constructs the whole model in host memory" in record.effective["remarks"][0]
+def test_numbers_have_their_thousands_separated_and_no_digits_that_mean_nothing() -> None:
+    assert [number_text(v) for v in (1234567.8, 0.12345, 12.5)] == ["1,234,568", "0.123", "12.5"]
+
+
+def test_a_value_that_is_not_known_is_a_dash_and_never_a_zero() -> None:
+    assert value_text(None, "B") == "–"
+
+
+def test_a_near_name_is_proposed_and_all_are_listed() -> None:
+    assert did_you_mean("ddpp", ["ddp", "fsdp"]) == "did you mean 'ddp'? Allowed: ddp, fsdp"

@@ -479,7 +479,10 @@ def test_the_layers_of_a_user_model_are_of_the_classes_that_it_names(own: str) -
     [
         ("small:raises", "model = 'small:raises' raised KeyError: 'no such weights'"),
         ("small:no_module", "model = 'small:no_module' returned str; it must return an nn.Module"),
-        ("small:nothing_there", "model = 'small:nothing_there' can't be imported: AttributeError"),
+        (
+            "small:nothing_there",
+            "has no nothing_there; Allowed: Block",
+        ),
         ("small:RANK", "model = 'small:RANK' is a int; it must be callable"),
     ],
 )

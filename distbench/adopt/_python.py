@@ -20,9 +20,8 @@ def compute_in(module, dtype):
 
     @functools.wraps(forward)
     def computed(*args, **kwargs):
-        args, kwargs = tree_map_only(
-            torch.Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, (args, kwargs)
-        )
+        args = [cast_floats(value, dtype) for value in args]
+        kwargs = {name: cast_floats(value, dtype) for name, value in kwargs.items()}
         parameters = [members[name] for members, name in places]
         copies = {parameter: parameter.to(dtype) for parameter in parameters}
         try:
@@ -35,6 +34,14 @@ def compute_in(module, dtype):
 
     computed.casts = True
     module.forward = computed
+
+
+def cast_floats(value, dtype):
+    """Cast tensors of floating point; a value in which nothing is cast stays the same object."""
+    leaves, structure = tree_flatten(value)
+    cast = [x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in leaves]
+    is_same = all(new is old for new, old in zip(cast, leaves))
+    return value if is_same else tree_unflatten(cast, structure)
 
 
 def places_of(module):

@@ -237,6 +237,10 @@ def problems(measured: Measured) -> list[str]:
         "its loss is a sum and a count, and no format divides by the count of the global batch yet": (
             "loss_mean" in measured.effective
         ),
+        "layers of the measured model that share a parameter are sharded with the rest of it "
+        f"({', '.join(measured.effective.get('merged_units', [])[:3])}), which no format can say yet": (
+            measured.effective.get("merged_units")
+        ),
         "no format supports DeepSpeed's PipelineModule yet": (measured.zero and measured.zero.pipeline),
         "MiCS needs DeepSpeed up to 0.19.6 and a model built under deepspeed.zero.MiCS_Init, which no format "
         "can express; fsdp: {sharding: hybrid} also shards inside groups": (

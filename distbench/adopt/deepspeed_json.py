@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from distbench import schedule
@@ -48,11 +47,10 @@ def files(measured: Measured) -> dict[str, str]:
         return {}
     sizes = {key: size for key in open_sizes(zero) if (size := measured.size(key)) is not None}
     on_disk = {key: size for key in ON_DISK if type(size := measured.effective.get(key)) is int}
-    accumulated = measured.effective.get("dtypes", {}).get("gradients")
-    if accumulated in ("fp32", "bf16"):
-        # a record from before there was a choice has DeepSpeed's own
-        zero = replace(zero, grad_accum_dtype=accumulated)
     config = configuration(zero, measured.case, {**sizes, **on_disk})
+    if measured.effective.get("dtypes", {}).get("gradients") == measured.case.precision.compute:
+        # as by default; a record from before there was a choice does not say so itself
+        config.pop("data_types", None)
     config["optimizer"] = _optimizer(measured, zero)
     return {FILE: base.as_json(config)}
 

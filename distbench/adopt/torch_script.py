@@ -109,7 +109,7 @@ _FOREIGN = {
     "init_device_mesh(": "from torch.distributed.device_mesh import init_device_mesh",
     "convert_to_float8_training(": _python.FLOAT8_IMPORT,
     "PipelineStage": _pipeline.IMPORTS,
-    "tree_map_only(": "from torch.utils._pytree import tree_map_only",
+    "tree_flatten(": "from torch.utils._pytree import tree_flatten, tree_unflatten",
 }
 
 

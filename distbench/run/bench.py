@@ -27,7 +27,7 @@ from distbench.run.collect import Tables, collect
 from distbench.run.control import Observer, StopRequest
 from distbench.run.launch import launch_for, missing_nodes, trial_file
 from distbench.run.ledger import Ledger
-from distbench.run.prepare import Preparation, metric_item, strategy_item, weights_item
+from distbench.run.prepare import Preparation, item_text, metric_item, strategy_item, weights_item
 from distbench.run.room import Room
 from distbench.run.user_errors import UserErrors
 from distbench.run.watch import Ending, Watch
@@ -221,8 +221,7 @@ class Bench:
     def _preparation_problem(self, case: Case) -> str | None:
         """What could not be built for *case*, or None."""
         items, failed = ("preparation", strategy_item(case), weights_item(case)), self._unprepared
-        # without the key of the weights: those of each precision fail alike
-        return next((f"{item.partition(' (')[0]}: {failed[item]}" for item in items if item in failed), None)
+        return next((f"{item_text(item)}: {failed[item]}" for item in items if item in failed), None)
 
     def _store(self, task: Task, record: Record) -> Record:
         """Store *record*, or how that failed; return what is stored."""

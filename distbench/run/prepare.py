@@ -74,6 +74,11 @@ def weights_item(case: Case) -> str:
     return f"{_WEIGHTS} of {case.workload.name} ({key})"
 
 
+def item_text(item: str) -> str:
+    """Name of *item* for messages: of weights without their key, as those of each precision fail alike."""
+    return item.partition(" (")[0] if item.startswith(_WEIGHTS) else item
+
+
 def _at_home(case: Case) -> Case:
     """A case in whose environment the initial weights of *case* are built: distbench's own.
 

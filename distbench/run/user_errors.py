@@ -82,6 +82,9 @@ def _is_bound_to_repeat(case: Case, failed: Sequence[Case]) -> bool:
     if case.world_size == 1 and all(each.world_size > 1 for each in failed):
         # a line that only some ranks come to
         return False
+    if case.world_size > 1 and all(each.world_size == 1 for each in failed):
+        # a loss that is written for a wrapper fails without one
+        return False
     names = {each.strategy.name for each in failed}
     if names.isdisjoint(_WHOLE):
         return False

@@ -71,6 +71,8 @@ class TensorParallelism:
 
     def parameters(self, case: Case, parameters: int) -> int:
         """Parameters that a device has of *parameters*: norms whole, of all else its part."""
+        if self.devices == 1:
+            return parameters
         splits = splits_of(case)
         whole = splits.whole_parameters if splits else 0
         return whole + (parameters - whole) // self.devices
@@ -88,8 +90,7 @@ class TensorParallelism:
         figure 5) each is an all-gather and a reduce-scatter of as much. A layer that is computed again
         enters its regions again, and leaves all but its last, where torch stops.
         """
-        splits = splits_of(case)
-        if self.devices == 1 or splits is None:
+        if self.devices == 1 or (splits := splits_of(case)) is None:
             return []
         positions, element = samples * splits.positions, BYTES[case.precision.compute]
         again = case.activation_checkpointing != "none"

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from torch import nn
 
 from distbench.strategies.base import Refused, Setting
 from distbench.workloads import weights
+
+_DROPS = re.compile(r"(drop(out)?|drop_?path|layer_?drop|pdrop)(_?(p|prob|probability|rate|ratio))?$")
+"""Ends of the names of probabilities, such as attention_dropout, resid_pdrop and drop_path_rate."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def _dropping(owner: Any, *keys: str) -> list[tuple[str, float]]:
     return [
         (key, value)
         for key, value in vars(owner).items()
-        if (key in keys or "drop" in key.lower()) and isinstance(value, float) and 0 < value <= 1
+        if (key in keys or _DROPS.search(key.lower())) and isinstance(value, float) and 0 < value <= 1
     ]
 
 

@@ -101,9 +101,3 @@ class Fingerprints(Kept):
 def _has_buffers(setting: Setting) -> bool:
     """Whether the model has any buffer."""
     return next(weights.skeleton(setting.workload).buffers(), None) is not None
-
-
-def _of_batch_norm(setting: Setting) -> set[str]:
-    """Names of the buffers of BatchNorm in the model."""
-    norms = batch_norm.layers(weights.skeleton(setting.workload))
-    return {f"{name}.{buffer}" for name, norm in norms.items() for buffer, _ in norm.named_buffers()}

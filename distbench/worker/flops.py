@@ -76,17 +76,19 @@ def flops_of(setting: Setting) -> Flops:
 
 def counted(case: Case, workload: Workload, device: torch.device) -> Flops:
     """FLOPs of a sample of *case* as torch counts them, of fake tensors on *device*."""
+    model = None
     try:
         model = _count(case, workload, device, checkpoints=False)
-        recomputes = case.activation_checkpointing != "none"
-        return Flops(model, _count(case, workload, device, checkpoints=True) - model if recomputes else 0)
+        if case.activation_checkpointing == "none":
+            return Flops(model, 0)
+        return Flops(model, _count(case, workload, device, checkpoints=True) - model)
     except _UncountedError as error:
-        return Flops(None, None, str(error))
+        return Flops(model, None, str(error))
     except Exception as error:
         # a model of anybody's, run in a way that its author did not foresee
         said = (str(error).strip().splitlines() or [""])[0][:_LONGEST]
         why = f"FLOPs can't be counted: on tensors without values the model raised {type(error).__name__}"
-        return Flops(None, None, f"{why}: {said}" if said else why)
+        return Flops(model, None, f"{why}: {said}" if said else why)
 
 
 def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints: bool) -> int:
@@ -99,7 +101,7 @@ def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints:
     rows = source.open(workload.shape, case.seed, _ROWS)(0, range(_ROWS))
     module = weights.skeleton(workload)
     if checkpoints:
-        checkpoint_layers(case, workload.layers(module))
+        checkpoint_layers(case, list(dict.fromkeys(workload.layers(module))))
     # what a model keeps beside its parameters and buffers is real
     with FakeTensorMode(allow_non_fake_inputs=True):
         _make_fake(module, device)

@@ -52,7 +52,8 @@ class Health:
         skipped, self._skipped = engine.skipped_steps - self._skipped, engine.skipped_steps
         if skipped:
             scale = self._setting.case.precision.loss_scale
-            text = f"gradients overflowed under loss scale {scale}: the step was skipped"
+            under = "a dynamic loss scale" if scale == "dynamic" else f"loss scale {scale}"
+            text = f"gradients overflowed under {under}: the step was skipped"
             self._add(step, 0, "", "loss scale", text)
 
     def gradients(self, step: int, engine: Engine) -> tuple[float | None, dict[str, Any] | None]:

@@ -76,5 +76,10 @@ def _shards(index: Path) -> set[str]:
 
 
 def _decides(key: str, value: object) -> bool:
-    is_dropout = "drop" in key and isinstance(value, int | float) and not isinstance(value, bool)
-    return not (is_dropout or key in _LEFT_OUT or key.startswith("_"))
+    is_off = is_noise(key) and isinstance(value, int | float) and not isinstance(value, bool)
+    return not (is_off or key in _LEFT_OUT or key.startswith("_"))
+
+
+def is_noise(key: str) -> bool:
+    """Whether *key* of a configuration is how much a model drops, or shakes its routers."""
+    return "drop" in key or "jitter" in key

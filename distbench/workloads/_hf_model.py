@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from distbench.errors import did_you_mean
+from distbench.workloads._hf_files import is_noise
 from distbench.workloads._hf_source import ALSO_TAKEN
 from distbench.workloads.base import at_least_fp32
 
@@ -22,7 +23,6 @@ _AUTO = {
     "seq2seq": transformers.AutoModelForSeq2SeqLM,
     "image-classification": transformers.AutoModelForImageClassification,
 }
-_WITH_CACHE = ("causal-lm", "seq2seq")
 
 
 class Model(nn.Module):
@@ -190,20 +190,18 @@ def _check_balance(model: PreTrainedModel) -> None:
 def _items(model: nn.Module) -> Iterator[nn.Module]:
     for child in model.children():
         is_list = isinstance(child, nn.ModuleList) and len(child) > 0
-        if is_list and all(any(True for _ in item.children()) for item in child.children()):
-            yield from child.children()
+        # an item without children is a projection, or in a stage of a pipeline the place of an absent layer
+        layers = [item for item in child.children() if any(True for _ in item.children())] if is_list else []
+        if layers:
+            yield from layers
         else:
             yield from _items(child)
 
 
 def _neutral(config: PreTrainedConfig, sizes: dict[str, Any]) -> dict[str, Any]:
     defaults = config.to_dict()
-    noise = {key: 0.0 for key, value in defaults.items() if _is_noise(key) and isinstance(value, float)}
+    noise = {key: 0.0 for key, value in defaults.items() if is_noise(key) and isinstance(value, float)}
     return {**noise, **{key: None for key, value in defaults.items() if _is_outside(key, value, sizes)}}
-
-
-def _is_noise(key: str) -> bool:
-    return "drop" in key or "jitter" in key
 
 
 def _is_outside(key: str, value: object, sizes: dict[str, Any]) -> bool:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Planned(Workload):
     """A workload whose plans are looked up in its model."""
 
+    reads_model = True
+
     def plans(self, module: nn.Module) -> dict[str, Any]:
         """Fields of ``Layout`` that say how *module*, on the meta device if it can be there, is split."""
         raise NotImplementedError

@@ -31,6 +31,9 @@ class Workload(ABC):
     """Distributions that must be installed, besides torch."""
     default_data: ClassVar[str] = "text"
     """The data source when a suite names none, whatever the options."""
+    reads_model: ClassVar[bool] = False
+    """Whether ``splits`` and ``stages`` construct the model to look at it, in a process that has no torch by
+    another one."""
     on_meta: ClassVar[bool] = True
     """Whether ``module`` can be built on the meta device (no draw or data access decides its shape)."""
 

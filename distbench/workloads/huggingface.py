@@ -310,7 +310,8 @@ def _is_encoder(model_type: str) -> bool:
     keys = _hf_source.keys_of(model_type)
     names = keys.defaults if keys else {}
     has_masked = "add_cross_attention" in names or model_type in _hf_source.types_for("masked-lm")
-    return "is_decoder" in names and has_masked
+    # the decoder of an encoder and decoder says so itself
+    return "is_decoder" in names and has_masked and model_type not in _hf_source.types_for("seq2seq")
 
 
 def _other_use(model_type: str, task: str, types: tuple[str, ...]) -> str:

@@ -109,7 +109,7 @@ class User(Workload):
         return lacking(self.batch_norm, device)
 
     def user_modules(self) -> tuple[str, ...]:
-        names = [self.model, self.loss_function or self.model]
+        names = filter(None, (self.model, self.loss_function, self.count_function))
         return (*super().user_modules(), *dict.fromkeys(re.split(r"[.:]", name)[0] for name in names))
 
     def module(self) -> nn.Module:
@@ -120,9 +120,10 @@ class User(Workload):
         """
         from torch import nn
 
-        if self.loss_function is not None:
+        for option in ("loss_function", "count_function"):
             # a name that is misspelled is found before anything is built
-            _callable("loss_function", self.loss_function)
+            if (name := getattr(self, option)) is not None:
+                _callable(option, name)
         make = _callable("model", self.model)
         try:
             module = make()
@@ -277,7 +278,7 @@ def _lacking(named: Any, attribute: str, module: str) -> str:
     where = getattr(named, "__file__", None) or getattr(named, "__name__", repr(named))
     own = [
         each
-        for each, value in vars(named).items()
+        for each, value in getattr(named, "__dict__", {}).items()
         if callable(value) and getattr(value, "__module__", None) == module
     ]
     return f"{where} has no {attribute}" + (f"; {did_you_mean(attribute, own)}" if own else "")

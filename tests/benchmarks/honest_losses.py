@@ -97,7 +97,7 @@ class Training:
         return losses
 
     def _alone(self, engine: Any, part: dict[str, torch.Tensor]) -> float:
-        engine._accumulation, engine._divisor = 1, 1.0
+        engine._accumulation = 1
         loss = float(engine.forward_backward(part))
         engine.step()
         return loss

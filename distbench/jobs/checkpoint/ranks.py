@@ -102,7 +102,10 @@ class _Checkpoints(Kept):
         engine = trainer.engine
         self.training = "before"
         trainer.train(range(self._options.steps_before), self)
-        lacking = _why_not(self._save, engine), _why_not(self._consolidate, engine)
+        if self._setting.case.precision.is_scaled_dynamically:
+            lacking = _UNSCALED, _UNSCALED
+        else:
+            lacking = _why_not(self._save, engine), _why_not(self._consolidate, engine)
         self._continue(trainer, "continued")
         self.delivery.effective = checks.settings_of(engine)
         engine.close()
@@ -215,6 +218,9 @@ _NUMBERS = {
     "exchanged": (),
 }
 """Continuation -> the numbers that are unknown without it."""
+
+
+_UNSCALED = "checkpoints do not have the state of a dynamic loss scale"
 
 
 def _why_not(action: Load, engine: Engine) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from distbench import meshes
+from distbench import meshes, registry
 from distbench.bounds import Count
 from distbench.case import BYTES, Case
 from distbench.env import Machine
@@ -46,6 +46,8 @@ from distbench.strategies.fsdp.mesh import (
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+    from distbench.workloads.base import Workload
 
 
 # the more is sharded, and the more groups there are, the more there is to understand
@@ -268,7 +270,9 @@ class FullyShardedDataParallel(Strategy):
 
     def _units(self, case: Case) -> int | None:
         """Units that are gathered one by one: the layers and the rest; None: not known without the model."""
-        model = stages_of(case) if self.version == 2 else None
+        workload: Workload = registry.make("workloads", case.workload)
+        # a plan of fully sharded cases is not worth a process that constructs the model
+        model = stages_of(case) if self.version == 2 and not workload.reads_model else None
         return len(model.layers) + 1 if model else None
 
     def build(self, setting: Setting) -> Engine:

@@ -153,14 +153,12 @@ class TorchEngine(Engine):
         return []
 
     def save(self, folder: Path) -> None:
-        self._require_constant_scale()
         checkpoint.save(self.module, self._optimizer, folder, optimizer.scheduled_updates(self._scheduler))
 
     def load(self, folder: Path) -> None:
         optimizer.schedule_from(self._scheduler, checkpoint.load(self.module, self._optimizer, folder))
 
     def consolidate(self) -> FullState:
-        self._require_constant_scale()
         return FullState(
             reading.on_host(self.full_state()),
             self.buffers(),
@@ -205,10 +203,6 @@ class TorchEngine(Engine):
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         """Context of a micro-batch; only after the *last* do gradients need reducing."""
         return nullcontext()
-
-    def _require_constant_scale(self) -> None:
-        if self._case.precision.is_scaled_dynamically:
-            raise NotImplementedError("checkpoints do not have the state of a dynamic loss scale")
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self.module.parameters() if p.grad is not None]

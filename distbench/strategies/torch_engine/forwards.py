@@ -41,18 +41,31 @@ def change_forward(module: nn.Module, change: Change) -> None:
     module._replicate_for_data_parallel = replicated  # type: ignore[method-assign]
 
 
-def cast_floats(inputs: T, dtype: torch.dtype) -> T:
-    """*inputs*, nested as they like, with tensors of floating point in *dtype*."""
-    cast: T = pytree.tree_map_only(
-        torch.Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, inputs
-    )
-    return cast
+def cast_floats(value: T, dtype: torch.dtype) -> T:
+    """*value*, nested as it likes, with floating-point tensors in *dtype*; itself if all of them are.
+
+    So what a module is given to write into, such as a list that layers append to, stays the caller's own.
+    """
+    leaves, structure = pytree.tree_flatten(value)
+    cast = [leaf.to(dtype) if _is_float(leaf) else leaf for leaf in leaves]
+    if all(new is old for new, old in zip(cast, leaves, strict=True)):
+        return value
+    made: T = pytree.tree_unflatten(cast, structure)
+    return made
+
+
+def cast_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a call, each as ``cast_floats`` has it."""
+    cast = {name: cast_floats(value, dtype) for name, value in kwargs.items()}
+    return tuple(cast_floats(value, dtype) for value in args), cast
 
 
 def cast_inputs(module: nn.Module, dtype: torch.dtype) -> None:
     """Cast inputs of floating point to *dtype* for *module*, whose parameters a framework has in it."""
     module.register_forward_pre_hook(
-        lambda _, args, kwargs: cast_floats((args, kwargs), dtype), with_kwargs=True
+        lambda _, args, kwargs: cast_arguments(args, kwargs, dtype), with_kwargs=True
     )
 
 
@@ -66,6 +79,10 @@ def compute_in(module: nn.Module, dtype: torch.dtype) -> None:
     change_forward(module, functools.partial(_casting, dtype=dtype))
 
 
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
 def _changed(module: nn.Module, change: Change) -> Forward:
     forward: Forward = module.forward
     return functools.wraps(forward)(change(forward, module))
@@ -75,7 +92,7 @@ def _casting(forward: Forward, module: nn.Module, dtype: torch.dtype) -> Forward
     places = list(_places(module))
 
     def computed(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = cast_floats((args, kwargs), dtype)
+        args, kwargs = cast_arguments(args, kwargs, dtype)
         parameters = [members[name] for members, name in places]
         # of a tied one there is one copy
         copies = {parameter: parameter.to(dtype) for parameter in parameters}

@@ -64,7 +64,8 @@ class GlobalMean:
         if count.device.type == "cpu" or self._step.is_first:
             # on a GPU the host would wait for the count of each micro-batch
             self._check(int(count), int(self._workload.counted(batch)))
-        return at_least_fp32(total) * factor.to(total.device, torch.float32)
+        total = at_least_fp32(total)
+        return total * factor.to(total.device, total.dtype)
 
     def _factor(self) -> torch.Tensor:
         """Number of parts that engines take the mean over, per label of the global batch."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import traceback
 from collections.abc import Sequence
 from types import FrameType
 
+import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from distbench.strategies.base import Refused
 from distbench.workloads.weights import plain_name
@@ -23,6 +26,8 @@ def explained(error: Exception, module: nn.Module) -> Refused | None:
     A wrapper has other attributes than what it wraps, and sharded parameters are whole only while the wrapper
     is called. None: the error is of the forward pass, or of something else in the function.
     """
+    if not _is_apart(module) or isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return None
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     called = [frame.f_locals.get("self") if frame.f_code.co_name in _CALLS else None for frame in frames]
     if any(owner is module for owner in called):
@@ -49,10 +54,17 @@ def _hidden(error: Exception, module: nn.Module) -> list[str]:
     return [missing[1]] if missing and wrapped is not None and hasattr(wrapped, missing[1]) else []
 
 
+def _is_apart(module: nn.Module) -> bool:
+    """Whether *module* is a wrapper, or has parameters that are whole only while it is called."""
+    is_wrapper = isinstance(getattr(module, "module", None), nn.Module)
+    return is_wrapper or any(isinstance(p, DTensor) or hasattr(p, "ds_id") for p in module.parameters())
+
+
 def _named(frames: Sequence[FrameType], module: nn.Module) -> list[str]:
-    """Parts of *module* that the code in *frames* names."""
+    """Parts of *module* that the line of *frames* names which raised."""
     names = {plain_name(name).partition(".")[0] for name, _ in module.named_modules() if name} - {"module"}
-    return sorted(names.intersection(name for frame in frames for name in frame.f_code.co_names))
+    lines = [linecache.getline(frame.f_code.co_filename, frame.f_lineno) for frame in frames]
+    return sorted(name for name in names if any(re.search(rf"\.{name}\b", line) for line in lines))
 
 
 def _is_of_library(frame: FrameType) -> bool:

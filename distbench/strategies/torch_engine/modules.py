@@ -49,14 +49,15 @@ def prepared_layers(case: Case, module: nn.Module, layers: list[nn.Module]) -> l
 
 
 def _converted(case: Case, module: nn.Module, layers: list[nn.Module]) -> list[nn.Module]:
-    """*layers* inside *module*, in float8 if *case* asks for that.
+    """*layers* inside *module*, each once, in float8 if *case* asks for that.
 
     Raises:
         Refused: the module has layers that its device can't compute, or none to convert.
     """
     if case.device == "cpu":
         _check_batch_norm(case, module)
-    return float8_layers(case, module, layers)
+    # one that is called several times is one layer
+    return float8_layers(case, module, list(dict.fromkeys(layers)))
 
 
 def _check_batch_norm(case: Case, module: nn.Module) -> None:
@@ -95,12 +96,15 @@ class ComputeProbe:
         ]
 
     def _look_at_rows(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.rows = _tensors((args, kwargs))[0].shape[0]
+        # of a batch that is an object of the model's own nothing is known
+        self.rows = next((each.shape[0] for each in _tensors((args, kwargs)) if each.ndim), None)
 
     def _look_at_layer(self, module: nn.Module, args: Any, output: Any) -> None:
-        tensor = next(each for each in _tensors(output) if each.is_floating_point())
-        self.dtype = dtype_name([tensor.dtype])
-        self.positions = tensor.shape[1] if tensor.ndim > 2 else None
+        tensor = next((each for each in _tensors(output) if each.is_floating_point()), None)
+        if tensor is not None:
+            self.dtype = dtype_name([tensor.dtype])
+            self.positions = tensor.shape[1] if tensor.ndim > 2 else None
+            self.rows = tensor.shape[0] if self.rows is None and tensor.ndim else self.rows
         for hook in self._hooks:
             hook.remove()
 

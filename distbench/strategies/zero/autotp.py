@@ -35,6 +35,8 @@ class AutoTensorParallelism:
 
     def parameters(self, case: Case, parameters: int) -> int:
         """Parameters that a device has of *parameters*: its part of the blocks' linear layers, all else."""
+        if self.devices == 1:
+            return parameters
         splits = splits_of(case)
         whole = _uncut(splits) if splits else 0
         return whole + (parameters - whole) // self.devices
@@ -50,8 +52,7 @@ class AutoTensorParallelism:
         the gradient of that input for each of them by itself: of query, key, value, gate and up five times
         rather than twice. A layer that is computed again sums what leaves it again, all but the last.
         """
-        splits = splits_of(case)
-        if self.devices == 1 or splits is None:
+        if self.devices == 1 or (splits := splits_of(case)) is None:
             return []
         sums = splits.layers * (len(splits.columns) + len(splits.rows))
         if case.activation_checkpointing != "none":

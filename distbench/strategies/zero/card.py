@@ -8,6 +8,7 @@ from distbench.strategies.description import ALL_STATES, ZERO_PAPER, Card, Claim
 
 _DOCS = "https://deepspeed.readthedocs.io/en/stable/zero3.html"
 _AS_DDP = "2 x the parameters per step, like DDP: "
+_SUMS = "DeepSpeed sums bf16 gradients in fp32, which takes {} more; grad_accum_dtype: bf16 avoids it."
 
 STAGES = (
     Card(
@@ -27,7 +28,8 @@ STAGES = (
             Claim(
                 "keeps",
                 "With Adam in mixed precision 4 + 12 / ranks bytes per parameter instead of 16; DeepSpeed "
-                "keeps less without accumulation, as only that needs unsharded gradients.",
+                "keeps less without accumulation, as only that needs unsharded gradients. "
+                + _SUMS.format("4"),
                 ZERO_PAPER,
             ),
             Claim("use it if", "parameters and gradients fit on one device, but optimizer state does not."),
@@ -42,7 +44,8 @@ STAGES = (
             ),
             Claim(
                 "keeps",
-                "With Adam in mixed precision 2 + 14 / ranks bytes per parameter instead of 16.",
+                "With Adam in mixed precision 2 + 14 / ranks bytes per parameter instead of 16. "
+                + _SUMS.format("2 / ranks"),
                 ZERO_PAPER,
             ),
             Claim("use it if", "all parameters fit on one device, but gradients and optimizer state do not."),
@@ -61,7 +64,11 @@ STAGES = (
                 "Up to 1.5 x what DDP moves: two all-gathers of the parameters and a reduce-scatter.",
                 ZERO_PAPER,
             ),
-            Claim("keeps", "With Adam in mixed precision 16 / ranks bytes per parameter.", ZERO_PAPER),
+            Claim(
+                "keeps",
+                "With Adam in mixed precision 16 / ranks bytes per parameter. " + _SUMS.format("2 / ranks"),
+                ZERO_PAPER,
+            ),
             Claim("use it if", "not even the parameters fit on one device."),
         ),
     ),
@@ -89,7 +96,8 @@ SECONDARY = Card(
         ),
         Claim(
             "keeps",
-            "With Adam in mixed precision 16 / ranks + 2 / group bytes per parameter.",
+            "With Adam in mixed precision 16 / ranks + 2 / group bytes per parameter. "
+            + _SUMS.format("2 / ranks"),
             _ZEROPP,
         ),
         Claim(
@@ -117,7 +125,11 @@ GROUPS = Card(
             "per step.",
             _MICS,
         ),
-        Claim("keeps", "With Adam in mixed precision 16 / group bytes per parameter.", _MICS),
+        Claim(
+            "keeps",
+            "With Adam in mixed precision 16 / group bytes per parameter. " + _SUMS.format("2 / group"),
+            _MICS,
+        ),
         Claim(
             "use it if",
             "you must stay with a DeepSpeed that has it, and a node has room for the whole training state.",

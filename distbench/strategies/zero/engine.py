@@ -186,7 +186,7 @@ def initialized(strategy: Zero, setting: Setting, config: dict[str, Any]) -> tup
         naming.check(module, setting.workload, (*splits.columns, *splits.rows))
     layers = modules.prepared_layers(setting.case, module, setting.workload.layers(module))
     # DeepSpeed gives the parameters that dtype, and leaves a batch of floats as it is
-    for part in (*layers, module):
+    for part in (*layers, module) if compute != master else ():
         forwards.cast_inputs(part, compute)
     return started(strategy, setting, config, module, layers), layers
 

@@ -19,9 +19,12 @@ def loss_scale(engine: Any) -> float:
 
 def describe_scale(engine: Any) -> dict[str, float | str | None]:
     """Loss scale of the live engine, as ``effective`` reports it."""
+    # of stages 1 to 3, and of stage 0
     scaler: Any = getattr(engine.optimizer, "loss_scaler", None)
-    if getattr(scaler, "dynamic", False):
-        return {"loss_scale": "dynamic", "loss_scale_window": int(scaler.scale_window)}
+    config: Any = getattr(engine.optimizer, "loss_scale_config", None)
+    if getattr(scaler, "dynamic", False) or getattr(config, "dynamic_loss_scale", False):
+        window = scaler.scale_window if scaler is not None else config.scale_window
+        return {"loss_scale": "dynamic", "loss_scale_window": int(window)}
     return {"loss_scale": reading.effective_scale(loss_scale(engine))}
 
 

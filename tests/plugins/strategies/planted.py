@@ -93,7 +93,7 @@ class Planted(Strategy):
 
         engine = ByHand(setting, *plain_module(setting))
         if bug == "unscaled-accumulation":
-            engine._divisor = 1
+            type(engine)._divisor = 1
         for group in engine._optimizer.param_groups:
             if bug == "weight-decay":
                 group["weight_decay"] = 0.01
