@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,3 +154,45 @@ def test_a_model_whose_shapes_depend_on_values_has_a_reason() -> None:
     found = of_user("Chosen", "full")
     assert found.model is None
     assert "DynamicOutputShapeException: aten.nonzero" in found.unknown
+
+
+EDITED = """\
+from torch import nn
+
+class Edited(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Embedding(256, 16), nn.Linear(16, 256))
+
+    def forward(self, ids):
+        embedded, logits = self
+        return logits(embedded(ids))
+"""
+RANK = """\
+import sys
+from pathlib import Path
+import edited, torch
+import torch.distributed as dist
+from distbench import registry
+from distbench.case import Choice
+from distbench.strategies.base import Setting
+from distbench.worker.flops import flops_of
+from records import case
+
+chosen, here = Choice("user", {"model": "edited:Edited", "length": 32}), Path.cwd()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+of, one = case("single", 1, workload=chosen), registry.make("workloads", chosen)
+print(flops_of(Setting(of, one, here, torch.device("cpu"), 0, 1, here, found=here / "found")).model)
+"""
+
+
+def test_a_model_that_was_edited_before_a_resume_is_counted_again(tmp_path: Path) -> None:
+    def flops(source: str) -> int:
+        (tmp_path / "edited.py").write_text(source)
+        path = os.pathsep.join([str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path}
+        return int(subprocess.check_output([sys.executable, "-c", RANK], env=environment, cwd=tmp_path))
+
+    assert flops(EDITED) == SEQ * 6 * 256 * 16
+    # the same parameters, used twice
+    twice = EDITED.replace("logits(embedded(ids))", "logits(embedded(ids)) + logits(2 * embedded(ids))")
+    assert flops(twice) == 2 * SEQ * 6 * 256 * 16

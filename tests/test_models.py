@@ -135,6 +135,8 @@ def test_an_encoder_sees_later_tokens_and_none_of_them_as_a_causal_model(task: s
         ({"model_type": "bert", "config": {"is_decoder": False}}, "use task: masked-lm"),
         ({"model_type": "llama", "image_size": 8}, "image_size is of task: image-classification alone"),
         ({"model_type": "bert", "task": "masked-lm", "mask_token_id": 999}, "vocab_size = 256"),
+        ({"config": {"model_type": "llama", "num_layer": 2}}, "config: set model_type as an option"),
+        ({"model_type": "vit", "task": "image-classification", "seq_len": 64}, "seq_len is of tokens"),
         ({}, "model_type is missing"),
     ],
 )

@@ -405,6 +405,7 @@ def test_a_user_model_of_every_kind_trains_on_data_that_come_with_distbench(
         ({"model": "json.no_such:f"}, "no module json.no_such"),
         ({"model": "small:Small", "loss_function": "nowhere:f"}, "loss_function = 'nowhere:f'"),
         ({"model": "small:Small", "image_size": 8}, "image_size is of kind: images alone, and kind = tokens"),
+        ({"model": "small:Small", "kind": "images", "length": 9}, "length is not of kind: images"),
     ],
 )
 def test_impossible_options_of_a_user_model_have_a_name(options: dict[str, Any], told: str) -> None:

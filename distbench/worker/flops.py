@@ -29,6 +29,7 @@ from distbench.strategies.base import Setting
 from distbench.strategies.torch_engine.findings import found_once
 from distbench.strategies.torch_engine.recomputation import checkpoint_layers
 from distbench.units import list_text
+from distbench.worker.user_code import digest
 from distbench.workloads import weights
 from distbench.workloads.base import Workload, mean_of
 
@@ -68,7 +69,7 @@ def flops_of(setting: Setting) -> Flops:
         return Flops(model, again)
     case = setting.case
     decides = [case.workload.name, case.workload.options, case.data.name, case.data.options]
-    decides += [recomputes, case.device, case.environment]
+    decides += [recomputes, case.device, case.environment, digest(case.workload)]
     found = found_once(setting, "flops", decides, lambda: asdict(counted(case, workload, setting.device)))
     flops = Flops(**found)
     return flops if model is None else Flops(model, flops.again, flops.unknown)

@@ -1,7 +1,8 @@
-"""The line of the user's own code in which an exception was raised."""
+"""The user's own code: the line in which an exception was raised, and what identifies the files."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 import sysconfig
@@ -30,19 +31,31 @@ class _Root:
 def user_line(error: BaseException, workload: Choice) -> str:
     """Innermost ``file.py:line`` of the user's code of *workload* that *error* came through; empty: none."""
     try:
-        modules = registry.make("workloads", workload).user_modules()
+        roots = _roots(workload)
     except Exception:
         # a plug-in that can't be made has no module to look in, and may be what the error is about
         return ""
-    roots = [root for name in modules if (root := _root(name))]
     places = (place for each in _chain(error) for place in _places(each))
-    return next((line for file, number in places if (line := _line(file, number, roots))), "")
+    return next((f"{own}:{number}" for file, number in places if (own := _own(file, roots))), "")
 
 
 def located(error: Exception, workload: Choice) -> str:
     """The message of *error* with the line of the user's code that it came through."""
     line = user_line(error, workload)
     return f"{error} ({line})" if line else str(error)
+
+
+def digest(workload: Choice) -> str:
+    """Digest of the user's files of *workload* that were imported, so that edited ones are others."""
+    roots = _roots(workload)
+    names = {getattr(module, "__file__", None) for module in sys.modules.values()} if roots else set()
+    files = {Path(name).resolve() for name in names if name and _own(Path(name), roots)}
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
+
+
+def _roots(workload: Choice) -> list[_Root]:
+    modules = registry.make("workloads", workload).user_modules()
+    return [root for name in modules if (root := _root(name))]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -78,13 +91,14 @@ def _root(name: str) -> _Root | None:
     return _Root(file if file.parent.name in _INSTALLED else file.parent, file.parent)
 
 
-def _line(file: Path, number: int, roots: Iterable[_Root]) -> str:
-    # code that torch.compile makes has no file
-    if not file.is_file() or _is_of_a_library(file := file.resolve()):
-        return ""
+def _own(file: Path, roots: Iterable[_Root]) -> str:
+    """Path of *file* as a message names it; empty: it is not the user's."""
+    whole = file.resolve()
     for root in roots:
-        if file.is_relative_to(root.folder) and not {*file.relative_to(root.folder).parts} & {*_INSTALLED}:
-            return f"{file.relative_to(root.base)}:{number}"
+        if whole.is_relative_to(root.folder) and not {*whole.relative_to(root.folder).parts} & {*_INSTALLED}:
+            # code that torch.compile makes has no file
+            is_own = whole.is_file() and not _is_of_a_library(whole)
+            return str(whole.relative_to(root.base)) if is_own else ""
     return ""
 
 

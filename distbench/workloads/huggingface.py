@@ -230,6 +230,10 @@ class HuggingFace(Planned):
     def _type_problems(self, given: dict[str, Any]) -> Iterator[str]:
         stored = given.get("model_type") or self._keys.get("model_type")
         model_type = self.model_type or stored
+        if self.model_type is None and "model_type" in self._keys:
+            # a configuration that is whole has it in both places
+            yield "config: set model_type as an option of the workload"
+            return
         if model_type is None:
             yield (
                 "model_type is missing; name the architecture, or give config: config.json or "
@@ -287,8 +291,10 @@ class HuggingFace(Planned):
         for option, task in tasks.items():
             if getattr(self, option) is not None and self.task != task:
                 yield f"{option} is of task: {task} alone, and task = {self.task}; remove it"
-        if self.task == "image-classification" and self.vocab_size is not None:
-            yield "vocab_size is of tokens, and task = image-classification has none; remove it"
+        if self.task == "image-classification":
+            for option in ("vocab_size", "seq_len"):
+                if getattr(self, option) != getattr(type(self), option):
+                    yield f"{option} is of tokens, and task = image-classification has none; remove it"
         sides = {**self._given(), **self._keys}.get("image_size")
         if isinstance(sides, list) and len(set(sides)) > 1 and self.image_size is None:
             yield f"the configuration has images of {' x '.join(map(str, sides))}; set image_size of a square"

@@ -103,6 +103,8 @@ class User(Workload):
             }.items()
             if getattr(self, option) is not None and self.kind != kind
         ]
+        if self.kind == "images" and self.length != type(self).length:
+            problems.append("length is not of kind: images; remove it, or set image_size")
         return "; ".join(problems) or None
 
     def lacking(self, device: str) -> str | None:
