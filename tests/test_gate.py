@@ -236,6 +236,18 @@ def test_a_change_of_code_is_held_against_its_revision(repository: Path) -> None
     assert git(repository, "status", "--short", "--untracked-files=no").split() == ["M", "small.py"]
 
 
+def test_two_arms_of_several_models_that_are_the_same_are_refused(repository: Path) -> None:
+    suite = repository / "suite.yaml"
+    suite.write_text(
+        OWN_PROCESSES.replace('{user: {model: "small:Changed", length: 32}}', "[mlp, transformer]")
+    )
+    suite.write_text(suite.read_text().replace("data: text\n", ""))
+    git(repository, "commit", "-qam", "Two models of distbench")
+    done = gate_in(repository, "--baseline", "main")
+    assert done.returncode == 2, done.stderr
+    assert "both arms would be the same: the suite has not changed since" in " ".join(done.stderr.split())
+
+
 def test_the_suite_of_a_revision_says_what_its_arm_trains(repository: Path) -> None:
     suite = repository / "suite.yaml"
     suite.write_text(suite.read_text().replace("bucket_cap_mb: 25}}", "bucket_cap_mb: 0.001}}, fsdp"))

@@ -53,10 +53,34 @@ def test_a_minimal_suite_has_every_default_decided(write):
 
 def test_what_is_resolved_is_json_and_a_suite_again(write):
     text = MINIMAL.replace("[ddp]", "[single, {zero: {stage: [1, 2]}}]") + "precision: [fp32, bf16]\n"
-    resolved = load(write(text)).resolved()
-    again = Suite.from_resolved(json.loads(json.dumps(resolved)))
-    assert again.resolved() == resolved
+    suite = load(write(text))
+    again = Suite.from_resolved(json.loads(json.dumps(suite.resolved())))
+    assert again.resolved() == suite.resolved()
     assert labels(again) == ["single", "zero1", "zero2"]
+    assert again.axes == suite.axes
+
+
+@pytest.mark.parametrize(
+    ("one", "several"),
+    [
+        ("workload: transformer", "workload: [transformer, {mlp: {depth: 3}}]"),
+        ("workload: transformer", "workload: transformer\naxes: {workload: [transformer, mlp]}"),
+    ],
+)
+def test_a_suite_of_several_models_is_resumed(write, one, several):
+    assert one in MINIMAL
+    suite = load(write(MINIMAL.replace(one, several)))
+    assert [axis.path for axis in suite.axes] == [("workload",)]
+    resolved = suite.resolved()
+    listed = {**resolved, "axes": {"workload": resolved["workload"]}}
+    del listed["workload"]
+    for stored in (resolved, listed):
+        # as now, and as runs were stored by earlier versions
+        again = Suite.from_resolved(json.loads(json.dumps(stored)))
+        assert [(axis.path, axis.values) for axis in again.axes] == [
+            (axis.path, axis.values) for axis in suite.axes
+        ]
+        assert again.resolved() == resolved
 
 
 def test_an_option_that_lists_values_makes_a_strategy_of_each(write):

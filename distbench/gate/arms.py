@@ -59,13 +59,18 @@ def moved(baseline: str, arm: Arm, folder: Path, load: Callable[[Path], Suite]) 
     checkout = check_out(baseline, folder)
     place = _place_there(baseline, checkout.tree, checkout.root)
     suite = _suite_there(arm.suite, checkout.tree, checkout.root, load)
-    if suite.resolved() == arm.suite.resolved() and "user" not in arm.suite.work["workload"]:
+    if suite.resolved() == arm.suite.resolved() and not _imports_own_code(arm.suite):
         raise UsageError(
             f"--baseline {baseline}: both arms would be the same: the suite has not changed since, "
             "and it imports no code of this repository (workload: user: model: module:callable). "
             "To compare versions of torch or deepspeed, give a Python environment"
         )
     return Arm(checkout.title, suite, _with(arm.place, place), arm.machine)
+
+
+def _imports_own_code(suite: Suite) -> bool:
+    listed = suite.resolved()["workload"]
+    return any("user" in workload for workload in (listed if isinstance(listed, list) else [listed]))
 
 
 def _with(own: Place, moved: Place) -> Place:

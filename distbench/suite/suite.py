@@ -76,14 +76,16 @@ class Suite:
 
     def resolved(self) -> dict[str, Any]:
         """The suite with all defaults, as plain JSON that is a suite again."""
+        axes = {".".join(axis.path): list(axis.values) for axis in self.axes}
         return {
             "name": self.name,
             "description": self.description,
             **with_default_work(self._work_with_data()),
+            **_whole(axes),
             "strategies": [strategy.plugin.choice.to_raw() for strategy in self.strategies],
             "world_sizes": "auto" if self.world_sizes is None else list(self.world_sizes),
             "device": self.device,
-            "axes": {".".join(axis.path): list(axis.values) for axis in self.axes},
+            "axes": {key: values for key, values in axes.items() if key not in _whole(axes)},
             "include": self.tree.get("include") or [],
             "exclude": self.tree.get("exclude") or [],
             "only": list(self.only),
@@ -112,7 +114,9 @@ class Suite:
             SuiteError: a plug-in no longer exists or has other options now, or *overrides* are invalid.
         """
         # it names every key of its time, and before this one the weights were the constructor's
-        tree = {"initial_weights": Case.initial_weights, **data}
+        axes = data.get("axes", {})
+        tree = {"initial_weights": Case.initial_weights, **data, **_whole(axes)}
+        tree["axes"] = {key: values for key, values in axes.items() if key not in tree}
         places = Places("the suite of the run")
         if wrong := overriding.apply(tree, places, overrides or Overrides()):
             raise SuiteError(wrong)
@@ -202,6 +206,11 @@ def mistakes(findings: Sequence[Finding], places: Places) -> list[Mistake]:
         unique.setdefault((finding.path, finding.message), finding)
     placed = [places.mistake(finding.path, finding.message, finding.value) for finding in unique.values()]
     return sorted(placed, key=lambda mistake: mistake.line or 0)
+
+
+def _whole(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of *axes* that list values of a whole section; at the top level they make up for it."""
+    return {key: values for key, values in axes.items() if "." not in key}
 
 
 def _plain(section: Any) -> Raw | None:
