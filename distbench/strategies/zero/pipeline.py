@@ -82,8 +82,7 @@ class Pipeline:
         """Collectives of a rank in a step for *samples* rows, over the dimension ``pp``: means over ranks.
 
         Over each border between two stages the activations of every sample go forward, and as many gradients
-        back (Narayanan et al. 2021, arXiv:2104.04473, section 3.2); gradients of tied weights are summed over
-        both ends.
+        back (Narayanan et al. 2021, arXiv:2104.04473, section 3.2).
         """
         model, ranks = stages_of(case), self.devices
         if model is None:
@@ -91,11 +90,15 @@ class Pipeline:
         element, both_ways = BYTES[case.precision.compute], 2 * (ranks - 1) / ranks
         crossing = both_ways * samples * model.numbers_between * element
         calls = both_ways * self.micro_batches
-        moved = [ExpectedCollective(op, crossing, "pp", calls) for op in ("send", "recv")]
-        if model.tied:
-            tied = 2 * model.tied_parameters * element / ranks
-            moved.append(ExpectedCollective("all_reduce", tied, "pp", 2 * len(model.tied) / ranks))
-        return moved
+        return [ExpectedCollective(op, crossing, "pp", calls) for op in ("send", "recv")]
+
+    def sums_of_tied(self, case: Case, dtype: str) -> list[ExpectedCollective]:
+        """Sums of the gradients of tied weights in *dtype* over both ends, in a step: means over ranks."""
+        model, ranks = stages_of(case), self.devices
+        if model is None or not model.tied:
+            return []
+        tied = 2 * model.tied_parameters * BYTES[dtype] / ranks
+        return [ExpectedCollective("all_reduce", tied, "pp", 2 * len(model.tied) / ranks)]
 
     def _stages(self, case: Case) -> list[int]:
         model = stages_of(case)

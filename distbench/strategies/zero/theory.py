@@ -22,6 +22,9 @@ def moved(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCollectiv
     """
     over, ranks = strategy.over, strategy.data_ranks(case.world_size)
     between = over.collectives(case, case.batch.global_batch_size // ranks)
+    if strategy.pipeline:
+        own = strategy.grad_accum_dtype if sums_whole(strategy, case) else case.precision.compute
+        between += strategy.pipeline.sums_of_tied(case, own)
     if ranks == 1:
         return between
     stage, micro = strategy.stage, case.batch.gradient_accumulation_steps
