@@ -39,7 +39,8 @@ world_sizes: [2]
 measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}
 check: {steps: 3}
 """
-SPLIT = "tp, {tp: {loss_parallel: true}}, {fsdp: {mesh: {tp: 2}}}, {zero: {stage: 1, mesh: {tp: 2}}}"
+SPLIT = "tp, {tp: {loss_parallel: true}}, {fsdp: {mesh: {tp: 2}}}"
+AUTOTP = "{zero: {stage: 1, mesh: {tp: 2}}}"
 CUT = "{pp: {micro_batches: 2}}, {zero: {stage: 1, mesh: {pp: 2}}}"
 
 
@@ -60,8 +61,8 @@ def made(name: str) -> Any:
     ("name", "strategies"),
     [
         ("llama", "tp, {pp: {micro_batches: 2}}"),
-        pytest.param("llama", f"{SPLIT}, {CUT}", marks=pytest.mark.deep),
-        pytest.param("qwen2", f"{SPLIT}, {CUT}", marks=pytest.mark.deep),
+        pytest.param("llama", f"{SPLIT}, {AUTOTP}, {CUT}", marks=pytest.mark.deep),
+        pytest.param("qwen2", f"{SPLIT}, {AUTOTP}, {CUT}", marks=pytest.mark.deep),
         pytest.param("qwen3", f"{SPLIT}, {CUT}", marks=pytest.mark.deep),
         pytest.param("mixtral", CUT, marks=pytest.mark.deep),
     ],
@@ -114,6 +115,17 @@ def test_what_a_plan_does_not_say_or_distbench_can_not_do_is_refused(
     assert unsplit in one.splits().never
     assert uncut in one.stages().never
     assert bool(uncut) == bool(one.stages().never)
+
+
+def test_norms_of_heads_are_refused_where_deepspeed_does_not_sum_their_gradients(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(suite_of("qwen3", f"tp, {AUTOTP}"))
+    done = call_outside("plan", "--json", str(suite), DISTBENCH_CACHE=str(tmp_path / "cache"))
+    cases = json.loads(done.stdout)["cases"]
+    reasons = {each["strategy"]: each["reason"] for each in cases}
+    assert "model.model.layers.*.self_attn.k_norm" in reasons["zero1+tp2"]
+    assert "use tp, or fsdp: {mesh: {tp: 2}}" in reasons["zero1+tp2"]
+    assert reasons["tp"] == ""
 
 
 def test_routers_whose_loss_takes_all_layers_are_not_cut_into_stages() -> None:

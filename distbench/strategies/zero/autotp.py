@@ -27,6 +27,12 @@ class AutoTensorParallelism:
         splits = splits_of(case)
         if splits is None:
             return unsplit(case)
+        if splits.partial and self.devices > 1:
+            return (
+                f"mesh: tp: each device normalises its part of the heads by {', '.join(splits.partial)}, "
+                "whose gradients DeepSpeed (0.19.8) does not sum over the devices; use tp, or "
+                "fsdp: {mesh: {tp: 2}}"
+            )
         # the embedding and the head stay whole, so any number of ids will do
         counts = {name: count for name, count in splits.counts.items() if name != "vocab_size"}
         if reason := replace(splits, counts=counts).problem(self.devices):
