@@ -113,10 +113,11 @@ class Suite:
         Raises:
             SuiteError: a plug-in no longer exists or has other options now, or *overrides* are invalid.
         """
-        # it names every key of its time, and before this one the weights were the constructor's
         axes = data.get("axes", {})
+        # it names every key of its time, and before this one the weights were the constructor's
         tree = {"initial_weights": Case.initial_weights, **data, **_whole(axes)}
-        tree["axes"] = {key: values for key, values in axes.items() if key not in tree}
+        # earlier versions kept whole sections as axes
+        tree["axes"] = {key: values for key, values in axes.items() if key not in _whole(axes)}
         places = Places("the suite of the run")
         if wrong := overriding.apply(tree, places, overrides or Overrides()):
             raise SuiteError(wrong)
@@ -209,7 +210,7 @@ def mistakes(findings: Sequence[Finding], places: Places) -> list[Mistake]:
 
 
 def _whole(axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of *axes* that list values of a whole section; at the top level they make up for it."""
+    """Axes of whole sections, such as ``workload``; a suite may list their values at its top level."""
     return {key: values for key, values in axes.items() if "." not in key}
 
 

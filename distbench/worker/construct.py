@@ -30,7 +30,7 @@ def construct(file: Path) -> None:
 
 
 def _constructed(choice: Choice) -> dict[str, Any]:
-    """What is wrong with the model of *choice* (empty: nothing), and the shape that it was seen to take."""
+    """Error of the model of *choice* (empty: none), and the shape of inputs that a forward pass took."""
     try:
         workload: Workload = registry.make("workloads", choice)
         module = _module(workload)
@@ -71,7 +71,7 @@ def _shape(module: nn.Module) -> dict[str, Any]:
 
 @torch.no_grad()
 def _output(module: nn.Module, inputs: torch.Tensor) -> torch.Tensor | None:
-    """What *module* makes of *inputs*; None: it does not take them, or returns no tensor."""
+    """Output of *module* for *inputs*; None: it does not take them, or returns no tensor."""
     try:
         output = module(inputs)
     except Exception:

@@ -32,7 +32,7 @@ class _Probability:
 
 
 def without_dropout(setting: Setting) -> tuple[Setting, str]:
-    """*setting* with a model that drops nothing, and what that has been turned off; empty: nothing.
+    """*setting* with a model without dropout, and the names of what was turned off; empty: nothing.
 
     Ranks have rows of their own, so that what each drops is not what one process would.
     """

@@ -1,4 +1,4 @@
-"""The user's own code: the line in which an exception was raised, and what identifies the files."""
+"""The user's own code: the line in which an exception was raised, and a digest of the files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def located(error: Exception, workload: Choice) -> str:
 
 
 def digest(workload: Choice) -> str:
-    """Digest of the user's files of *workload* that were imported, so that edited ones are others."""
+    """Digest of the imported files of the user's code of *workload*; an edit of one changes it."""
     roots = _roots(workload)
     names = {getattr(module, "__file__", None) for module in sys.modules.values()} if roots else set()
     files = {Path(name).resolve() for name in names if name and _own(Path(name), roots)}

@@ -276,7 +276,7 @@ def _callable(option: str, name: str) -> Callable[..., Any]:
 
 
 def _lacking(named: Any, attribute: str, module: str) -> str:
-    """That *named*, from the file of *module*, has no *attribute*, and what it has."""
+    """Message: *named*, of the file of *module*, has no *attribute*; it lists those that exist."""
     where = getattr(named, "__file__", None) or getattr(named, "__name__", repr(named))
     own = [
         each

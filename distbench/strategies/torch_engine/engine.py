@@ -149,7 +149,7 @@ class TorchEngine(Engine):
         }
 
     def remarks(self) -> list[str]:
-        """Sentences on what nobody would expect of the strategy."""
+        """Sentences on behaviour of the strategy that may surprise."""
         return []
 
     def save(self, folder: Path) -> None:

@@ -9,7 +9,7 @@ _FACTOR = 2.0
 
 
 class LossScale:
-    """What losses are multiplied by, so that small gradients are numbers of fp16.
+    """Factor of the losses, so that small gradients do not underflow in fp16.
 
     A dynamic one follows DeepSpeed's rule (without hysteresis), so that all engines train alike: an overflow
     halves it, and each window of steps without one doubles it, not counting the first step.

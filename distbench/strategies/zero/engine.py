@@ -128,7 +128,7 @@ class ZeroEngine(Engine):
         }
 
     def remarks(self) -> list[str]:
-        """Sentences on what nobody would expect of the strategy."""
+        """Sentences on behaviour of the strategy that may surprise."""
         if self._engine.zero_optimization_stage() < 3:
             return []
         return construction.remark(self._setting.workload, "host memory")
