@@ -65,6 +65,8 @@ def made(name: str) -> Any:
         pytest.param("qwen2", f"{SPLIT}, {AUTOTP}, {CUT}", marks=pytest.mark.deep),
         pytest.param("qwen3", f"{SPLIT}, {CUT}", marks=pytest.mark.deep),
         pytest.param("mixtral", CUT, marks=pytest.mark.deep),
+        # it scales what its embedding gives, and caps its logits
+        pytest.param("gemma2", CUT, marks=pytest.mark.deep),
     ],
 )
 def test_a_model_that_its_plan_splits_is_the_same_training(

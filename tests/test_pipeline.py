@@ -88,7 +88,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
             "",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "workload.user.model = 'models.small:Small' does not declare its layers in the order",
+            "workload.user has no pp_plan, which says its layers in the order in which they run",
         ),
         (
             "schedule: ZBVZeroBubble",

@@ -55,10 +55,9 @@ planned = functools.partial(plans.planned, workload=MODEL, batch=f"{{global_batc
             "tp: {}",
             2,
             {"workload": "{user: {model: 'models.small:Small', length: 32}}"},
-            "workload.user.model = 'models.small:Small' does not declare which linear layers are split by "
-            "outputs and which by inputs, its embedding and its head, and a plan does not import the model "
-            "to find them; write a plug-in, a subclass of distbench.workloads.user.User with splits() "
-            '(docs/plugins.md, "A model that can be split"), or use transformer',
+            "tensor parallelism: workload.user has no tp_plan, which says which linear layers are split by "
+            "outputs and which by inputs, its embedding and its head; add it (docs/strategies.md, "
+            '"Plans of models"), or use transformer',
         ),
         (
             "tp: {sequence_parallel: true}",

@@ -71,13 +71,12 @@ def _shapes(measured: Measured) -> tuple[str, ...]:
     """
     strategy, case, shape = strategy_of(measured), measured.case, _shape(measured)
     samples = case.batch.micro_batch_size // strategy.micro_batches
-    is_tokens = shape.kind == "tokens"
     computed = f'{dtype(case.precision.compute)}, device="meta", requires_grad=True'
-    taken = f'{"torch.int64" if is_tokens else "torch.float32"}, device="meta"'
-    given = (samples, *((shape.length,) if is_tokens else ()), shape.classes)
+    taken = f'{"torch.int64" if shape.takes_ids else "torch.float32"}, device="meta"'
+    given = (samples, *shape.label_shape, shape.classes)
     passed = (samples, *strategy.between(_model(measured), case.world_size))
     return (
-        f"TAKEN = torch.empty({(samples, shape.length)}, dtype={taken})",
+        f"TAKEN = torch.empty({(samples, *shape.input_shape)}, dtype={taken})",
         f"PASSED = torch.empty({passed}, dtype={computed})",
         f"GIVEN = torch.empty({given}, dtype={computed})",
     )

@@ -25,22 +25,50 @@ class Whole(ParallelStyle):
 
         return distribute_module(module, device_mesh, input_fn=enter, output_fn=leave)
 '''
+_PARTIAL = '''
+class Partial(ParallelStyle):
+    """A norm over each head, of which a rank has some: its gradients are summed over the ranks."""
+
+    def _apply(self, module, device_mesh):
+        def enter(_, inputs, mesh):
+            return tuple(DTensor.from_local(x, mesh, (Shard(x.ndim - 2),), run_check=False) for x in inputs)
+
+        def leave(_, output, mesh):
+            return output.to_local()
+
+        return distribute_module(module, device_mesh, input_fn=enter, output_fn=leave)
+'''
+_COLUMNS = '''
+class Columns(ColwiseParallel):
+    """Linear layers split by outputs; those with the same input replicate it, and sum its gradient, once."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.between, self.last = between, None
+
+    def _apply(self, module, device_mesh):
+        def enter(_, inputs):
+            return (self.shared(inputs[0], device_mesh), *inputs[1:])
+
+        module.register_forward_pre_hook(enter)
+        return super()._apply(module, device_mesh)
+
+    def shared(self, x, mesh):
+        if not self.last or self.last[0]() is not x or self.last[1] != torch.is_grad_enabled():
+            placed = x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, (self.between,))
+            whole = placed.redistribute(placements=(Replicate(),))
+            self.last = weakref.ref(x, self.forget), torch.is_grad_enabled(), whole
+        return self.last[2]
+
+    def forget(self, tensor):
+        if self.last and self.last[0] is tensor:
+            self.last = None
+'''
 _SPLIT = '''
 def split(model, mesh):
     """Split *model* across *mesh*, whose ranks process the same samples."""
     between = {between}  # layout of the activations between layers
-
-    def inside(pattern):
-        return [module for name, module in model.named_modules() if fnmatch.fnmatchcase(name, pattern)]
-
-    def entered(pattern):
-        """Replicate the first input of modules once for all layers inside."""
-        inputs = inspect.signature(inside(pattern)[0].forward).parameters
-        others = (None,) * (len(inputs) - 1)
-        return PrepareModuleInput(
-            input_layouts=(between, *others), desired_input_layouts=(Replicate(), *others)
-        )
-
+    columns = Columns(between)
     plan = {{
         {plan}
     }}
@@ -54,7 +82,8 @@ def split(model, mesh):
             model.get_submodule(owner).register_parameter(leaf, model.get_parameter(first))
 '''
 _SOME = """    # a stage has some of them
-    plan = {pattern: style for pattern, style in plan.items() if inside(pattern)}
+    names = [name for name, _ in model.named_modules()]
+    plan = {pattern: style for pattern, style in plan.items() if fnmatch.filter(names, pattern)}
 """
 _PLACE = '''
 def place_gradients(model):
@@ -86,12 +115,13 @@ def imports(measured: Measured) -> str:
     """Imports for ``functions`` and ``cut``."""
     if not (cut := measured.cut):
         return ""
-    sequence = cut.sequence
-    placements = ["Replicate", "Shard"] if sequence or cut.loss else ["Replicate"]
-    styles = ["ColwiseParallel", "PrepareModuleInput", "RowwiseParallel"]
+    splits = splits_of(measured)
+    sequence, partial = cut.sequence, bool(splits and splits.partial)
+    placements = ["Replicate", "Shard"] if sequence or cut.loss or partial else ["Replicate"]
+    styles = ["ColwiseParallel", "RowwiseParallel"]
     styles += ["SequenceParallel"] if sequence else []
     styles += ["loss_parallel"] if cut.loss else []
-    tensors = placements if sequence else ["DTensor", *placements, "distribute_module"]
+    tensors = ["DTensor", *placements] + ([] if sequence else ["distribute_module"])
     return lines(
         f"from torch.distributed.tensor import {', '.join(tensors)}",
         f"from torch.distributed.tensor.parallel import {', '.join([*styles, 'parallelize_module'])}",
@@ -109,16 +139,16 @@ def functions(measured: Measured) -> str:
     styles = {
         splits.table: "RowwiseParallel(input_layouts=Replicate(), output_layouts=between)",
         splits.head: f"ColwiseParallel(input_layouts=between, output_layouts={logits})",
-        **dict.fromkeys(splits.columns, "ColwiseParallel()"),
+        **dict.fromkeys(splits.columns, "columns"),
         **dict.fromkeys(splits.rows, "RowwiseParallel(output_layouts=between)"),
         **dict.fromkeys(splits.whole, whole),
-        **{name: f'entered("{name}")' for name in splits.entered},
+        **dict.fromkeys(splits.partial, "Partial()"),
     }
     plan = "\n        ".join(f'"{name}": {style},' for name, style in styles.items())
     between, some = "Shard(1)" if cut.sequence else "Replicate()", _SOME if measured.pipeline else ""
     split = _SPLIT.format(between=between, plan=plan, some=some)
-    parts = ([] if cut.sequence else [_WHOLE]) + [split, _PLACE]
-    return "\n\n".join(part.strip("\n") + "\n" for part in parts)
+    parts = [_COLUMNS, "" if cut.sequence else _WHOLE, _PARTIAL if splits.partial else "", split, _PLACE]
+    return "\n\n".join(part.strip("\n") + "\n" for part in parts if part)
 
 
 def cut(measured: Measured) -> str:

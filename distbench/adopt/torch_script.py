@@ -94,10 +94,10 @@ def _of_pipeline(measured: Measured) -> tuple[str, ...]:
 _STANDARD = {
     "fnmatch.": "import fnmatch",
     "functools.": "import functools",
-    "inspect.": "import inspect",
     "itertools.": "import itertools",
     "math.": "import math",
     "os.environ": "import os",
+    "weakref.": "import weakref",
     "nullcontext(": "from contextlib import nullcontext",
     "partial(": "from functools import partial",
 }

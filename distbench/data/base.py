@@ -64,7 +64,22 @@ class Shape:
     @property
     def tokens(self) -> int:
         """Tokens of a row, of pairs those of both parts; 1 where a row is no sequence."""
-        return 1 if self.kind in ("features", "images") else self.length + self.target_length
+        return self.length + self.target_length if self.takes_ids else 1
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether a model takes ids, int64, and not numbers, float32."""
+        return self.kind not in ("features", "images")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one row of the first array that a model takes."""
+        return (self.channels, self.length, self.length) if self.kind == "images" else (self.length,)
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Shape of the labels of one row."""
+        return (self.target_length or self.length,) if self.takes_ids else ()
 
     @property
     def mask_id(self) -> int:

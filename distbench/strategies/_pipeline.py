@@ -23,7 +23,9 @@ def uncut(case: Case) -> str:
     if (model := _declared(case)) and model.never:
         return f"pipeline parallelism: {model.never}"
     parts = "its layers in the order in which they run, and what passes from one to the next"
-    return undeclared(case, "pipeline parallelism", parts, "stages() and stage()", "transformer or mlp")
+    return undeclared(
+        case, "pipeline parallelism", parts, "stages() and stage()", "transformer or mlp", "pp_plan"
+    )
 
 
 def _declared(case: Case) -> Stages | None:

@@ -133,4 +133,4 @@ def splits_of(case: Case) -> Splits | None:
 def unsplit(case: Case) -> str:
     """Why a workload that says nothing of splitting can't be trained so."""
     parts = "which linear layers are split by outputs and which by inputs, its embedding and its head"
-    return undeclared(case, "tensor parallelism", parts, "splits()", "transformer")
+    return undeclared(case, "tensor parallelism", parts, "splits()", "transformer", "tp_plan")

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from distbench import registry
 from distbench.case import Case
 
 BUILT_IN = "distbench."
 
 
-def undeclared(case: Case, technique: str, parts: str, methods: str, instead: str) -> str:
+def undeclared(case: Case, technique: str, parts: str, methods: str, instead: str, option: str = "") -> str:
     """Why *technique* can't train the model of *case*, which does not declare its *parts*.
 
     Args:
         methods: What a workload declares them with.
         instead: A workload that does.
+        option: Of workloads that leave it to a suite, in place of *methods*.
     """
     name, model = case.workload.name, case.workload.options.get("model")
     cls = registry.load("workloads", name)
+    if option in {field.name for field in dataclasses.fields(cls)}:
+        return (
+            f"{technique}: workload.{name} has no {option}, which says {parts}; add it (docs/strategies.md, "
+            f'"Plans of models"), or use {instead}'
+        )
     which = f"workload.{name}.model = {model!r}" if model else f"the workload {name}"
     unread = ", and a plan does not import the model to find them" if model else ""
     if cls.__module__.startswith(BUILT_IN):

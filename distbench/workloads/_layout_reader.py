@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
 from distbench import registry
 from distbench.case import Choice
 from distbench.workloads import weights
 from distbench.workloads._layouts import Layout
+from distbench.workloads._stage import between
 
 if TYPE_CHECKING:
     from distbench.workloads._planned import Planned
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 def read(request: str) -> Layout:
     """Layout of the model of the workload that *request* names, as JSON of a ``Choice``."""
     workload: Planned = registry.make("workloads", Choice(**json.loads(request)))
-    module = weights.skeleton(workload)
+    # draws of a rank come out as without it
+    with torch.random.fork_rng(devices=[]):
+        module = weights.skeleton(workload)
     names = {id(part): name for name, part in module.named_modules()}
     shapes: dict[str, tuple[int, ...]] = {}
     first: dict[int, str] = {}
@@ -31,15 +35,25 @@ def read(request: str) -> Layout:
             tied[name] = known
         else:
             first[id(parameter)], shapes[name] = name, tuple(parameter.shape)
-    plans = workload.plans(module)
-    return Layout(
+    layout = Layout(
         parameters=shapes,
         tied=tied,
         linear=tuple(name for name, part in module.named_modules() if type(part) is nn.Linear),
         embeddings=tuple(name for name, part in module.named_modules() if _is_plain(part)),
         layers=tuple(names[id(layer)] for layer in workload.layers(module)),
-        **plans,
+        **workload.plans(module),
     )
+    return layout if layout.uncut else _cut(workload, module, layout)
+
+
+def _cut(workload: Planned, module: nn.Module, layout: Layout) -> Layout:
+    """*layout* with what a pipeline wants of it, or the reason why there can be none."""
+    try:
+        cut = workload.cut(module)
+        passed = between(module, cut, workload.shape)
+    except ValueError as error:
+        return replace(layout, uncut=str(error))
+    return replace(layout, before=cut.before, after=cut.after, between=passed)
 
 
 def _is_plain(part: nn.Module) -> bool:

@@ -25,7 +25,7 @@ from distbench.errors import InfrastructureError, RecordError
 from distbench.files import content, write_whole
 from distbench.interpreter import python_path
 
-_FORMAT = 1
+_FORMAT = 2
 """Of the files in the cache."""
 _READER = "distbench.workloads._layout_reader"
 _LIMIT_S = 300.0
@@ -54,8 +54,12 @@ class Layout:
     """What a number of devices has to divide besides the sizes of layers, by the option's name."""
     options: dict[str, int] = field(default_factory=dict)
     """Option that sets a size of layers -> that size."""
-    ends: tuple[str, ...] = ()
-    """The modules with parameters before and after the layers in a pipeline: the first, and the others."""
+    before: tuple[str, ...] = ()
+    """In a pipeline, the modules with parameters before the layers."""
+    after: tuple[str, ...] = ()
+    """In a pipeline, the modules with parameters after the layers."""
+    between: tuple[int, ...] = ()
+    """Shape of what passes from a layer to the next, of one row."""
     unsplit: str = ""
     """Why the model can't be split inside its layers; empty: its plan says how."""
     uncut: str = ""
@@ -70,7 +74,8 @@ class Layout:
 
 def layout_of(workload: Choice) -> Layout:
     """Layout of the model of *workload*; one that can't be read has the reason in place of its plans."""
-    return _read(json.dumps(asdict(workload), sort_keys=True))
+    # not sorted: a plan is in an order
+    return _read(json.dumps(asdict(workload)))
 
 
 @functools.cache

@@ -22,7 +22,6 @@ def splits(shape: Dimensions, positions: int) -> Splits:
         table="embedding",
         head="head",
         whole=(f"{block}.attention_norm", f"{block}.ffn_norm", "norm"),
-        entered=(f"{block}.attention", f"{block}.ffn"),
         counts={name: getattr(shape, name) for name in ("heads", "kv_heads", "ffn_dim", "vocab_size")},
         regions=2 * shape.depth,
         layers=shape.depth,

@@ -19,7 +19,8 @@ from distbench.workloads.stages import Stages
 
 COLUMNS, ROWS, PARTIAL = "colwise", "rowwise", "replicated_with_grad_allreduce"
 TABLE, HEAD = "embedding_rowwise", "colwise_gather_output"
-_KNOWN = (COLUMNS, ROWS, PARTIAL, TABLE, HEAD)
+WHOLE = "replicate"
+_KNOWN = (COLUMNS, ROWS, PARTIAL, TABLE, HEAD, WHOLE)
 
 
 def splits(layout: Layout, shape: Shape) -> Splits:
@@ -30,25 +31,24 @@ def splits(layout: Layout, shape: Shape) -> Splits:
     columns, rows, partial = (_named(layout, style) for style in (COLUMNS, ROWS, PARTIAL))
     (table,), (head,) = (_named(layout, style) for style in (TABLE, HEAD))
     cut = {*columns, *rows, table, head}
-    norms = [owner for owner in _owners(layout) if owner not in cut and owner not in partial]
-    entered = list(dict.fromkeys(_parent(name) for name in columns))
-    classes, width = layout.shape(f"{table}.weight")
+    whole_modules = [owner for owner in _owners(layout) if owner not in cut and owner not in partial]
+    classes, width = (layout.shape(f"{end}.weight")[place] for end, place in ((head, 0), (table, 1)))
     # the bias of a layer that is cut by its inputs is added once, and so whole
     whole = [
         tensor
         for tensor in layout.parameters
-        if _parent(tensor) in (*norms, *partial) or (_parent(tensor) in rows and tensor.endswith(".bias"))
+        if _parent(tensor) in (*whole_modules, *partial)
+        or (_parent(tensor) in rows and tensor.endswith(".bias"))
     ]
     return Splits(
         columns=_starred(columns),
         rows=_starred(rows),
         table=table,
         head=head,
-        whole=_starred(norms),
+        whole=_starred(whole_modules),
         partial=_starred(partial),
-        entered=_starred(entered),
-        counts=_counts(layout, [*columns, *rows], head),
-        regions=len(entered),
+        counts=_counts(layout, [*columns, *rows], table, head),
+        regions=len(rows),
         layers=len(layout.layers),
         width=width,
         positions=shape.length,
@@ -56,27 +56,44 @@ def splits(layout: Layout, shape: Shape) -> Splits:
         whole_parameters=sum(math.prod(layout.parameters[name]) for name in whole),
         whole_tensors=len(whole),
         padded=_option(layout, classes),
-        tied=f"{head}.weight" in layout.tied,
+        tied=_first(layout, head) == _first(layout, table),
         sequence=layout.sequence,
     )
 
 
 def stages(layout: Layout, shape: Shape) -> Stages:
     """What pipeline parallelism cuts of a model of *layout*, or why it can cut nothing."""
-    if layout.uncut:
-        return Stages(layers=(), before=0, after=0, between=(), input="input_ids", never=layout.uncut)
-    first, *others = layout.ends
-    tied = {copy: plain for copy, plain in layout.tied.items() if _is_in(plain, [first])}
+    never = layout.uncut or "; ".join(_strays(layout))
+    if never:
+        return Stages(layers=(), before=0, after=0, between=(), input=shape.inputs[0], never=never)
+    tied = {copy: plain for copy, plain in layout.tied.items() if _is_in(copy, layout.after)}
     copied = sum(math.prod(layout.parameters[plain]) for plain in tied.values())
     return Stages(
         layers=tuple(_elements(layout, [layer]) for layer in layout.layers),
-        before=_elements(layout, [first]),
-        after=_elements(layout, others) + copied,
-        between=(shape.length, layout.shape(f"{first}.weight")[-1]),
-        input="input_ids",
+        before=_elements(layout, layout.before),
+        after=_elements(layout, layout.after) + copied,
+        between=layout.between,
+        input=shape.inputs[0],
         tied=tied,
         tied_parameters=copied,
     )
+
+
+def _strays(layout: Layout) -> Iterator[str]:
+    """Parameters that no single stage of *layout* has, by its plan."""
+    places = [layout.before, *((layer,) for layer in layout.layers), layout.after]
+    of = {
+        name: [place for place in places if _is_in(name, place)]
+        for name in (*layout.parameters, *layout.tied)
+    }
+    if nowhere := _starred(name for name, inside in of.items() if not inside):
+        yield f"its plan has no stage for {list_text(nowhere)}"
+    for copy, plain in layout.tied.items():
+        if of[copy] != of[plain] and not (_is_in(copy, layout.after) and _is_in(plain, layout.before)):
+            yield (
+                f"{copy} is tied to {plain}; in stages only a parameter after the layers may be tied, to one "
+                "before them, which the model has to make first"
+            )
 
 
 def _misfits(layout: Layout) -> Iterator[str]:
@@ -95,32 +112,33 @@ def _misfits(layout: Layout) -> Iterator[str]:
         for name in _starred(each for each in named if each not in kind):
             what = "embedding, each of whose rows is only looked up" if style == TABLE else "linear layer"
             yield f"{name} is {style} in its plan, and no plain {what}"
-    layers = {*layout.layers}
-    inside = {_parent(name) for name in _named(layout, COLUMNS)}
-    for name in _starred(each for each in inside if each in layers or not _is_in(each, layers)):
-        yield f"{name} has layers that are {COLUMNS}, but also what is not split"
-    for name in _starred(_unknown(layout, inside)):
-        yield f"its plan does not say how {name} is split"
+    for name in _starred(_unknown(layout)):
+        yield f"its plan does not say how {name} is split, or that it is {WHOLE}"
 
 
-def _unknown(layout: Layout, inside: Iterable[str]) -> Iterator[str]:
-    """Modules that the plan leaves out, and that are no norms between layers that it splits."""
+def _unknown(layout: Layout) -> Iterator[str]:
+    """Modules that the plan leaves out, and that are no norms or embeddings away from what it splits."""
     named = {name for style in _KNOWN for name in _named(layout, style)}
+    beside = {_parent(name) for name in _named(layout, COLUMNS)}
     for owner in _owners(layout):
-        is_norm = all(len(shape) == 1 for name, shape in layout.parameters.items() if _parent(name) == owner)
-        if owner not in named and (not is_norm or _is_in(owner, inside)):
+        own = [shape for name, shape in layout.parameters.items() if _parent(name) == owner]
+        is_whole = owner in layout.embeddings or all(len(shape) == 1 for shape in own)
+        if not owner:
+            # a parameter of the model itself, which no style can replace
+            yield list_text([name for name in layout.parameters if not _parent(name)])
+        elif owner not in named and (not is_whole or _is_in(owner, beside)):
             yield owner
 
 
 def _unsplit(never: str) -> Splits:
     nothing: dict[str, int] = {}
     return Splits(
-        columns=(), rows=(), table="", head="", whole=(), entered=(), counts=nothing, regions=0, layers=0,
+        columns=(), rows=(), table="", head="", whole=(), counts=nothing, regions=0, layers=0,
         width=0, positions=0, classes=0, whole_parameters=0, whole_tensors=0, never=never,
     )  # fmt: skip
 
 
-def _counts(layout: Layout, cut: Iterable[str], head: str) -> dict[str, int]:
+def _counts(layout: Layout, cut: Iterable[str], table: str, head: str) -> dict[str, int]:
     """What a number of devices has to divide, by the names of options, and of layers that no option sets."""
     counts = dict(layout.sizes)
     rows = _named(layout, ROWS)
@@ -130,9 +148,15 @@ def _counts(layout: Layout, cut: Iterable[str], head: str) -> dict[str, int]:
         # what divides the heads divides a layer that has some numbers for each
         if option or all(size % heads for heads in layout.sizes.values()):
             counts[option or f"the size of {_stars(name)}"] = size
-    classes = layout.shape(f"{head}.weight")[0]
-    counts[_option(layout, classes) or f"the size of {head}"] = classes
+    for end in (table, head):
+        size = layout.shape(f"{end}.weight")[0]
+        counts[_option(layout, size) or f"the size of {end}"] = size
     return counts
+
+
+def _first(layout: Layout, module: str) -> str:
+    """First name of the weight of *module*."""
+    return layout.tied.get(f"{module}.weight", f"{module}.weight")
 
 
 def _option(layout: Layout, size: int) -> str:

@@ -31,9 +31,6 @@ class Workload(ABC):
     """Distributions that must be installed, besides torch."""
     default_data: ClassVar[str] = "text"
     """The data source when a suite names none, whatever the options."""
-    reads_model: ClassVar[bool] = False
-    """Whether ``splits`` and ``stages`` construct the model to look at it, in a process that has no torch by
-    another one."""
     on_meta: ClassVar[bool] = True
     """Whether ``module`` can be built on the meta device (no draw or data access decides its shape)."""
 
@@ -50,6 +47,11 @@ class Workload(ABC):
     def on(self, machine: Machine) -> Workload:
         """The workload with what it leaves to the machine decided for *machine*; it is what cases have."""
         return self
+
+    @property
+    def reads_model(self) -> bool:
+        """Whether ``splits`` and ``stages`` construct the model; without torch, another process does."""
+        return False
 
     @property
     def tokens_per_sample(self) -> int:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from distbench.env import Machine
+    from distbench.workloads._stage import Cut
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq", "image-classification"]
 
@@ -133,10 +134,10 @@ class HuggingFace(Planned):
 
         return plans(module)
 
-    def stage(self, module: nn.Module, layers: range) -> nn.Module:
-        from distbench.workloads._huggingface_plans import CausalLMStage
+    def cut(self, module: nn.Module) -> Cut:
+        from distbench.workloads._huggingface_plans import cut_of
 
-        return CausalLMStage(module.model, layers)
+        return cut_of(module)
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
         from distbench.workloads._hf_model import blocks

@@ -21,7 +21,8 @@ class Splits:
     """Which modules of a model are cut, by name (``*`` stands for any number), and by what numbers."""
 
     columns: tuple[str, ...]
-    """Linear layers that are cut by their outputs."""
+    """Linear layers that are cut by their outputs. Of those that take the same tensor, its gradient is summed
+    once."""
     rows: tuple[str, ...]
     """Linear layers that are cut by their inputs, which come from the ones before."""
     table: str
@@ -30,13 +31,11 @@ class Splits:
     """The linear layer that makes logits, cut by token ids."""
     whole: tuple[str, ...]
     """Modules with parameters that every device has whole: norms."""
-    entered: tuple[str, ...]
-    """Modules whose first input several layers in ``columns`` share: its gradient is summed once, not once
-    for each of them."""
     counts: Mapping[str, int]
     """What the number of devices has to divide, by the option's name."""
     regions: int
-    """How often ``entered`` is entered in one forward pass: twice a layer."""
+    """How often layers in ``columns`` and then ``rows`` are run in one forward pass: twice a layer, for
+    attention and the feed-forward network."""
     layers: int
     """Layers that activation checkpointing makes again one by one."""
     width: int

@@ -11,23 +11,41 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from distbench.bounds import Count
 from distbench.data.base import Kind, Shape
 from distbench.errors import did_you_mean
-from distbench.workloads.base import Workload, at_least_fp32, cross_entropy
+from distbench.workloads._planned import Planned
+from distbench.workloads.base import at_least_fp32, cross_entropy
 from distbench.workloads.batch_norm import Statistics, lacking, with_statistics
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from distbench.workloads._stage import Cut
     from distbench.workloads.base import Loss
+    from distbench.workloads.splits import Splits
+    from distbench.workloads.stages import Stages
+
+Style = Literal[
+    "colwise",
+    "rowwise",
+    "embedding_rowwise",
+    "colwise_gather_output",
+    "replicate",
+    "replicated_with_grad_allreduce",
+]
+"""How tensor parallelism splits a module, in the words of transformers."""
+
+_SEQUENCE = (
+    "the module may make positions and masks for the positions that a rank has, as if they were a whole row"
+)
 
 
 @dataclass(frozen=True)
-class User(Workload):
+class User(Planned):
     """A model of one's own: ``package.module:callable`` returns the nn.Module.
 
     A suite that names a callable is a program: running it runs that code. The module is called
@@ -71,6 +89,18 @@ class User(Workload):
     sync: those of all ranks, by torch's SyncBatchNorm, on GPUs. null: as the model is, compared with one
     process that has the whole batch."""
 
+    tp_plan: dict[str, Style] | None = field(default=None, metadata={"since": 4})
+    """How tensor parallelism splits the module, in the notation of transformers' base_model_tp_plan: names of
+    modules (* stands for any number), and how each is split. colwise, a linear layer by its outputs; rowwise,
+    by its inputs; embedding_rowwise, the embedding by ids; colwise_gather_output, the head by ids; replicate,
+    not at all; replicated_with_grad_allreduce, a norm over each head. null: it is not split."""
+    pp_plan: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] | None = field(
+        default=None, metadata={"since": 4}
+    )
+    """How a pipeline splits the module, in the notation of transformers' base_model_pp_plan: names of modules
+    in the order in which they run, each with the names of what it takes and of what it gives. One is the
+    nn.ModuleList of layers. null: it is not split."""
+
     @classmethod
     def usual_data(cls, options: Mapping[str, Any]) -> str:
         """Digits for features and images, text for the others."""
@@ -103,6 +133,8 @@ class User(Workload):
             }.items()
             if getattr(self, option) is not None and self.kind != kind
         ]
+        if self.pp_plan is not None and self.layer_classes:
+            problems.append("layer_classes: pp_plan names the layers; remove layer_classes")
         if self.kind == "images" and self.length != type(self).length:
             problems.append("length is not of kind: images; remove it, or set image_size")
         return "; ".join(problems) or None
@@ -118,9 +150,12 @@ class User(Workload):
         """User's module.
 
         Raises:
-            ValueError: the callable can't be imported, raises, or returns something else.
+            ValueError: the callable can't be imported, raises, or returns something else, or a plan is not of
+                what it returns.
         """
         from torch import nn
+
+        from distbench.workloads._user_plans import check
 
         for option in ("loss_function", "count_function"):
             # a name that is misspelled is found before anything is built
@@ -136,16 +171,40 @@ class User(Workload):
             raise ValueError(
                 f"model = {self.model!r} returned {type(module).__name__}; it must return an nn.Module"
             )
+        check(module, self.tp_plan or (), self.pp_plan, self.shape)
         return with_statistics(module, self.batch_norm)
 
+    @property
+    def reads_model(self) -> bool:
+        return self.pp_plan is not None
+
+    def splits(self) -> Splits | None:
+        return None if self.tp_plan is None else super().splits()
+
+    def stages(self) -> Stages | None:
+        return None if self.pp_plan is None else super().stages()
+
+    def plans(self, module: nn.Module) -> dict[str, Any]:
+        uncut = "it has no pp_plan" if self.pp_plan is None else ""
+        return {"tensor_plan": self.tp_plan or {}, "uncut": uncut, "sequence": _SEQUENCE}
+
+    def cut(self, module: nn.Module) -> Cut:
+        from distbench.workloads._user_plans import cut_of
+
+        return cut_of(module, self.pp_plan or {})
+
     def layers(self, module: nn.Module) -> list[nn.Module]:
-        """Modules of ``layer_classes``, or the items of the largest nn.ModuleList.
+        """Layers of ``pp_plan``, modules of ``layer_classes``, or the items of the largest nn.ModuleList.
 
         Raises:
             ValueError: the module has none of a class that ``layer_classes`` names.
         """
         from torch import nn
 
+        from distbench.workloads._user_plans import layers_of
+
+        if self.pp_plan is not None:
+            return layers_of(module, self.pp_plan)
         if not self.layer_classes:
             lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
             return list(max(lists, key=lambda part: sum(p.numel() for p in part.parameters()), default=()))

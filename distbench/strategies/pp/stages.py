@@ -172,11 +172,9 @@ def shapes_of(
     *between* is the shape of what passes from a rank to the next of one sample.
     """
     shape, compute = setting.workload.shape, DTYPES[setting.case.precision.compute]
-    is_tokens = shape.kind == "tokens"
     passed = torch.empty(samples, *between, dtype=compute, device="meta", requires_grad=True)
-    read = torch.empty(
-        samples, shape.length, dtype=torch.int64 if is_tokens else torch.float32, device="meta"
-    )
-    positions = (shape.length,) if is_tokens else ()
-    logits = torch.empty(samples, *positions, shape.classes, dtype=compute, device="meta", requires_grad=True)
+    taken = torch.int64 if shape.takes_ids else torch.float32
+    read = torch.empty(samples, *shape.input_shape, dtype=taken, device="meta")
+    given = (samples, *shape.label_shape, shape.classes)
+    logits = torch.empty(given, dtype=compute, device="meta", requires_grad=True)
     return read if is_first else passed, logits if is_last else passed

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
-import re
 from collections.abc import Iterable, Sequence
 
 from torch import nn
 
-from distbench.errors import did_you_mean
 from distbench.strategies.base import Refused
+from distbench.workloads._names import named, unknown
 from distbench.workloads.base import Workload
 
-_SHOWN = 12
-"""Names of a model that a message has at most: those most like the wrong one."""
+__all__ = ["check", "listed", "named"]
+
 _LISTED = 4
 """Names that a list in a message has at most."""
-
-
-def named(module: nn.Module, name: str) -> list[nn.Module]:
-    """Modules inside *module* that *name* names."""
-    return [inner for known, inner in module.named_modules() if fnmatch.fnmatchcase(known, name)]
 
 
 def check(module: nn.Module, workload: Workload, names: Iterable[str]) -> None:
@@ -30,17 +22,8 @@ def check(module: nn.Module, workload: Workload, names: Iterable[str]) -> None:
     Raises:
         Refused: some are of none, so that what they name would be left as it is.
     """
-    wrong = [name for name in names if not named(module, name)]
-    if not wrong:
-        return
-    known = {re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name): None for name, _ in module.named_modules() if name}
-    raise Refused(
-        "; ".join(
-            f"{type(workload).__name__} declares {name!r}, and no module of the model has that name; "
-            f"{did_you_mean(name, difflib.get_close_matches(name, known, n=_SHOWN, cutoff=0))}"
-            for name in wrong
-        )
-    )
+    if wrong := [*unknown(module, names)]:
+        raise Refused("; ".join(f"{type(workload).__name__} declares {name}" for name in wrong))
 
 
 def listed(names: Sequence[str]) -> str:

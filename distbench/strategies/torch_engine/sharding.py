@@ -89,11 +89,11 @@ def resharding(of: Iterable[nn.Module]) -> list[bool]:
 
 
 def standing_whole(module: nn.Module) -> int:
-    """Elements of sharded parameters that are gathered at this moment."""
+    """Elements of parameters that are gathered from several ranks at this moment."""
     return sum(
         parameter._orig_size.numel()
         for group in groups_of(module)
-        if group.is_unsharded
+        if group.is_unsharded and group.mesh_info.shard_mesh_size > 1
         for parameter in group.fsdp_params
     )
 

@@ -57,8 +57,7 @@ class Whole(nn.Module):
         last = self._owners[len(self._owners) - 1]
         if here != last:
             shape = self._setting.workload.shape
-            positions = (shape.length,) if shape.kind == "tokens" else ()
-            passed = self._empty(len(inputs), *positions, shape.classes)
+            passed = self._empty(len(inputs), *shape.label_shape, shape.classes)
         passed = passed.contiguous()
         dist.broadcast(passed, group=group, group_src=last)
         return passed

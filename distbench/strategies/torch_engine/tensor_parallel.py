@@ -5,6 +5,7 @@ Every parameter becomes a DTensor of the mesh, so that norms and optimizers trea
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ def check(module: nn.Module, workload: Workload) -> None:
     """
     splits = _splits(workload)
     ends = (splits.table, splits.head)
-    named = (*ends, *splits.columns, *splits.rows, *splits.whole, *splits.partial, *splits.entered)
+    named = (*ends, *splits.columns, *splits.rows, *splits.whole, *splits.partial)
     naming.check(module, workload, named)
 
 
@@ -66,14 +67,14 @@ def split_part(
     tied = weights.tied_groups(module)
     between: Placement = Shard(1) if sequence else Replicate()
     logits = Shard(-1) if loss else Replicate()
+    columns = _Columns(between)
     plan: dict[str, ParallelStyle] = {
         splits.table: RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
         splits.head: ColwiseParallel(input_layouts=between, output_layouts=logits, use_local_output=not loss),
-        **{name: ColwiseParallel() for name in splits.columns},
+        **dict.fromkeys(splits.columns, columns),
         **{name: RowwiseParallel(output_layouts=between) for name in splits.rows},
         **{name: SequenceParallel() if sequence else _Whole() for name in splits.whole},
         **{name: _Partial() for name in splits.partial},
-        **{name: _Entered(between) for name in splits.entered},
     }
     plan = {name: style for name, style in plan.items() if naming.named(module, name)}
     # nothing has a value yet that the first rank could send to the others
@@ -130,27 +131,44 @@ def _as_shards(_module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) ->
     return tuple(DTensor.from_local(x, mesh, (Shard(x.ndim - 2),), run_check=False) for x in inputs)
 
 
-class _Entered(ParallelStyle):
-    """A module whose first input is made whole once, for all layers inside that share it."""
+class _Columns(ColwiseParallel):
+    """Layers that are cut by their outputs: those that take the same tensor make it whole once.
+
+    So its gradient is summed once, and not once for each of them.
+    """
 
     def __init__(self, between: Placement) -> None:
         super().__init__()
         self._between = between
+        self._last: tuple[weakref.ref[torch.Tensor], Any, DTensor] | None = None
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def enter(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
-            # torch's own PrepareModuleInput has to know whether a model names its arguments
-            if inputs:
-                return (self._whole(inputs[0], device_mesh), *inputs[1:]), named
-            (name, first), *others = named.items()
-            return inputs, {name: self._whole(first, device_mesh), **dict(others)}
+        def enter(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            first, *others = inputs
+            return (self._shared(first, device_mesh), *others)
 
-        module.register_forward_pre_hook(enter, with_kwargs=True)
-        return module
+        module.register_forward_pre_hook(enter)
+        return super()._apply(module, device_mesh)
 
-    def _whole(self, x: torch.Tensor, mesh: DeviceMesh) -> DTensor:
-        # under sequence parallelism the norm before it gives a DTensor
-        entered = (
-            x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, (self._between,), run_check=False)
-        )
-        return entered.redistribute(placements=(Replicate(),))
+    def _shared(self, x: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+        if isinstance(x, DTensor) and x.placements == (Replicate(),):
+            return x
+        # changed in place, or taken without a graph, it is another
+        state = (None if x.is_inference() else x._version, torch.is_grad_enabled())
+        if self._last and self._last[0]() is x and self._last[1] == state:
+            return self._last[2]
+        whole = _whole(x, mesh, self._between)
+        self._last = (weakref.ref(x, self._forget), state, whole)
+        return whole
+
+    def _forget(self, tensor: weakref.ref[torch.Tensor]) -> None:
+        """Free what was made of a *tensor* that is no more."""
+        if self._last and self._last[0] is tensor:
+            self._last = None
+
+
+def _whole(x: torch.Tensor, mesh: DeviceMesh, between: Placement) -> DTensor:
+    """*x*, placed as what is *between* layers, on every rank; its gradient is summed."""
+    # under sequence parallelism the norm before it gives a DTensor
+    placed = x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, (between,), run_check=False)
+    return placed.redistribute(placements=(Replicate(),))

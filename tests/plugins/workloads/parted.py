@@ -32,7 +32,6 @@ class Parted(User):
             table="embedding",
             head="head",
             whole=(),
-            entered=(),
             counts={"hidden": HIDDEN, "classes": self.classes},
             regions=DEPTH,
             layers=DEPTH,

@@ -1,0 +1,271 @@
+"""Stages of a pipeline made of a module whose plan names what comes before its layers, and after them.
+
+Every stage runs the module's own forward pass, in which stand-ins take the places of what other stages have.
+So whatever else a layer is given (positions, masks), its stage makes anew.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from distbench.data.base import Shape
+
+_PASSAGE = "_distbench_passage"
+"""Attribute of a stage."""
+_ROWS = 2
+"""Of a module that is tried."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Names of the modules that have all parameters of a model, in the order in which they run."""
+
+    before: tuple[str, ...]
+    layers: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass
+class _Passage:
+    """What a stage takes and gives while it runs."""
+
+    rows: tuple[int, ...]
+    """Shape of one row of the module's input."""
+    dtype: torch.dtype
+    """Of the module's input."""
+    is_first: bool
+    taken: torch.Tensor | None = None
+    given: torch.Tensor | None = None
+
+
+class Absent(nn.Module):
+    """A module that another stage has: it keeps the attributes of that one, and gives what it takes."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        own = self.__dict__
+        own.update({name: value for name, value in vars(module).items() if name not in own})
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The first argument, as it is."""
+        return next(iter((*args, *kwargs.values())))
+
+
+class _Entrance(Absent):
+    """In place of what runs before the layers of a stage: it gives what the stage takes."""
+
+    def __init__(self, module: nn.Module, passage: _Passage) -> None:
+        super().__init__(module)
+        self.passage = passage
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """What the stage takes."""
+        return self.passage.taken
+
+
+class _Exit(Absent):
+    """In place of the layer after those of a stage: what it takes is what the stage gives."""
+
+    def __init__(self, module: nn.Module, passage: _Passage) -> None:
+        super().__init__(module)
+        self.passage = passage
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The first argument, as it is."""
+        self.passage.given = super().forward(*args, **kwargs)
+        return self.passage.given
+
+
+class _Probe(Absent):
+    """In place of a layer: it gives a tensor of its own, by which one sees where that goes."""
+
+    taken: Any = None
+    given: Any = None
+    others: Any = ()
+    calls = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """A tensor like the first argument."""
+        self.calls += 1
+        self.taken, *self.others = (*args, *kwargs.values())
+        self.given = torch.empty_like(self.taken)
+        return self.given
+
+
+def stage_of(module: nn.Module, cut: Cut, layers: range, shape: Shape) -> nn.Module:
+    """The part of *module* with *layers*: of its class, with the names that its parameters have in the whole.
+
+    The first stage takes the input of rows of *shape*, and the last gives what the module gives; what passes
+    between is the first argument of layers.
+    """
+    passage = _Passage(shape.input_shape, _dtype(shape), is_first=layers.start == 0)
+    stands: dict[str, nn.Module] = {}
+    for name in cut.before:
+        part = module.get_submodule(name)
+        stands[name] = part if passage.is_first else _Entrance(part, passage)
+    for number, name in enumerate(cut.layers):
+        part = module.get_submodule(name)
+        stands[name] = part if number in layers else _stand(part, number, layers, passage)
+    for name in cut.after:
+        part = module.get_submodule(name)
+        is_absent = layers.stop < len(cut.layers)
+        # tied to what another stage has, it is a copy
+        stands[name] = Absent(part) if is_absent else part if passage.is_first else copy.deepcopy(part)
+    stage: Any = _replaced(module, stands)
+    setattr(stage, _PASSAGE, passage)
+    stage.forward = types.MethodType(_forward, stage)
+    return stage  # type: ignore[no-any-return]
+
+
+def between(module: nn.Module, cut: Cut, shape: Shape) -> tuple[int, ...]:
+    """Shape of what passes from a layer of *module* to the next, of one row.
+
+    Raises:
+        ValueError: its forward pass can't be run in stages, with the reason.
+    """
+    # fake, so that no model without weights is asked for values
+    fake = FakeTensorMode(allow_non_fake_inputs=True) if _device(module).type == "meta" else nullcontext()
+    probes, other = (_probed(module, cut, _rows(module, shape, value), fake) for value in (0, 1))
+    taken = _passed(probes, other)
+    if len(cut.layers) > 1 and _run(stage_of(module, cut, range(1, 1), shape), taken, fake) is not taken:
+        raise ValueError("its forward pass can't begin at its second layer")
+    return tuple(taken.shape[1:])
+
+
+def _stand(layer: nn.Module, number: int, layers: range, passage: _Passage) -> nn.Module:
+    if number == layers.start - 1:
+        return _Entrance(layer, passage)
+    return _Exit(layer, passage) if number == layers.stop else Absent(layer)
+
+
+def _forward(self: Any, taken: torch.Tensor) -> Any:
+    """The forward pass of a stage: that of the module, which has rows of zeros where it is not the first."""
+    passage: _Passage = getattr(self, _PASSAGE)
+    rows = taken
+    if not passage.is_first:
+        passage.taken = taken
+        rows = torch.zeros(len(taken), *passage.rows, dtype=passage.dtype, device=taken.device)
+    output = type(self).forward(self, rows)
+    given = passage.given
+    # of a micro-batch, the graph of autograd has what is wanted later
+    passage.taken = passage.given = None
+    return output if given is None else given
+
+
+def _replaced(module: nn.Module, parts: Mapping[str, nn.Module]) -> nn.Module:
+    """*module* again, with *parts* in the places of those names, and copies of all modules beside them."""
+    if "" in parts:
+        return parts[""]
+    if not parts:
+        # whoever fills one stage must not empty another's
+        return copy.deepcopy(module)
+    shell = copy.copy(module)
+    for own in ("_modules", "_parameters", "_buffers"):
+        shell.__dict__[own] = dict(vars(module)[own])
+    for name, child in module.named_children():
+        shell._modules[name] = _replaced(child, dict(_inside(name, parts)))
+    return shell
+
+
+def _inside(name: str, parts: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    for path, part in parts.items():
+        first, _, rest = path.partition(".")
+        if first == name:
+            yield rest, part
+
+
+def _probed(
+    module: nn.Module, cut: Cut, rows: torch.Tensor, mode: AbstractContextManager[Any]
+) -> list[_Probe]:
+    """What stood in for the layers of *module* in a forward pass over *rows*, without what is after them.
+
+    Raises:
+        ValueError: it can't be run so, or runs modules in another order than that of *cut*.
+    """
+    probes = {name: _Probe(module.get_submodule(name)) for name in cut.layers}
+    before = {name: module.get_submodule(name) for name in cut.before}
+    after = {name: Absent(module.get_submodule(name)) for name in cut.after}
+    parts = {**before, **probes, **after}
+    ran: list[str] = []
+    hooks = [
+        part.register_forward_pre_hook(lambda _module, _inputs, name=name: ran.append(name))
+        for name, part in parts.items()
+    ]
+    try:
+        _run(_replaced(module, parts), rows, mode)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    kinds = {**dict.fromkeys(before, 0), **dict.fromkeys(probes, 1), **dict.fromkeys(after, 2)}
+    for name, later in itertools.pairwise(ran):
+        if kinds[name] > kinds[later]:
+            raise ValueError(f"its plan has {later} before {name}, and the model runs it after that")
+    return [*probes.values()]
+
+
+def _run(module: nn.Module, taken: torch.Tensor, mode: AbstractContextManager[Any]) -> Any:
+    """What *module* makes of *taken* in a *mode*, without a graph.
+
+    Raises:
+        ValueError: it can't be run.
+    """
+    try:
+        with torch.no_grad(), mode:
+            return module(taken)
+    except Exception as error:
+        # the model's own code, run without its layers
+        raise ValueError(
+            f"its forward pass can't be run without its layers ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _passed(probes: list[_Probe], other: list[_Probe]) -> torch.Tensor:
+    """What the first layer takes, if layers pass on one tensor alone, by *probes* of two different inputs.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if any(probe.calls != 1 for probe in probes):
+        raise ValueError("its forward pass does not run each of its layers once")
+    chain = itertools.pairwise(probes)
+    if any(after.taken is not before.given for before, after in chain):
+        raise ValueError("between its layers it does more than pass on their first argument")
+    if not all(_are_alike(one.others, two.others) for one, two in zip(probes, other, strict=True)):
+        raise ValueError(
+            "its layers take another argument that depends on the rows, which only one stage has"
+        )
+    taken: torch.Tensor = probes[0].taken
+    if len(taken) != _ROWS:
+        raise ValueError(f"the first dimension of what its layers take is not of rows: {tuple(taken.shape)}")
+    return taken
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Whether arguments of two passes are the same, as far as they have values."""
+    pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+    tensors = [(a, b) for a, b in pairs if isinstance(a, torch.Tensor) and not isinstance(a, FakeTensor)]
+    return all(torch.equal(a, b) for a, b in tensors)
+
+
+def _rows(module: nn.Module, shape: Shape, value: int) -> torch.Tensor:
+    """Some rows of *value*, where *module* is."""
+    return torch.full((_ROWS, *shape.input_shape), value, dtype=_dtype(shape), device=_device(module))
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+
+
+def _dtype(shape: Shape) -> torch.dtype:
+    return torch.int64 if shape.takes_ids else torch.float32
