@@ -1,4 +1,4 @@
-"""Other Python environments that differ from this one in a single package."""
+"""Other Python environments, which differ from this one in a package."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import venv
+from importlib import metadata
 from pathlib import Path
 
 
@@ -27,3 +28,14 @@ def older_deepspeed(folder: Path) -> Path:
     options = ["--no-deps", "--no-build-isolation", "deepspeed==0.19.6"]
     subprocess.run([*pip, *options], env={**os.environ, "DS_BUILD_OPS": "0"}, check=True)
     return older
+
+
+def torchtitan(folder: Path, version: str) -> Path:
+    """A virtual environment with a *version* of torchtitan, on the torch that is here."""
+    titan = beside(folder)
+    pip = [sys.executable, "-m", "pip", "--python", str(titan / "bin" / "python"), "install"]
+    # which both import, and neither asks for
+    subprocess.run(
+        [*pip, f"torchtitan=={version}", f"torch=={metadata.version('torch')}", "triton"], check=True
+    )
+    return titan

@@ -141,7 +141,11 @@ def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: s
         "adamw8bit": [*betas, *own, "import torchao.optim\n", "block_size=256"],
     }
     wanted += others.get(one.optimizer.name, betas + own)
-    wanted += [str(one.batch.global_batch_size)] if format_ in ("deepspeed", "torchtitan") else []
+    wanted += (
+        [str(one.batch.global_batch_size)]
+        if format_ in ("deepspeed", "torchtitan", "torchtitan-toml")
+        else []
+    )
     wanted += ["4096"] if one.precision.loss_scale == 4096 else []
     wanted += [one.activation_checkpointing, "fp32"]
     wanted += ["float8", "rowwise"] if one.precision.float8 != "none" else []
@@ -187,13 +191,13 @@ def mesh_of(adopted: Adopted) -> dict[str, Any]:
 
 
 def test_torchtitan_is_told_the_mesh_the_schedule_and_the_stages() -> None:
-    assert mesh_of(adopt("torchtitan", ALL["cp"], {})) == {
+    assert mesh_of(adopt("torchtitan-toml", ALL["cp"], {})) == {
         "data_parallel_shard_degree": 2,
         "context_parallel_degree": 2,
         "context_parallel_load_balancer": "headtail",
         "context_parallel_rotate_method": "allgather",
     }
-    assert mesh_of(adopt("torchtitan", ALL["pp-fsdp-tp"], {})) == {
+    assert mesh_of(adopt("torchtitan-toml", ALL["pp-fsdp-tp"], {})) == {
         "data_parallel_shard_degree": 2,
         "tensor_parallel_degree": 2,
         "pipeline_parallel_degree": 2,
@@ -206,7 +210,7 @@ def test_torchtitan_is_told_the_mesh_the_schedule_and_the_stages() -> None:
 
 
 def test_stages_that_no_rule_of_torchtitan_gives_are_listed_as_the_engine_made_them() -> None:
-    adopted = adopt("torchtitan", ALL["pp"], {"layers_of_stages": [3, 1]})
+    adopted = adopt("torchtitan-toml", ALL["pp"], {"layers_of_stages": [3, 1]})
     assert mesh_of(adopted)["module_fqns_per_model_part"] == [
         ["tok_embeddings", "layers.0", "layers.1", "layers.2"],
         ["layers.3", "norm", "output"],
@@ -218,12 +222,12 @@ def test_stages_that_no_rule_of_torchtitan_gives_are_listed_as_the_engine_made_t
 
 def test_torchtitans_sums_of_a_pipeline_are_clipped_as_the_means_of_the_case() -> None:
     one, tokens = ALL["pp"], 12 * 128
-    found = tomllib.loads((adopted := adopt("torchtitan", one, {})).files["torchtitan.toml"])
+    found = tomllib.loads((adopted := adopt("torchtitan-toml", one, {})).files["torchtitan.toml"])
     assert found["optimizer"]["eps"] == pytest.approx(3e-7 * tokens, rel=1e-12)
     assert found["training"]["max_norm"] == pytest.approx(0.67 * tokens, rel=1e-12)
     assert [each for each in adopted.differs if "max_norm and eps are the case's times 1,536, its" in each]
     adam = dataclasses.replace(one, optimizer=ADAM)
-    coupled = tomllib.loads((adopted := adopt("torchtitan", adam, {})).files["torchtitan.toml"])
+    coupled = tomllib.loads((adopted := adopt("torchtitan-toml", adam, {})).files["torchtitan.toml"])
     assert found["optimizer"]["weight_decay"] == 0.0453
     assert coupled["optimizer"]["weight_decay"] == pytest.approx(0.0453 * tokens, rel=1e-12)
     assert [each for each in adopted.differs if "max_norm, eps and weight_decay are the case's" in each]
@@ -231,7 +235,7 @@ def test_torchtitans_sums_of_a_pipeline_are_clipped_as_the_means_of_the_case() -
 
 def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_once() -> None:
     def settings(one: Case) -> tuple[float, float, float, list[str]]:
-        found = tomllib.loads((adopted := adopt("torchtitan", one, {})).files["torchtitan.toml"])
+        found = tomllib.loads((adopted := adopt("torchtitan-toml", one, {})).files["torchtitan.toml"])
         told = [each for each in adopted.differs if "ranks once more" in each]
         return (
             found["optimizer"]["eps"],
@@ -251,7 +255,7 @@ def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_
     assert settings(of("ddp", optimizer=unclipped))[1] == float("inf")
     # torchtitan turns off the division of FSDP, and nothing divides for one rank
     for whole in (ALL["fsdp"], ALL["fsdp-compiled"], of("fsdp", 4, options=HYBRID), of("ddp", 1), ALL["cp"]):
-        if "torchtitan" in formats_for(Measured.of(whole, {})):
+        if "torchtitan-toml" in formats_for(Measured.of(whole, {})):
             assert settings(whole) == (3e-7, 0.67, 0.0453, [])
     copies = Measured.of(of("pp", 4, batch=Batch(24, 4, 3), options={"mesh": {"dp_replicate": 2}}), {})
     assert scaled(copies, 0.67) == pytest.approx(0.67 * 24 * 128 / 2, rel=1e-12)
@@ -263,7 +267,7 @@ def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_
         ("cp", {}, "no format can express Ulysses; torchtitan's context parallelism is a ring"),
         ("cp", {"options": {"implementation": "ring"}}, "sharded: true"),
         ("pp", {"options": {"mesh": {"dp_replicate": 2}}}, "only if the mesh has no other dimension"),
-        ("pp", {"precision": BF16}, "compute in fp32, not bf16; for this case use --as torch"),
+        ("pp", {"precision": BF16}, "use fp32, not bf16; for this case use --as torch"),
         ("pp", {"options": {"mesh": {"tp": 2}}}, "always uses sequence parallelism"),
         ("ep", {}, "ranks that replicate all other parameters"),
     ],
@@ -272,7 +276,7 @@ def test_what_torchtitan_would_do_otherwise_is_refused(
     strategy: str, changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(reason)):
-        adopt("torchtitan", of(strategy, 4, batch=Batch(24, 4, 3), **changes), {})
+        adopt("torchtitan-toml", of(strategy, 4, batch=Batch(24, 4, 3), **changes), {})
 
 
 @pytest.mark.parametrize("format_", ["accelerate", "transformers"])
@@ -294,6 +298,7 @@ def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each() -> N
     reasons = {
         "torch": "the script's pipeline does not support a loss scale",
         "torchtitan": "torchtitan trains only on accelerators; the case was measured on CPUs",
+        "torchtitan-toml": "torchtitan trains only on accelerators; the case was measured on CPUs",
     }
     others = "only a plain torch script or torchtitan's configuration can split a model into pipeline stages"
     for format_ in FORMATS:
@@ -302,14 +307,15 @@ def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each() -> N
         first, *rest = re.split("; neither can ", str(refused.value))
         assert first == f"--as {format_}: {reasons.get(format_, others)}"
         told = " ".join(rest)
-        assert all(f"--as {name}: {reason}" in told for name, reason in reasons.items() if name != format_)
+        assert ("--as torch: " in told) == (format_ != "torch")
+        assert ("--as torchtitan or torchtitan-toml: " in told) == ("torchtitan" not in format_)
         assert ("--as deepspeed or accelerate or transformers: " in told) == (format_ in reasons)
 
 
 def test_what_no_format_can_say_is_said_once() -> None:
     updated = of("fsdp", options={"optimizer_in_backward": True, "mesh": {"tp": 2}}, batch=Batch(12, 4, 3))
     for format_ in FORMATS:
-        with pytest.raises(UsageError, match=r"^--as \w+: no format can .*\(optimizer_in_backward\)$"):
+        with pytest.raises(UsageError, match=r"^--as [\w-]+: no format can .*\(optimizer_in_backward\)$"):
             adopt(format_, updated, {})
 
 
@@ -320,7 +326,7 @@ def test_no_skeleton_deals_other_rows_to_ranks_that_share_them() -> None:
 
 
 def test_ranks_are_counted_and_only_a_users_script_is_called_so() -> None:
-    titan, script = (adopt(each, ALL["pp"], {}) for each in ("torchtitan", "torch"))
+    titan, script = (adopt(each, ALL["pp"], {}) for each in ("torchtitan-toml", "torch"))
     assert "accumulation steps x 1 data-parallel rank\n" in everything(titan)
     assert "accumulation steps x 2 data-parallel ranks\n" in everything(adopt("torch", ALL["ddp"], {}))
     told = ["train.py is your script" in everything(each) for each in (titan, script)]
@@ -400,7 +406,7 @@ def test_what_a_format_cannot_say_is_told_as_a_difference() -> None:
     assert "reduces gradients in bf16, the case in fp32" in told("transformers", "fsdp")
     assert "gradient_as_bucket_view" in told("transformers", "ddp")
     assert "0.7x" in told("deepspeed", "zero0-bf16")
-    assert "buckets of 100 MiB, the case of 7 MiB" in told("torchtitan", "ddp")
+    assert "buckets of 100 MiB, the case of 7 MiB" in told("torchtitan-toml", "ddp")
     assert told("torch", "ddp-bf16") == told("torch", "fsdp") == told("deepspeed", "zero2") == ""
 
 
@@ -436,7 +442,7 @@ def test_hostile_names_stay_text(format_: str, command: Command, tmp_path: Path)
     if strategy == "zero":
         found = json.loads(adopt(format_, each, LIVE).files["ds_config.json"])
         assert found["zero_optimization"]["offload_param"]["nvme_path"] == HOSTILE
-    one_file = format_ in ("deepspeed", "torch", "torchtitan")
+    one_file = format_ in ("deepspeed", "torch", "torchtitan", "torchtitan-toml")
     words = ["adopt", stored(tmp_path, measured(each)), each.id, "--as", format_]
     code, output, errors = command(*words, *([] if one_file else ["--json"]))
     assert code == 0, errors

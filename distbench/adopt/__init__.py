@@ -19,6 +19,7 @@ from distbench.adopt import (
     sizes,
     skeleton,
     torch_script,
+    torchtitan_py,
     torchtitan_toml,
     trainer_json,
 )
@@ -33,9 +34,11 @@ FORMATS: dict[str, ModuleType] = {
     "accelerate": accelerate_yaml,
     "transformers": trainer_json,
     "torch": torch_script,
-    "torchtitan": torchtitan_toml,
+    "torchtitan": torchtitan_py,
+    "torchtitan-toml": torchtitan_toml,
 }
 """Name -> module with ``problems``, why it can't express a case, and ``write``."""
+_TITANS = (torchtitan_py, torchtitan_toml)
 
 
 _BY_NAMES = "only a plain torch script or torchtitan's configuration can express torch's tensor parallelism"
@@ -66,10 +69,10 @@ def _problems(format_: str, measured: Measured) -> list[str]:
             and not _pipeline_stages.knows_stages(measured)
         ),
         _IN_BACKWARD: getattr(measured.strategy, "optimizer_in_backward", False),
-        _CONTEXT: measured.context and module is not torchtitan_toml,
+        _CONTEXT: measured.context and module not in _TITANS,
         _AUTO_TP: measured.shares_rows and module in (accelerate_yaml, trainer_json),
-        _PIPELINE: measured.pipeline and module not in (torch_script, torchtitan_toml),
-        _BY_NAMES: measured.cut and module not in (torch_script, torchtitan_toml),
+        _PIPELINE: measured.pipeline and module not in (torch_script, *_TITANS),
+        _BY_NAMES: measured.cut and module not in (torch_script, *_TITANS),
         _LOSSY: measured.ddp and measured.ddp.by_design and module is not torch_script,
         _ZERO_1: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
     }

@@ -1,6 +1,7 @@
-"""torchtitan's section ``parallelism``: the device mesh of a case, with the keys of torchtitan 0.2.2.
+"""torchtitan's section ``parallelism``: the device mesh of a case.
 
-Read in torchtitan/config/job_config.py, torchtitan/distributed and torchtitan/models/llama3/infra of v0.2.2.
+Read in torchtitan/config/job_config.py, torchtitan/distributed and torchtitan/models/llama3/infra of v0.2.2,
+and in torchtitan/config/configs.py and torchtitan/distributed of v0.3.0.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MEANS = (
     "number of ranks once more: {keys} are the case's divided by {ranks}, its ranks; change them for another "
     "number of ranks or version of torchtitan"
 )
-_NAMED = "module_fqns_per_model_part has the layers of the measured model: replace them with yours"
+NAMED = "module_fqns_per_model_part has the layers of the measured model: replace them with yours"
 
 
 def sizes(measured: Measured) -> dict[str, int]:
@@ -44,39 +45,39 @@ def decay(measured: Measured) -> float:
     return spec.weight_decay if spec.name == "adamw" else scaled(measured, spec.weight_decay)
 
 
-def parallelism(measured: Measured) -> dict[str, Any]:
-    """The section."""
-    mesh, over, context = sizes(measured), measured.cut, measured.context
+def parallelism(measured: Measured, head: str) -> dict[str, Any]:
+    """Keys of the section that all versions have; *head* is their name of the output head."""
+    mesh = sizes(measured)
     return {
         "data_parallel_replicate_degree": mesh["dp_replicate"],
         "data_parallel_shard_degree": mesh["dp_shard"],
         "fsdp_reshard_after_forward": _resharding(measured),
         "tensor_parallel_degree": mesh["tp"],
-        **({"disable_loss_parallel": not over.loss} if over else {}),
         "pipeline_parallel_degree": mesh["pp"],
-        **(_stages(measured, measured.pipeline) if measured.pipeline else {}),
+        **(_stages(measured, measured.pipeline, head) if measured.pipeline else {}),
         "context_parallel_degree": mesh["cp"],
-        # as torch's own ring has it, which the case ran
-        **(
-            {"context_parallel_load_balancer": "headtail", "context_parallel_rotate_method": "allgather"}
-            if context
-            else {}
+    }
+
+
+def units(measured: Measured) -> dict[str, object]:
+    """What torchtitan shards apart, and whether the case has it."""
+    shards = sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context
+    return {
+        "torchtitan shards embedding, final norm and output head as separate units": shards,
+        "torchtitan reshards norm and head after forward too; the case kept them unsharded": (
+            measured.pipeline and measured.pipeline.reshard_after_forward
         ),
     }
 
 
 def differences(measured: Measured) -> dict[str, object]:
-    """What the section can't express, and whether it applies to the case."""
+    """What the section of 0.2.2 can't express, and whether it applies to the case."""
     pipeline, keys = measured.pipeline, _scaled_keys(measured)
-    shards = sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context
     return {
-        "torchtitan shards embedding, final norm and output head as separate units": shards,
-        "torchtitan reshards norm and head after forward too; the case kept them unsharded": (
-            pipeline and pipeline.reshard_after_forward
-        ),
+        **units(measured),
         _SUMS.format(keys=keys, tokens=_tokens(measured)): pipeline,
         _MEANS.format(keys=keys, ranks=_copies(measured)): _copies(measured) > 1,
-        _NAMED: pipeline and "module_fqns_per_model_part" in _stages(measured, pipeline),
+        NAMED: "module_fqns_per_model_part" in parallelism(measured, ""),
     }
 
 
@@ -110,15 +111,13 @@ def _resharding(measured: Measured) -> str:
     return "never" if fsdp.sharding == "grad_op" else "always" if fsdp.reshard_root else "default"
 
 
-def _stages(measured: Measured, pipeline: PipelineParallel) -> dict[str, Any]:
+def _stages(measured: Measured, pipeline: PipelineParallel, head: str) -> dict[str, Any]:
     """Schedule and stages, by rule where torchtitan's rule gives those of the case, otherwise by name."""
     micro_batch = measured.case.batch.micro_batch_size
     layers = _pipeline_stages.layers_of_stages(measured, pipeline)
     told: dict[str, Any] = {
         "pipeline_parallel_schedule": pipeline.schedule,
         "pipeline_parallel_microbatch_size": micro_batch // pipeline.micro_batches,
-        # meant for experts, it replaces what the schedule does with two micro-batches at a time
-        **({"pipeline_parallel_expert_parallel_overlap": False} if pipeline.schedule == "DualPipeV" else {}),
     }
     # two stages of a rank wherever a schedule allows several, and as many layers in each
     is_rule = pipeline.per_rank == (1 if 1 in pipeline.order.per_rank else 2)
@@ -127,5 +126,5 @@ def _stages(measured: Measured, pipeline: PipelineParallel) -> dict[str, Any]:
         less = ("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")
         return told | dict.fromkeys(less, 0)
     names = [[f"layers.{layer}" for layer in stage] for stage in layers]
-    names[0], names[-1] = ["tok_embeddings", *names[0]], [*names[-1], "norm", "output"]
+    names[0], names[-1] = ["tok_embeddings", *names[0]], [*names[-1], "norm", head]
     return told | {"module_fqns_per_model_part": names}

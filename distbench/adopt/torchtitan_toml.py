@@ -1,62 +1,36 @@
-"""``torchtitan``: a TOML file with the keys of torchtitan 0.2.2, the last release that reads one."""
+"""``torchtitan-toml``: a TOML file with the keys of torchtitan 0.2.2, the last release that reads one."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from distbench import optimizers, schedule
+from distbench.adopt import _titan, base
 from distbench.adopt import _titan_mesh as titan_mesh
-from distbench.adopt import base
 from distbench.adopt.base import Adopted, Measured
-from distbench.case import TORCH_NAMES, Optimizer, Precision
+from distbench.case import Precision
 
 FILE = "torchtitan.toml"
 
 _NOTES = (
-    "Uses the keys of torchtitan 0.2.2 (torchtitan/config/job_config.py), whose parser has read files like "
-    "this one; no training was started with them. torchtitan 0.3 does not read it: it is configured in "
-    "Python, some keys are gone (disable_loss_parallel, context_parallel_rotate_method), and it divides "
-    "gradients otherwise.",
+    "For torchtitan 0.2.2 (torchtitan/config/job_config.py), whose parser has read files like this one; no "
+    "training was started with them. torchtitan 0.3 does not read it: --as torchtitan writes for that.",
     "Add your own [model], data and sequence length: torchtitan trains its own models, not the case's.",
-    "torchtitan sums the loss over tokens and divides by their number in the global batch: equal to the case "
-    "if every sample has the same number of tokens.",
+    _titan.SAME_TOKENS,
     *base.TRAINING_NOTES,
 )
-_DTYPES = ("fp32", "fp32", "fp32"), ("bf16", "fp32", "fp32")
-"""Of computing, reducing and the master weights."""
-_EACH_MICRO_BATCH = "torchtitan reduces after every micro-batch, the case once per step"
 
 
 def problems(measured: Measured) -> list[str]:
-    """Why torchtitan can't express this case."""
-    case, fsdp = measured.case, measured.fsdp
-    dtypes = (case.precision.compute, case.precision.reduce, case.precision.master)
-    mesh, cut = titan_mesh.sizes(measured), measured.cut
-    sentences = {
-        "torchtitan trains only on accelerators; the case was measured on CPUs": case.device == "cpu",
-        "torchtitan supports only FSDP2": fsdp and fsdp.version != 2,
-        f"torchtitan has FSDP2, DDP, tensor, pipeline and context parallelism, not {case.strategy.name}": (
-            not (fsdp or measured.ddp or measured.cut or measured.pipeline or measured.context)
-        ),
-        "torchtitan's tensor parallelism always uses sequence parallelism": cut and not cut.sequence,
-        "torchtitan supports DDP (replicas without sharding) only if the mesh has no other dimension": (
+    """Why torchtitan 0.2.2 can't express this case."""
+    mesh, cut, compute = titan_mesh.sizes(measured), measured.cut, measured.case.precision.compute
+    sentences = _titan.problems(measured) | {
+        "torchtitan 0.2.2's tensor parallelism always uses sequence parallelism": cut and not cut.sequence,
+        "torchtitan 0.2.2 supports DDP (replicas without sharding) only if the mesh has no other dimension": (
             mesh["dp_replicate"] > 1 and mesh["dp_shard"] == 1 and len(measured.mesh) > 1
         ),
-        f"without sharding torchtitan's tensor and pipeline parallelism compute in fp32, not {dtypes[0]}": (
+        f"without sharding torchtitan 0.2.2's tensor and pipeline parallelism use fp32, not {compute}": (
             measured.is_mixed and mesh["dp_shard"] * mesh["cp"] == 1 and (mesh["tp"] > 1 or mesh["pp"] > 1)
-        ),
-        f"torchtitan supports Adam and AdamW, not {case.optimizer.name}": (
-            case.optimizer.name not in ("adamw", "adam")
-        ),
-        "torchtitan computes in fp32 or bf16, reduces in fp32 and keeps fp32 weights; the case has "
-        "compute {}, reduce {}, master {}".format(*dtypes): dtypes not in _DTYPES,
-        _EACH_MICRO_BATCH: fsdp and not fsdp.reduce_each_micro_batch,
-        f"torchtitan compiles in torch's default mode, not in {case.compile}": (
-            case.compile not in ("none", "default")
-        ),
-        "torchtitan has no inverse-square-root schedule of the learning rate": (
-            case.optimizer.schedule == "inverse_sqrt"
         ),
     }
     return base.applying(sentences)
@@ -71,14 +45,12 @@ def write(measured: Measured) -> Adopted:
 
 
 def _differs(measured: Measured) -> list[str]:
-    half = "torchtitan's selective checkpointing keeps every second matrix product; the case kept all"
-    sentences: dict[str, object] = {half: measured.case.activation_checkpointing == "selective"}
-    sentences |= titan_mesh.differences(measured)
+    sentences = _titan.differences(measured) | titan_mesh.differences(measured)
     if not (ddp := measured.ddp):
         return base.applying(sentences)
     sentences |= {
         "bf16 with DDP is torch.autocast in torchtitan; the case cast every parameter": measured.is_mixed,
-        _EACH_MICRO_BATCH: measured.case.batch.gradient_accumulation_steps > 1,
+        _titan.EACH_MICRO_BATCH: measured.case.batch.gradient_accumulation_steps > 1,
         "torchtitan sets neither gradient_as_bucket_view nor static_graph of DDP": (
             ddp.gradient_as_bucket_view or ddp.static_graph
         ),
@@ -89,37 +61,27 @@ def _differs(measured: Measured) -> list[str]:
 
 
 def _config(measured: Measured) -> dict[str, dict[str, Any]]:
-    case, fsdp = measured.case, measured.fsdp
-    spec, batch = case.optimizer, case.batch
+    case, spec = measured.case, measured.case.optimizer
+    max_norm = titan_mesh.scaled(measured, _titan.clipping(spec))
+    is_checkpointed = case.activation_checkpointing != "none"
     return {
         "optimizer": {
-            "name": optimizers.kind_of(spec).name,
+            "name": _titan.optimizer_name(spec),
             "lr": spec.lr,
             "beta1": spec.betas[0],
             "beta2": spec.betas[1],
             "eps": titan_mesh.scaled(measured, spec.eps),
             "weight_decay": titan_mesh.decay(measured),
-            "implementation": {"loop": "for-loop"}.get(spec.kernel, spec.kernel),
+            "implementation": _titan.implementation(spec),
         },
-        "lr_scheduler": _scheduler(spec),
-        "training": {
-            # by which its decay ends
-            **({"steps": spec.total_steps} if spec.total_steps else {}),
-            "local_batch_size": batch.micro_batch_size,
-            "global_batch_size": batch.global_batch_size,
-            # it always clips; infinity only measures
-            "max_norm": titan_mesh.scaled(
-                measured, float("inf") if spec.clip_grad_norm is None else spec.clip_grad_norm
-            ),
-            "dtype": TORCH_NAMES[case.precision.master],
-            "mixed_precision_param": TORCH_NAMES[case.precision.compute],
-            "mixed_precision_reduce": TORCH_NAMES[case.precision.reduce],
-            "enable_cpu_offload": bool(fsdp and fsdp.cpu_offload),
-        },
-        "parallelism": titan_mesh.parallelism(measured),
+        "lr_scheduler": _titan.scheduler(spec),
+        "training": _titan.training(measured, max_norm),
+        "parallelism": _parallelism(measured),
         "activation_checkpoint": {
             "mode": case.activation_checkpointing,
             **({"selective_ac_option": "op"} if case.activation_checkpointing == "selective" else {}),
+            # up to the last tensor that is needed
+            **({"early_stop": True} if is_checkpointed else {}),
         },
         "compile": {"enable": case.compile != "none", "components": ["model"]},
         "debug": {"seed": case.seed},
@@ -138,16 +100,20 @@ def _float8(precision: Precision) -> dict[str, dict[str, Any]]:
     }
 
 
-def _scheduler(spec: Optimizer) -> dict[str, Any]:
-    """By torchtitan's formula: update k has (k + 1) / warmup_steps, and the decay ends at training.steps."""
-    if spec.schedule not in schedule.ENDING or not spec.total_steps:
-        # a decay that ends where it starts
-        return {"warmup_steps": spec.warmup_steps, "min_lr_factor": 1.0}
+def _parallelism(measured: Measured) -> dict[str, Any]:
+    over, pipeline = measured.cut, measured.pipeline
+    # as torch's own ring has it, which the case ran
+    ring = {"context_parallel_load_balancer": "headtail", "context_parallel_rotate_method": "allgather"}
     return {
-        "warmup_steps": spec.warmup_steps,
-        "decay_ratio": 1 - schedule.begin_of_decay(spec) / spec.total_steps,
-        "decay_type": "cosine" if spec.schedule == "cosine" else "linear",
-        "min_lr_factor": spec.final_lr_fraction,
+        **titan_mesh.parallelism(measured, head="output"),
+        **({"disable_loss_parallel": not over.loss} if over else {}),
+        # meant for experts, it replaces what the schedule does with two micro-batches at a time
+        **(
+            {"pipeline_parallel_expert_parallel_overlap": False}
+            if pipeline and pipeline.schedule == "DualPipeV"
+            else {}
+        ),
+        **(ring if measured.context else {}),
     }
 
 

@@ -33,7 +33,10 @@ def adopt(
     name: options.RunName,
     wanted: Annotated[str, argument("CASE", "Case name, label or ID.")],
     format_: Annotated[
-        str, option("--as", "FORMAT", "deepspeed, accelerate, transformers, torch or torchtitan.")
+        str,
+        option(
+            "--as", "FORMAT", "deepspeed, accelerate, transformers, torch, torchtitan or torchtitan-toml."
+        ),
     ],
     into: Annotated[Path | None, option("--into", "DIR", "Write the files to DIR.")] = None,
     parameters: Annotated[
