@@ -26,6 +26,15 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Unbuilt:
+    """Why an item could not be built."""
+
+    reason: str
+    refused: bool = False
+    """Whether what it is for is unsupported, and nothing broke."""
+
+
+@dataclass(frozen=True)
 class Event:
     """A line of the journal: an item was begun or has ended."""
 
@@ -33,6 +42,8 @@ class Event:
     ended: bool = False
     failed: str = ""
     """Why it could not be built; empty if it was."""
+    refused: bool = False
+    """Whether what it is for is unsupported, and nothing broke."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
 

@@ -110,3 +110,4 @@ def test_a_model_of_two_dtypes_is_refused_with_the_names_and_never_cast(
             "(layers.0.up.weight, layers.0.up.bias, ...); distbench keeps all in precision.master, which "
             "would make another model of it: construct all in one dtype"
         )
+        assert not list(done.folder.glob("trials/*/*/rank0.log")), "before anything is launched"

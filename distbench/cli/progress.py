@@ -57,7 +57,7 @@ class Told(Observer):
     def _reason(self, record: Record) -> str:
         """Why *record* has failed, in full for the first of those that ended alike."""
         error = record.failure.user_error if record.failure else ""
-        if record.status is Status.PREPARE_FAILED:
+        if record.status in (Status.PREPARE_FAILED, Status.UNSUPPORTED) and not error:
             error = record.reason
         if not error or error not in self._told:
             self._told.add(error)

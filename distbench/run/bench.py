@@ -18,6 +18,7 @@ from distbench.launchers.base import HERE, LaunchError, NodesMissingError, Place
 from distbench.metrics.base import Metric, Sampler
 from distbench.plan import Plan, Task, check_startable
 from distbench.plan.deadlines import limits_of
+from distbench.preparation import Unbuilt
 from distbench.record import NO_REFERENCE, Failure, Record, Status
 from distbench.record.contents import RECORD_FILE, damage_text
 from distbench.record.setting_aside import set_aside
@@ -60,8 +61,8 @@ class Bench:
         self._metrics: dict[str, Metric] = {
             choice.name: registry.make("metrics", choice) for choice in suite.metrics
         }
-        self._unprepared: dict[str, str] = {}
-        """Item that could not be built -> reason."""
+        self._unprepared: dict[str, Unbuilt] = {}
+        """By the items that could not be built."""
 
     @classmethod
     @contextmanager
@@ -118,7 +119,7 @@ class Bench:
         return self._ledger.missing(tasks)
 
     def prepare(self, cases: list[Case]) -> None:
-        """Build what trials of *cases* need; if that fails, they end as ``prepare_failed``."""
+        """Build what trials of *cases* need; without it they end as ``prepare_failed``, or unsupported."""
         if not cases:
             return
         preparation = Preparation(
@@ -133,11 +134,11 @@ class Bench:
                 with storing(self._run.folder / "prepare"):
                     raise
             self._observer.note(f"preparation: {mishap.reason_of(error)}")
-            self._unprepared["preparation"] = mishap.reason_of(error)
-        for item, why in self._unprepared.items():
+            self._unprepared["preparation"] = Unbuilt(mishap.reason_of(error))
+        for item, failure in self._unprepared.items():
             # no trial fails for it, so no record of one says why
             if item.startswith(metric_item("")):
-                self._observer.note(f"{item}: {why}")
+                self._observer.note(f"{item}: {failure.reason}")
 
     def renew(self) -> None:
         """Start the next trial from new processes: no warm parent's memory layout is in all of them."""
@@ -214,14 +215,10 @@ class Bench:
             return self._unlaunched(task, Status.UNSUPPORTED, reason)
         if reason := self._ledger.why_not(task):
             return self._unlaunched(task, Status.UNSUPPORTED, f"{NO_REFERENCE}: {reason}")
-        if problem := self._preparation_problem(task.case):
-            return self._unlaunched(task, Status.PREPARE_FAILED, problem)
+        for item in ("preparation", strategy_item(task.case), weights_item(task.case)):
+            if failure := self._unprepared.get(item):
+                return self._unlaunched(task, *_status_without(item, failure))
         return self._trial(task)
-
-    def _preparation_problem(self, case: Case) -> str | None:
-        """What could not be built for *case*, or None."""
-        items, failed = ("preparation", strategy_item(case), weights_item(case)), self._unprepared
-        return next((f"{item_text(item)}: {failed[item]}" for item in items if item in failed), None)
 
     def _store(self, task: Task, record: Record) -> Record:
         """Store *record*, or how that failed; return what is stored."""
@@ -340,3 +337,10 @@ def _sampled(case: Case, watch: Watch, metrics: dict[str, Metric]) -> tuple[Endi
 
 def _stop(sampler: Sampler, name: str, rows: Tables) -> None:
     rows[name] = sampler.stop()
+
+
+def _status_without(item: str, failure: Unbuilt) -> tuple[Status, str]:
+    """How a trial ends that needs *item*, which could not be built."""
+    if failure.refused:
+        return Status.UNSUPPORTED, failure.reason
+    return Status.PREPARE_FAILED, f"{item_text(item)}: {failure.reason}"

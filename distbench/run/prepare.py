@@ -17,7 +17,7 @@ from distbench.logs import Logs
 from distbench.metrics.base import Metric
 from distbench.plan import Plan, check_startable
 from distbench.plan.deadlines import prepare_limit
-from distbench.preparation import Event, Item, Journal, write_items
+from distbench.preparation import Event, Item, Journal, Unbuilt, write_items
 from distbench.processes import ending
 from distbench.record.store import storing
 from distbench.run.control import Observer, StopRequest
@@ -34,7 +34,7 @@ _LONG_S = 5.0
 _WEIGHTS = "initial weights"
 
 
-def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Observer) -> dict[str, str]:
+def prepare(suite: Suite, plan: Plan, folder: Path, run_id: str, observer: Observer) -> dict[str, Unbuilt]:
     """Build everything a run of *plan* needs, without measuring; return what failed.
 
     Raises:
@@ -109,7 +109,7 @@ class Preparation:
     stop: StopRequest
     place: Place = HERE
 
-    def run(self, cases: list[Case]) -> dict[str, str]:
+    def run(self, cases: list[Case]) -> dict[str, Unbuilt]:
         """Build what *cases* need; return the items that failed, with reasons."""
         groups = self._groups(cases)
         progress = Progress(self.observer, sum(map(len, groups)))
@@ -159,7 +159,7 @@ class Progress:
     """What was built so far, shown to an observer."""
 
     def __init__(self, observer: Observer, total: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.failed: dict[str, str] = {}
+        self.failed: dict[str, Unbuilt] = {}
         """Item that could not be built -> reason."""
         self.building = ""
         """Item that is being built now; empty: none."""
@@ -187,14 +187,14 @@ class Progress:
         if event.ended:
             for text in event.notes:
                 self._observer.note(text)
-            self.ended(event.item, event.failed)
+            self.ended(event.item, Unbuilt(event.failed, event.refused) if event.failed else None)
         else:
             self.building, self._began = event.item, self._clock()
             self._since = self._began
             self._observer.item_started(event.item, self._done, self._total)
 
-    def ended(self, item: str, failed: str = "") -> None:
-        """*item* was built, or could not be for the reason *failed*."""
+    def ended(self, item: str, failed: Unbuilt | None = None) -> None:
+        """*item* was built, or could not be because of *failed*."""
         if failed:
             self.failed[item] = failed
         seconds = self._clock() - self._began if item == self.building else 0.0
@@ -226,7 +226,8 @@ class _Builder:
             if not culprit:
                 return self._give_up(left, why)
             del left[culprit]
-            self._progress.ended(culprit, f"{why}; its log: {self._log}; the cache: {cache_folder()}")
+            told = f"{why}; its log: {self._log}; the cache: {cache_folder()}"
+            self._progress.ended(culprit, Unbuilt(told))
 
     def _attempt(self, left: dict[str, Item]) -> str | None:
         """Build what is *left* in a new process; return how it failed (None: it was done, or is too late)."""
@@ -267,7 +268,8 @@ class _Builder:
         culprit = self._progress.building
         log = f"; see {self._log}" if self._log.is_file() else ""
         for name in left:
-            self._progress.ended(name, f"{why}{log}" if culprit in ("", name) else f"not built: {why}")
+            told = f"{why}{log}" if culprit in ("", name) else f"not built: {why}"
+            self._progress.ended(name, Unbuilt(told))
 
 
 def _ended(exited: Exit) -> str:

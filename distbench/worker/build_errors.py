@@ -4,6 +4,7 @@ from pathlib import Path
 
 from distbench.clipping import telling_line
 from distbench.env import cache_folder
+from distbench.errors import Refused
 from distbench.libraries import LibraryError
 from distbench.metrics.base import Absent
 
@@ -18,6 +19,6 @@ def reason(error: Exception) -> str:
         return f"{problem}; set DISTBENCH_CACHE to a folder that can, and has room"
     text = str(error)
     # these are sentences already
-    kind = "" if isinstance(error, Absent | LibraryError) else f"{type(error).__name__}: "
+    kind = "" if isinstance(error, Absent | LibraryError | Refused) else f"{type(error).__name__}: "
     advice = f"; free some space, or set DISTBENCH_CACHE (now {cache}) to another disk"
     return f"{kind}{telling_line(text)}{advice if _FULL in text else ''}"

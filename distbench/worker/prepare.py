@@ -11,6 +11,7 @@ from distbench import registry
 from distbench.case import Case, Choice
 from distbench.clipping import clipped
 from distbench.decode import decoded
+from distbench.errors import Refused
 from distbench.preparation import Event, Item, note_event, read_items
 from distbench.worker.build_errors import reason
 from distbench.worker.user_code import user_line
@@ -33,12 +34,13 @@ def _built(item: Item) -> Event:
         # a failed build is a result for the cases that need it; the others continue
         traceback.print_exc()
         why = clipped(_why(error, item), _LONGEST, "the whole is in the log of the preparation")
-        return Event(item.name, ended=True, failed=why)
+        return Event(item.name, ended=True, failed=why, refused=isinstance(error, Refused))
 
 
 def _why(error: Exception, item: Item) -> str:
     workload = decoded(Case, item.data, item.name).workload if item.kind == "weights" else None
-    line = user_line(error, workload) if workload else ""
+    # what is refused is the model as a whole
+    line = user_line(error, workload) if workload and not isinstance(error, Refused) else ""
     return f"{reason(error)} ({line})" if line else reason(error)
 
 

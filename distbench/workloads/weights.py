@@ -67,6 +67,9 @@ def save(workload: Workload, seed: int, file: Path, through: str = "fp32", *, ex
     leaves it. All of a workload with weights of its own (``Workload.pretrained``) are stored. Parameters are
     rounded through the dtype *through* and kept as fp32: frameworks that make fp32 master weights of 16-bit
     parameters then start from the same numbers as those that do it the other way round.
+
+    Raises:
+        Refused: the parameters are of several dtypes.
     """
     torch.manual_seed(seed)
     recorder = Recorder()
@@ -74,6 +77,7 @@ def save(workload: Workload, seed: int, file: Path, through: str = "fp32", *, ex
     if module is None:
         with torch.device("cpu"), nullcontext() if exact else recorder:
             module = workload.module()
+    check_dtypes(module)
     write(file, tensors_of(module), recorder, seed, through)
 
 
@@ -89,18 +93,27 @@ def cast(module: nn.Module, dtype: torch.dtype, buffers: torch.dtype | None = No
     Raises:
         Refused: its parameters are of several dtypes, so that in one it would be another model.
     """
-    names: dict[torch.dtype, list[str]] = defaultdict(list)
-    for name, parameter in module.named_parameters():
-        if parameter.is_floating_point():
-            names[parameter.dtype].append(name)
-    if len(names) > 1:
-        raise Refused(_several(names))
+    check_dtypes(module)
     whole = _CASTS[buffers or dtype](module)
     if buffers not in (None, dtype):
         for parameter in whole.parameters():
             if parameter.is_floating_point():
                 parameter.data = parameter.data.to(dtype)
     return whole
+
+
+def check_dtypes(module: nn.Module) -> None:
+    """See that the parameters of *module* are of one dtype.
+
+    Raises:
+        Refused: they are of several, so that in one it would be another model.
+    """
+    names: dict[torch.dtype, list[str]] = defaultdict(list)
+    for name, parameter in module.named_parameters():
+        if parameter.is_floating_point():
+            names[parameter.dtype].append(name)
+    if len(names) > 1:
+        raise Refused(_several(names))
 
 
 def _several(names: Mapping[torch.dtype, Sequence[str]]) -> str:

@@ -32,8 +32,8 @@ def prepare(
     began = time.monotonic()
     with observer(quiet=quiet) as watcher, temporary_folder() as folder:
         failed = build(loaded, planned, folder, new_run_id(), watcher)
-    for item, reason in failed.items():
-        complain(f"{item}: {reason}")
+    for item, failure in failed.items():
+        complain(f"{item}: {failure.reason}")
     for case in planned.cases:
         if case.problem and not quiet:
             note(f"{case.case.name}: unsupported: {case.problem}")
