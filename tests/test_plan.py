@@ -333,6 +333,11 @@ def test_what_is_resolved_makes_the_same_plan(suite):
             ("[ddp]", "[ddp, {ddp: {bucket_cap_mb: 25}}]"),
             "strategies[1].ddp = 'ddp/ws1/mb8/fp32': duplicates strategies[0].ddp (line 3)",
         ),
+        (
+            ("[ddp]", "[{zero: {stage: [1, 2], overlap_comm: [true, true]}}]"),
+            "strategies[0].zero.overlap_comm[1] = 'zero1+overlap/ws1/mb8/fp32': duplicates "
+            "strategies[0].zero.overlap_comm[0] (line 3); remove one of them",
+        ),
     ],
 )
 def test_what_can_not_work_is_known_before_launch(suite, change, message):

@@ -247,7 +247,7 @@ def _auto_threads(machine: Machine, world_sizes: Sequence[int]) -> int:
 def _differing_places(cell: Cell, other: Cell) -> tuple[KeyPath, KeyPath]:
     if cell.block != other.block:
         return cell.block or cell.strategy.origin, other.block or other.strategy.origin
-    if cell.strategy.origin != other.strategy.origin:
-        return cell.strategy.origin, other.strategy.origin
-    path = next(path for path in cell.origins if cell.origins[path] != other.origins.get(path))
-    return cell.origins[path], other.origins[path]
+    places = [*zip(cell.strategy.origins, other.strategy.origins, strict=False)]
+    places += [(place, other.origins[path]) for path, place in cell.origins.items() if path in other.origins]
+    # alike but for lists of different options, they are told by their strategies
+    return next((pair for pair in places if pair[0] != pair[1]), places[0])

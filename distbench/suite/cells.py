@@ -29,10 +29,15 @@ class StrategyChoice:
     """A strategy with one value for each option."""
 
     plugin: Plugin
-    origin: KeyPath
-    """Its place in the suite; options that list values come below it."""
+    origins: tuple[KeyPath, ...]
+    """Places in the suite: of each option that lists values that of its own, otherwise of the strategy."""
     is_offered: bool = False
     """Whether it is one of all meshes (``mesh: auto``), which makes no case that it doesn't fit."""
+
+    @property
+    def origin(self) -> KeyPath:
+        """Its place in messages."""
+        return self.origins[0]
 
     def on(self, world_size: int) -> list["StrategyChoice"]:
         """The strategy on *world_size* devices: in every mesh of them if it asks for all."""

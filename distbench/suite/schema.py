@@ -212,4 +212,4 @@ class Reader:
             }
             self.findings += [located(finding, key_origins) for finding in findings]
             if checked:
-                yield StrategyChoice(checked, next(iter(key_origins.values()), (*origin, name)))
+                yield StrategyChoice(checked, tuple(key_origins.values()) or ((*origin, name),))
