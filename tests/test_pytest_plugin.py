@@ -61,10 +61,16 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Pytest:
     monkeypatch.setenv("DISTBENCH_CACHE", str(CACHE))
     # pytest-benchmark measures nothing in a worker of pytest-xdist; the pytest inside is none
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    # what else is installed takes a second to load, in every session
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.path.joinpath("tiny.yaml").write_text(SUITE.replace("LOG", str(pytester.path / "told.txt")))
-    return lambda *arguments: pytester.runpytest_subprocess(
-        "-p", PLUGIN, "-p", "no:hypothesispytest", *arguments
-    )
+
+    def go(*arguments: str) -> pytest.RunResult:
+        is_benchmark = any(str(each).startswith("--benchmark") for each in arguments)
+        more = ("-p", "pytest_benchmark.plugin") if is_benchmark else ()
+        return pytester.runpytest_subprocess("-p", PLUGIN, *more, *arguments)
+
+    return go
 
 
 def changed(pytester: pytest.Pytester, old: str, new: str) -> None:
@@ -295,7 +301,10 @@ def test_xdist_is_refused_for_suites_and_for_nothing_else(run: Pytest, pytester:
     run("-k", "test_run").assert_outcomes(failed=1, deselected=1)
 
 
-def test_registered_twice_it_is_there_once(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_registered_twice_it_is_there_once(
+    run: Pytest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     entries = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["entry-points"][
         "pytest11"
     ]
