@@ -21,7 +21,7 @@ HOSTILE = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     found = shutil.which("chromium")
     assert found, "these tests need Chromium: apt-get install -y chromium"
@@ -42,7 +42,6 @@ class Seen:
         self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
         self.page.on("request", self._note)
         self.page.goto(self.file.as_uri())
-        self.page.wait_for_load_state("networkidle")
 
     def _note(self, request: Request) -> None:
         if request.url != self.file.as_uri() and not request.url.startswith(("data:", "blob:")):

@@ -245,7 +245,7 @@ def test_the_parent_never_imports_torch(tmp_path: Path) -> None:
     """A torch that refuses to be imported stands first on the path."""
     for name in ("torch", "deepspeed"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported by the parent')\n")
-    for arguments in (
+    commands = [
         ["plan", "ids.yaml"],
         ["list"],
         ["show", str(RUN)],
@@ -255,9 +255,19 @@ def test_the_parent_never_imports_torch(tmp_path: Path) -> None:
         ["history", str(RUN)],
         ["adopt", str(RUN), "ddp/ws2/mb8/fp32", "--as", "torch", "--force"],
         ["gate", "ids.yaml", "--self-test", "--dry-run"],
-    ):
-        done = call_outside(*arguments, PYTHONPATH=os.pathsep.join([str(tmp_path), str(HERE.parent)]))
-        assert done.returncode == 0, (arguments, done.stderr)
+    ]
+    code = f"from distbench.cli import main\nprint([main(each) for each in {commands!r}])"
+    path = os.pathsep.join([str(tmp_path), str(HERE.parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=FROZEN,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str([0] * len(commands))
 
 
 @pytest.mark.train
