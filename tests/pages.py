@@ -21,7 +21,7 @@ HOSTILE = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     found = shutil.which("chromium")
     assert found, "these tests need Chromium: apt-get install -y chromium"
