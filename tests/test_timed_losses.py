@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -326,17 +326,26 @@ MISTAKES = ("race", "missing-wait", "stale-gather", "half-batch", "skips-fourth"
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("precision", "mistakes"),
+    [
+        ("fp32", MISTAKES),
+        # of several dtypes only the tolerance differs
+        ("bf16", MISTAKES[:1]),
+        pytest.param("bf16", MISTAKES, marks=pytest.mark.deep),
+    ],
+)
 def test_mistakes_that_are_made_only_while_nobody_looks_are_found(
-    precision: str, run_suite: Callable[..., Finished]
+    precision: str, mistakes: Sequence[str], run_suite: Callable[..., Finished]
 ) -> None:
-    planted = f"{{unwatched: {{mistake: [none, {', '.join(MISTAKES)}]}}}}"
+    planted = f"{{unwatched: {{mistake: [none, {', '.join(mistakes)}]}}}}"
     finished = run_suite(f"{SMALL}precision: {precision}\nstrategies: [single, ddp, {planted}]\n")
     found = {row["label"]: row["verdicts"]["losses"]["word"] for row in finished.cases.values()}
     honest = dict.fromkeys(("single", "ddp", "unwatched-none"), SAME)
-    assert found == {**honest, **{f"unwatched-{mistake}": DIFFERS for mistake in MISTAKES}}
+    assert found == {**honest, **{f"unwatched-{mistake}": DIFFERS for mistake in mistakes}}
     assert finished.code == 1
-    assert "Losses: another training in 5 of 8 cases" in finished.errors
+    number = len(mistakes)
+    assert f"another training in {number} of {number + 3} cases" in finished.errors
     (span,) = finished.record("unwatched-none")["effective"]["spans"]
     assert span == "nullcontext", "up to the end of the timed window nothing tells its steps from others"
 
