@@ -84,6 +84,17 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A command that ran nothing: it has no results, which a loop would find empty."""
+
+    code: int
+    errors: str
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"nothing was run (exit code {self.code}), so there is no {name}: {self.errors}")
+
+
+@dataclass(frozen=True)
 class Done:
     """A finished command."""
 
@@ -154,9 +165,12 @@ def run_in(folder: Path, text: str, *arguments: str, **variables: str) -> Finish
     suite.write_text(text if "launcher:" in text else f"{text}\nlauncher: kept\n")
     done = call("run", str(suite), "--out", str(folder / "out"), "--json", *arguments, **variables)
     if not done.stdout.strip():
-        return Finished(done.returncode, done.stderr, {}, folder)
+        # a test that looks at anything but that looks at no run
+        refused: Any = Refusal(done.returncode, done.stderr)
+        return refused
     shown = json.loads(done.stdout)
     cases = {case["case"]: case for case in shown["cases"]}
+    assert cases, f"nothing was planned: {done.stderr}"
     place = Path(shown["report"]).parent
     return Finished(done.returncode, done.stderr, cases, place, shown.get("checkpoints", []))
 

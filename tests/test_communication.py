@@ -126,8 +126,11 @@ def test_what_was_asked_for_and_what_ran_stand_side_by_side(swept: dict[str, Rec
             assert row.wire_bytes == pytest.approx(row.bytes * whole.get(row.ran, (n - 1) / n))
 
 
+# in bf16 the grids have none on four ranks
+@pytest.mark.parametrize("swept", ["fp32", wide("fp32")], indirect=True)
 def test_a_hybrid_shard_talks_in_groups(swept: dict[str, Record]) -> None:
     hybrid = [r for r in swept.values() if "hybrid" in r.case.label and r.case.world_size == 4]
+    assert {record.case.label for record in hybrid} >= {"fsdp-hybrid", "fsdp1-hybrid"}
     for record in hybrid:
         rows = record.tables["collectives"]
         groups = {(row["op"], row["group"]) for row in rows if row["group_size"] == 2}
