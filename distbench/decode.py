@@ -156,6 +156,9 @@ def _within(read: Reader, limits: Sequence[Any]) -> Reader:
 
     def check(value: Any) -> Any:
         held = read(value)
+        if held is None:
+            # of ``int | None``, what is bound is the number
+            return held
         for bound in bounds:
             if problem := bound.problem(held):
                 raise _Misfit(f"{value!r:.60}: {problem}")

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from records import case, measured
 
+from distbench.bounds import Bound
 from distbench.case import Axis, Batch, Case, Choice, Optimizer
 from distbench.cli import main
 from distbench.decode import decoded
@@ -130,6 +131,7 @@ class Part:
     pair: tuple[float, float] = (1.0, 2.0)
     maybe: float | None = None
     many: list[Choice] = field(default_factory=list)
+    bounded: Annotated[int | None, Bound(1)] = 1
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,7 @@ class Part:
         ({"word": "a", "from_tomorrow": [1]}, Part("a")),
         ({"word": "b", "pair": [3, 4.5], "maybe": 2}, Part("b", (3, 4.5), 2)),
         ({"word": "b", "maybe": None, "many": [{"name": "x"}]}, Part("b", many=[Choice("x")])),
+        ({"word": "b", "bounded": None}, Part("b", bounded=None)),
     ],
 )
 def test_what_was_written_is_read(plain: dict[str, Any], instance: Part) -> None:
@@ -155,6 +158,7 @@ def test_what_was_written_is_read(plain: dict[str, Any], instance: Part) -> None
         ({"word": "a", "pair": ["x", 1]}, "here: pair.0: 'x'"),
         ({"word": "a", "pair": [1]}, "here: pair: [1]: expected 2 values"),
         ({"word": "a", "maybe": True}, "here: maybe: True"),
+        ({"word": "a", "bounded": 0}, "here: bounded: 0: must be at least 1"),
         ({"word": "a", "many": [{"name": 1}]}, "here: many.0.name: 1"),
         ({"word": "a", "many": [{"options": {}}]}, "here: many.0: name"),
     ],

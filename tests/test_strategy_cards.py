@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from distbench.analysis.choice import Candidate
 from distbench.analysis.decision import branches, sentence
 from distbench.analysis.noise import Interval
 from distbench.analysis.run import AnalysedRun
+from distbench.analysis.settings import description_of
 from distbench.case import Batch, Choice, Precision
 from distbench.record.store import Run
 from distbench.report.view import chapters
 from distbench.strategies.cards import card_of
+from distbench.strategies.description import Description
 from distbench.units import bytes_text
 
 SAMPLE = str(Path(__file__).parent.parent / "reports" / "sample")
@@ -181,3 +184,22 @@ def test_a_strategy_of_anybody_has_no_card():
     assert card_of(Choice("mine")) is None
     assert card_of(Choice("zero", {"stage": "x"})) is None
     assert card_of(Choice("zero", {"bogus": 1})) is None
+
+
+# words that a later version may know
+LATER = [
+    Choice("fsdp", {"mesh": "nearest"}),
+    Choice("fsdp", {"mesh": None}),
+    Choice("fsdp", {"mesh": ["dp_shard"]}),
+    Choice("fsdp", {"sharding": "x"}),
+    Choice("pp", {"schedule": "X"}),
+    Choice("zero", {"mesh": "nearest"}),
+]
+
+
+@pytest.mark.parametrize("choice", LATER, ids=str)
+def test_options_that_this_version_does_not_know_cost_a_card_and_a_description_and_no_more(
+    choice: Choice,
+) -> None:
+    assert card_of(choice) is None
+    assert description_of(replace(case(choice.name), strategy=choice), None) == Description()

@@ -15,6 +15,7 @@ from distbench.analysis.text import one_line
 from distbench.case import BYTES, Case
 from distbench.grouping import gathered
 from distbench.record import Record
+from distbench.strategies.cards import strategy_of
 from distbench.strategies.description import ENGINE_SETTINGS, ByDesign, Description, Meaning
 
 Kind = Literal["work", "speed", "strategy", "unknown"]
@@ -139,12 +140,8 @@ def description_of(case: Case, record: Record | None) -> Description:
     """Description in *record*, else that of distbench's own strategy of that name: old records have none."""
     if record and record.described_strategy:
         return record.described_strategy
-    strategy = registry.built_in("strategies").get(case.strategy.name)
-    try:
-        return strategy(**case.strategy.options).description() if strategy else Description()
-    except TypeError:
-        # options of another version of distbench
-        return Description()
+    strategy = strategy_of(case.strategy)
+    return strategy.description() if strategy else Description()
 
 
 def design_of(case: Case, record: Record | None) -> ByDesign | None:

@@ -1,19 +1,33 @@
-"""Cards of strategies: found by the choice that a record keeps, without a trial."""
+"""Strategies and their cards, found by the choice that a record keeps, without a trial."""
 
 from __future__ import annotations
 
+import dataclasses
+from typing import TYPE_CHECKING
+
 from distbench import registry
 from distbench.case import Choice
+from distbench.decode import decoded
+from distbench.errors import RecordError
 from distbench.strategies.description import Card
+
+if TYPE_CHECKING:
+    from distbench.strategies.base import Strategy
+
+
+def strategy_of(choice: Choice) -> Strategy | None:
+    """Strategy of distbench's own with these options; None: another one, or of another version."""
+    cls = registry.built_in("strategies").get(choice.name)
+    if cls is None or choice.options.keys() - {field.name for field in dataclasses.fields(cls)}:
+        return None
+    try:
+        made: Strategy = decoded(cls, choice.options, choice.name)
+    except (RecordError, TypeError, ValueError, LookupError):
+        # options of anybody's record: of another type, unknown, or that don't fit together
+        return None
+    return made
 
 
 def card_of(choice: Choice) -> Card | None:
-    """Card of a strategy of distbench's own with these options; None: another one, or of another version."""
-    if choice.name not in registry.built_in("strategies"):
-        return None
-    try:
-        card: Card | None = registry.built_in("strategies")[choice.name](**choice.options).card
-    except (TypeError, ValueError, LookupError):
-        # options of anybody's record
-        return None
-    return card
+    """Card of ``strategy_of``."""
+    return strategy.card if (strategy := strategy_of(choice)) else None
