@@ -368,7 +368,7 @@ def test_a_world_size_that_the_machine_chose_is_no_mistake_of_the_suite(suite):
 
 def test_what_this_machine_can_not_run_is_unsupported_with_a_reason(suite):
     plan = make(suite(MINIMAL.replace("[ddp]", "[dp]"), world_sizes=[2]), CPU)
-    assert plan.cases[0].problem == "nn.DataParallel needs at least 2 CUDA devices"
+    assert plan.cases[0].problem == "nn.DataParallel needs CUDA devices"
     assert plan.trials == []
 
 

@@ -86,6 +86,17 @@ def test_a_module_that_plans_split_is_the_same_training(
     assert not any(unexplained.values()), unexplained
 
 
+def test_a_stage_that_trains_nothing_takes_a_loss_scale(run_suite: Callable[..., Finished]) -> None:
+    plan = {"embedding": [["ids"], ["x"]], "layers": [["x"], ["x"]], "head": [["x"], ["logits"]]}
+    own = {"user": {"model": "small:Tuned", "length": 32, "pp_plan": plan}}
+    text = SUITE.replace("check: {steps: 3}\n", "") + "precision: fp16\nstrategies: [pp]\n"
+    done = run_suite(f"{text}workload: {json.dumps(own)}\n")
+    assert done.code == 0, done.errors
+    record = done.record("pp")
+    assert record["status"] == "measured", record["reason"]
+    assert record["values"]["skipped_share"] == 0
+
+
 def made(model: str = "Decoder", **plans: Any) -> User:
     ((name, options),) = workload(model, **plans).items()
     one: User = registry.make("workloads", Choice(name, {**options, "model": f"models.planned:{model}"}))

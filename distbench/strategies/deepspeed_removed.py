@@ -15,14 +15,15 @@ _NEEDS = {
     # by the source of DeepSpeed 0.19.6
     "sparse_attention": 'CUDA, triton 1.0.0 and an old torch ("requires a torch version >= 1.5 and < 2.0")',
 }
-_ONEBIT = "; use onebit: {{algorithm: {}}} in an environment with DeepSpeed up to 0.19.6"
+_OLDER = f" in an environment with DeepSpeed up to {LAST}"
+_ONEBIT = f"; use onebit: {{{{algorithm: {{}}}}}}{_OLDER}"
 _INSTEAD = {
     "onebit_adam": _ONEBIT.format("adam"),
     "zero_one_adam": _ONEBIT.format("zero_one_adam"),
     "onebit_lamb": _ONEBIT.format("lamb"),
     "sparse_attention": "; workload: {transformer: {attention: sliding_window}} also skips part of attention",
-    "mics": "; use zero: {mics_shard_size: 2} in an environment with DeepSpeed up to 0.19.6, or fsdp: "
-    "{sharding: hybrid}, which also shards inside groups and replicates across them",
+    "mics": f"; use zero: {{mics_shard_size: 2}}{_OLDER}, or fsdp: {{sharding: hybrid}}, which also shards "
+    "inside groups and replicates across them",
 }
 
 
@@ -44,12 +45,15 @@ class RemovedFromDeepSpeed(Strategy):
         return self.technique.replace("_", "-")
 
     def problem(self, case: Case, machine: Machine) -> str:
-        version, instead = machine.packages["deepspeed"], _INSTEAD[self.technique]
-        if release(version) >= REMOVED_IN:
+        version, instead = machine.packages.get("deepspeed"), _INSTEAD[self.technique]
+        if version is None or release(version) >= REMOVED_IN:
+            what = f"DeepSpeed {version} does not have it; " if version else ""
             return (
-                f"{self.technique}: DeepSpeed {version} does not have it; {LAST} was the last version that "
-                f"had it ({REMOVAL}){instead}"
+                f"{self.technique}: {what}{LAST} was the last version of DeepSpeed that had it ({REMOVAL})"
+                f"{instead}"
             )
+        # which is this one
+        instead = instead.replace(_OLDER, "")
         has = f"{self.technique}: DeepSpeed {version} still has it"
         if needs := _NEEDS.get(self.technique):
             has += f", and it needs {needs}; distbench has no engine for it"

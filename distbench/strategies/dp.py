@@ -42,8 +42,12 @@ class DataParallel(Replicated):
         return 1
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        if case.device != "cuda" or machine.devices < 2 or case.world_size < 2:
-            return "nn.DataParallel needs at least 2 CUDA devices"
+        if case.device != "cuda":
+            return "nn.DataParallel needs CUDA devices"
+        if machine.devices < 2:
+            return f"nn.DataParallel needs at least 2 CUDA devices, and this machine has {machine.devices}"
+        if case.world_size < 2:
+            return "nn.DataParallel needs a world size of at least 2, and this case has 1"
         if case.compile != "none":
             return (
                 "nn.DataParallel copies the module in each step, but compiled layers would run the original"

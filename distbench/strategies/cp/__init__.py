@@ -114,9 +114,10 @@ class ContextParallel(Strategy):
         if reason := meshes.problem(self.asked, ranks, self._of_data):
             return reason
         if self._over(ranks).size("cp") < 2:
-            return (
-                "context parallelism needs at least 2 devices per sequence; use ddp, or a larger world size"
-            )
+            needs = "context parallelism needs at least 2 devices per sequence"
+            if self.asked.get("cp") == 1:
+                return f"{needs}, and mesh: {{cp: 1}} gives each one; use ddp, or leave mesh out"
+            return f"{needs}, and this case has one; use ddp, or a larger world size"
         return (
             self._cut(ranks).problem(case)
             or (unfused(case) if self.sharded else reduced_otherwise(case, "cp", "sharded: true"))

@@ -64,7 +64,8 @@ class ExpertParallel(Strategy):
 
     def dimensions(self, ranks: int) -> dict[str, int]:
         sharing = self.asked.get("ep", ranks)
-        return {"dp_replicate": ranks // sharing, "ep": sharing}
+        # where they don't fit, problem says so
+        return {"dp_replicate": max(1, ranks // sharing), "ep": sharing}
 
     @property
     def asked(self) -> dict[str, int]:

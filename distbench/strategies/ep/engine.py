@@ -81,7 +81,10 @@ class ExpertParallelEngine(ReplicatedEngine):
         return reading.norm(every) / self._scale
 
     def total_norm(self) -> torch.Tensor:
-        experts, others = map(nn.utils.get_total_norm, self._split_gradients())
+        # where nothing is trained torch gives 0 on the host, and NCCL reduces with nobody there
+        experts, others = (
+            nn.utils.get_total_norm(each).to(self._setting.device) for each in self._split_gradients()
+        )
         squares = experts.double() ** 2
         dist.all_reduce(squares, group=self._mesh["ep"].get_group())
         return (squares + others.double() ** 2).sqrt().to(others.dtype)

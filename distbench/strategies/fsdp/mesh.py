@@ -60,8 +60,10 @@ def mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
         return f"{option} needs tensor parallelism; set mesh: {{tp: 2}}"
     if not sizes:
         return None
-    if strategy.version == 1 or (over.devices > 1 and strategy.cpu_offload):
-        return "mesh needs FSDP2, and tp does not support offload; set version: 2 and cpu_offload: false"
+    if strategy.version == 1:
+        return "mesh needs FSDP2; set version: 2"
+    if over.devices > 1 and strategy.cpu_offload:
+        return f"mesh: {{tp: {over.devices}}} does not support offload; set cpu_offload: false"
     if strategy.sharding == "hybrid" and {"dp_replicate", "dp_shard"} & {*sizes}:
         return (
             "sharding: hybrid sets with replicas or shards what mesh sets with dp_replicate and dp_shard; "

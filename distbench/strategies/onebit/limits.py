@@ -55,8 +55,8 @@ def _of_case(onebit: OneBit, case: Case) -> str | None:
 
 
 def _of_machine(case: Case, machine: Machine) -> str | None:
-    version = machine.packages["deepspeed"]
-    if release(version) >= REMOVED_IN:
+    version = machine.packages.get("deepspeed")
+    if version is not None and release(version) >= REMOVED_IN:
         return (
             f"DeepSpeed {version} does not have 1-bit optimizers; {LAST} was the last version that had them "
             f"({REMOVAL}); choose an environment with it (environments), or ddp: {{powersgd_rank: 4}} here"

@@ -90,13 +90,14 @@ def _exchange(implementation: Implementation, mesh: DeviceMesh) -> Ulysses | Rin
         return Ulysses(mesh)
     try:
         from distbench.strategies.torch_engine.ring import Ring
+
+        return Ring(mesh)
     except (ImportError, AttributeError) as error:
         # a prototype of torch's, which other versions have elsewhere or not at all
         raise Refused(
             f"torch {torch.__version__} has another ring attention than distbench uses, or none ({error}); "
             "use implementation: ulysses"
         ) from error
-    return Ring(mesh)
 
 
 class ContextEngine(TorchEngine):

@@ -211,7 +211,9 @@ class TorchEngine(Engine):
         """Take the loss scale out of the gradients; return False if they overflowed."""
         if not torch.isfinite(reading.full(self.total_norm())):
             return False
-        torch._foreach_div_(self._gradients(), self._scale)
+        if gradients := self._gradients():
+            # a stage of a pipeline may train nothing
+            torch._foreach_div_(gradients, self._scale)
         return True
 
 

@@ -18,6 +18,12 @@ from torch.distributed.tensor.experimental._context_parallel import _attention
 
 from distbench.workloads.context import Attend
 
+# looked up here, so that a torch without one of them is seen before anything runs
+_OPTIONS = _attention._cp_options
+_DISPATCH = _attention._enable_context_parallel_dispatcher
+_RING = _attention._templated_ring_attention
+_RING_BACK = _attention._templated_ring_attention_backward
+
 _POSITIONS = 2
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -29,9 +35,9 @@ class Ring:
     def __init__(self, mesh: DeviceMesh) -> None:
         """*mesh* has the ranks that share rows."""
         self._mesh = mesh
-        _attention._cp_options.enable_load_balance = True
+        _OPTIONS.enable_load_balance = True
         if mesh.device_type != "cpu":
-            _attention._enable_context_parallel_dispatcher()
+            _DISPATCH()
 
     def parts(self, positions: int) -> torch.Tensor:
         """Positions of each rank (ranks, positions / ranks): a part from the front and one from the back.
@@ -78,9 +84,7 @@ class _CpuRing(torch.autograd.Function):
         ctx: Any, group: dist.ProcessGroup, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         """Causal attention of this rank's queries."""
-        out, logsumexp = _attention._templated_ring_attention(
-            group, _POSITIONS, _FORWARD, query, key, value, is_causal=True
-        )
+        out, logsumexp = _RING(group, _POSITIONS, _FORWARD, query, key, value, is_causal=True)
         ctx.group = group
         ctx.save_for_backward(query, key, value, out, logsumexp)
         return out
@@ -90,7 +94,7 @@ class _CpuRing(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         """Gradients of this rank's queries, keys and values."""
         query, key, value, out, logsumexp = ctx.saved_tensors
-        found = _attention._templated_ring_attention_backward(
+        found = _RING_BACK(
             ctx.group,
             _POSITIONS,
             _BACKWARD,

@@ -97,8 +97,8 @@ def _of_groups(strategy: Zero, case: Case, option: str) -> str | None:
 
 def _of_mics(strategy: Zero, machine: Machine) -> str | None:
     """Why the DeepSpeed that is installed can't train by MiCS."""
-    version = machine.packages["deepspeed"]
-    if strategy.mics_shard_size == 1:
+    version = machine.packages.get("deepspeed")
+    if strategy.mics_shard_size == 1 or version is None:
         return None
     if strategy.hpz_partition_size > 1:
         return "mics_shard_size and hpz_partition_size: DeepSpeed has no engine for both; use one of them"
