@@ -397,6 +397,24 @@ def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(
     assert told == "data same has no held-out rows, so a training on it can't be evaluated"
 
 
+@pytest.mark.parametrize(("size", "is_enough"), [(600, False), (1290, True)])
+def test_data_of_which_too_little_can_be_held_out_are_told_before_a_launch(
+    tmp_path: Path, size: int, is_enough: bool
+) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_bytes(bytes(size))
+    long_rows = {"transformer": {"preset": "tiny", "seq_len": 128}}
+    plan = planned(data={"text": {"path": str(file)}}, workload=long_rows, **asked())
+    told = {task.problem for task in plan.trials}
+    if is_enough:
+        assert told == {None}
+    else:
+        assert told == {
+            "data text: 600 tokens: their last tenth, which is held out, is too short for one sample of "
+            "129; it takes 1,290 tokens"
+        }
+
+
 @pytest.mark.parametrize(
     ("section", "told"),
     [

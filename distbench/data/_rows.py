@@ -131,6 +131,16 @@ class TokenRow(Source):
     def open(self, shape: Shape, seed: int, batch_size: int) -> Batches:
         return _windows(self.tokens(), shape, seed, batch_size)
 
+    def split_problem(self, shape: Shape) -> str | None:
+        available, needed = len(self.tokens()), window(shape)
+        cut = int(available * _KEPT)
+        if min(cut, available - cut) >= needed:
+            return None
+        return (
+            f"{available:,} tokens: their last tenth, which is held out, is too short for one sample of "
+            f"{needed}; it takes {10 * needed:,} tokens"
+        )
+
     def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
         """Windows of the first nine tenths of the tokens, and *held_out* evenly spread over the last.
 
@@ -142,14 +152,11 @@ class TokenRow(Source):
         """
         import numpy as np
 
+        if problem := self.split_problem(shape):
+            raise ValueError(problem)
         tokens, needed = self.tokens(), window(shape)
         cut = int(len(tokens) * _KEPT)
         tail = tokens[cut:]
-        if min(cut, len(tail)) < needed:
-            raise ValueError(
-                f"{len(tokens)} tokens: their last tenth, which is held out, is too short for one sample of "
-                f"{needed}"
-            )
         count = min(held_out, len(tail) - needed + 1)
         places = np.linspace(0, len(tail) - needed, count).astype(np.int64)
         rows = tail[places[:, None] + np.arange(needed)]

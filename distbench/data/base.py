@@ -138,6 +138,10 @@ class Source(ABC):
         """How held-out rows are judged, or None if the source keeps none."""
         return None
 
+    def split_problem(self, shape: Shape) -> str | None:
+        """Why no rows of *shape* can be held out, or None; asked without torch, where ``problem`` is None."""
+        return None
+
     def split(self, shape: Shape, seed: int, batch_size: int, held_out: int) -> Split:
         """Batches for training, and *held_out* rows (or all there are) that never appear in one.
 

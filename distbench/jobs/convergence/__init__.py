@@ -117,10 +117,10 @@ class Convergence(Kind):
             reference = _named(reference_of(case))
             merit = merit_of(case)
             own = ConvergeOptions(**dataclasses.asdict(section), of=case.id)
-            if merit is None:
-                why = f"data {case.data.name} has no held-out rows, so a training on it can't be evaluated"
+            if why := _unevaluated(case, merit):
                 jobs[case.id] = case, dataclasses.replace(own, problem=why), 1
                 continue
+            assert merit is not None, "else there is a reason"
             own = dataclasses.replace(
                 own,
                 role="case",
@@ -202,6 +202,16 @@ def merit_of(case: Case) -> Merit | None:
     source: Source = registry.make("data", case.data)
     workload: Workload = registry.make("workloads", case.workload)
     return source.merit(workload.shape)
+
+
+def _unevaluated(case: Case, merit: Merit | None) -> str | None:
+    """Why a training of *case* can't be evaluated, or None."""
+    if merit is None:
+        return f"data {case.data.name} has no held-out rows, so a training on it can't be evaluated"
+    source: Source = registry.make("data", case.data)
+    workload: Workload = registry.make("workloads", case.workload)
+    problem = source.split_problem(workload.shape)
+    return problem and f"data {case.data.name}: {problem}"
 
 
 def _named(reference: Case) -> Case:
