@@ -103,9 +103,9 @@ def test_steps_without_any_collective_are_steps_of_the_mean() -> None:
         (
             {"local_steps": 4},
             {},
-            "local_steps = 4 has an effect only with algorithm: zero_one_adam, not with adam",
+            "local_steps = 4 has no effect without algorithm: zero_one_adam; leave it out",
         ),
-        ({"var_update_scaler": 4}, {}, "var_update_scaler = 4 has an effect only"),
+        ({"var_update_scaler": 4}, {}, "var_update_scaler = 4 has no effect without"),
         ({"algorithm": "zero_one_adam", "local_steps": 6}, {}, "use a power of 2: 4 or 8"),
         ({}, {"device": "cuda"}, "cupy, which is not installed; pip install cupy-cuda12x"),
     ],

@@ -698,3 +698,40 @@ def test_the_limits_that_follow_the_size_are_shown(suite, distbench):
     shown = json.loads(distbench("plan", file, "--json").stdout)
     assert {trial["limits"]["start"] for trial in shown["trials"]} == {120}
     assert sum(trial["limits"]["trial"] for trial in shown["trials"]) < shown["at_most_s"] < float("inf")
+
+
+# options that change nothing beside the others would plan one training under several names
+UNUSED = {
+    "{fsdp: {replicas: 4}}": "replicas = 4 has no effect without sharding: hybrid; leave it out",
+    "{fsdp: {shards: 2}}": "shards = 2 has no effect without sharding: hybrid; leave it out",
+    "{fsdp: {sharding: hybrid, replicas: 4, shards: 2}}": "replicas = 4 has no effect without shards: null",
+    "{fsdp: {version: 1, reshard_root: true}}": "reshard_root = True has no effect without version: 2",
+    "{zero: {stage: 0, reduce_bucket_size: 5}}": "reduce_bucket_size = 5 has no effect without stage",
+    "{zero: {stage: 3, allgather_bucket_size: 5}}": "allgather_bucket_size = 5 has no effect without",
+    "{zero: {stage: 1, max_live_parameters: 5}}": "max_live_parameters = 5 has no effect without stage: 3",
+    "{zero: {stage: 2, param_persistence_threshold: 9}}": "param_persistence_threshold = 9 has no effect",
+    "{zero: {stage: 1, nvme_path: /x}}": "nvme_path = /x has no effect without offload to nvme",
+}
+
+
+@pytest.mark.parametrize(("strategy", "why"), UNUSED.items())
+def test_an_option_without_effect_is_no_case_of_its_own(suite, strategy, why):
+    plan = make(suite(MINIMAL.replace("[ddp]", f"[{strategy}]"), world_sizes=[2]), CPU)
+    (item,) = plan.cases
+    assert why in item.problem
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "{fsdp: {sharding: hybrid, shards: 1}}",
+        "{fsdp: {reshard_root: true}}",
+        "{zero: {stage: 1, reduce_bucket_size: 5, allgather_bucket_size: 5}}",
+        "{zero: {stage: 3, reduce_bucket_size: 5, max_live_parameters: 5, prefetch_bucket_size: 5}}",
+        "{zero: {stage: 2, param_persistence_threshold: 0, max_reuse_distance: 0}}",
+    ],
+)
+def test_an_option_with_an_effect_is_planned(suite, strategy):
+    plan = make(suite(MINIMAL.replace("[ddp]", f"[{strategy}]"), world_sizes=[2]), CPU)
+    (item,) = plan.cases
+    assert item.problem is None

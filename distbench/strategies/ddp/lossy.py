@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distbench import optimizers, registry
 from distbench.case import BYTES, Case
+from distbench.strategies._unused import unused_option
 from distbench.strategies.description import ByDesign
 
 if TYPE_CHECKING:
@@ -56,13 +57,14 @@ def problem(ddp: DistributedDataParallel, case: Case) -> str | None:
             f"powersgd_rank = {ddp.powersgd_rank} and local_sgd_period = {ddp.local_sgd_period}: torch has "
             "no hook that does both; use only one of them"
         )
-    for option, of in {
-        "powersgd_start": "powersgd_rank",
-        "min_compression_rate": "powersgd_rank",
-        "local_sgd_start": "local_sgd_period",
-    }.items():
-        if getattr(ddp, option) != getattr(type(ddp), option) and not getattr(ddp, of):
-            return f"{option} = {getattr(ddp, option):g} has no effect without {of}; set {of}: 4, say"
+    powersgd = ddp.powersgd_rank, "powersgd_rank"
+    needs = {
+        "powersgd_start": powersgd,
+        "min_compression_rate": powersgd,
+        "local_sgd_start": (ddp.local_sgd_period, "local_sgd_period"),
+    }
+    if reason := unused_option(ddp, type(ddp)(), needs):
+        return reason
     return _lossy_problem(ddp, case) if ddp.by_design else None
 
 

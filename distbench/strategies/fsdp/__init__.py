@@ -15,6 +15,7 @@ from distbench.strategies._model_states import state_problem, zero_table
 from distbench.strategies._offers import unfused
 from distbench.strategies._pipeline import stages_of
 from distbench.strategies._tensor_parallel import TensorParallelism
+from distbench.strategies._unused import unused_option
 from distbench.strategies.base import TORCH_SHARDS, Setting, Strategy
 from distbench.strategies.description import (
     KEEPING,
@@ -215,7 +216,16 @@ class FullyShardedDataParallel(Strategy):
         return device_meshes.made(self.dimensions(setting.world_size), setting.device)
 
     def problem(self, case: Case, machine: Machine) -> str | None:
-        if reason := mesh_problem(self, case):
+        is_hybrid = self.sharding == "hybrid"
+        needs = {
+            "replicas": (
+                is_hybrid and self.shards is None,
+                "shards: null" if is_hybrid else "sharding: hybrid",
+            ),
+            "shards": (is_hybrid, "sharding: hybrid"),
+            "reshard_root": (self.version == 2, "version: 2"),
+        }
+        if reason := unused_option(self, type(self)(), needs) or mesh_problem(self, case):
             return reason
         if self.sharding == "hybrid" and (reason := group_problem(self, case.world_size, machine)):
             return reason

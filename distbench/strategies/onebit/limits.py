@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from distbench.case import Case, Precision
 from distbench.env import CUPY, Machine
 from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
+from distbench.strategies._unused import unused_option
 
 if TYPE_CHECKING:
     from distbench.strategies.onebit import OneBit
@@ -22,14 +23,8 @@ def _of_options(onebit: OneBit) -> str | None:
     if steps & (steps - 1):
         lower = 1 << (steps.bit_length() - 1)
         return f"local_steps = {steps}: the interval is doubled, so use a power of 2: {lower} or {2 * lower}"
-    if onebit.algorithm != "zero_one_adam":
-        for option in ("var_update_scaler", "local_steps"):
-            if getattr(onebit, option) != getattr(type(onebit), option):
-                return (
-                    f"{option} = {getattr(onebit, option)} has an effect only with algorithm: zero_one_adam, "
-                    f"not with {onebit.algorithm}; leave it out"
-                )
-    return None
+    own = onebit.algorithm == "zero_one_adam", "algorithm: zero_one_adam"
+    return unused_option(onebit, type(onebit)(), {"var_update_scaler": own, "local_steps": own})
 
 
 def _of_case(onebit: OneBit, case: Case) -> str | None:

@@ -11,6 +11,7 @@ from distbench.optimizers import Cut
 from distbench.strategies._deepspeed import ops
 from distbench.strategies._deepspeed.releases import LAST, REMOVAL, REMOVED_IN, release
 from distbench.strategies._model_states import state_problem
+from distbench.strategies._unused import unused_option
 from distbench.strategies.zero.pipeline import MICRO_BATCHES
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ def problem(strategy: Zero, case: Case, machine: Machine) -> str | None:
     """Why *case* can't be trained with *strategy* on *machine*, or None; its tools aside."""
     cut: Cut = "flat" if strategy.stage else "rows" if strategy.tensor_parallelism.devices > 1 else "whole"
     return (
-        _of_options(strategy, case)
+        _unused(strategy)
+        or _of_options(strategy, case)
         or _of_precision(case)
         or _of_disk(strategy, machine)
         or _of_groups(strategy, case, "hpz_partition_size")
@@ -30,6 +32,24 @@ def problem(strategy: Zero, case: Case, machine: Machine) -> str | None:
         or _of_quantized(strategy, case)
         or _of_mesh(strategy, case)
         or state_problem(case, cut, f"ZeRO {strategy.stage}")
+    )
+
+
+def _unused(strategy: Zero) -> str | None:
+    stage_3 = strategy.stage == 3, "stage: 3"
+    usual = type(strategy)(stage=strategy.stage)
+    return unused_option(
+        strategy,
+        usual,
+        {
+            "reduce_bucket_size": (strategy.stage > 0, "stage: 1, 2 or 3"),
+            "allgather_bucket_size": (strategy.stage in (1, 2), "stage: 1 or 2"),
+            "param_persistence_threshold": stage_3,
+            "max_live_parameters": stage_3,
+            "max_reuse_distance": stage_3,
+            "prefetch_bucket_size": stage_3,
+            "nvme_path": ("nvme" in strategy.offloads, "offload to nvme"),
+        },
     )
 
 

@@ -1,0 +1,22 @@
+"""Options that change nothing, which would give one case two names. Without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from distbench.strategies.base import Strategy
+
+
+def unused_option(strategy: Strategy, usual: Strategy, needs: Mapping[str, tuple[Any, str]]) -> str | None:
+    """Why an option of *strategy* is refused that has no effect beside its others, or None.
+
+    Args:
+        usual: The strategy without such options.
+        needs: Option -> whether it counts, and what it needs to count.
+    """
+    for option, (counts, needed) in needs.items():
+        value = getattr(strategy, option)
+        if not counts and value != getattr(usual, option):
+            return f"{option} = {value} has no effect without {needed}; leave it out"
+    return None
