@@ -29,6 +29,8 @@ class Account:
     """Bytes that there are; None: unknown, or the cgroup has no limit."""
     peak: int | None = None
     """Most bytes in use at a time; None: not counted."""
+    free: int | None = None
+    """Bytes that are left below the tightest limit; None: unknown, or there is no limit."""
 
     def since(self, before: Account | None) -> Account | None:
         """This account, with only the kills after *before*; None if those can't be told."""
@@ -56,6 +58,7 @@ def _of_cgroup_v1(proc: Path) -> Account:
         kills=_table(folder / "memory.oom_control")["oom_kill"],
         limit=limit if limit < _NO_LIMIT else None,
         peak=_number(folder / "memory.max_usage_in_bytes"),
+        free=_left(limit, _number(folder / "memory.usage_in_bytes")) if limit < _NO_LIMIT else None,
     )
 
 
@@ -64,12 +67,18 @@ def _of_cgroup_v2(proc: Path) -> Account:
     # the tightest limit is that of the cgroup or of one around it
     around = [folder, *(each for each in folder.parents if each.is_relative_to(top))]
     limits = [limit for each in around if (limit := _number(each / "memory.max")) is not None]
+    left = [_left(_number(each / "memory.max"), _number(each / "memory.current")) for each in around]
     return Account(
         "cgroup",
         kills=_table(folder / "memory.events")["oom_kill"],
         limit=min(limits, default=None),
         peak=_number(folder / "memory.peak"),
+        free=min((each for each in left if each is not None), default=None),
     )
+
+
+def _left(limit: int | None, used: int | None) -> int | None:
+    return None if limit is None or used is None else max(0, limit - used)
 
 
 def _of_machine(proc: Path) -> Account:

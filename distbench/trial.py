@@ -188,4 +188,8 @@ class Phases:
         self.progress.at(name)
         began = time.perf_counter()
         yield
-        self.seconds[name] = time.perf_counter() - began
+        self.add(name, time.perf_counter() - began)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add *seconds* to those of phase *name*, which a job with several trainings passes several times."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds

@@ -122,6 +122,10 @@ def test_time_and_size_of_all_of_it_are_kept(variant: tuple[str, Finished]) -> N
             assert 0 < values[column] < 60, case
             assert record["columns"][column]["unit"] == "s"
             assert record["columns"][column]["better"] == "lower"
+        took = {phase: max(seconds) for phase, seconds in record["phases"].items()}
+        assert took.keys() >= {"build", "check", "save", "load", "consolidate", "load full"}, case
+        assert took["save"] >= values["checkpoint_save_s"], case
+        assert sum(took.values()) <= record["wall_s"], case
 
 
 def test_nothing_large_is_left_behind(variant: tuple[str, Finished]) -> None:

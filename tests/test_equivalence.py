@@ -386,7 +386,10 @@ def test_the_ranks_of_a_reference_decide_alike_what_only_one_of_them_sees(odd: d
     [
         ("odd:DrawsInForward zero3", "the model draws random numbers while it trains"),
         ("odd:Unused ddp", "find_unused_parameters"),
-        ("small:NotANumber ddp", "its reference has no result: the loss of rank 0 was nan at step"),
+        (
+            "small:NotANumber ddp",
+            "its reference has no result: the loss of the training 'fp64' of rank 0 was nan at step",
+        ),
     ],
 )
 def test_what_can_not_be_checked_says_why(name: str, reason: str, odd: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from distbench.record import NODE_LOST, RankDevice, Status
 from distbench.record.store import Run as RunFolder
 from distbench.run.control import StopRequest
 from distbench.run.watch import Watch
-from distbench.trial import Progress, Sign, log_file, progress_file, read_progress, result_file
+from distbench.trial import Phases, Progress, Sign, log_file, progress_file, read_progress, result_file
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -210,3 +210,11 @@ def test_gpus_named_by_uuid_are_told_to_ranks_by_number(visible: str, numbers: s
     assert told.get(VISIBLE) == numbers
     assert "CUDA_DEVICE_ORDER" in told or not told, "numbers are those of the bus"
     assert by_number(FakeNvml(init_error="no driver"), {VISIBLE: visible}) == {}
+
+
+def test_a_phase_that_is_passed_several_times_has_the_time_of_all(tmp_path: Path) -> None:
+    phases = Phases(Progress(progress_file(tmp_path, 0)))
+    for _ in range(3):
+        with phases.phase("check"):
+            time.sleep(0.01)
+    assert phases.seconds["check"] >= 0.03

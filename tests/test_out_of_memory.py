@@ -94,6 +94,20 @@ def test_cgroup_v2_is_read_with_the_limit_of_a_cgroup_around_it(kernel: Kernel) 
     assert oom.account(kernel.proc) == Account("cgroup", 1, 3 * GIB, GIB)
 
 
+def test_what_is_left_is_counted_below_every_limit_around_it(kernel: Kernel) -> None:
+    version_2(kernel)
+    kernel.write("uni/job/step/memory.current", f"{GIB}\n")
+    kernel.write("uni/job/memory.current", f"{2 * GIB}\n")
+    found = oom.account(kernel.proc)
+    assert found is not None
+    assert found.free == GIB
+    version_1(kernel, 2 * GIB)
+    kernel.write("mem/job/7/memory.usage_in_bytes", f"{GIB // 2}\n")
+    found = oom.account(kernel.proc)
+    assert found is not None
+    assert found.free == 3 * GIB // 2
+
+
 def test_a_kernel_before_5_19_counts_no_peak(kernel: Kernel) -> None:
     version_2(kernel)
     (kernel.mounts / "uni/job/step/memory.peak").unlink()

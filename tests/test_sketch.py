@@ -98,3 +98,22 @@ def test_hashes_are_those_of_the_published_finaliser() -> None:
     for first in (0, 2**31 - 2, 2**32 - 2):
         told = hashed(first, 4, torch.device("cpu")).tolist()
         assert [word % 2**32 for word in told] == [exact((first + i) % 2**32) for i in range(4)]
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_a_complex_tensor_is_told_by_both_of_its_parts(dtype: str) -> None:
+    import torch
+
+    tensor = random(200, getattr(torch, dtype)) + 1j * random(200).flip(0)
+    other = torch.complex(tensor.real, 2 * tensor.imag)
+    one, two = described(tensor), described(other)
+    assert one["norm"] == pytest.approx(float(torch.view_as_real(tensor).double().norm()), rel=1e-6)
+    assert one["digest"] != two["digest"]
+    apart = math.hypot(*(one[name] - two[name] for name in SKETCH))
+    assert apart == pytest.approx(float(tensor.imag.double().norm()), rel=0.8)
+    assert described(tensor.conj()) == described(tensor.conj().resolve_conj())
+
+
+def test_a_tensor_without_elements_has_a_fingerprint() -> None:
+    told = described(random(0))
+    assert told["norm"] == length(told) == 0

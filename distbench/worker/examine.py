@@ -58,7 +58,7 @@ def _wait_for_first(folder: Path, place: Placement, patience_s: float) -> None:
 def _reports(order: Order, report: Report, listener: int | None) -> Iterator[Report]:
     """Ever more of what this rank finds."""
     place = report.placement
-    interface = _interface()
+    interface = _interface(order.device)
     address = _address(interface)
     if place.local_rank == 0:
         condition = condition_of(map(Path, order.folders), Path(order.ops))
@@ -114,8 +114,11 @@ def _blocked(device: torch.device) -> list[int]:
     return [i for i in others if not torch.cuda.can_device_access_peer(device, i)]
 
 
-def _interface() -> str:
-    return next((os.environ[name] for name in INTERFACES if os.environ.get(name)), "")
+def _interface(device: str) -> str:
+    """Interface that the collectives of a *device* are told to use; empty: none is named."""
+    gloo, nccl = INTERFACES
+    names = (nccl, gloo) if device == "cuda" else (gloo,)
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
 def _address(interface: str) -> str:

@@ -77,8 +77,9 @@ class Health:
         if broken:
             # with a loss scale it is an overflow, and the step is skipped; otherwise the training is over
             return None, None if scaled else self._broken_gradient(step, broken, norms)
+        largest = max(norms.values(), default=0.0)
         for name, norm in norms.items():
-            self._layer(step, name, norm, max(norms.values()))
+            self._layer(step, name, norm, largest)
         return math.sqrt(math.fsum(norm * norm for norm in norms.values())), None
 
     def replicas(self, step: int, engine: Engine) -> None:

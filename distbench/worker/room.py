@@ -36,7 +36,7 @@ def _free(setting: Setting) -> float:
         return float(torch.cuda.mem_get_info(setting.device)[0])
     nodes = setting.nodes or [0] * setting.world_size
     free, account = psutil.virtual_memory().available, oom.account()
-    if account and account.limit:
-        # in a container: what the kernel gives at most, whatever the machine has
-        free = min(free, account.limit)
+    if account and account.free is not None:
+        # in a container: what the kernel still gives, whatever the machine has
+        free = min(free, account.free)
     return float(free) / list(nodes).count(nodes[setting.rank])

@@ -23,6 +23,7 @@ import shutil
 import signal
 import socket
 import sys
+import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,9 @@ class Server:
 
                 run_rank(file, descriptor)
             code = 0
+        except BaseException:
+            # what has not told it already has a log to tell it in
+            traceback.print_exc()
         finally:
             # never unwind into the copy of the server's loop
             os._exit(code)

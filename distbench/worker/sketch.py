@@ -78,6 +78,9 @@ def sketch(of: Iterable[torch.Tensor]) -> torch.Tensor:
     """
     first, made = 0, []
     for part in of:
+        if not part.numel():
+            made.append(torch.zeros(len(SKETCH) + 1, dtype=torch.float64, device=part.device))
+            continue
         signed = _signed(part, first)
         rest = -signed.numel() % len(SKETCH)
         padded = functional.pad(signed, (0, rest)) if rest else signed
@@ -152,7 +155,9 @@ def _factors(device: torch.device) -> torch.Tensor:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().reshape(-1).contiguous()
+    """Numbers of *tensor* (n,): a complex one has two for each element."""
+    flat = tensor.detach().resolve_conj().reshape(-1).contiguous()
+    return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
 
 
 def _split(flat: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -188,7 +188,9 @@ class Kept(Watcher):
         if self._is_first:
             tables = {"curve": self.curve, "tensors": self.tensors, **more}
             self.delivery.tables = {f"{kind}_{name}": rows for name, rows in tables.items()}
-        self.delivery.not_finite = first_not_finite((row["step"], row["loss"]) for row in self.curve)
+        if broken := next((row for row in self.curve if not math.isfinite(row["loss"])), None):
+            what = f"loss of the training {broken['training']!r}"
+            self.delivery.not_finite = {"step": broken["step"], "value": str(broken["loss"]), "what": what}
         return self.delivery
 
 

@@ -48,6 +48,7 @@ def run(trial: TrialFile, setting: Setting, phases: Phases) -> Delivery:
         job.own()
     if options.source:
         job.exchanged()
+    job.end()
     delivery = job.delivered("checkpoint", parts=job.parts)
     delivery.facts |= {NO_DROPOUT: dropped} if dropped else {}
     return delivery
@@ -62,6 +63,8 @@ class _Checkpoints(Kept):
         self._shards = self._shards_of(setting.case.id)
         self._feed = Feed(setting)
         self._places = 0
+        self._began = 0.0
+        """When the current phase began."""
         self.parts: Rows = []
         """A row for each continuation: whose state it resumes from, why it can't, and why the optimizer
         state that it loaded can't be inspected."""
@@ -206,8 +209,15 @@ class _Checkpoints(Kept):
         dist.barrier()
         self.delivery.samples[column] = [time.perf_counter() - began]
 
+    def end(self) -> None:
+        """The last phase is over."""
+        self._at("check")
+
     def _at(self, phase: str) -> None:
-        self._phases.current = phase
+        now = time.perf_counter()
+        if self._places:
+            self._phases.add(self._phases.current, now - self._began)
+        self._phases.current, self._began = phase, now
         self._places += 1
         self._phases.progress.at("checkpoint", self._places)
 

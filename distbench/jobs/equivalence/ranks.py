@@ -158,8 +158,10 @@ class _Check(Fingerprints):
     def _train_moved(self, number: int, **changes: Any) -> None:
         """Train from weights that are moved by rounding, with the rows of each batch in another order."""
         file = moved(self._setting, number)
-        self.train(weights=file, order=number, **changes)
-        file.unlink()
+        try:
+            self.train(weights=file, order=number, **changes)
+        finally:
+            file.unlink(missing_ok=True)
 
     def train(self, **changes: Any) -> None:
         """Train as the case does but for *changes*, and keep what will be compared."""

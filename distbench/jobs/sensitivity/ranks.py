@@ -35,13 +35,15 @@ def _train(setting: Setting, number: int, steps: int, watcher: _Losses) -> None:
     file = moved(setting, number)
     case = setting.case
     is_whole = case.batch.parts == 1
-    with watcher.phases.phase("build"):
-        feed = Feed(setting, number if is_whole else None)
-        trainer = Trainer(dataclasses.replace(setting, weights=file), feed)
-    with watcher.phases.phase("sensitivity"):
-        trainer.train(range(steps), watcher)
-    trainer.engine.close()
-    file.unlink()
+    try:
+        with watcher.phases.phase("build"):
+            feed = Feed(setting, number if is_whole else None)
+            trainer = Trainer(dataclasses.replace(setting, weights=file), feed)
+        with watcher.phases.phase("sensitivity"):
+            trainer.train(range(steps), watcher)
+        trainer.engine.close()
+    finally:
+        file.unlink(missing_ok=True)
 
 
 class _Losses(Watcher):
