@@ -11,10 +11,11 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)")
 def bytes_text(value: float) -> str:
     """*value* bytes with a binary prefix and three digits: ``1.50 MiB``."""
     power = 0
-    while abs(value) >= 1024 and power < len(_BINARY) - 1:
+    # as rounded, so that no text says 1024
+    while abs(value) >= 1023.5 and power < len(_BINARY) - 1:
         value /= 1024
         power += 1
-    digits = 0 if power == 0 or abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    digits = 0 if power == 0 or abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
     return f"{value:.{digits}f} {_BINARY[power]}"
 
 
@@ -60,9 +61,10 @@ def number_text(value: float) -> str:
 
 def duration_text(seconds: float) -> str:
     """A duration for people: ``85 ms``, ``12.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
-    if seconds < 1:
+    # as rounded, so that no text says 1e+03 ms or 60 s
+    if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
@@ -72,12 +74,13 @@ def duration_text(seconds: float) -> str:
 
 def bits_text(bits_per_s: float) -> str:
     """Speed of a link, in the units in which links are sold: ``198 Mbit/s``, ``92.4 Gbit/s``."""
-    return f"{bits_per_s / 1e9:.3g} Gbit/s" if bits_per_s >= 1e9 else f"{bits_per_s / 1e6:.3g} Mbit/s"
+    # as rounded, so that no text says 1e+03 Mbit/s
+    return f"{bits_per_s / 1e9:.3g} Gbit/s" if bits_per_s >= 999.5e6 else f"{bits_per_s / 1e6:.3g} Mbit/s"
 
 
 def count_text(count: int, noun: str) -> str:
-    """``1 pair``, ``5 pairs``."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    """``1 pair``, ``5 pairs``, ``2 processes``."""
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def list_text(words: Sequence[str]) -> str:

@@ -931,3 +931,44 @@ def test_an_optimizer_that_deepspeeds_file_cannot_name_is_said_to_be_so(
         UsageError, match=f"{re.escape(classes)}.*, which DeepSpeed's file can't name; pass it"
     ):
         adopt(format_, of("zero", options={"stage": 0}, optimizer=optimizer), LIVE)
+
+
+@pytest.mark.parametrize(
+    ("format_", "name", "words"),
+    [
+        ("torch", "ddp", ("--nnodes=2", "--rdzv-endpoint=FIRST_NODE:29500", "--nproc-per-node=1")),
+        ("torchtitan", "fsdp", ("--nnodes=2", "--nproc-per-node=1", "torchtitan.train")),
+        ("deepspeed", "zero2", ("--num_nodes=2", "--hostfile=HOSTFILE", "--num_gpus=1")),
+        ("accelerate", "fsdp", ("num_machines: 2", 'main_process_ip: "FIRST_NODE"')),
+    ],
+)
+def test_a_case_of_several_nodes_is_launched_on_as_many(
+    format_: str, name: str, words: tuple[str, ...]
+) -> None:
+    adopted = adopt(format_, ALL[name], LIVE, nodes=2)
+    assert [word for word in words if word not in everything(adopted)] == []
+    assert adopted.notes[0].startswith("The case ran on 2 nodes: start the command on ")
+    assert "--standalone" not in everything(adopted)
+    assert not [note for note in adopt(format_, ALL[name], LIVE).notes if "nodes" in note]
+
+
+@pytest.mark.parametrize("strategy", ["pp", "tp"])
+@pytest.mark.parametrize("workload", ["user", "mine"])
+def test_no_code_that_a_record_names_is_run_to_export_it(
+    strategy: str, workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / "hostile.py").write_text(f"open({str(ran)!r}, 'w')\\n")
+    (tmp_path / "plugins" / "workloads").mkdir(parents=True)
+    (tmp_path / "plugins" / "workloads" / "mine.py").write_text(f"open({str(ran)!r}, 'w')\\n")
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path / "plugins"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    plans = {"pp_plan": {"a": [["x"], ["x"]]}, "tp_plan": {"a": "colwise"}}
+    options = {"model": "hostile:Model", **plans} if workload == "user" else {}
+    options_of = {"sequence_parallel": True} if strategy == "tp" else {}
+    one = of(strategy, workload=Choice(workload, options), options=options_of, batch=Batch(12, 4, 3))
+    for format_ in FORMATS:
+        with pytest.raises(UsageError, match="code of the user's own, which adopt does not run"):
+            adopt(format_, one, {})
+    assert not ran.exists()

@@ -169,7 +169,8 @@ def test_a_straggler_is_named_and_a_rank_that_is_hardly_behind_is_not() -> None:
         "fsdp": "No straggler",
     }
     assert all("rank 1" in each.finding for each in found)
-    assert found[0].sheet.records()[1] == {"rank": 1, "step_1": 2000, "step_2": 2000}
+    assert found[0].sheet.records()[1] == {"rank": 1, "step_1": 2.0, "step_2": 2.0}
+    assert [cells[1:] for cells in found[0].sheet.texts()] == [("1000", "1000"), ("2000", "2000")]
 
 
 def test_ranks_are_shown_of_few_cases_however_many_there_are() -> None:

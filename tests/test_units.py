@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as drawn
 
 from distbench.errors import did_you_mean
-from distbench.units import bytes_text, duration_text, number_text, value_text
+from distbench.units import bits_text, bytes_text, count_text, duration_text, number_text, value_text
 
 
 @pytest.mark.parametrize(
@@ -18,7 +23,7 @@ def test_bytes_have_a_binary_prefix_and_three_digits(value: float, text: str) ->
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0123, "12.3 ms"), (4.25, "4.25 s"), (59.99, "60 s"), (245, "4 min 05 s"), (7800, "2 h 10 min")],
+    [(0.0123, "12.3 ms"), (4.25, "4.25 s"), (59.99, "1 min 00 s"), (245, "4 min 05 s"), (7800, "2 h 10 min")],
 )
 def test_durations_are_said_as_people_say_them(value: float, text: str) -> None:
     assert duration_text(value) == text
@@ -34,3 +39,40 @@ def test_a_value_that_is_not_known_is_a_dash_and_never_a_zero() -> None:
 
 def test_a_near_name_is_proposed_and_all_are_listed() -> None:
     assert did_you_mean("ddpp", ["ddp", "fsdp"]) == "did you mean 'ddp'? Allowed: ddp, fsdp"
+
+
+@given(drawn.floats(1, 2**49))
+@example(1023.6 * 1024)
+@example(1023.999 * 2**30)
+@example(99.96 * 2**20)
+def test_bytes_have_at_most_four_digits_of_a_unit_and_are_right_to_half_a_percent(value: float) -> None:
+    number, unit = bytes_text(value).split()
+    assert re.fullmatch(r"\d{1,4}|\d{2}\.\d|\d\.\d\d", number)
+    assert float(number) < 1024
+    power = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].index(unit)
+    # below a thousand bytes they are whole
+    assert float(number) * 1024**power == pytest.approx(value, rel=0.0051, abs=0.5)
+
+
+@given(drawn.floats(1e-6, 1e6))
+@example(0.9996)
+@example(59.96)
+@example(3599.6)
+def test_a_duration_is_right_to_half_a_percent_and_in_no_unit_too_small(seconds: float) -> None:
+    text = duration_text(seconds)
+    assert "e+" not in text and not text.startswith(("1000 ms", "60 s", "60 min"))
+    units = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
+    told = math.fsum(float(number) * units[unit] for number, unit in re.findall(r"([\d.e-]+) (\w+)", text))
+    assert told == pytest.approx(seconds, rel=0.0051 if seconds < 3600 else 0.0085)
+
+
+@pytest.mark.parametrize(
+    ("bits", "text"), [(198e6, "198 Mbit/s"), (999.6e6, "1 Gbit/s"), (999.4e6, "999 Mbit/s")]
+)
+def test_the_speed_of_a_link_is_in_no_unit_too_small(bits: float, text: str) -> None:
+    assert bits_text(bits) == text
+
+
+def test_plurals_are_those_of_english() -> None:
+    assert [count_text(n, "other process") for n in (1, 2)] == ["1 other process", "2 other processes"]
+    assert [count_text(n, "device") for n in (0, 1, 1200)] == ["0 devices", "1 device", "1,200 devices"]

@@ -6,11 +6,12 @@ and settings that a format can't express are listed, never guessed.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from distbench import registry
 from distbench.adopt import (
     _pipeline_stages,
     accelerate_yaml,
@@ -24,7 +25,7 @@ from distbench.adopt import (
     trainer_json,
 )
 from distbench.adopt.base import Adopted, Measured
-from distbench.case import CURRENT, Case
+from distbench.case import CURRENT, Case, Choice
 from distbench.errors import UsageError
 
 __all__ = ["FORMATS", "Adopted", "Measured", "adopt", "formats_for"]
@@ -49,6 +50,7 @@ _AUTO_TP = (
 _PIPELINE = "only a plain torch script or torchtitan's configuration can split a model into pipeline stages"
 _TIMED = "its stages were split by layer times (split: time), and the layers of each are not in the record"
 _LOSSY = "only a plain torch script can use DDP's hooks for PowerSGD and post-local SGD"
+_OF_THE_USER = "where its model is split is in code of the user's own, which adopt does not run"
 _ZERO_1 = "only a plain torch script can use torch's ZeroRedundancyOptimizer"
 _IN_BACKWARD = "no format can update parameters in the backward pass yet (optimizer_in_backward)"
 
@@ -59,6 +61,8 @@ def formats_for(measured: Measured) -> list[str]:
 
 
 def _problems(format_: str, measured: Measured) -> list[str]:
+    if (measured.pipeline or measured.cut) and _is_of_the_user(measured.case.workload):
+        return [_OF_THE_USER]
     module = FORMATS[format_]
     problems: list[str] = module.problems(measured)
     own = {
@@ -77,6 +81,12 @@ def _problems(format_: str, measured: Measured) -> list[str]:
         _ZERO_1: measured.ddp and measured.ddp.sharded_optimizer and module is not torch_script,
     }
     return [*base.problems(measured), *base.applying(own), *problems]
+
+
+def _is_of_the_user(workload: Choice) -> bool:
+    """Whether a reader of a record would import what that names, to learn more of the model."""
+    cls = registry.built_in("workloads").get(workload.name)
+    return cls is None or bool(cls(**workload.options).user_modules())
 
 
 def _instead(reason: str, measured: Measured) -> str:
@@ -109,17 +119,19 @@ def adopt(
     *,
     parameters: float | None = None,
     with_script: bool = False,
+    nodes: int = 1,
 ) -> Adopted:
     """*case* in a format of ``FORMATS``, given the *effective* settings its live engine reported.
 
     Args:
         parameters: Size of the model to write sizes in elements for; None: that of the measured one.
         with_script: Add a training script that runs as it stands; only ``torch`` has one.
+        nodes: Those that the ranks were on.
 
     Raises:
         UsageError: the format can't express this case; the message names those that can.
     """
-    measured, module = Measured.of(case, effective), FORMATS[format_]
+    measured, module = replace(Measured.of(case, effective), nodes=nodes), FORMATS[format_]
     measured = sizes.fitted(measured) if parameters is None else sizes.rescaled(measured, parameters)
     if problems := _problems(format_, measured):
         raise UsageError(f"--as {format_}: {problems[0]}{_instead(problems[0], measured)}")
@@ -128,7 +140,9 @@ def adopt(
     written: Adopted = module.write(measured)
     if case.environment != CURRENT:
         note = f"Measured in another Python environment: {base.elsewhere(case)}"
-        written = dataclasses.replace(written, notes=(*written.notes, note))
+        written = replace(written, notes=(*written.notes, note))
+    if told := base.on_nodes(measured, written.launch):
+        written = replace(written, notes=(*told, *written.notes))
     if with_script:
-        return dataclasses.replace(written, files={**written.files, skeleton.FILE: skeleton.text(case)})
+        return replace(written, files={**written.files, skeleton.FILE: skeleton.text(case)})
     return written

@@ -91,10 +91,11 @@ def _config(measured: Measured) -> dict[str, Any]:
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": _type(measured),
-        "num_machines": 1,
+        "num_machines": measured.nodes,
         "num_processes": case.world_size,
         "machine_rank": 0,
         "main_training_function": "main",
+        **({"main_process_ip": base.FIRST_NODE, "main_process_port": 29500} if measured.nodes > 1 else {}),
         "rdzv_backend": "static",
         "same_network": True,
         "use_cpu": case.device == "cpu",

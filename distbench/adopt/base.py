@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,8 @@ _PROCESSES = (
     "With a different number of processes, change the micro-batch size or accumulation to keep the global "
     "batch size."
 )
+FIRST_NODE = "FIRST_NODE"
+"""Stands for the name of a node in a command."""
 TRAINING_NOTES = (_WHAT_DECAYS, _PROCESSES)
 """For a tool that has a training loop of its own."""
 COMMON_NOTES = (f"train.py is your script. {_WHAT_DECAYS}", _PROCESSES)
@@ -60,6 +63,8 @@ class Measured:
     case: Case
     strategy: Strategy
     effective: Mapping[str, Any] = field(default_factory=dict)
+    nodes: int = 1
+    """Nodes that the ranks were on."""
     about_sizes: tuple[str, ...] = ()
     """What to know first of sizes that depend on the model (``sizes``)."""
 
@@ -201,8 +206,28 @@ def command(measured: Measured, *words: str) -> str:
 
 def torchrun(measured: Measured, *words: str) -> str:
     """torchrun command for the ranks of the case, by default of ``train.py``."""
-    processes = f"--nproc-per-node={measured.case.world_size}"
-    return command(measured, "torchrun", "--standalone", processes, *(words or ("train.py",)))
+    meeting = ["--standalone"]
+    if measured.nodes > 1:
+        meeting = [f"--nnodes={measured.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={FIRST_NODE}:29500"]
+    processes = f"--nproc-per-node={ranks_of_a_node(measured)}"
+    return command(measured, "torchrun", *meeting, processes, *(words or ("train.py",)))
+
+
+def ranks_of_a_node(measured: Measured) -> int:
+    """Ranks on each node, on the first ones if they don't divide."""
+    return math.ceil(measured.case.world_size / measured.nodes)
+
+
+def on_nodes(measured: Measured, launch: str) -> list[str]:
+    """What to know of a *launch* on several nodes; nothing on one."""
+    if measured.nodes == 1:
+        return []
+    if "--hostfile" in launch:
+        how = "start the command on one of them; HOSTFILE is DeepSpeed's list of all."
+    else:
+        rank = ", and machine_rank set to its number from 0" if "accelerate launch" in launch else ""
+        how = f"start the command on each of them, with the name of the first for {FIRST_NODE}{rank}."
+    return [f"The case ran on {measured.nodes} nodes: {how}"]
 
 
 def optimizer(spec: Optimizer) -> tuple[str, dict[str, Any], dict[str, bool]]:

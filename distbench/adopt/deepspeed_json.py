@@ -25,7 +25,9 @@ def problems(measured: Measured) -> list[str]:
 def write(measured: Measured) -> Adopted:
     """The case as ``ds_config.json``."""
     case = measured.case
-    launch = base.command(measured, "deepspeed", f"--num_gpus={case.world_size}", "train.py")
+    hosts = [f"--num_nodes={measured.nodes}", "--hostfile=HOSTFILE"] if measured.nodes > 1 else []
+    gpus = f"--num_gpus={base.ranks_of_a_node(measured)}"
+    launch = base.command(measured, "deepspeed", *hosts, gpus, "train.py")
     advice = (
         *measured.about_sizes,
         f"In train.py: engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), "

@@ -243,7 +243,10 @@ class _Ledger:
         # two passes over the layers need every parameter; what theory gathers once stays gathered by design
         passes = 2 * self._record.case.batch.gradient_accumulation_steps
         effective = self._record.effective
-        elements = effective.get("gathered_parameters", effective["parameters"])
+        elements = effective.get("gathered_parameters", effective.get("parameters"))
+        if elements is None:
+            # the engine of a plug-in need not tell it
+            return
         needed = passes * elements * self._element
         # what else theory gathers (activations) does not stand
         saved = standing - (needed - min(needed, self._theory["all_gather"]))

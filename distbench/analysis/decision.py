@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.choice import Candidate, Wish, choose, turns
-from distbench.units import bytes_text, number_text
+from distbench.units import bytes_text, count_text, number_text
 
 
 @dataclass(frozen=True)
@@ -53,4 +53,4 @@ def sentence(found: Sequence[Branch], devices: int) -> str:
         else f"{branch.range_text}: no measured case fits"
         for branch in found
     ]
-    return f"By the memory of a device, on {devices} devices: {'; '.join(said)}."
+    return f"By the memory of a device, on {count_text(devices, 'device')}: {'; '.join(said)}."

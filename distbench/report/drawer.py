@@ -118,7 +118,7 @@ def _adopted(format_: str, row: CaseSummary) -> dict[str, Any]:
         return {"format": format_, "problem": "not equivalent to its reference (distbench adopt --force)"}
     try:
         with from_anybody(f"the settings of {one_line(row.case.name, 100)}"):
-            found = adopt(format_, row.case, row.detail.effective)
+            found = adopt(format_, row.case, row.detail.effective, nodes=len(row.detail.nodes) or 1)
     except DistbenchError as error:
         return {"format": format_, "problem": one_line(str(error)).removeprefix(f"--as {format_}: ")}
     return {

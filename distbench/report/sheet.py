@@ -169,7 +169,8 @@ class Sheet:
     def to_json(self) -> dict[str, Any]:
         """Columns, rows by the names of the columns, why values are absent, and the notes."""
         rows = [
-            {**values, **({"absent": why} if (why := self._reasons(row)) else {})}
+            # a table of a plug-in may have a column of that name
+            {**({"absent": why} if (why := self._reasons(row)) else {}), **values}
             for row, values in zip(self.rows, self.records(), strict=True)
         ]
         return {

@@ -71,7 +71,10 @@ class MemoryView(View):
         names = run.names(measured)
         ranks = [(row, names[row.case.id], rank) for row in measured if (rank := held(row.detail))]
         # one unit for the whole table, so that its numbers compare at a glance
-        unit = bytes_text(max((rank.most("allocated") for *_, rank in ranks), default=0.0)).split()[-1]
+        whole = max((rank.most("allocated") for *_, rank in ranks), default=0.0)
+        # an old record has its parts alone
+        most = whole or max((rank.most(kind) for *_, rank in ranks for kind in MEMORY_KINDS), default=0.0)
+        unit = bytes_text(most).split()[-1]
         size = parse_bytes(f"1 {unit}")
         notes = (*_differences(ranks, unit, size), *_host(ranks, unit, size), *_missing(names, measured))
         made = self.made([_row(*each) for each in ranks], notes, _CAPTION.format(unit=unit))

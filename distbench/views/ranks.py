@@ -113,11 +113,7 @@ def _heatmap(grid: Grid, name: str, i: int) -> Chart:
         f"same for all cases: {_RANGE[0]} to {_RANGE[1]} times the median rank's mean; what is beyond has "
         "the colour of the end.",
         drawn([trace], "step", "", **_axes(grid, ranks, steps)),
-        _by_step(
-            [[None if s is None else s * 1e3 for s in row] for row in seconds],
-            ranks,
-            min(steps, _MOST_COLUMNS),
-        ),
+        _by_step(seconds, ranks, min(steps, _MOST_COLUMNS)),
         finding=_finding(grid),
         height=min(_HIGHEST, 110 + _ROW * max(len(ranks), 3)),
     )
@@ -159,7 +155,7 @@ def _axes(grid: Grid, ranks: Sequence[int], steps: int) -> dict[str, Any]:
 
 
 def _by_step(seconds: list[list[float | None]], ranks: Sequence[int], steps: int) -> Sheet:
-    columns = [Field(f"step_{i + 1}", f"step {i + 1}, ms", "s", format=_ms) for i in range(steps)]
+    columns = [Field(f"step_{i + 1}", f"step {i + 1}, ms", unit="s", format=_ms) for i in range(steps)]
     names = Field("rank", "rank", type="bigint", format="rank {}".format)
     rows = [
         Row({"rank": rank, **{column.name: s for column, s in zip(columns, row, strict=False)}})

@@ -14,7 +14,7 @@ from distbench.report.labels import End, end_labels, with_room
 from distbench.report.palette import EFFICIENCY
 from distbench.report.sheet import PERCENT, Cell, Field, Row, Sheet
 from distbench.report.view import View
-from distbench.units import number_text
+from distbench.units import count_text, number_text
 
 _PLOT = 330
 """CSS pixels of the upright axis, about."""
@@ -182,6 +182,7 @@ def _throughput(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Shee
 def _efficiency(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Sheet) -> Chart:
     points = [(point.efficiency, each.name, point.world_size) for each in series for point in each.points]
     lowest, name, size = min(points)
+    least = f"Lowest efficiency: {lowest:.2f} ({name} on {count_text(size, 'device')})."
     return Chart(
         f"scaling-{kind}-efficiency",
         f"{kind.capitalize()} scaling: efficiency",
@@ -195,7 +196,7 @@ def _efficiency(kind: Kind, series: Sequence[Scaling], style: Style, sheet: Shee
             "efficiency (higher is better)",
         ),
         sheet.pick("series", "devices", "tokens_per_s", "efficiency", "efficiency_low", "efficiency_high"),
-        finding=f"Lowest efficiency: {lowest:.2f} ({name} on {size} devices). {sentence(series)}".rstrip(),
+        finding=f"{least} {sentence(series)}".rstrip(),
     )
 
 

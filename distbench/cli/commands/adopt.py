@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from distbench.adopt import FORMATS, Adopted
 from distbench.adopt import adopt as translate
@@ -61,8 +61,9 @@ def adopt(
     _check(row, force=force)
     about = [f"{one_line(row.case.name, 100)}: {caveat}" for caveat in caveats(row, run)]
     warnings = about + damage(run.damaged, stored.folder)
-    effective = _effective(row, run.records)
-    adopted = translate(format_, row.case, effective, parameters=count, with_script=with_script)
+    record = _telling(row, run.records)
+    effective, nodes = (record.effective, len(record.nodes) or 1) if record else ({}, 1)
+    adopted = translate(format_, row.case, effective, parameters=count, with_script=with_script, nodes=nodes)
     if not (into or as_json) and len(adopted.files) > 1:
         raise UsageError(f"adopt: {', '.join(adopted.files)} don't fit on one output; add --into DIR")
     for warning in warnings:
@@ -135,16 +136,16 @@ def _check(row: CaseSummary, *, force: bool) -> None:
         raise UsageError(f"{name}: {row.status}: {one_line(row.reason)}; it can't be trained as configured")
 
 
-def _effective(row: CaseSummary, records: Sequence[Record]) -> dict[str, Any]:
-    """Settings that the live engine reported, in a valid trial or else in the equivalence check."""
+def _telling(row: CaseSummary, records: Sequence[Record]) -> Record | None:
+    """Record with the settings of the live engine: of a valid trial, or else of the equivalence check."""
     if row.detail is not None:
-        return row.detail.effective
+        return row.detail
     checked = (
-        record.effective
+        record
         for record in of_kind(records, "check")
         if record.job.options.of == row.case.id and record.status is Status.MEASURED
     )
-    return next(checked, {})
+    return next(checked, None)
 
 
 def _write(adopted: Adopted, into: Path) -> None:
