@@ -102,6 +102,27 @@ def test_a_link_on_a_page_leads_to_a_file(page: Path) -> None:
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
+def test_the_readme_shows_what_the_program_prints_of_the_sample() -> None:
+    (block,) = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    command = [sys.executable, "-m", "distbench", "show", "reports/sample"]
+    shown = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, check=True
+    )
+    assert block.count("\n") > 20
+    assert shown.stdout.startswith(block)
+
+
+def test_the_folder_of_a_run_in_the_docs_is_that_of_the_sample() -> None:
+    (block,) = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "records.md").read_text(), re.DOTALL)
+    named = set(re.findall(r"[\w.-]+\.(?:json|yaml|html)\b", block)) - {"record.json", "report-lite.html"}
+    assert named == {"run.json", "suite.yaml", "report.html", "answer.json"}
+    sample = ROOT / "reports" / "sample"
+    assert [name for name in named if not (sample / name).is_file()] == []
+    folders = {folder for folder in ("trials", "checks") if f"{folder}/" in block}
+    assert [folder for folder in folders if not list((sample / folder).glob("*/*/record.json"))] == []
+    assert len(folders) == 2
+
+
 def test_the_readme_is_read_in_three_minutes_and_has_one_command_for_each_job() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 180
